@@ -1,0 +1,3 @@
+"""
+Limits token creation at an OAuth 2 token endpoint.
+"""

@@ -1,0 +1,72 @@
+"""
+What a request is told.
+"""
+
+import math
+from typing import NamedTuple
+
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.policy import Policy
+
+
+class Decision(NamedTuple):
+    """
+    The outcome of one request. Of several policies it describes the one that denies, else the one with least left.
+
+    A named tuple, because a decision is made with every request and this is the cheapest immutable value.
+
+    Attributes:
+        allowed: Whether the request may go on.
+
+        would_deny: Whether it is over a limit: not ``allowed`` under enforce, ``allowed`` all the same in a dry run.
+
+        mode: What was done with the decision.
+
+        trusted: Whether the client is on the allowlist, so that nothing was decided or counted.
+
+        rule: The policy described here, None if none applies.
+
+        remaining: Hits left now in this policy's window, this request taken off if it was counted.
+
+        reset_after_s: Seconds until the whole quota is back, if nothing else happens.
+
+        retry_after_s: Seconds until the request would be admitted, if nothing else happens; 0.0 if it is. Infinity if its
+            cost is above the limit.
+    """
+
+    allowed: bool
+    would_deny: bool
+    mode: Mode
+    trusted: bool = False
+    rule: Policy | None = None
+    remaining: int = 0
+    reset_after_s: float = 0.0
+    retry_after_s: float = 0.0
+
+    @property
+    def policy(self) -> str | None:
+        """
+        The policy's name, None if no policy applies.
+        """
+        return self.rule.name if self.rule else None
+
+    @property
+    def limit(self) -> int | None:
+        """
+        Hits per window, None if no policy applies.
+        """
+        return self.rule.limit if self.rule else None
+
+    @property
+    def window_s(self) -> int | None:
+        """
+        The window's length in seconds, None if no policy applies.
+        """
+        return self.rule.window.window_s if self.rule else None
+
+
+def whole_seconds(seconds: float, *, at_least: int = 0) -> int:
+    """
+    Return a delay for a header: rounded up, because a client that comes early is denied again.
+    """
+    return at_least if math.isinf(seconds) else max(at_least, math.ceil(seconds))

@@ -1,0 +1,3 @@
+"""
+Where instances share what they have counted.
+"""

@@ -1,0 +1,3 @@
+"""
+What an instance has counted, and how it gets to the others.
+"""
