@@ -30,8 +30,8 @@ class Decision(NamedTuple):
 
         reset_after_s: Seconds until the whole quota is back, if nothing else happens.
 
-        retry_after_s: Seconds until the request would be admitted, if nothing else happens; 0.0 if it is. Infinity if its
-            cost is above the limit.
+        retry_after_s: Seconds until the request would be admitted, if nothing else happens; 0.0 if it is. Infinity
+            if its cost is above the limit.
     """
 
     allowed: bool
