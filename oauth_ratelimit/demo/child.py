@@ -1,0 +1,98 @@
+"""
+A child process that does not outlive this one, whichever way this one ends.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+# A watcher reads a pipe whose other end only we hold: its end of file means that we are gone, and it kills the child's
+# process group, itself included. PR_SET_PDEATHSIG would fire as soon as the *thread* that started the child ends.
+_WATCHED = """
+exec 3<&0 </dev/null
+( { read -r _ <&3 || kill -KILL -$$; } >/dev/null 2>&1 & )
+exec "$@" 3<&-
+"""
+
+
+class Child:
+    """
+    A running command, in a process group of its own, so that Ctrl-C in the terminal reaches only us.
+
+    Args:
+        command: Program and arguments.
+
+        log_path: File that its output is appended to.
+
+        env: Its whole environment; None inherits ours.
+
+        cwd: Its working directory.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log_path: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _WATCHED, "sh", *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=env,
+                cwd=cwd,
+            )
+
+    @property
+    def pid(self) -> int:
+        """
+        The command's own process id, not that of a shell around it.
+        """
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """
+        None while it runs; negative if a signal ended it.
+        """
+        return self._process.poll()
+
+    def signal(self, number: int) -> None:
+        """
+        Send a signal to the command alone. Nothing happens if it has ended.
+        """
+        self._process.send_signal(number)
+
+    def stop(self, *, timeout_s: float = 30.0) -> int:
+        """
+        Ask it to end (SIGTERM) and wait; kill it when the time is up.
+
+        Returns:
+            The exit code.
+        """
+        self.signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+        return self.kill()
+
+    def kill(self) -> int:
+        """
+        End it and everything it started at once (SIGKILL). Idempotent.
+
+        Returns:
+            The exit code.
+        """
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            # The watcher is in the group too, so the group's number cannot have gone to somebody else by now.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.stdin.close()
+        return self._process.wait()

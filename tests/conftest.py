@@ -1,0 +1,83 @@
+"""
+Real servers and a clock for every test that asks for them.
+"""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from pymongo import MongoClient
+
+from oauth_ratelimit.demo.mongod import Mongod
+from oauth_ratelimit.demo.mongod_program import MONGO_URI_VARIABLE
+from oauth_ratelimit.demo.replica_set import ReplicaSet
+from tests.helpers import Clock, with_database
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """
+    A clock that the test moves.
+    """
+    return Clock()
+
+
+@pytest.fixture(scope="session")
+def mongod() -> Iterator[Mongod]:
+    """
+    The session's MongoDB, fail points allowed. A test that stops or kills a server starts one of its own.
+    """
+    with Mongod(allow_failpoints=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mongodb(request: pytest.FixtureRequest) -> str:
+    """
+    The URI of the session's MongoDB: the one named in the environment, else ``mongod``.
+    """
+    given = os.environ.get(MONGO_URI_VARIABLE)
+    if given:
+        return given
+    server: Mongod = request.getfixturevalue("mongod")
+    return server.uri
+
+
+@pytest.fixture
+def mongo_uri(mongodb: str) -> Iterator[str]:
+    """
+    The URI of an empty database that is this test's own.
+    """
+    with _own_database(mongodb) as uri:
+        yield uri
+
+
+@pytest.fixture(scope="session")
+def replica_set() -> Iterator[ReplicaSet]:
+    """
+    The session's replica set of three, as the last test left it: ``replica_set_uri`` makes it whole first.
+    """
+    with ReplicaSet(3, allow_failpoints=True) as servers:
+        yield servers
+
+
+@pytest.fixture
+def replica_set_uri(replica_set: ReplicaSet) -> Iterator[str]:
+    """
+    The URI of an empty database that is this test's own, on a replica set with all members running.
+    """
+    replica_set.heal()
+    with _own_database(replica_set.uri, heal=replica_set) as uri:
+        yield uri
+
+
+@contextlib.contextmanager
+def _own_database(uri: str, *, heal: ReplicaSet | None = None) -> Iterator[str]:
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield with_database(uri, name)
+    if heal is not None:
+        heal.heal()
+    with MongoClient(uri, serverSelectionTimeoutMS=30_000) as client:
+        client.drop_database(name)

@@ -1,0 +1,56 @@
+"""
+Small tools that several tests share.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+Seen = TypeVar("Seen")
+
+
+class Clock:
+    """
+    A clock that stands still until a test moves it. Callable like ``time.time``.
+    """
+
+    def __init__(self, now_s: float = 1_700_000_000.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def advance(self, duration_s: float) -> None:
+        """
+        Let time pass.
+        """
+        self.now_s += duration_s
+
+
+def wait_until(predicate: Callable[[], Seen], what: str, timeout_s: float = 10.0) -> Seen:
+    """
+    Return the predicate's value as soon as it is true; fail when the time is up.
+
+    Args:
+        predicate: Looked at every few milliseconds.
+
+        what: What is awaited, for the message.
+
+        timeout_s: Seconds of real time.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        seen = predicate()
+        if seen:
+            return seen
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"not within {timeout_s:g} s: {what}")
+        time.sleep(0.005)
+
+
+def with_database(uri: str, name: str) -> str:
+    """
+    Return the MongoDB URI with another database.
+    """
+    return urlunsplit(urlsplit(uri)._replace(path=f"/{name}"))
