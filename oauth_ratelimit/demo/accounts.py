@@ -70,8 +70,11 @@ class Accounts:
         row = self._row("SELECT document FROM clients WHERE client_id = ?", client_id)
         if row is None:
             return None
-        document = json.loads(row[0])
-        return Client(**{name: tuple(value) if isinstance(value, list) else value for name, value in document.items()})
+        document: dict[str, Any] = json.loads(row[0])
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in document.items()
+        }
+        return Client(**fields)
 
     def user(self, username: str | None) -> User | None:
         row = self._row("SELECT username, password FROM users WHERE username = ?", username)

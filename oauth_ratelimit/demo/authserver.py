@@ -1,3 +1,5 @@
+# mypy: warn-return-any=False
+# Authlib ships no type information: its responses are Any.
 """
 An OAuth 2 and OpenID Connect server on Flask and Authlib with every shipped grant, for the demo, tests and benchmarks.
 

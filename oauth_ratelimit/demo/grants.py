@@ -165,7 +165,10 @@ class JWTBearerGrant(BaseJWTBearerGrant):
     """
 
     @property
-    def CLAIMS_OPTIONS(self) -> dict[str, dict[str, Any]]:  # noqa: N802 - Authlib's name; before 1.7 the only audience check
+    def CLAIMS_OPTIONS(self) -> dict[str, dict[str, Any]]:
+        """
+        Authlib before 1.7 checks the audience by these alone; it is a property because the audience names the host.
+        """
         return {
             "iss": {"essential": True},
             "aud": {"essential": True, "values": self.get_audiences()},
