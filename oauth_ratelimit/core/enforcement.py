@@ -57,11 +57,13 @@ def _position(salt: str, client_id: str) -> float:
     Return a client's stable place in 0..100. Not ``hash()``, which differs from process to process.
     """
     digest = hashlib.sha256(f"{salt}\0{client_id}".encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64 * 100
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53 * 100  # 53 bits: never rounded up to 100
 
 
 def matches_any(patterns: Sequence[str], name: str) -> bool:
     """
-    Return whether a name matches one of the shell-style patterns, case included.
+    Return whether a name is one of the patterns or matches one in shell style, case included.
+
+    Equality comes first, because a name itself may hold ``[``, ``*`` or ``?``.
     """
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)

@@ -3,7 +3,7 @@ What is limited: policies, and the set of them that applies to a client.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from oauth_ratelimit.core.enforcement import Canary, Mode, matches_any
 from oauth_ratelimit.core.window import Estimator, Window
@@ -59,36 +59,69 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnLimits:
+    """
+    The limits that one layer of the configuration names itself: None inherits, ``()`` is no limit of that kind.
+    """
+
+    client: tuple[Policy, ...] | None = None
+    user: tuple[Policy, ...] | None = None
+    client_total: tuple[Policy, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClientPolicies:
     """
     All that is decided about one client at one place before a request is seen.
 
     Args:
-        limits: What applies.
+        limits: What applies, without what is off. A policy carries a mode only where it differs from ``mode``.
 
         mode: What is done with a denial, canary and overrides included.
 
         trusted: Never denied, never counted.
+
+        scope: Where it is counted: None for the plain token counter, ``grant:<grant_type>`` for a grant type with
+            limits of its own, else the endpoint's name.
     """
 
     limits: Limits
     mode: Mode
     trusted: bool = False
+    scope: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     """
-    What the configuration says of one client or one endpoint: None inherits.
+    What the configuration says of one client, plan, grant type or endpoint: None inherits.
 
     Args:
         mode: Instead of the mode above.
 
-        limits: Instead of the limits above, already completed with what they inherit.
+        limits: Instead of the limits above, kind by kind.
+
+        plan: The plan whose rules come between these and the defaults; of a client only.
+
+        grants: What differs for a grant type; of a client or a plan only.
+
+        endpoints: What differs at another endpoint; of a client or a plan only.
+
+        paths: Patterns of the request path; of an endpoint only.
+
+        methods: HTTP methods in capitals, all if empty; of an endpoint only.
     """
 
     mode: Mode | None = None
-    limits: Limits | None = None
+    limits: OwnLimits | None = None
+    plan: str | None = None
+    grants: Mapping[str, "Rules"] = field(default_factory=dict)
+    endpoints: Mapping[str, "Rules"] = field(default_factory=dict)
+    paths: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+
+
+_NO_RULES = Rules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +136,18 @@ class PolicySet:
 
         trusted: Client ids or patterns of them.
 
-        clients: What differs for a client at the token endpoint.
+        clients: What differs for a client.
 
         endpoints: Other endpoints, each with limits of its own.
 
         canary: Where enforcing starts, if not everywhere.
 
         instance: This instance's name, for a canary by instance.
+
+        plans: Named rules that clients refer to.
+
+        grants: What differs for a grant type at the token endpoint. Holds every grant type that any rule names, those
+            of clients and plans included: a grant type that is not a key here needs no look-up of its own.
     """
 
     mode: Mode = Mode.DRY_RUN
@@ -119,22 +157,123 @@ class PolicySet:
     endpoints: Mapping[str, Rules] = field(default_factory=dict)
     canary: Canary | None = None
     instance: str = ""
+    plans: Mapping[str, Rules] = field(default_factory=dict)
+    grants: Mapping[str, Rules] = field(default_factory=dict)
 
-    def matching(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT) -> ClientPolicies:
+    def matching(
+        self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
+    ) -> ClientPolicies:
         """
         Return what applies to a client at an endpoint. An endpoint that is not configured has no limits.
 
-        The nearest mode wins: the client's, else the endpoint's, else the global one, which a canary turns back into
-        a dry run for those outside it. Mode off at the top switches everything off.
+        The nearest mode wins: the policy's, else the client's, its plan's, the grant type's or endpoint's, the global
+        one. Off is different: at the top, at an endpoint, at a grant type or at a client it switches everything there
+        off. A canary turns enforcing into a dry run for those outside it, unless client or plan have a mode of their
+        own.
+
+        Args:
+            client_id: The OAuth client.
+
+            endpoint: The endpoint's configured name.
+
+            grant_type: The grant type of a token request, None if it does not matter.
         """
-        client = self.clients.get(client_id, Rules())
-        if endpoint == TOKEN_ENDPOINT:
-            place = Rules(limits=client.limits or self.limits)
+        client = self.clients.get(client_id, _NO_RULES)
+        plan = self.plans.get(client.plan, _NO_RULES) if client.plan is not None else _NO_RULES
+        place, plan_place, client_place = self._rules_at(endpoint, grant_type, plan=plan, client=client)
+        layers = (place.limits, plan_place.limits, client_place.limits)
+        scope: str | None = None
+        if endpoint != TOKEN_ENDPOINT:
+            scope, limits = endpoint, _complete(Limits(), *layers)
+        elif any(layers):
+            scope, limits = f"grant:{grant_type}", _complete(Limits(), *layers)
         else:
-            place = self.endpoints.get(endpoint, Rules(limits=Limits()))
-        mode = self.mode
-        if mode is Mode.ENFORCE and self.canary and not self.canary.has_client(client_id, instance=self.instance):
-            mode = Mode.DRY_RUN
-        if mode is not Mode.OFF:
-            mode = client.mode or place.mode or mode
-        return ClientPolicies(limits=place.limits or Limits(), mode=mode, trusted=matches_any(self.trusted, client_id))
+            limits = _complete(self.limits, plan.limits, client.limits)
+        own = client_place.mode or client.mode or plan_place.mode or plan.mode
+        mode = Mode.OFF if Mode.OFF in (self.mode, place.mode) else own or place.mode or self.mode
+        spared = own is None and self._is_outside_canary(client_id)
+        if spared:
+            mode = _spare(mode)
+        return ClientPolicies(
+            limits=_with_modes(limits, mode=mode, spared=spared),
+            mode=mode,
+            trusted=matches_any(self.trusted, client_id),
+            scope=scope,
+        )
+
+    def endpoint_of(self, name: str | None, *, path: str, method: str) -> str | None:
+        """
+        Return the configured endpoint that a request belongs to, None if there is none.
+
+        One with path patterns is found by them, one without by its name; the first in the configuration wins.
+
+        Args:
+            name: What the web framework or the OAuth server calls the endpoint.
+
+            path: Path of the request, without query.
+
+            method: HTTP method in capitals.
+        """
+        for key, rules in self.endpoints.items():
+            is_here = matches_any(rules.paths, path) if rules.paths else key == name
+            if is_here and (not rules.methods or method in rules.methods):
+                return key
+        return None
+
+    def _rules_at(
+        self, endpoint: str, grant_type: str | None, *, plan: Rules, client: Rules
+    ) -> tuple[Rules, Rules, Rules]:
+        """
+        Return what this set, a plan and a client say of one place: an endpoint, or a grant type at the token endpoint.
+        """
+        if endpoint != TOKEN_ENDPOINT:
+            holders = (self.endpoints, plan.endpoints, client.endpoints)
+            at = endpoint
+        else:
+            holders = (self.grants, plan.grants, client.grants)
+            at = grant_type or ""
+        place, plan_place, client_place = (holder.get(at, _NO_RULES) for holder in holders)
+        return place, plan_place, client_place
+
+    def _is_outside_canary(self, client_id: str) -> bool:
+        return self.canary is not None and not self.canary.has_client(client_id, instance=self.instance)
+
+
+def _complete(base: Limits, *layers: OwnLimits | None) -> Limits:
+    """
+    Return the limits that hold after each layer has replaced the kinds it names; the last layer wins.
+    """
+    for own in layers:
+        if own is not None:
+            base = Limits(
+                client=base.client if own.client is None else own.client,
+                user=base.user if own.user is None else own.user,
+                client_total=base.client_total if own.client_total is None else own.client_total,
+            )
+    return base
+
+
+def _spare(mode: Mode) -> Mode:
+    return Mode.DRY_RUN if mode is Mode.ENFORCE else mode
+
+
+def _with_modes(limits: Limits, *, mode: Mode, spared: bool) -> Limits:
+    """
+    Return limits without the policies that are off, and with the modes that differ from the client's.
+    """
+    if mode is Mode.OFF:
+        return Limits()
+
+    def effective(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
+        kept = []
+        for policy in policies:
+            own = _spare(policy.mode) if policy.mode and spared else policy.mode
+            if own is not Mode.OFF:
+                kept.append(replace(policy, mode=None if own is mode else own))
+        return tuple(kept)
+
+    return Limits(
+        client=effective(limits.client),
+        user=effective(limits.user),
+        client_total=effective(limits.client_total),
+    )

@@ -1,0 +1,152 @@
+"""
+From the file's models to the values that the package works with.
+"""
+
+import socket
+from collections.abc import Iterator, Mapping
+
+from oauth_ratelimit.config.models import (
+    CanaryModel,
+    ClientModel,
+    Entry,
+    FileModel,
+    LimitModel,
+    LimitsModel,
+    PlaceModel,
+    PlanModel,
+    Switch,
+    named,
+)
+from oauth_ratelimit.config.problems import dotted
+from oauth_ratelimit.config.settings import DenialSettings, Settings, StoreSettings, SyncSettings
+from oauth_ratelimit.core.enforcement import Canary, Mode
+from oauth_ratelimit.core.policy import Limits, OwnLimits, Policy, PolicySet, Rules
+from oauth_ratelimit.core.window import Estimator, Window
+
+# What people call the grant types whose real names are addresses.
+GRANT_TYPES = {
+    "device_code": "urn:ietf:params:oauth:grant-type:device_code",
+    "jwt-bearer": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+    "saml2-bearer": "urn:ietf:params:oauth:grant-type:saml2-bearer",
+    "token-exchange": "urn:ietf:params:oauth:grant-type:token-exchange",
+}
+
+
+def build_settings(file: FileModel) -> Settings:
+    """
+    Return the settings that a checked file stands for.
+    """
+    return Settings(
+        policies=_policy_set(file),
+        store=StoreSettings(
+            uri=file.store.uri,
+            collection=file.store.collection,
+            namespace=file.store.namespace,
+            timeout_s=file.store.timeout,
+        ),
+        sync=SyncSettings(
+            interval_s=file.sync.interval, near_limit=file.sync.near_limit, deadline_s=file.sync.deadline
+        ),
+        denial=DenialSettings(
+            error=file.denial.error,
+            error_description=file.denial.error_description,
+            error_uri=file.denial.error_uri,
+            headers=tuple(dict.fromkeys(file.denial.headers)),
+        ),
+        max_keys=file.max_keys,
+    )
+
+
+def _policy_set(file: FileModel) -> PolicySet:
+    plans = {name: _rules(plan) for name, plan in file.plans.items()}
+    clients = {client_id: _rules(client) for client_id, client in file.clients.items()}
+    grants = {grant: Rules() for rules in (*plans.values(), *clients.values()) for grant in rules.grants}
+    own = _own_limits(file.limits)
+    return PolicySet(
+        mode=Mode.OFF if not file.enabled else Mode(file.mode),
+        limits=Limits(client=own.client or (), user=own.user or (), client_total=own.client_total or ()),
+        trusted=tuple(dict.fromkeys(file.trusted_clients)),
+        clients=clients,
+        endpoints={
+            name: _place(endpoint, paths=tuple(endpoint.path), methods=tuple(endpoint.method))
+            for name, endpoint in file.endpoints.items()
+        },
+        canary=_canary(file.canary) if file.canary else None,
+        instance=file.instance or socket.gethostname(),
+        plans=plans,
+        grants=grants | _grants(file.grants),
+    )
+
+
+def _mode(switch: Switch) -> Mode | None:
+    if not switch.enabled:
+        return Mode.OFF
+    return Mode(switch.mode) if switch.mode else None
+
+
+def _rules(model: PlanModel) -> Rules:
+    return Rules(
+        mode=_mode(model),
+        limits=_own_limits(model.limits) if model.limits else None,
+        plan=model.plan if isinstance(model, ClientModel) else None,
+        grants=_grants(model.grants),
+        endpoints={name: _place(place) for name, place in model.endpoints.items()},
+    )
+
+
+def _grants(models: Mapping[str, PlaceModel]) -> dict[str, Rules]:
+    return {GRANT_TYPES.get(grant, grant): _place(place) for grant, place in models.items()}
+
+
+def _place(model: PlaceModel, *, paths: tuple[str, ...] = (), methods: tuple[str, ...] = ()) -> Rules:
+    limits = _own_limits(model.limits) if model.limits else None
+    return Rules(mode=_mode(model), limits=limits, paths=paths, methods=methods)
+
+
+def _canary(model: CanaryModel) -> Canary:
+    percent = 100.0 if model.percent is None else float(model.percent)
+    return Canary(percent=percent, salt=model.salt, instances=tuple(model.instances or ()))
+
+
+def _own_limits(model: LimitsModel) -> OwnLimits:
+    def policies(kind: str, entries: list[Entry]) -> tuple[Policy, ...] | None:
+        if kind not in model.model_fields_set:
+            return None
+        return tuple(_policy(name, limit) for name, limit in named(kind, entries))
+
+    return OwnLimits(
+        client=policies("client", model.client),
+        user=policies("user", model.user),
+        client_total=policies("client_total", model.client_total),
+    )
+
+
+def _policy(name: str, model: LimitModel) -> Policy:
+    return Policy(
+        name=name,
+        limit=model.limit,
+        window=Window.of(model.window, model.frames),
+        estimator=Estimator(model.estimator),
+        count_denied=model.count_denied,
+        mode=_mode(model),
+    )
+
+
+def find_clashes(policies: PolicySet) -> Iterator[str]:
+    """
+    Yield a problem for each place where two limits that meet in one request have the same name.
+    """
+    yield from _clashes(policies.limits, "limits")
+    for name in policies.endpoints:
+        yield from _clashes(policies.matching("", endpoint=name).limits, dotted(["endpoints", name, "limits"]))
+    for grant in policies.grants:
+        yield from _clashes(policies.matching("", grant_type=grant).limits, dotted(["grants", grant, "limits"]))
+    for client_id in policies.clients:
+        yield from _clashes(policies.matching(client_id).limits, dotted(["clients", client_id]))
+
+
+def _clashes(limits: Limits, path: str) -> Iterator[str]:
+    total = {policy.name for policy in limits.client_total}
+    for kind, own in (("client", limits.client), ("user", limits.user)):
+        for name in sorted(total & {policy.name for policy in own}):
+            yield f"{path}: {kind} and client_total both have a limit with the name {name}; give each a name of its own"

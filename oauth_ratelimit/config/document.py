@@ -1,0 +1,177 @@
+"""
+Reading a YAML file that may be anything: huge, half written, hostile.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from oauth_ratelimit.errors import ConfigError
+
+MAX_FILE_BYTES = 1_000_000  # some ten thousand clients; YAML takes seconds to parse beyond that
+MAX_DEPTH = 20  # the configuration needs 8; deeper nesting only exhausts the stack
+
+EMPTY = "the file is empty, as one that is being written; for nothing but defaults write {}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """
+    What tells that a file has changed, without reading it.
+    """
+
+    mtime_ns: int
+    ctime_ns: int
+    size: int
+    inode: int
+    device: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "Stamp":
+        """
+        Return the stamp in a file's status.
+        """
+        return cls(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev)
+
+
+def read_file(path: str | os.PathLike[str]) -> tuple[bytes, Stamp]:
+    """
+    Return a file's content, and its stamp at that moment.
+
+    Raises:
+        ConfigError: If it cannot be read, is no regular file or is too large.
+    """
+    reason, content, stamp = _read(path)
+    if reason is not None or stamp is None:
+        raise ConfigError([f"cannot be read: {reason}"], source=os.fspath(path))
+    return content, stamp
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[str | None, bytes, Stamp | None]:
+    try:
+        # Not blocking, because opening a named pipe would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return "it is not a regular file", b"", None
+            content = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as exc:
+        return getattr(exc, "strerror", None) or type(exc).__name__, b"", None
+    if len(content) > MAX_FILE_BYTES:
+        return f"it is larger than {MAX_FILE_BYTES} bytes", b"", None
+    return None, content, Stamp.of(status)
+
+
+def parse_yaml(content: bytes, *, source: str) -> dict[str, object]:
+    """
+    Return the mapping that a YAML document holds.
+
+    Raises:
+        ConfigError: If it is not YAML, is empty, holds an alias, a doubled key or too deep a nesting, or is no mapping.
+    """
+    problem: str | None = None
+    value: object = None
+    try:
+        value = yaml.load(content, Loader=_Loader)  # a SafeLoader with less in it
+    except yaml.MarkedYAMLError as exc:
+        problem = _describe(exc)
+    except (yaml.YAMLError, ValueError) as exc:
+        problem = f"not YAML: {getattr(exc, 'reason', None) or type(exc).__name__}"
+    if problem is None and value is None:
+        problem = EMPTY
+    if problem is None and not isinstance(value, dict):
+        problem = f"got {type(value).__name__}, allowed: a mapping"
+    if problem is not None or not isinstance(value, dict):
+        raise ConfigError([problem or EMPTY], source=source)
+    return value
+
+
+def plain_mapping(source: Mapping[str, object]) -> dict[str, object]:
+    """
+    Return a mapping with every mapping in it turned into a dict and every tuple into a list.
+
+    Raises:
+        ConfigError: If it is nested too deeply, or holds itself.
+    """
+    try:
+        return {key: _plain(value, depth=1) for key, value in source.items()}
+    except _TooDeep:
+        problem = f"nested deeper than {MAX_DEPTH} levels"
+    raise ConfigError([problem])
+
+
+class _TooDeep(Exception):
+    pass
+
+
+def _plain(value: object, *, depth: int) -> object:
+    if depth > MAX_DEPTH:
+        raise _TooDeep
+    if isinstance(value, Mapping):
+        return {key: _plain(item, depth=depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth=depth + 1) for item in value]
+    return value
+
+
+def _describe(error: yaml.MarkedYAMLError) -> str:
+    """
+    Return what is wrong and where. Never the line itself, which may hold a password.
+    """
+    mark = error.problem_mark or error.context_mark
+    where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+    return f"not usable YAML: {error.problem or error.context}{where}"
+
+
+class _Loader(yaml.SafeLoader):
+    """
+    YAML as readers expect it: ``off`` is text and ``010`` no octal number; without aliases, doubled keys and tags.
+    """
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        problem = None
+        if isinstance(event, yaml.AliasEvent):
+            problem = "aliases (*name) are not allowed; what clients share goes into a plan"
+        elif getattr(event, "tag", None) is not None:
+            problem = "tags (!name) are not allowed"
+        elif self.depth == MAX_DEPTH:
+            problem = f"nested deeper than {MAX_DEPTH} levels"
+        if problem:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        self.depth += 1
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode):
+                if key_node.value in seen:
+                    problem = f"the key {key_node.value[:60]!r} stands twice"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("tag:yaml.org,2002:null", r"|~|null|Null|NULL", ["", "~", "n", "N"]),
+    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("tag:yaml.org,2002:int", r"[-+]?(?:0|[1-9][0-9_]*)", list("-+0123456789")),
+    (
+        "tag:yaml.org,2002:float",
+        r"[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))|\.(?:nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+):
+    _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), _first)

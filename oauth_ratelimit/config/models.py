@@ -1,0 +1,377 @@
+"""
+The configuration file, key by key: types, bounds, defaults and what each key is for.
+
+The JSON Schema and the documentation are made from these models, so every key has a description.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from oauth_ratelimit.config.notation import RATES_NOTATION, RATES_PATTERN, parse_rates
+from oauth_ratelimit.config.problems import expects, not_allowed, refused, unknown_key
+from oauth_ratelimit.config.settings import DEFAULT_DESCRIPTION
+from oauth_ratelimit.config.values import (
+    DURATION_SCHEMA,
+    Amount,
+    ClientId,
+    CollectionName,
+    EndpointName,
+    ErrorCode,
+    ErrorDescription,
+    EstimatorName,
+    GrantType,
+    HttpMethod,
+    InstanceName,
+    ModeName,
+    MongoUri,
+    Name,
+    Pattern,
+    PolicyName,
+    WebAddress,
+    WindowSeconds,
+    seconds_between,
+)
+
+MAX_FRAMES = 3600  # one counter each in every document
+
+
+class Section(BaseModel):
+    """
+    A mapping of the file: no unknown keys, no conversions between types.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_the_allowed_keys(cls, value: Any, handler: ModelWrapValidatorHandler["Section"]) -> "Section":
+        try:
+            return handler(value)
+        except ValidationError as exc:
+            found = exc.errors(include_url=False)
+        raise ValidationError.from_exception_data(cls.__name__, [cls._restate(error) for error in found])
+
+    @classmethod
+    def _restate(cls, error: Any) -> InitErrorDetails:
+        kind = error["type"]
+        text: str | PydanticCustomError = kind
+        if kind == "extra_forbidden" and len(error["loc"]) == 1:
+            text = unknown_key(cls.model_fields)
+        elif kind in ("not_allowed", "refused", "unknown_key"):
+            text = PydanticCustomError(kind, "{text}", {"text": error["msg"]})
+        return InitErrorDetails(type=text, loc=error["loc"], input=error["input"], ctx=error.get("ctx", {}))
+
+
+class Switch(Section):
+    """
+    What can be switched on and off.
+    """
+
+    mode: ModeName | None = Field(
+        default=None,
+        description="off admits without counting, dry-run counts and reports but never denies, enforce denies. "
+        "Left out: the mode above.",
+    )
+    enabled: bool = Field(default=True, description="false is the same as mode: off, and keeps what mode says.")
+
+
+class LimitModel(Switch):
+    """
+    At most so many requests in any window of time.
+    """
+
+    limit: Amount = Field(description="Requests per window.")
+    window: WindowSeconds = Field(description="Length of the trailing window, in whole seconds.")
+    name: PolicyName | None = Field(
+        default=None,
+        description="Stands in headers, logs and metrics. Left out: user, client or client_total if it is the only "
+        "one in its list, else that and the window, as user-10s.",
+    )
+    frames: Annotated[int, expects("a whole number")] | None = Field(
+        default=None,
+        description="Into how many frames the window is cut; each is whole seconds long. More are more accurate and "
+        "make documents larger. Left out: the largest divisor of the window up to 10.",
+        json_schema_extra={"minimum": 1, "maximum": MAX_FRAMES},
+    )
+    estimator: EstimatorName = Field(
+        default="sliding",
+        description="sliding counts the frames inside the window in full and the oldest by the share still inside; "
+        "proportional weighs the current frame too, by the part of it that has passed.",
+    )
+    count_denied: bool = Field(
+        default=False, description="Whether denied requests count too, so that hammering keeps a client out."
+    )
+
+    @field_validator("frames")
+    @classmethod
+    def _frames_divide_the_window(cls, frames: int | None, info: ValidationInfo) -> int | None:
+        window_s = info.data.get("window")
+        if frames is not None and not 1 <= frames <= MAX_FRAMES:
+            raise not_allowed(f"a whole number from 1 to {MAX_FRAMES} that divides the window")
+        if frames is not None and window_s is not None and window_s % frames:
+            raise not_allowed(f"a number that divides the window of {window_s} s into whole seconds")
+        return frames
+
+
+def _entry(value: object) -> tuple[LimitModel, ...]:
+    """
+    Return the limits that one item of a list names: a mapping names one, a shorthand one or more.
+    """
+    if not isinstance(value, str):
+        if not isinstance(value, dict):
+            raise not_allowed(f"a mapping with limit and window, or {RATES_NOTATION}")
+        return (LimitModel.model_validate(value),)
+    try:
+        return tuple(LimitModel(limit=limit, window=window_s) for limit, window_s in parse_rates(value))
+    except ValidationError:
+        allowed = "1 to 2^53 requests per 1 second to 366 days"
+    except ValueError as exc:
+        allowed = str(exc)
+    raise not_allowed(allowed)
+
+
+Entry = Annotated[
+    tuple[LimitModel, ...],
+    PlainValidator(_entry, json_schema_input_type=LimitModel | Annotated[str, Field(pattern=RATES_PATTERN)]),
+]
+
+
+class LimitsModel(Section):
+    """
+    Limits by what they count. All limits that apply to a request must admit it.
+    """
+
+    client: list[Entry] = Field(
+        default_factory=list, description="Per client, for grants without a user, such as client_credentials."
+    )
+    user: list[Entry] = Field(default_factory=list, description="Per client and user, for grants with a user.")
+    client_total: list[Entry] = Field(
+        default_factory=list, description="Per client, all its users and its grants without a user together."
+    )
+
+    @field_validator("client", "user", "client_total")
+    @classmethod
+    def _names_are_unique(cls, entries: list[Entry], info: ValidationInfo) -> list[Entry]:
+        names = [name for name, _ in named(info.field_name or "", entries)]
+        doubled = sorted({name for name in names if names.count(name) > 1})
+        if doubled:
+            raise refused(f"several limits have the name {', '.join(doubled)}; give each a name of its own")
+        return entries
+
+
+def named(kind: str, entries: list[Entry]) -> list[tuple[str, LimitModel]]:
+    """
+    Return the limits of one list with their names.
+    """
+    models = [model for entry in entries for model in entry]
+    if len(models) == 1:
+        return [(models[0].name or kind, models[0])]
+    return [(model.name or f"{kind}-{model.window}s", model) for model in models]
+
+
+class PlaceModel(Switch):
+    """
+    Limits and mode at one place.
+    """
+
+    limits: LimitsModel | None = Field(
+        default=None,
+        description="Limits of its own, counted apart. Of a client or a plan they replace, kind by kind, those that "
+        "the endpoint or grant type has for all.",
+    )
+
+
+class EndpointModel(PlaceModel):
+    """
+    Another OAuth endpoint, or any other endpoint of the application.
+    """
+
+    path: list[Pattern] = Field(
+        default_factory=list,
+        description="Patterns of the request path, such as /oauth/revoke*. Left out: the endpoint is found by its "
+        "name, which is then what Authlib or Flask calls it.",
+    )
+    method: list[HttpMethod] = Field(default_factory=list, description="HTTP methods. Left out: all.")
+
+
+class PlanModel(Switch):
+    """
+    A named set of rules that clients refer to.
+    """
+
+    limits: LimitsModel | None = Field(
+        default=None,
+        description="Limits at the token endpoint. Each kind named here replaces the default of that kind; [] is no "
+        "limit of that kind.",
+    )
+    grants: dict[GrantType, PlaceModel] = Field(
+        default_factory=dict, description="What differs for a grant type, by grant type."
+    )
+    endpoints: dict[Name, PlaceModel] = Field(
+        default_factory=dict, description="What differs at another endpoint, by its name under endpoints."
+    )
+
+
+class ClientModel(PlanModel):
+    """
+    What differs for one client.
+    """
+
+    plan: Name | None = Field(
+        default=None, description="Name of a plan under plans. What the client itself names comes before it."
+    )
+
+
+class CanaryModel(Section):
+    """
+    Where enforcing starts.
+    """
+
+    percent: Annotated[float, Field(ge=0, le=100), expects("a number from 0 to 100")] | None = Field(
+        default=None, description="Share of clients that is enforced. Raising it only adds clients."
+    )
+    salt: str = Field(default="", description="Any text; another one makes other clients come first.")
+    instances: Annotated[list[Pattern], Field(min_length=1)] | None = Field(
+        default=None, description="Name patterns of the instances that enforce, such as node-1*."
+    )
+
+    @model_validator(mode="after")
+    def _is_by_clients_or_by_instances(self) -> "CanaryModel":
+        if (self.percent is None) == (self.instances is None):
+            raise refused("needs either percent or instances")
+        return self
+
+
+class StoreModel(Section):
+    """
+    Where counters are shared.
+    """
+
+    uri: MongoUri | None = Field(
+        default=None,
+        description="MongoDB connection string; its database is used, else oauth_ratelimit. Left out: counters stay "
+        "in this process.",
+    )
+    collection: CollectionName = Field(default="ratelimits", description="Name of the collection.")
+    namespace: Name | None = Field(
+        default=None, description="Keeps the counters of several issuers in one collection apart."
+    )
+    timeout: Annotated[float, seconds_between(0.01, 60, "10 ms to 60 s"), DURATION_SCHEMA] = Field(
+        default=2.0, description="How long one call to MongoDB may take, in the background."
+    )
+
+
+class SyncModel(Section):
+    """
+    When counters are shared.
+    """
+
+    interval: Annotated[float, seconds_between(0.01, 3600, "10 ms to 1 h"), DURATION_SCHEMA] = Field(
+        default=1.0, description="Time between two rounds of sending and fetching counts."
+    )
+    near_limit: Annotated[Literal["flush", "reserve"], expects("flush or reserve")] = Field(
+        default="flush",
+        description="What happens close to a limit: flush synchronises early, in the background; reserve asks MongoDB "
+        "before the last requests of a quota are admitted, which makes those requests wait.",
+    )
+    deadline: Annotated[float, seconds_between(0.001, 10, "1 ms to 10 s"), DURATION_SCHEMA] = Field(
+        default=0.02, description="How long reserve may keep a request waiting; then it is decided on what is known."
+    )
+
+
+class DenialModel(Section):
+    """
+    What a denied client is told.
+    """
+
+    error: ErrorCode = Field(
+        default="temporarily_unavailable", description="OAuth error code. The device grant gets slow_down."
+    )
+    error_description: ErrorDescription = Field(
+        default=DEFAULT_DESCRIPTION, description="The same text for every client."
+    )
+    error_uri: WebAddress | None = Field(default=None, description="Address of a page that explains how to do better.")
+    headers: list[Annotated[Literal["ietf", "x-ratelimit"], expects("ietf or x-ratelimit")]] = Field(
+        default=["ietf", "x-ratelimit"],
+        description="Families of quota headers: RateLimit and RateLimit-Policy, X-RateLimit-*; [] sends none.",
+    )
+
+
+def built_in_limits() -> LimitsModel:
+    """
+    Return the limits that hold when the configuration has no limits key at all.
+    """
+    return LimitsModel.model_validate(BUILT_IN_LIMITS)
+
+
+BUILT_IN_LIMITS: dict[str, Any] = {
+    "client": [{"limit": 9000, "window": "60s"}],
+    "user": [{"limit": 10, "window": "1s"}, {"limit": 50, "window": "10s"}],
+    "client_total": [],
+}
+
+
+class FileModel(Section):
+    """
+    Configuration of oauth_ratelimit.
+    """
+
+    mode: ModeName = Field(
+        default="dry-run",
+        description="off admits without counting, dry-run counts and reports but never denies, enforce denies.",
+    )
+    enabled: bool = Field(default=True, description="false is the same as mode: off, and keeps what mode says.")
+    instance: InstanceName | None = Field(
+        default=None, description="Name of this instance, for a canary by instance. Left out: the host's name."
+    )
+    store: StoreModel = Field(default_factory=StoreModel, description="Where counters are shared.")
+    sync: SyncModel = Field(default_factory=SyncModel, description="When counters are shared.")
+    limits: LimitsModel = Field(
+        default_factory=built_in_limits,
+        description="Limits of every client at the token endpoint. A kind that is left out has no limit.",
+        json_schema_extra={"default": BUILT_IN_LIMITS},
+    )
+    grants: dict[GrantType, PlaceModel] = Field(
+        default_factory=dict,
+        description="What differs for a grant type, such as refresh_token. With limits of its own it is counted apart.",
+    )
+    trusted_clients: list[Pattern] = Field(
+        default_factory=list, description="Ids or patterns of clients that are never denied and never counted."
+    )
+    plans: dict[Name, PlanModel] = Field(default_factory=dict, description="Named rules that clients refer to.")
+    clients: dict[ClientId, ClientModel] = Field(
+        default_factory=dict, description="What differs for a client, by client id."
+    )
+    endpoints: dict[EndpointName, EndpointModel] = Field(
+        default_factory=dict,
+        description="Other endpoints, such as revocation, introspection, device_authorization, userinfo, registration, "
+        "each with limits of its own.",
+    )
+    canary: CanaryModel | None = Field(
+        default=None,
+        description="Where mode enforce holds: for a stable share of clients, or on some instances; the rest stays in "
+        "dry run. A client or plan with a mode of its own is not affected.",
+    )
+    denial: DenialModel = Field(default_factory=DenialModel, description="What a denied client is told.")
+    max_keys: Annotated[int, Field(ge=1, le=10**9), expects("a whole number from 1 to 1000000000")] = Field(
+        default=1_000_000, description="How many keys (client and user) an instance keeps in memory at most."
+    )
+
+
+def config_schema() -> dict[str, Any]:
+    """
+    Return the JSON Schema of the configuration file.
+    """
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | FileModel.model_json_schema()

@@ -1,0 +1,68 @@
+"""
+How durations and limits are written: ``500ms``, ``1h``, ``100/minute``, ``5 per 10 second; 100/hour``.
+"""
+
+import re
+from decimal import Decimal
+
+DURATION_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,6})?(ms|s|m|h|d)$"
+DURATION_NOTATION = "seconds as a number, or text such as 500ms, 10s, 1m, 1h, 1d"
+
+MAX_DURATION_S = 10**12  # beyond any use, and still exact as a float
+
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+_RATE = r"\s*[0-9]{1,20}\s*(?:/|per)\s*(?:[0-9]{1,12}\s*)?(?:second|minute|hour|day|month|year)s?\s*"
+RATES_PATTERN = rf"^{_RATE}(?:[,;|]{_RATE})*$"
+RATES_NOTATION = "text such as 100/minute, 5 per 10 second, 10/second; 100/hour"
+
+_RATE_PARTS = re.compile(r"\s*([0-9]{1,20})\s*(?:/|per)\s*(?:([0-9]{1,12})\s*)?([a-z]+?)s?\s*", re.IGNORECASE)
+
+# A month is 30 days and a year twelve of them, as in the limits library.
+_GRANULARITY_S = {
+    "second": 1,
+    "minute": 60,
+    "hour": 3600,
+    "day": 86_400,
+    "month": 30 * 86_400,
+    "year": 360 * 86_400,
+}
+
+
+def parse_duration(value: object) -> float:
+    """
+    Return a duration in seconds.
+
+    Args:
+        value: A number of seconds, or text with a unit. A bool is no number here.
+
+    Raises:
+        ValueError: If it is neither; says nothing about which durations make sense.
+    """
+    if isinstance(value, str):
+        match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)", value)
+        if match is None:
+            raise ValueError(DURATION_NOTATION)
+        # Decimal, so that 1.1m is 66 s and not a little more.
+        return float(Decimal(match[1]) * _UNIT_MS[match[2]] / 1000)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_DURATION_S:
+        raise ValueError(DURATION_NOTATION)
+    return float(value)
+
+
+def parse_rates(text: str) -> tuple[tuple[int, int], ...]:
+    """
+    Return the limits and their windows in seconds that a text in the notation of the ``limits`` library names.
+
+    Raises:
+        ValueError: If it is not in that notation.
+    """
+    return tuple(_parse_rate(part) for part in re.split(r"[,;|]", text))
+
+
+def _parse_rate(text: str) -> tuple[int, int]:
+    match = _RATE_PARTS.fullmatch(text)
+    granularity_s = _GRANULARITY_S.get(match[3].lower()) if match else None
+    if match is None or granularity_s is None:
+        raise ValueError(RATES_NOTATION)
+    return int(match[1]), int(match[2] or 1) * granularity_s

@@ -1,0 +1,122 @@
+"""
+What is wrong with a configuration, in words: where, what was found, what is allowed. Never a secret.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError, WrapValidator
+from pydantic_core import PydanticCustomError
+
+MAX_SHOWN = 60  # characters of a bad value; enough to find it
+
+# What stands here may be an address with a slip in it and a password.
+_SECRET_PATHS = ("store", "store.uri", "OAUTH_RATELIMIT_MONGO_URI")
+
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+_ALLOWED = {
+    "model_type": "a mapping",
+    "dict_type": "a mapping",
+    "list_type": "a list",
+    "bool_type": "true or false",
+    "string_type": "text; put it in quotes",
+}
+
+
+def expects(allowed: str) -> WrapValidator:
+    """
+    Return a validator that says what is allowed instead of what one of several checks has found.
+    """
+
+    def validate(value: object, handler: Any) -> Any:
+        try:
+            return handler(value)
+        except ValueError:
+            pass
+        raise not_allowed(allowed)
+
+    return WrapValidator(validate)
+
+
+def not_allowed(allowed: str) -> PydanticCustomError:
+    """
+    Return the error for a value that cannot be used: ``path: got value, allowed: ...``.
+    """
+    return PydanticCustomError("not_allowed", "{text}", {"text": allowed})
+
+
+def refused(reason: str) -> PydanticCustomError:
+    """
+    Return the error for values that do not fit together: ``path: reason``.
+    """
+    return PydanticCustomError("refused", "{text}", {"text": reason})
+
+
+def unknown_key(allowed: Iterable[str]) -> PydanticCustomError:
+    """
+    Return the error for a key that does not exist. Its value is not shown: a misspelt ``uri`` may hold a password.
+    """
+    return PydanticCustomError("unknown_key", "{text}", {"text": f"unknown key, allowed: {', '.join(allowed)}"})
+
+
+def describe(error: ValidationError, *, at: Sequence[str] = ()) -> list[str]:
+    """
+    Return one line per problem that a validation has found; ``at`` is where the validated value stands.
+    """
+    return [_line(dotted([*at, *details["loc"]]), details) for details in error.errors(include_url=False)]
+
+
+def _line(path: str, details: Mapping[str, Any]) -> str:
+    kind, value, text = details["type"], details["input"], details["msg"]
+    if kind == "missing":
+        return f"{path}: missing"
+    if kind in ("refused", "unknown_key"):
+        return f"{path}: {text}"
+    found = "another text" if path in _SECRET_PATHS and isinstance(value, str) else show(value)
+    return f"{path}: got {found}, allowed: {_ALLOWED.get(kind, text)}"
+
+
+def dotted(location: Sequence[str | int]) -> str:
+    """
+    Return a path such as ``clients.partner-app.limits.user[0].window``; an unusual key stands in quotes.
+    """
+    path = ""
+    for part in location:
+        if part == "[key]":
+            continue
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += "." + (part if _PLAIN_KEY.fullmatch(part) else json.dumps(part[: 4 * MAX_SHOWN]))
+    return path.lstrip(".")
+
+
+def show(value: object) -> str:
+    """
+    Return a bad value for people: short, on one line, without what an address may carry.
+    """
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int):
+        return str(value) if value.bit_length() < 4 * MAX_SHOWN else "a huge number"
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, str):
+        return _show_text(value)
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    return f"a {type(value).__name__}"
+
+
+def _show_text(text: str) -> str:
+    scheme, separator, _ = text.partition("://")
+    if separator:
+        text = f"{scheme[-20:]}{separator}…"
+    elif len(text) > MAX_SHOWN:
+        text = text[:MAX_SHOWN] + "…"
+    return json.dumps(text, ensure_ascii=not text.isprintable())

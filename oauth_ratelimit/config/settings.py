@@ -1,0 +1,100 @@
+"""
+The configuration as the rest of the package sees it: checked, complete, never changed in place.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from oauth_ratelimit.core.policy import PolicySet
+
+NearLimit = Literal["flush", "reserve"]
+HeaderFamily = Literal["ietf", "x-ratelimit"]
+
+DEFAULT_DESCRIPTION = (
+    "This client has requested too many access tokens. Reuse each token until it expires, "
+    "and try again after the seconds given in Retry-After."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """
+    Where counters are shared.
+
+    Args:
+        uri: MongoDB connection string, None for this process only. Not in the repr, because it may hold a password.
+
+        collection: Name of the collection.
+
+        namespace: Keeps several issuers apart in one collection; None if there is one.
+
+        timeout_s: How long one call to MongoDB may take.
+    """
+
+    uri: str | None = field(default=None, repr=False)
+    collection: str = "ratelimits"
+    namespace: str | None = None
+    timeout_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSettings:
+    """
+    When counters are shared.
+
+    Args:
+        interval_s: Time between two sync cycles.
+
+        near_limit: ``flush`` synchronises early in the background, ``reserve`` asks MongoDB before the last requests.
+
+        deadline_s: How long ``reserve`` may keep a request waiting.
+    """
+
+    interval_s: float = 1.0
+    near_limit: NearLimit = "flush"
+    deadline_s: float = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class DenialSettings:
+    """
+    What a denied client is told.
+
+    Args:
+        error: OAuth error code.
+
+        error_description: Fixed ASCII text.
+
+        error_uri: Address of a page that explains, None for none.
+
+        headers: Which families of quota headers are sent.
+    """
+
+    error: str = "temporarily_unavailable"
+    error_description: str = DEFAULT_DESCRIPTION
+    error_uri: str | None = None
+    headers: tuple[HeaderFamily, ...] = ("ietf", "x-ratelimit")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """
+    Everything that the configuration says.
+
+    Args:
+        policies: Who is limited, and how.
+
+        store: Where counters are shared.
+
+        sync: When counters are shared.
+
+        denial: What a denied client is told.
+
+        max_keys: How many keys an instance keeps in memory at most.
+    """
+
+    policies: PolicySet = field(default_factory=PolicySet)
+    store: StoreSettings = field(default_factory=StoreSettings)
+    sync: SyncSettings = field(default_factory=SyncSettings)
+    denial: DenialSettings = field(default_factory=DenialSettings)
+    max_keys: int = 1_000_000
