@@ -2,9 +2,10 @@
 Who a counter belongs to.
 """
 
+import hashlib
 from typing import NamedTuple
 
-MAX_NAME_LENGTH = 1024  # characters; a key travels in every flush, and Authlib accepts names of megabytes
+MAX_NAME_LENGTH = 512  # characters; a key travels with every flush, and Authlib accepts names of megabytes
 
 
 class Key(NamedTuple):
@@ -24,3 +25,16 @@ class Key(NamedTuple):
     client_id: str
     username: str | None
     scope: str | None = None
+
+
+def storable_name(name: str) -> str:
+    """
+    Return a client id or user name in a form that can be kept and sent: as it is, if it is short valid Unicode.
+
+    Any other name is cut and closed with a digest of the whole, so that two names stay two.
+    """
+    if len(name) <= MAX_NAME_LENGTH and not any("\ud800" <= letter <= "\udfff" for letter in name):
+        return name
+    whole = name.encode("utf-8", "surrogatepass")
+    head = name[:64].encode("utf-8", "replace").decode("utf-8")
+    return f"{head}~{hashlib.sha256(whole).hexdigest()}"

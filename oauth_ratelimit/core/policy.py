@@ -178,17 +178,9 @@ class PolicySet:
 
             grant_type: The grant type of a token request, None if it does not matter.
         """
-        client = self.clients.get(client_id, _NO_RULES)
-        plan = self.plans.get(client.plan, _NO_RULES) if client.plan is not None else _NO_RULES
+        client, plan = self._rules_of(client_id)
         place, plan_place, client_place = self._rules_at(endpoint, grant_type, plan=plan, client=client)
-        layers = (place.limits, plan_place.limits, client_place.limits)
-        scope: str | None = None
-        if endpoint != TOKEN_ENDPOINT:
-            scope, limits = endpoint, _complete(Limits(), *layers)
-        elif any(layers):
-            scope, limits = f"grant:{grant_type}", _complete(Limits(), *layers)
-        else:
-            limits = _complete(self.limits, plan.limits, client.limits)
+        scope, limits = self.limits_at(client_id, endpoint=endpoint, grant_type=grant_type)
         own = client_place.mode or client.mode or plan_place.mode or plan.mode
         mode = Mode.OFF if Mode.OFF in (self.mode, place.mode) else own or place.mode or self.mode
         spared = own is None and self._is_outside_canary(client_id)
@@ -200,6 +192,20 @@ class PolicySet:
             trusted=matches_any(self.trusted, client_id),
             scope=scope,
         )
+
+    def limits_at(
+        self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
+    ) -> tuple[str | None, Limits]:
+        """
+        Return where a client's requests are counted, and the limits that stand there, whatever the modes.
+        """
+        client, plan = self._rules_of(client_id)
+        layers = [rules.limits for rules in self._rules_at(endpoint, grant_type, plan=plan, client=client)]
+        if endpoint != TOKEN_ENDPOINT:
+            return endpoint, _complete(Limits(), *layers)
+        if any(layers):
+            return f"grant:{grant_type}", _complete(Limits(), *layers)
+        return None, _complete(self.limits, plan.limits, client.limits)
 
     def endpoint_of(self, name: str | None, *, path: str, method: str) -> str | None:
         """
@@ -219,6 +225,13 @@ class PolicySet:
             if is_here and (not rules.methods or method in rules.methods):
                 return key
         return None
+
+    def _rules_of(self, client_id: str) -> tuple[Rules, Rules]:
+        """
+        Return what a client and its plan say.
+        """
+        client = self.clients.get(client_id, _NO_RULES)
+        return client, _NO_RULES if client.plan is None else self.plans.get(client.plan, _NO_RULES)
 
     def _rules_at(
         self, endpoint: str, grant_type: str | None, *, plan: Rules, client: Rules

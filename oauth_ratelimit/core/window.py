@@ -5,7 +5,7 @@ Time is cut into frames aligned to the epoch. What a window holds is kept as two
 with a new frame, so that an estimate costs the same for any number of frames:
 
 - ``full``: the hits of the frames that lie wholly inside the window, the current one included;
-- ``edge``: the hits that fade out, in proportion to the share of the current frame that is still to come.
+- ``edge``: the hits that fade out, by the share of the current frame that is still to come.
 
 Sources: the articles of Allegro and of Criteo on distributed rate limiting; Cloudflare, "How we built rate limiting".
 """
@@ -47,9 +47,7 @@ class Window:
 
     def __post_init__(self) -> None:
         if self.window_s < 1 or self.frame_count < 1 or self.window_s % self.frame_count:
-            raise ValueError(
-                f"a window of {self.window_s} s cannot be cut into {self.frame_count} frames of whole seconds"
-            )
+            raise ValueError(f"{self.frame_count} frames of whole seconds do not fill a window of {self.window_s} s")
         object.__setattr__(self, "frame_s", self.window_s // self.frame_count)
 
     @classmethod
@@ -93,19 +91,23 @@ def weigh(current: int, past: Sequence[int], frame_count: int, estimator: Estima
     return full, edge
 
 
-def estimate_hits(full: int, edge: int, to_come: float) -> float:
+def estimate_hits(full: int, edge: int, left_s: float, frame_s: int) -> float:
     """
     Return the hits that the window holds.
+
+    Multiplied before it is divided: whenever the result is a whole number at a whole second, it is exact.
 
     Args:
         full: See ``weigh``.
 
         edge: See ``weigh``.
 
-        to_come: Share of the current frame that is still to come, which is also the share of the oldest frame that is
-            still inside the window: 1.0 at the start of a frame, falling to 0.0.
+        left_s: Seconds until the current frame ends. Their share of the frame is also the share of the oldest frame
+            that is still inside the window.
+
+        frame_s: Length of a frame in seconds.
     """
-    return full + edge * to_come
+    return full + edge * left_s / frame_s
 
 
 def age(current: int, past: Sequence[int], frames: int, frame_count: int) -> tuple[int, tuple[int, ...]]:
@@ -126,7 +128,7 @@ def age(current: int, past: Sequence[int], frames: int, frame_count: int) -> tup
 
 
 def retry_after_s(
-    current: int, past: Sequence[int], window: Window, estimator: Estimator, *, room: int, to_come: float
+    current: int, past: Sequence[int], window: Window, estimator: Estimator, *, room: int, left_s: float
 ) -> float:
     """
     Return the seconds until the estimate has fallen to ``room``, if nothing else happens.
@@ -142,35 +144,39 @@ def retry_after_s(
 
         room: The largest estimate that still admits: limit minus cost.
 
-        to_come: Share of the current frame still to come, in seconds divided by the frame's length.
+        left_s: Seconds until the current frame ends.
 
     Returns:
-        The earliest moment, in milliseconds rounded up: 0.0 if it is now, infinity if ``room`` is negative. Never
-        longer than the window and one frame.
+        The earliest moment: 0.0 if it is now, infinity if ``room`` is negative, else a whole second or up to 2 ms too
+        much, so that adding it to a time of day loses nothing that matters. At most the window and one frame.
     """
     if room < 0:
         return math.inf
     for frames in range(window.frame_count + 2):
         full, edge = weigh(*age(current, past, frames, window.frame_count), window.frame_count, estimator)
-        start = to_come if frames == 0 else 1.0
-        if estimate_hits(full, edge, start) <= room:
-            share = start
+        longest_s = left_s if frames == 0 else float(window.frame_s)
+        if estimate_hits(full, edge, longest_s, window.frame_s) <= room:
+            enough_s = longest_s
         elif edge > 0 and full <= room:
-            share = (room - full) / edge
+            enough_s = (room - full) * window.frame_s / edge
         else:
             continue
-        elapsed_s = (to_come + frames - share) * window.frame_s
-        return math.ceil(elapsed_s * 1000 - 1e-6) / 1000
+        return _rounded_up(left_s + frames * window.frame_s - enough_s)
     raise AssertionError("a window and a frame later nothing is left")
 
 
-def reset_after_s(current: int, past: Sequence[int], window: Window, *, to_come: float) -> float:
+def _rounded_up(seconds: float) -> float:
+    whole = round(seconds)
+    return float(whole) if abs(seconds - whole) < 1e-9 else (math.ceil(seconds * 1000) + 1) / 1000
+
+
+def reset_after_s(current: int, past: Sequence[int], window: Window, *, left_s: float) -> float:
     """
     Return the seconds until nothing counts any more, if nothing else happens: 0.0 if nothing does now.
     """
     if current:
-        return window.window_s + to_come * window.frame_s
+        return window.window_s + left_s
     for frames, hits in enumerate(past, start=1):
         if hits:
-            return window.window_s + (to_come - frames) * window.frame_s
+            return window.window_s + left_s - frames * window.frame_s
     return 0.0

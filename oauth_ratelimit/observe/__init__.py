@@ -1,0 +1,3 @@
+"""
+What operators see: events, metrics, statistics.
+"""

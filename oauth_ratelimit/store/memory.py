@@ -1,0 +1,63 @@
+"""
+A store inside the process: for tests, and as the plainest reading of the protocol.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.store.base import Change, Outcome, Snapshot
+
+
+class MemoryStore:
+    """
+    Shared counters of the limiters in one process. Thread-safe; nothing ever expires.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards _documents
+        self._documents: dict[Key, Snapshot] = {}
+
+    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
+        """
+        See ``CounterStore.read``.
+        """
+        with self._lock:
+            return {key: self._documents[key] for key in keys if key in self._documents}
+
+    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
+        """
+        See ``CounterStore.compare_and_set``.
+        """
+        with self._lock:
+            return Outcome(lost=[index for index, change in enumerate(changes) if not self._apply(writer, change)])
+
+    def _apply(self, writer: str, change: Change) -> bool:
+        document = self._documents.get(change.key)
+        if change.version != (document.version if document else None):
+            return False
+        hits = {series: dict(frames) for series, frames in document.hits.items()} if document else {}
+        writers = dict(document.writers) if document else {}
+        for series, start_s in change.stale_frames:
+            hits.get(series, {}).pop(start_s, None)
+        for name in change.stale_writers:
+            writers.pop(name, None)
+        for series, frames in change.hits.items():
+            counts = hits.setdefault(series, {})
+            for start_s, count in frames.items():
+                counts[start_s] = counts.get(start_s, 0) + count
+        writers[writer] = change.flush_id
+        self._documents[change.key] = Snapshot(change.next_version, hits, writers)
+        return True
+
+    def remove(self, key: Key) -> None:
+        """
+        Remove a document, as its expiry or an operator would.
+        """
+        with self._lock:
+            self._documents.pop(key, None)
+
+    def close(self) -> None:
+        """
+        See ``CounterStore.close``.
+        """

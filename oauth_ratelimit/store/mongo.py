@@ -1,0 +1,260 @@
+"""
+The store in MongoDB: one document per key, changed by compare-and-set in unordered bulks.
+
+How a lost race shows. A change to a known document filters on ``_id`` and ``version`` and is sent as an upsert that can
+never insert, because its ``$setOnInsert`` names another ``_id``: a document that has moved on, or is gone, answers with
+error 66 and the change's index. A first change filters on a version that no document has: it inserts, or answers with
+duplicate key, 11000. So one round trip tells exactly which changes lost, and a change to a known document can never
+bring back a document that was removed in between, however late the server applies it.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from bson.int64 import Int64
+from pymongo import MongoClient, ReadPreference, UpdateOne
+from pymongo.client_session import ClientSession
+from pymongo.collection import Collection
+from pymongo.database import Database
+from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
+from pymongo.read_concern import ReadConcern
+from pymongo.uri_parser import parse_uri
+from pymongo.write_concern import WriteConcern
+
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
+from oauth_ratelimit.store.base import Change, Outcome, Snapshot
+
+log = structlog.get_logger(__name__)
+
+Document = dict[str, Any]
+
+DEFAULT_DATABASE = "oauth_ratelimit"
+NO_VERSION = -1  # no document has it, so a filter on it can only insert
+LOST_RACE = frozenset({66, 11000})  # ImmutableField: not at this version or gone; DuplicateKey: exists already
+UNAUTHORIZED = frozenset({13, 18})
+
+
+class MongoStore:
+    """
+    Shared counters in a MongoDB collection.
+
+    Connects on first use, never in the constructor, so that it can be made before a fork. Not for several threads at
+    once: the sync cycle is its only user.
+
+    Args:
+        uri: Connection string; its options win over the defaults given here.
+
+        collection: Name of the collection.
+
+        timeout_s: How long the connection may hang in any one step.
+    """
+
+    def __init__(self, uri: str, *, collection: str = "ratelimits", timeout_s: float = 2.0) -> None:
+        self._uri = uri
+        self._collection_name = collection
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()  # guards the three below while they are being made
+        self._client: MongoClient[Document] | None = None
+        self._collection: Collection[Document] | None = None
+        self._session: ClientSession | None = None
+
+    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
+        """
+        See ``CounterStore.read``. One ``find`` by ``_id``, answered by the primary with majority read concern.
+        """
+        with _translated_errors():
+            collection, session = self._open()
+            ids = [document_id(key) for key in keys]
+            found = collection.find({"_id": {"$in": ids}}, session=session)
+            return {key_of(document["_id"]): parse(document) for document in found}
+
+    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
+        """
+        See ``CounterStore.compare_and_set``. One ``update`` command for all changes.
+        """
+        operations = compose(writer, changes)
+        try:
+            with _translated_errors():
+                collection, session = self._open()
+                collection.bulk_write(operations, ordered=False, session=session)
+        except BulkWriteError as exc:
+            if exc.details["writeConcernErrors"]:
+                raise StoreUnavailable("a majority did not confirm the write") from exc
+            errors = {error["index"]: error for error in exc.details["writeErrors"]}
+            lost = [index for index, error in errors.items() if error["code"] in LOST_RACE]
+            return Outcome(
+                lost=lost,
+                rejected={index: error["errmsg"] for index, error in errors.items() if error["code"] not in LOST_RACE},
+            )
+        return Outcome()
+
+    def close(self) -> None:
+        """
+        Release connections. Idempotent.
+        """
+        with self._lock:
+            client, self._client, self._collection, self._session = self._client, None, None, None
+        if client is not None:
+            client.close()
+
+    def abandon(self) -> None:
+        """
+        Forget the connections without closing them: after a fork they are the parent's.
+        """
+        self._lock = threading.Lock()
+        self._client = self._collection = self._session = None
+
+    def _open(self) -> tuple[Collection[Document], ClientSession]:
+        with self._lock:
+            if self._collection is None or self._session is None:
+                self._client = connect(self._uri, timeout_s=self._timeout_s)
+                collection = database_of(self._client)[self._collection_name].with_options(
+                    read_preference=ReadPreference.PRIMARY,
+                    read_concern=ReadConcern("majority"),
+                    # A standalone server acknowledges writes that a kill then loses, unless they are journaled.
+                    write_concern=WriteConcern(w="majority", j=True),
+                )
+                # Causal consistency: a former primary that has not noticed must not answer with an older version than
+                # the one already known, because "not at this version" is read as "has moved on".
+                self._session = self._client.start_session(causal_consistency=True)
+                ensure_expiry(collection)
+                self._collection = collection
+            return self._collection, self._session
+
+
+def connect(uri: str, *, timeout_s: float) -> "MongoClient[Document]":
+    """
+    Return a client whose every step ends within ``timeout_s``, unless the connection string says otherwise.
+    """
+    timeout_ms = int(timeout_s * 1000)
+    defaults = {
+        "appname": "oauth_ratelimit",
+        "connectTimeoutMS": timeout_ms,
+        "serverSelectionTimeoutMS": timeout_ms,
+        "socketTimeoutMS": timeout_ms,
+    }
+    given = {name.lower() for name in parse_uri(uri)["options"]}
+    return MongoClient(
+        uri, tz_aware=True, **{name: value for name, value in defaults.items() if name.lower() not in given}
+    )
+
+
+def database_of(client: "MongoClient[Document]") -> Database[Document]:
+    """
+    Return the connection string's database, else ``oauth_ratelimit``.
+    """
+    return client.get_default_database(DEFAULT_DATABASE)
+
+
+def ensure_expiry(collection: Collection[Document]) -> None:
+    """
+    Create the TTL index where rights allow. Without it documents stay; counting is not affected.
+    """
+    try:
+        collection.create_index("expire", name="expire", expireAfterSeconds=0)
+    except OperationFailure as exc:
+        log.warning("expiry_index_missing", collection=collection.name, reason=exc.details and exc.details["errmsg"])
+
+
+def document_id(key: Key) -> Document:
+    """
+    Return a key's ``_id``. The order of its fields is part of it.
+    """
+    identity: Document = {"clientId": key.client_id, "username": key.username}
+    if key.scope is not None:
+        identity["scope"] = key.scope
+    return identity
+
+
+def key_of(identity: Document) -> Key:
+    """
+    Return the key of an ``_id``.
+    """
+    return Key(identity["clientId"], identity["username"], identity.get("scope"))
+
+
+def parse(document: Document) -> Snapshot:
+    """
+    Return a document's content. What is not of our form counts as not there: a damaged document costs accuracy.
+    """
+    hits = {
+        series: {
+            int(start_s): int(count)
+            for start_s, count in frames.items()
+            if start_s.isdecimal() and isinstance(count, int) and count >= 0
+        }
+        for series, frames in _mapping(document.get("requestCounters")).items()
+        if isinstance(frames, dict)
+    }
+    writers = {
+        name: int(flush_id) for name, flush_id in _mapping(document.get("writers")).items() if isinstance(flush_id, int)
+    }
+    version = document.get("version")
+    return Snapshot(int(version) if isinstance(version, int) else NO_VERSION, hits, writers)
+
+
+def _mapping(value: object) -> Document:
+    return value if isinstance(value, dict) else {}
+
+
+def compose(writer: str, changes: Sequence[Change]) -> list[UpdateOne]:
+    """
+    Return one update for each change.
+    """
+    mark = f"writers.{writer}"
+    expires: dict[float, datetime] = {}
+    operations = []
+    for change in changes:
+        expire = expires.get(change.expire_at_s)
+        if expire is None:
+            expire = expires[change.expire_at_s] = datetime.fromtimestamp(change.expire_at_s, UTC)
+        increments: Document = {
+            f"requestCounters.{series}.{start_s}": count
+            for series, frames in change.hits.items()
+            for start_s, count in frames.items()
+        }
+        identity = document_id(change.key)
+        if change.version is None:
+            update: Document = {
+                "$set": {"version": Int64(change.next_version), "expire": expire, mark: Int64(change.flush_id)},
+                "$inc": increments,
+            }
+            operations.append(UpdateOne({"_id": identity, "version": NO_VERSION}, update, upsert=True))
+            continue
+        increments["version"] = change.next_version - change.version
+        update = {
+            "$inc": increments,
+            "$set": {mark: Int64(change.flush_id)},
+            "$max": {"expire": expire},
+            "$setOnInsert": {"_id": None},
+        }
+        stale = [f"requestCounters.{series}.{start_s}" for series, start_s in change.stale_frames]
+        stale += [f"writers.{name}" for name in change.stale_writers]
+        if stale:
+            update["$unset"] = dict.fromkeys(stale, "")
+        operations.append(UpdateOne({"_id": identity, "version": Int64(change.version)}, update, upsert=True))
+    return operations
+
+
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    """
+    Let no error of the driver pass this border, but for the one that tells which changes lost.
+    """
+    try:
+        yield
+    except BulkWriteError:
+        raise
+    except OperationFailure as exc:
+        if exc.code in UNAUTHORIZED:
+            raise StoreRejected(f"MongoDB refused: {exc.details and exc.details['errmsg']}") from exc
+        raise StoreUnavailable(f"MongoDB failed: {exc.details and exc.details['errmsg']}") from exc
+    except PyMongoError as exc:
+        raise StoreUnavailable(f"MongoDB is out of reach: {type(exc).__name__}") from exc
+    except StoreError:
+        raise

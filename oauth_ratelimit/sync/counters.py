@@ -1,0 +1,263 @@
+"""
+What an instance has counted: in-flight hits on top of the global snapshot.
+
+Per key an instance knows ``g``, the last global snapshot, and ``i``, what it has counted since; decisions use both.
+Only the sum is kept, with a note of how much of the current frame is known to be in ``g`` or on its way there: what a
+request touches is then one number, and ``i`` is a difference that only the flush needs.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.window import Estimator, age, estimate_hits, reset_after_s, retry_after_s, weigh
+
+AHEAD_S = 5  # hits of a frame that starts this much later are current hits from an instance whose clock is ahead
+Frames = Mapping[int, int]
+NO_FRAMES: Frames = {}
+
+
+class Tier:
+    """
+    A policy as buckets use it: flattened, because every request reads it.
+
+    Args:
+        policy: The policy.
+
+        mode: What is done with its denials.
+
+        apart: Whether it counts other requests than the rest of its set does, being a dry run beside enforced policies.
+    """
+
+    __slots__ = ("count_denied", "frame_s", "is_enforced", "is_proportional", "limit", "mode", "policy", "series")
+
+    def __init__(self, policy: Policy, mode: Mode, *, apart: bool = False) -> None:
+        self.policy = policy
+        self.mode = mode
+        self.limit = policy.limit
+        self.frame_s = policy.window.frame_s
+        self.is_enforced = mode is Mode.ENFORCE
+        self.is_proportional = policy.estimator is Estimator.PROPORTIONAL
+        self.count_denied = policy.count_denied
+        self.series = str(self.frame_s) + ("+denied" if policy.count_denied else "") + ("+dry-run" if apart else "")
+
+
+def tiers_of(policies: Iterable[Policy], mode: Mode) -> tuple[Tier, ...]:
+    """
+    Return the tiers of one kind of limit, the widest window first: of tiers with the same frames, it sends the hits.
+
+    Args:
+        policies: The policies of that kind.
+
+        mode: The mode of those that name none.
+    """
+    chosen = [(policy, policy.mode or mode) for policy in policies if policy.mode is not Mode.OFF]
+    enforced = any(own is Mode.ENFORCE for _, own in chosen)
+    tiers = [Tier(policy, own, apart=enforced and own is not Mode.ENFORCE) for policy, own in chosen]
+    return tuple(sorted(tiers, key=lambda tier: -tier.policy.window.window_s))
+
+
+class Bucket:
+    """
+    Counter state of one policy and key. Guarded by the lock of its ``Place``.
+
+    Attributes:
+        frame_end_s: End of the current frame, seconds since the epoch.
+
+        full, edge: What an estimate is made of, see ``core.window``.
+
+        past: Hits of the frames before the current one, newest first.
+
+        sent: What ``full`` would be without the hits of the current frame that no flush has taken yet.
+
+        carried: Hits of earlier frames that no flush has taken yet.
+
+        alert: When ``full`` reaches this, the other instances should hear of it soon.
+    """
+
+    __slots__ = ("alert", "carried", "edge", "frame_end_s", "full", "past", "sent", "tier")
+
+    def __init__(self, tier: Tier, now_s: float) -> None:
+        self.tier = tier
+        self.frame_end_s = tier.policy.window.frame_start_s(now_s) + tier.frame_s
+        self.full = 0
+        self.edge = 0
+        self.past: tuple[int, ...] = ()
+        self.sent = 0
+        self.carried: dict[int, int] | None = None
+        self.alert: float = math.inf
+
+    def left_s(self, now_s: float) -> float:
+        """
+        Return the seconds until the current frame ends, after moving on to the frame that ``now_s`` lies in.
+        """
+        left_s = self.frame_end_s - now_s
+        return left_s if 0.0 < left_s <= self.tier.frame_s else self.turn(now_s)
+
+    def turn(self, now_s: float) -> float:
+        """
+        Move on to the frame that ``now_s`` lies in, and return the seconds until it ends.
+        """
+        window = self.tier.policy.window
+        start_s = window.frame_start_s(now_s)
+        frames = (start_s + window.frame_s - self.frame_end_s) // window.frame_s
+        if frames == -1:
+            return float(window.frame_s)  # the clock stepped back a little: stay in the newest frame until it comes
+        fresh = self.full - self.sent
+        if frames > 0:
+            if fresh:
+                self.carried = {**(self.carried or {}), self.frame_end_s - window.frame_s: fresh}
+            current, self.past = age(self.current, self.past, frames, window.frame_count)
+            fresh = 0
+        else:
+            current = self.current  # it stepped back by frames: what was counted then counts from now on
+        self.frame_end_s = start_s + window.frame_s
+        self._weigh(current, fresh=fresh)
+        return self.frame_end_s - now_s
+
+    def _weigh(self, current: int, *, fresh: int) -> None:
+        window, full = self.tier.policy.window, self.full
+        self.full, self.edge = weigh(current, self.past, window.frame_count, self.tier.policy.estimator)
+        self.sent = self.full - fresh
+        self.alert += self.full - full
+
+    @property
+    def current(self) -> int:
+        """
+        Hits of the current frame.
+        """
+        return self.full - sum(self.past[: self.tier.policy.window.frame_count - 1])
+
+    def estimate(self, now_s: float) -> float:
+        """
+        Return the hits that the window holds.
+        """
+        left_s = self.left_s(now_s)
+        return estimate_hits(self.full, self.edge, left_s, self.tier.frame_s)
+
+    def add(self, cost: int) -> None:
+        """
+        Count a request in the current frame.
+        """
+        self.full += cost
+        if self.tier.is_proportional:
+            self.edge -= cost
+
+    def retry_after_s(self, now_s: float, *, cost: int, later_s: float = 0.0) -> float:
+        """
+        Return the seconds until a request of this cost is admitted, not before ``later_s``.
+        """
+        window, left_s = self.tier.policy.window, self.left_s(now_s)
+        current, past = self.current, self.past
+        if later_s:
+            start_s = self.frame_end_s - window.frame_s
+            frames = int((now_s + later_s - start_s) // window.frame_s)
+            current, past = age(current, past, frames, window.frame_count)
+            left_s += frames * window.frame_s - later_s
+        return later_s + retry_after_s(
+            current, past, window, self.tier.policy.estimator, room=self.tier.limit - cost, left_s=left_s
+        )
+
+    def reset_after_s(self, now_s: float) -> float:
+        """
+        Return the seconds until nothing counts any more.
+        """
+        left_s = self.left_s(now_s)
+        return reset_after_s(self.current, self.past, self.tier.policy.window, left_s=left_s)
+
+    def take(self) -> dict[int, int] | None:
+        """
+        Return the hits that no flush has taken yet, by frame start, and note that one has now.
+        """
+        frames, self.carried = self.carried, None
+        fresh = self.full - self.sent
+        if fresh:
+            frames = frames or {}
+            start_s = self.frame_end_s - self.tier.frame_s
+            frames[start_s] = frames.get(start_s, 0) + fresh
+            self.sent = self.full
+        return frames
+
+    def watch(self, now_s: float, *, peers: int) -> None:
+        """
+        Set the alert: this instance may use up its share of what is left before the others should hear of it.
+
+        Args:
+            now_s: The time.
+
+            peers: How many instances count this key, this one included.
+        """
+        room = self.tier.limit - self.estimate(now_s)
+        self.alert = self.full + max(1.0, room / peers) if peers > 1 else math.inf
+
+    def merge(self, now_s: float, *sources: Frames) -> None:
+        """
+        Take over a global snapshot, and put on top what is not in it.
+
+        Args:
+            now_s: The time.
+
+            sources: Hits by frame start: those of the snapshot, those that a flush has taken and the snapshot lacks.
+        """
+        self.left_s(now_s)
+        frame_s = self.tier.frame_s
+        start_s = self.frame_end_s - frame_s
+        ahead_s = start_s + max(frame_s, AHEAD_S)
+        fresh = self.full - self.sent
+        current = fresh
+        for frames in sources:
+            current += sum(hits for frame, hits in frames.items() if start_s <= frame <= ahead_s)
+        if self.carried:
+            sources = (*sources, self.carried)
+        oldest_s = start_s - frame_s * self.tier.policy.window.frame_count
+        past = [
+            sum(frames.get(frame, 0) for frames in sources)
+            for frame in range(start_s - frame_s, oldest_s - 1, -frame_s)
+        ]
+        while past and not past[-1]:
+            past.pop()
+        self.past = tuple(past)
+        self._weigh(current, fresh=fresh)
+
+    def frames(self) -> dict[int, int]:
+        """
+        Return the hits of every frame that is known, by frame start.
+        """
+        start_s = self.frame_end_s - self.tier.frame_s
+        hits = {start_s: self.current}
+        hits.update((start_s - age * self.tier.frame_s, count) for age, count in enumerate(self.past, start=1))
+        return hits
+
+    def continue_from(self, former: "Bucket", now_s: float) -> None:
+        """
+        Take over the hits of a bucket of the same series, those that no flush has taken included.
+        """
+        former.left_s(now_s)
+        self.frame_end_s = former.frame_end_s
+        self.carried, former.carried = former.carried, None
+        self.past = former.past[: self.tier.policy.window.frame_count]
+        self._weigh(former.current, fresh=former.full - former.sent)
+
+
+def refit(frames: Frames, *, from_s: int, to_s: int) -> dict[int, int]:
+    """
+    Return hits counted in frames of one length as if they had been counted in frames of another.
+
+    Args:
+        frames: Hits by frame start.
+
+        from_s: Length of those frames in seconds.
+
+        to_s: Length of the frames wanted. Hits are spread evenly where it is shorter, and count from the last moment
+            of their frame where it is longer: rather a little too long than not at all.
+    """
+    refitted: dict[int, int] = {}
+    for start_s, hits in frames.items():
+        last_s = (start_s + from_s - 1) // to_s * to_s
+        parts = max(1, from_s // to_s)
+        share, rest = divmod(hits, parts)
+        for part in range(parts):
+            target_s = last_s - part * to_s
+            refitted[target_s] = refitted.get(target_s, 0) + share + (part < rest)
+    return refitted

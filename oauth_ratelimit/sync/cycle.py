@@ -1,0 +1,125 @@
+"""
+The sync cycle of one limiter: which keys, in which order, and what is said about it.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from oauth_ratelimit.errors import StoreError
+from oauth_ratelimit.store.base import CounterStore
+from oauth_ratelimit.sync.agenda import Agenda
+from oauth_ratelimit.sync.flusher import CycleReport, Flusher
+from oauth_ratelimit.sync.keys import KeyState
+
+log = structlog.get_logger(__name__)
+
+REPEAT_FAILURE_S = 60.0  # a lasting outage is said again this often
+
+
+class SyncCycle:
+    """
+    Flushes and pulls the keys that requests have touched.
+
+    Args:
+        store: The shared store; None counts in this process only.
+
+        interval_s: The time between two full cycles.
+
+        on_forget: Called with each key that was dropped from memory.
+    """
+
+    def __init__(self, store: CounterStore | None, *, interval_s: float, on_forget: Callable[[KeyState], None]) -> None:
+        self.touched: deque[KeyState] = deque()  # appended to by requests
+        self.urgent: deque[KeyState] = deque()  # the same, for keys that should not wait for the next cycle
+        self.agenda = Agenda(interval_s)
+        self._store = store
+        self._flusher = Flusher(store) if store else None
+        self._on_forget = on_forget
+        self._lock = threading.Lock()  # one cycle at a time
+        self._failing_since_s: float | None = None
+        self._said_s = 0.0
+
+    @property
+    def is_shared(self) -> bool:
+        """
+        Whether counters are shared with other instances.
+        """
+        return self._flusher is not None
+
+    def run(self, now_s: float, *, urgent_only: bool = False) -> CycleReport:
+        """
+        Run one cycle. Never raises for what the store does: the report tells.
+
+        Args:
+            now_s: The time.
+
+            urgent_only: Only look at keys that requests have marked as urgent.
+        """
+        report = CycleReport()
+        with self._lock:
+            states = dict.fromkeys(_drained(self.urgent))
+            for state in states:
+                state.is_urgent = False
+            touched = set(states)
+            if not urgent_only:
+                touched.update(_drained(self.touched))
+                states |= dict.fromkeys(touched)
+                states |= dict.fromkeys(self.agenda.due(now_s))
+            if states:
+                self._synchronise(list(states), touched, now_s, report)
+        self._say(report, now_s)
+        return report
+
+    def _synchronise(self, states: list[KeyState], touched: set[KeyState], now_s: float, report: CycleReport) -> None:
+        busy = touched
+        try:
+            if self._flusher is None:
+                for state in states:
+                    state.take(now_s)
+                    state.unsent = None
+            else:
+                current = set(self._flusher.flush(states, now_s, report))
+                to_pull = [state for state in states if state not in current or state.is_to_be_read(now_s)]
+                busy = touched | current | set(self._flusher.pull(to_pull, now_s, report))
+        except StoreError as exc:
+            report.error = exc
+            busy = set(states)
+        for state in states:
+            if state in touched:
+                state.seen_s = now_s
+            if state in busy or state.unsent:
+                state.pull_gap = 0
+                self.agenda.add((state,))
+            elif state.is_idle(now_s) and state.place.forget(state):
+                self._on_forget(state)
+            else:
+                self.agenda.put_off(state)
+
+    def _say(self, report: CycleReport, now_s: float) -> None:
+        if report.dropped_hits:
+            log.warning("hits_dropped", hits=report.dropped_hits, reason="their frames have left every window")
+        if report.error is not None:
+            if self._failing_since_s is None or now_s - self._said_s >= REPEAT_FAILURE_S:
+                since_s = self._failing_since_s = self._failing_since_s or now_s
+                self._said_s = now_s
+                log.warning("flush_failed", error=str(report.error), failing_for_s=round(now_s - since_s, 1))
+        elif self._failing_since_s is not None and (report.flushed_count or report.pulled_count):
+            log.info("flush_recovered", failed_for_s=round(now_s - self._failing_since_s, 1))
+            self._failing_since_s = None
+
+    def close(self) -> None:
+        """
+        Release the store.
+        """
+        if self._store is not None:
+            self._store.close()
+
+
+def _drained(queue: deque[KeyState]) -> list[KeyState]:
+    """
+    Take everything out of a queue that other threads append to meanwhile.
+    """
+    return [queue.popleft() for _ in range(len(queue))]

@@ -1,0 +1,188 @@
+"""
+One sync cycle: flush what was counted here, pull what was counted elsewhere.
+
+Exactly once, whatever fails: each write names the version that was read, so of all writes that name it one is applied
+at most; each leaves its number in the document, so that a lost answer is found again however many others wrote since.
+"""
+
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import structlog
+
+from oauth_ratelimit.errors import StoreError, StoreUnavailable
+from oauth_ratelimit.store.base import Change, CounterStore
+from oauth_ratelimit.sync.keys import SLACK_S, Attempt, KeyState
+
+log = structlog.get_logger(__name__)
+
+MAX_BATCH = 500  # documents per round trip: larger ones make requests wait longer for the interpreter
+MAX_ROUNDS = 4  # writes per key and cycle; what still loses then goes with the next cycle
+FIRST_PAUSE_S = 0.002  # before a second round, doubled with each further one; jitter sends rivals apart
+
+
+@dataclass(slots=True)
+class CycleReport:
+    """
+    What one cycle did.
+
+    Attributes:
+        flushed_count: Documents written.
+
+        pulled_count: Documents asked for.
+
+        conflict_count: Writes that lost a race.
+
+        round_count: Rounds of writing that the most contested key needed.
+
+        dropped_hits: Hits given up because their frames have left every window.
+
+        rejected_count: Writes that the store refused for good.
+
+        error: Why the cycle ended early, None if it did not.
+    """
+
+    flushed_count: int = 0
+    pulled_count: int = 0
+    conflict_count: int = 0
+    round_count: int = 0
+    dropped_hits: int = 0
+    rejected_count: int = 0
+    error: StoreError | None = None
+
+
+class Flusher:
+    """
+    Moves hits between the keys of one instance and the store. One thread at a time.
+
+    Args:
+        store: Where to.
+
+        sleep: Waits between two rounds on contested keys.
+    """
+
+    def __init__(self, store: CounterStore, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.writer = secrets.token_hex(6)
+        self._store = store
+        self._sleep = sleep
+        self._flush_id = 0
+
+    def flush(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
+        """
+        Send what the keys have counted.
+
+        Returns:
+            The keys whose document is now known to hold nothing that this instance does not know.
+
+        Raises:
+            StoreError: The cycle cannot go on. All hits are kept, those of unknown outcome included.
+        """
+        for state in states:
+            report.dropped_hits += state.take(now_s)
+        self.pull([state for state in states if state.attempts], now_s, report)
+        pending = [state for state in states if state.unsent]
+        current: list[KeyState] = []
+        for round_index in range(MAX_ROUNDS):
+            if not pending:
+                break
+            report.round_count = max(report.round_count, round_index + 1)
+            lost = self._write(pending, now_s, report)
+            contested = set(map(id, lost))
+            current += [state for state in pending if id(state) not in contested and not state.unsent]
+            if lost:
+                self._sleep(FIRST_PAUSE_S * 2**round_index * random.random())
+                self.pull(lost, now_s, report)
+            pending = [state for state in lost if state.unsent]
+        return current
+
+    def pull(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
+        """
+        Read documents and merge them.
+
+        Returns:
+            The keys whose document has changed since it was last read or written here.
+
+        Raises:
+            StoreError: The store did not answer.
+        """
+        changed = []
+        for batch in _batches(states):
+            snapshots = self._store.read([state.key for state in batch])
+            report.pulled_count += len(batch)
+            for state in batch:
+                snapshot = snapshots.get(state.key)
+                if state.attempts:
+                    state.settle(self.writer, snapshot)
+                if state.version != (snapshot.version if snapshot else None):
+                    changed.append(state)
+                state.merge(snapshot, now_s, flush_id=self._flush_id or _now_ms())
+        return changed
+
+    def _write(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
+        """
+        Write once, and return the keys that lost the race.
+        """
+        lost: list[KeyState] = []
+        for batch in _batches(states):
+            flush_id = self._next_flush_id()
+            changes = [_change(state, flush_id) for state in batch]
+            try:
+                outcome = self._store.compare_and_set(self.writer, changes)
+            except StoreUnavailable:
+                for state, change in zip(batch, changes, strict=True):
+                    state.attempts += (Attempt(flush_id, change.hits),)
+                raise
+            failed = {*outcome.lost, *outcome.rejected}
+            for index, (state, change) in enumerate(zip(batch, changes, strict=True)):
+                if index not in failed:
+                    state.commit(change.next_version, now_s)
+            for index, reason in outcome.rejected.items():
+                log.error("document_rejected", client_id=batch[index].key.client_id, reason=reason)
+            report.flushed_count += len(batch) - len(failed)
+            report.rejected_count += len(outcome.rejected)
+            lost += [batch[index] for index in outcome.lost]
+        report.conflict_count += len(lost)
+        return lost
+
+    def _next_flush_id(self) -> int:
+        """
+        Return a number that grows with every write. It is a time, so that marks of writers long gone can be told.
+        """
+        self._flush_id = max(self._flush_id + 1, _now_ms())
+        return self._flush_id
+
+
+def _change(state: KeyState, flush_id: int) -> Change:
+    hits = state.unsent or {}
+    newest_s = max(max(frames) for frames in hits.values())
+    return Change(
+        key=state.key,
+        version=state.version,
+        next_version=_first_version() if state.version is None else state.version + 1,
+        flush_id=flush_id,
+        hits=hits,
+        expire_at_s=float(newest_s + state.place.horizon_s + SLACK_S),
+        stale_frames=state.stale_frames,
+        stale_writers=state.stale_writers,
+    )
+
+
+def _first_version() -> int:
+    """
+    Return a version that no earlier life of the document has had: 2^52 numbers, of which a life uses a few thousand.
+    """
+    return secrets.randbelow(2**52) + 1
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _batches(states: Sequence[KeyState]) -> Iterator[list[KeyState]]:
+    rest = iter(states)
+    while batch := list(islice(rest, MAX_BATCH)):
+        yield batch

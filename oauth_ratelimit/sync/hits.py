@@ -1,0 +1,53 @@
+"""
+Sums and differences of hits. Nothing is changed in place, because a write may still be under way with the same hits.
+"""
+
+from oauth_ratelimit.store.base import Hits
+
+
+def added(one: Hits, other: Hits) -> Hits:
+    """
+    Return the hits of both.
+    """
+    total = {series: dict(frames) for series, frames in one.items()}
+    for series, frames in other.items():
+        counts = total.setdefault(series, {})
+        for start_s, hits in frames.items():
+            counts[start_s] = counts.get(start_s, 0) + hits
+    return total
+
+
+def taken_off(one: Hits, other: Hits) -> Hits:
+    """
+    Return what is left of ``one`` without ``other``; a frame that ``one`` no longer has stays away.
+    """
+    left = {
+        series: {start_s: hits - other.get(series, {}).get(start_s, 0) for start_s, hits in frames.items()}
+        for series, frames in one.items()
+    }
+    return _without_zeros(left)
+
+
+def later_than(one: Hits, oldest_s: float) -> Hits:
+    """
+    Return the hits of the frames that start after a moment.
+    """
+    left = {
+        series: {start_s: hits for start_s, hits in frames.items() if start_s > oldest_s}
+        for series, frames in one.items()
+    }
+    return _without_zeros(left)
+
+
+def total(one: Hits) -> int:
+    """
+    Return the number of hits.
+    """
+    return sum(sum(frames.values()) for frames in one.values())
+
+
+def _without_zeros(hits: dict[str, dict[int, int]]) -> Hits:
+    left = {
+        series: {start_s: count for start_s, count in frames.items() if count > 0} for series, frames in hits.items()
+    }
+    return {series: frames for series, frames in left.items() if frames}

@@ -1,0 +1,295 @@
+"""
+A key as an instance knows it.
+
+The states of a key, seen from the cycle that synchronises it::
+
+                    a request             the cycle takes the hits
+        fresh ───────────────► in flight ─────────────────────────► flushing
+          ▲                        ▲                                 │  │  │
+          │ applied                │ not applied: lost the race      │  │  │ no answer
+          ├────────────────────────┼─────────────────────────────────┘  │  ▼
+          │                        └── conflict: read, merge ◄──────────┘ unknown
+          │                        ▲                                        │ read
+          └────────────────────────┴────────────────────────────────────────┘
+            the document holds the mark    it has moved on without the mark
+
+While the outcome is unknown and the document has not moved on, the hits are sent again for the same version: the write
+that may still arrive and the new one exclude each other.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.store.base import Hits, Snapshot
+from oauth_ratelimit.sync import hits as arithmetic
+from oauth_ratelimit.sync.counters import NO_FRAMES, Bucket, Tier, refit
+
+if TYPE_CHECKING:
+    from oauth_ratelimit.sync.place import Place
+
+if TYPE_CHECKING:
+    from oauth_ratelimit.sync.place import Place
+
+SLACK_S = 60  # how long after its last use a frame is kept, for instances with another clock or a wider window
+WRITER_SLACK_S = 600  # the same for a writer's mark, which is dated by the writer's clock
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """
+    A write whose outcome is unknown. All attempts of a key name the same version, so at most one is ever applied.
+    """
+
+    flush_id: int
+    hits: Hits
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """
+    What an instance knows of a key.
+
+    Attributes:
+        shared_hits: The global snapshot, ``g``.
+
+        in_flight_hits: Counted here and not known to be in the store, ``i``.
+    """
+
+    shared_hits: int
+    in_flight_hits: int
+
+
+class KeyState:
+    """
+    All that an instance knows of one key.
+
+    The lock of its place guards the buckets and ``is_touched``; everything else is the sync cycle's alone.
+
+    Attributes:
+        buckets: One for each tier.
+
+        retired: Buckets of former tiers whose hits are still to be taken.
+
+        inherited: Hits counted in frames of a former length, as estimates start from them; they are never sent again.
+
+        is_touched: A request came since the last cycle.
+
+        is_urgent: A request asked for a sync before the next cycle.
+
+        version: The document's version as last known; None if there is no document, or none was read yet.
+
+        unsent: Hits that the cycle has taken and that are not known to be in the document. Never changed in place.
+
+        attempts: Writes whose outcome is unknown.
+
+        peers: How many instances have written the document lately, this one included.
+
+        stale_frames, stale_writers: What the next write removes.
+
+        seen_s: When the cycle last saw a request's touch.
+
+        read_s: When the document was last read.
+
+        pull_gap: Cycles from one read to the next while nothing happens.
+
+        is_watched: A cycle to come has the key on its list.
+    """
+
+    __slots__ = (
+        "attempts",
+        "buckets",
+        "inherited",
+        "is_touched",
+        "is_urgent",
+        "is_watched",
+        "peers",
+        "place",
+        "pull_gap",
+        "read_s",
+        "retired",
+        "scope",
+        "seen_s",
+        "stale_frames",
+        "stale_writers",
+        "unsent",
+        "username",
+        "version",
+    )
+
+    def __init__(
+        self, place: "Place", username: str | None, scope: str | None, tiers: tuple[Tier, ...], now_s: float
+    ) -> None:
+        self.place = place
+        self.username = username
+        self.scope = scope
+        self.buckets = tuple(Bucket(tier, now_s) for tier in tiers)
+        self.retired: tuple[Bucket, ...] = ()
+        self.inherited: Hits | None = None
+        self.is_touched = False
+        self.is_urgent = False
+        self.version: int | None = None
+        self.unsent: Hits | None = None
+        self.attempts: tuple[Attempt, ...] = ()
+        self.peers = 1
+        self.stale_frames: tuple[tuple[str, int], ...] = ()
+        self.stale_writers: tuple[str, ...] = ()
+        self.seen_s = now_s
+        self.read_s = now_s
+        self.pull_gap = 0
+        self.is_watched = False
+
+    @property
+    def key(self) -> Key:
+        """
+        The document's identity.
+        """
+        return Key(self.place.client_id, self.username, self.scope)
+
+    def take(self, now_s: float) -> int:
+        """
+        Move what requests have counted to ``unsent``.
+
+        Returns:
+            How many hits were dropped, because their frames have left every window.
+        """
+        fresh: dict[str, Mapping[int, int]] = {}
+        with self.place.lock:
+            self.is_touched = False
+            for bucket in self.buckets + self.retired:
+                frames = bucket.take()
+                if frames:
+                    fresh.setdefault(bucket.tier.series, frames)
+            self.retired = ()
+        taken = arithmetic.added(self.unsent, fresh) if self.unsent else fresh
+        oldest_s = now_s - self.place.horizon_s
+        dropped = 0
+        if any(min(frames) <= oldest_s for frames in taken.values()):
+            dropped = arithmetic.total(taken)
+            taken = arithmetic.later_than(taken, oldest_s)
+            dropped -= arithmetic.total(taken)
+        self.unsent = taken or None
+        return dropped
+
+    def settle(self, writer: str, snapshot: Snapshot | None) -> None:
+        """
+        Decide the attempts of unknown outcome, as far as the document tells.
+
+        Args:
+            writer: This instance's name in the document.
+
+            snapshot: The document; None if it does not exist.
+        """
+        mark = snapshot.writers.get(writer) if snapshot else None
+        for attempt in self.attempts:
+            if attempt.flush_id == mark:
+                self.unsent = arithmetic.taken_off(self.unsent or {}, attempt.hits) or None
+                self.attempts = ()
+        if self.attempts and self.version != (snapshot.version if snapshot else None):
+            self.attempts = ()  # the version they name is over, so none of them can be applied any more
+
+    def merge(self, snapshot: Snapshot | None, now_s: float, *, flush_id: int) -> None:
+        """
+        Take over what was read.
+
+        Args:
+            snapshot: The document; None if it does not exist.
+
+            now_s: The time.
+
+            flush_id: This instance's present flush number, to tell old marks by.
+        """
+        hits: Hits = snapshot.hits if snapshot else {}
+        sources = [source for source in (hits, self.unsent, self.inherited) if source]
+        self.version = snapshot.version if snapshot else None
+        self.read_s = now_s
+        if snapshot:
+            self._note_stale(snapshot, now_s, flush_id)
+        with self.place.lock:
+            for bucket in self.buckets:
+                bucket.merge(now_s, *(source.get(bucket.tier.series, NO_FRAMES) for source in sources))
+                bucket.watch(now_s, peers=self.peers)
+
+    def _note_stale(self, snapshot: Snapshot, now_s: float, flush_id: int) -> None:
+        horizon_s = self.place.horizon_s
+        oldest_s = now_s - horizon_s - SLACK_S
+        self.stale_frames = tuple(
+            (series, start_s) for series, frames in snapshot.hits.items() for start_s in frames if start_s < oldest_s
+        )
+        if snapshot.writers:
+            age_ms = (horizon_s + WRITER_SLACK_S) * 1000
+            self.stale_writers = tuple(
+                name for name, last_id in snapshot.writers.items() if last_id < flush_id - age_ms
+            )
+            lately = flush_id - horizon_s * 1000
+            self.peers = sum(last_id >= lately for last_id in snapshot.writers.values())
+
+    def adopt(self, tiers: tuple[Tier, ...], now_s: float) -> None:
+        """
+        Go on under new tiers from what is known under the old ones. The lock of the place is held by the caller.
+        """
+        if all(bucket.tier is tier for bucket, tier in zip(self.buckets, tiers, strict=False)) and len(
+            self.buckets
+        ) == len(tiers):
+            return
+        former = {bucket.tier.series: bucket for bucket in reversed(self.buckets)}
+        finest = min(self.buckets, key=lambda bucket: bucket.tier.frame_s, default=None)
+        buckets = tuple(Bucket(tier, now_s) for tier in tiers)
+        inherited = dict(self.inherited or {})
+        for bucket in buckets:
+            series, frame_s = bucket.tier.series, bucket.tier.frame_s
+            if series in former:
+                bucket.continue_from(former[series], now_s)
+            elif finest is not None:
+                inherited[series] = refit(finest.frames(), from_s=finest.tier.frame_s, to_s=frame_s)
+                bucket.merge(now_s, inherited[series])
+        kept = {tier.series for tier in tiers}
+        self.retired += tuple(bucket for series, bucket in former.items() if series not in kept)
+        self.inherited = inherited or None
+        self.buckets = buckets
+
+    def commit(self, version: int, now_s: float) -> None:
+        """
+        Note that the hits in ``unsent`` are in the document, and that nobody else has written it.
+        """
+        self.version = version
+        self.unsent = None
+        self.attempts = ()
+        self.stale_frames = ()
+        self.stale_writers = ()
+        if self.peers > 1:
+            with self.place.lock:
+                for bucket in self.buckets:
+                    bucket.watch(now_s, peers=self.peers)
+
+    def counts(self) -> Counts:
+        """
+        Return the hits of the widest window's frames. The lock of the place is held by the caller.
+        """
+        if not self.buckets:
+            return Counts(0, 0)
+        bucket = self.buckets[0]
+        known = sum(bucket.frames().values())
+        in_flight = bucket.full - bucket.sent + sum((bucket.carried or {}).values())
+        in_flight += sum((self.unsent or {}).get(bucket.tier.series, NO_FRAMES).values())
+        return Counts(known - in_flight, in_flight)
+
+    def is_to_be_read(self, now_s: float) -> bool:
+        """
+        Whether a document that is written without conflict should be read all the same, to see what it can lose.
+        """
+        return now_s - self.read_s > 2 * self.place.horizon_s
+
+    def is_idle(self, now_s: float) -> bool:
+        """
+        Whether everything counted here has left every window.
+        """
+        return now_s - self.seen_s > self.place.horizon_s
+
+    @property
+    def is_settled(self) -> bool:
+        """
+        Whether nothing would be lost if the key were forgotten. Only true while the lock of the place is held.
+        """
+        return not (self.is_touched or self.unsent or self.attempts)
