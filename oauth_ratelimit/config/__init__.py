@@ -3,18 +3,30 @@ The configuration file: from YAML or a mapping to frozen ``Settings``, or ``Conf
 
 The way of a file::
 
+  source.py     watches the file
+  load.py       the one call: path or mapping -> settings
   document.py   bytes -> mapping, whatever the file holds
-  models.py     the keys of the file, checked by pydantic; the JSON Schema
+  models.py     the keys of the file, checked by pydantic; limits.py, section.py and values.py are its parts
   notation.py   how durations and limits are written
   problems.py   errors in words
   build.py      models -> values of the core
   settings.py   what the rest of the package sees
   changes.py    what a reload has changed, in words
-  source.py     watches the file
 """
 
+from oauth_ratelimit.config.changes import describe_changes
 from oauth_ratelimit.config.load import load_config
 from oauth_ratelimit.config.models import config_schema
 from oauth_ratelimit.config.settings import DenialSettings, Settings, StoreSettings, SyncSettings
+from oauth_ratelimit.config.source import ConfigSource
 
-__all__ = ["DenialSettings", "Settings", "StoreSettings", "SyncSettings", "config_schema", "load_config"]
+__all__ = [
+    "ConfigSource",
+    "DenialSettings",
+    "Settings",
+    "StoreSettings",
+    "SyncSettings",
+    "config_schema",
+    "describe_changes",
+    "load_config",
+]

@@ -5,19 +5,10 @@ From the file's models to the values that the package works with.
 import socket
 from collections.abc import Iterator, Mapping
 
-from oauth_ratelimit.config.models import (
-    CanaryModel,
-    ClientModel,
-    Entry,
-    FileModel,
-    LimitModel,
-    LimitsModel,
-    PlaceModel,
-    PlanModel,
-    Switch,
-    named,
-)
+from oauth_ratelimit.config.limits import Entry, LimitModel, LimitsModel, named
+from oauth_ratelimit.config.models import CanaryModel, ClientModel, FileModel, PlaceModel, PlanModel
 from oauth_ratelimit.config.problems import dotted
+from oauth_ratelimit.config.section import Switch
 from oauth_ratelimit.config.settings import DenialSettings, Settings, StoreSettings, SyncSettings
 from oauth_ratelimit.core.enforcement import Canary, Mode
 from oauth_ratelimit.core.policy import Limits, OwnLimits, Policy, PolicySet, Rules
@@ -136,17 +127,34 @@ def find_clashes(policies: PolicySet) -> Iterator[str]:
     """
     Yield a problem for each place where two limits that meet in one request have the same name.
     """
-    yield from _clashes(policies.limits, "limits")
+    everywhere = set(_clashes(policies.limits_at("")[1]))
+    for clash in sorted(everywhere):
+        yield f"limits: {clash}"
+    for path, limits in _places(policies):
+        for clash in sorted(set(_clashes(limits)) - everywhere):
+            yield f"{path}: {clash}"
+
+
+def _places(policies: PolicySet) -> Iterator[tuple[str, Limits]]:
+    """
+    Yield all that has limits of its own, under the path of its key, with the limits that hold there.
+    """
     for name in policies.endpoints:
-        yield from _clashes(policies.matching("", endpoint=name).limits, dotted(["endpoints", name, "limits"]))
+        yield dotted(["endpoints", name]), policies.limits_at("", endpoint=name)[1]
     for grant in policies.grants:
-        yield from _clashes(policies.matching("", grant_type=grant).limits, dotted(["grants", grant, "limits"]))
-    for client_id in policies.clients:
-        yield from _clashes(policies.matching(client_id).limits, dotted(["clients", client_id]))
+        yield dotted(["grants", grant]), policies.limits_at("", grant_type=grant)[1]
+    for client_id, rules in policies.clients.items():
+        path = ["clients", client_id]
+        plan = policies.plans.get(rules.plan or "", Rules())
+        yield dotted(path), policies.limits_at(client_id)[1]
+        for name in {**plan.endpoints, **rules.endpoints}:
+            yield dotted([*path, "endpoints", name]), policies.limits_at(client_id, endpoint=name)[1]
+        for grant in {**plan.grants, **rules.grants}:
+            yield dotted([*path, "grants", grant]), policies.limits_at(client_id, grant_type=grant)[1]
 
 
-def _clashes(limits: Limits, path: str) -> Iterator[str]:
+def _clashes(limits: Limits) -> Iterator[str]:
     total = {policy.name for policy in limits.client_total}
     for kind, own in (("client", limits.client), ("user", limits.user)):
-        for name in sorted(total & {policy.name for policy in own}):
-            yield f"{path}: {kind} and client_total both have a limit with the name {name}; give each a name of its own"
+        for name in total & {policy.name for policy in own}:
+            yield f"{kind} and client_total both have a limit with the name {name}; give each a name of its own"

@@ -6,31 +6,19 @@ The JSON Schema and the documentation are made from these models, so every key h
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    PlainValidator,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import Field, model_validator
 
-from oauth_ratelimit.config.notation import RATES_NOTATION, RATES_PATTERN, parse_rates
-from oauth_ratelimit.config.problems import expects, not_allowed, refused, unknown_key
+from oauth_ratelimit.config.limits import BUILT_IN_LIMITS, LimitsModel, built_in_limits
+from oauth_ratelimit.config.problems import expects, refused
+from oauth_ratelimit.config.section import Section, Switch
 from oauth_ratelimit.config.settings import DEFAULT_DESCRIPTION
 from oauth_ratelimit.config.values import (
     DURATION_SCHEMA,
-    Amount,
     ClientId,
     CollectionName,
     EndpointName,
     ErrorCode,
     ErrorDescription,
-    EstimatorName,
     GrantType,
     HttpMethod,
     InstanceName,
@@ -38,147 +26,9 @@ from oauth_ratelimit.config.values import (
     MongoUri,
     Name,
     Pattern,
-    PolicyName,
     WebAddress,
-    WindowSeconds,
     seconds_between,
 )
-
-MAX_FRAMES = 3600  # one counter each in every document
-
-
-class Section(BaseModel):
-    """
-    A mapping of the file: no unknown keys, no conversions between types.
-    """
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _name_the_allowed_keys(cls, value: Any, handler: ModelWrapValidatorHandler["Section"]) -> "Section":
-        try:
-            return handler(value)
-        except ValidationError as exc:
-            found = exc.errors(include_url=False)
-        raise ValidationError.from_exception_data(cls.__name__, [cls._restate(error) for error in found])
-
-    @classmethod
-    def _restate(cls, error: Any) -> InitErrorDetails:
-        kind = error["type"]
-        text: str | PydanticCustomError = kind
-        if kind == "extra_forbidden" and len(error["loc"]) == 1:
-            text = unknown_key(cls.model_fields)
-        elif kind in ("not_allowed", "refused", "unknown_key"):
-            text = PydanticCustomError(kind, "{text}", {"text": error["msg"]})
-        return InitErrorDetails(type=text, loc=error["loc"], input=error["input"], ctx=error.get("ctx", {}))
-
-
-class Switch(Section):
-    """
-    What can be switched on and off.
-    """
-
-    mode: ModeName | None = Field(
-        default=None,
-        description="off admits without counting, dry-run counts and reports but never denies, enforce denies. "
-        "Left out: the mode above.",
-    )
-    enabled: bool = Field(default=True, description="false is the same as mode: off, and keeps what mode says.")
-
-
-class LimitModel(Switch):
-    """
-    At most so many requests in any window of time.
-    """
-
-    limit: Amount = Field(description="Requests per window.")
-    window: WindowSeconds = Field(description="Length of the trailing window, in whole seconds.")
-    name: PolicyName | None = Field(
-        default=None,
-        description="Stands in headers, logs and metrics. Left out: user, client or client_total if it is the only "
-        "one in its list, else that and the window, as user-10s.",
-    )
-    frames: Annotated[int, expects("a whole number")] | None = Field(
-        default=None,
-        description="Into how many frames the window is cut; each is whole seconds long. More are more accurate and "
-        "make documents larger. Left out: the largest divisor of the window up to 10.",
-        json_schema_extra={"minimum": 1, "maximum": MAX_FRAMES},
-    )
-    estimator: EstimatorName = Field(
-        default="sliding",
-        description="sliding counts the frames inside the window in full and the oldest by the share still inside; "
-        "proportional weighs the current frame too, by the part of it that has passed.",
-    )
-    count_denied: bool = Field(
-        default=False, description="Whether denied requests count too, so that hammering keeps a client out."
-    )
-
-    @field_validator("frames")
-    @classmethod
-    def _frames_divide_the_window(cls, frames: int | None, info: ValidationInfo) -> int | None:
-        window_s = info.data.get("window")
-        if frames is not None and not 1 <= frames <= MAX_FRAMES:
-            raise not_allowed(f"a whole number from 1 to {MAX_FRAMES} that divides the window")
-        if frames is not None and window_s is not None and window_s % frames:
-            raise not_allowed(f"a number that divides the window of {window_s} s into whole seconds")
-        return frames
-
-
-def _entry(value: object) -> tuple[LimitModel, ...]:
-    """
-    Return the limits that one item of a list names: a mapping names one, a shorthand one or more.
-    """
-    if not isinstance(value, str):
-        if not isinstance(value, dict):
-            raise not_allowed(f"a mapping with limit and window, or {RATES_NOTATION}")
-        return (LimitModel.model_validate(value),)
-    try:
-        return tuple(LimitModel(limit=limit, window=window_s) for limit, window_s in parse_rates(value))
-    except ValidationError:
-        allowed = "1 to 2^53 requests per 1 second to 366 days"
-    except ValueError as exc:
-        allowed = str(exc)
-    raise not_allowed(allowed)
-
-
-Entry = Annotated[
-    tuple[LimitModel, ...],
-    PlainValidator(_entry, json_schema_input_type=LimitModel | Annotated[str, Field(pattern=RATES_PATTERN)]),
-]
-
-
-class LimitsModel(Section):
-    """
-    Limits by what they count. All limits that apply to a request must admit it.
-    """
-
-    client: list[Entry] = Field(
-        default_factory=list, description="Per client, for grants without a user, such as client_credentials."
-    )
-    user: list[Entry] = Field(default_factory=list, description="Per client and user, for grants with a user.")
-    client_total: list[Entry] = Field(
-        default_factory=list, description="Per client, all its users and its grants without a user together."
-    )
-
-    @field_validator("client", "user", "client_total")
-    @classmethod
-    def _names_are_unique(cls, entries: list[Entry], info: ValidationInfo) -> list[Entry]:
-        names = [name for name, _ in named(info.field_name or "", entries)]
-        doubled = sorted({name for name in names if names.count(name) > 1})
-        if doubled:
-            raise refused(f"several limits have the name {', '.join(doubled)}; give each a name of its own")
-        return entries
-
-
-def named(kind: str, entries: list[Entry]) -> list[tuple[str, LimitModel]]:
-    """
-    Return the limits of one list with their names.
-    """
-    models = [model for entry in entries for model in entry]
-    if len(models) == 1:
-        return [(models[0].name or kind, models[0])]
-    return [(model.name or f"{kind}-{model.window}s", model) for model in models]
 
 
 class PlaceModel(Switch):
@@ -307,20 +157,6 @@ class DenialModel(Section):
         default=["ietf", "x-ratelimit"],
         description="Families of quota headers: RateLimit and RateLimit-Policy, X-RateLimit-*; [] sends none.",
     )
-
-
-def built_in_limits() -> LimitsModel:
-    """
-    Return the limits that hold when the configuration has no limits key at all.
-    """
-    return LimitsModel.model_validate(BUILT_IN_LIMITS)
-
-
-BUILT_IN_LIMITS: dict[str, Any] = {
-    "client": [{"limit": 9000, "window": "60s"}],
-    "user": [{"limit": 10, "window": "1s"}, {"limit": 50, "window": "10s"}],
-    "client_total": [],
-}
 
 
 class FileModel(Section):

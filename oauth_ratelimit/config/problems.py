@@ -12,6 +12,8 @@ from pydantic_core import PydanticCustomError
 
 MAX_SHOWN = 60  # characters of a bad value; enough to find it
 
+KEY_MARK = "[key]"  # pydantic puts it behind a key that is itself not allowed
+
 # What stands here may be an address with a slip in it and a password.
 _SECRET_PATHS = ("store", "store.uri", "OAUTH_RATELIMIT_MONGO_URI")
 
@@ -84,13 +86,14 @@ def dotted(location: Sequence[str | int]) -> str:
     Return a path such as ``clients.partner-app.limits.user[0].window``; an unusual key stands in quotes.
     """
     path = ""
-    for part in location:
-        if part == "[key]":
+    for part, following in zip(location, [*location[1:], None], strict=True):
+        if part == KEY_MARK:
             continue
-        if isinstance(part, int):
+        if isinstance(part, int) and following != KEY_MARK:
             path += f"[{part}]"
         else:
-            path += "." + (part if _PLAIN_KEY.fullmatch(part) else json.dumps(part[: 4 * MAX_SHOWN]))
+            key = str(part)
+            path += "." + (key if _PLAIN_KEY.fullmatch(key) else json.dumps(key[: 4 * MAX_SHOWN]))
     return path.lstrip(".")
 
 
