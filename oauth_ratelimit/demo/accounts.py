@@ -5,16 +5,19 @@ The demo server's storage: one SQLite file that any number of processes share.
 import json
 import sqlite3
 import time
+import weakref
 from collections.abc import Iterable
 from dataclasses import asdict, astuple
 from os import PathLike
 from typing import Any
 
-from flask import current_app, g
+from flask import Flask, current_app, g
 
 from oauth_ratelimit.demo.records import AuthorizationCode, Client, DeviceCode, Token, User
 
 LOCK_TIMEOUT_S = 30  # writers of several processes queue for the one write lock
+
+EXTENSION = "demo_accounts"  # our place in app.extensions and in flask.g
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS clients (client_id TEXT PRIMARY KEY, document TEXT NOT NULL);
@@ -36,7 +39,12 @@ def connect(database_path: str | PathLike[str]) -> sqlite3.Connection:
     """
     Open the file in autocommit mode: every statement stands alone, so no request holds the write lock for longer.
     """
-    connection = sqlite3.connect(database_path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
+    connection = sqlite3.connect(
+        database_path,
+        timeout=LOCK_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,  # one thread after the other, see ConnectionPool
+    )
     connection.execute("PRAGMA synchronous = NORMAL")  # with a write-ahead log: no disk flush per token
     return connection
 
@@ -50,14 +58,11 @@ class Accounts:
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    def close(self) -> None:
-        self._connection.close()
+        self.connection = connection
 
     def create_tables(self) -> None:
-        self._connection.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not block each other
-        self._connection.executescript(SCHEMA)
+        self.connection.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not block each other
+        self.connection.executescript(SCHEMA)
 
     def put_clients(self, clients: Iterable[Client]) -> None:
         rows = [(client.client_id, json.dumps(asdict(client))) for client in clients]
@@ -75,6 +80,9 @@ class Accounts:
             name: tuple(value) if isinstance(value, list) else value for name, value in document.items()
         }
         return Client(**fields)
+
+    def has_clients(self) -> bool:
+        return self._row("SELECT 1 FROM clients") is not None
 
     def user(self, username: str | None) -> User | None:
         row = self._row("SELECT username, password FROM users WHERE username = ?", username)
@@ -145,33 +153,68 @@ class Accounts:
         return self._write("UPDATE tokens SET revoked = 1 WHERE access_token = ? AND revoked = 0", token.access_token)
 
     def _row(self, statement: str, *values: Any) -> tuple[Any, ...] | None:
-        row: tuple[Any, ...] | None = self._connection.execute(statement, values).fetchone()
+        row: tuple[Any, ...] | None = self.connection.execute(statement, values).fetchone()
         return row
 
     def _write(self, statement: str, *values: Any) -> bool:
-        return self._connection.execute(statement, values).rowcount > 0
+        return self.connection.execute(statement, values).rowcount > 0
 
     def _insert(self, table: str, values: tuple[Any, ...]) -> None:
         self._write(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", *values)
 
     def _put_many(self, table: str, rows: list[tuple[Any, ...]], *, columns: int) -> None:
-        self._connection.execute("BEGIN IMMEDIATE")  # one transaction: thousands of rows, one write to the disk
-        with self._connection:
+        self.connection.execute("BEGIN IMMEDIATE")  # one transaction: thousands of rows, one write to the disk
+        with self.connection:
             statement = f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * columns)})"
-            self._connection.executemany(statement, rows)
+            self.connection.executemany(statement, rows)
+
+
+class ConnectionPool:
+    """
+    The idle connections of one process: opening one costs more than a whole token request's queries.
+
+    Holds as many as requests ran at the same time. Opens none by itself, so a server may fork after it was made.
+    """
+
+    def __init__(self, database_path: str | PathLike[str]) -> None:
+        self._database_path = database_path
+        self._idle: list[sqlite3.Connection] = []
+
+    def take(self) -> sqlite3.Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return connect(self._database_path)
+
+    def give_back(self, connection: sqlite3.Connection) -> None:
+        self._idle.append(connection)
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+
+def init_app(app: Flask, database_path: str | PathLike[str]) -> None:
+    """
+    Give the application its storage.
+    """
+    pool = ConnectionPool(database_path)
+    weakref.finalize(app, pool.close)
+    app.extensions[EXTENSION] = pool
+    app.teardown_appcontext(_give_back)
 
 
 def accounts() -> Accounts:
     """
-    Return the storage of this request; the connection opens at first use and closes with the application context.
+    Return the storage of this request, over a connection that nobody else uses until the request ends.
     """
-    if "accounts" not in g:
-        g.accounts = Accounts(connect(current_app.config["DEMO_DATABASE"]))
-    current: Accounts = g.accounts
+    if EXTENSION not in g:
+        setattr(g, EXTENSION, Accounts(current_app.extensions[EXTENSION].take()))
+    current: Accounts = getattr(g, EXTENSION)
     return current
 
 
-def close_accounts(_error: BaseException | None = None) -> None:
-    opened = g.pop("accounts", None)
-    if opened is not None:
-        opened.close()
+def _give_back(_error: BaseException | None) -> None:
+    used: Accounts | None = g.pop(EXTENSION, None)
+    if used is not None:
+        current_app.extensions[EXTENSION].give_back(used.connection)

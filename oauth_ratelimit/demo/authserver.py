@@ -18,7 +18,8 @@ from authlib.oauth2 import OAuth2Error
 from flask import Flask, Response, abort, jsonify, request
 
 from oauth_ratelimit.demo import endpoints, grants, openid
-from oauth_ratelimit.demo.accounts import accounts, close_accounts
+from oauth_ratelimit.demo.accounts import accounts
+from oauth_ratelimit.demo.accounts import init_app as init_accounts
 from oauth_ratelimit.demo.seeds import seed
 
 __all__ = ["create_app", "seed"]
@@ -43,10 +44,10 @@ def create_app(
     """
     os.environ.setdefault("AUTHLIB_INSECURE_TRANSPORT", "1")  # older Authlib refuses http:// on 127.0.0.1 too
     app = Flask(__name__)
-    app.config["DEMO_DATABASE"] = os.fspath(database_path)
     app.config["OAUTH2_REFRESH_TOKEN_GENERATOR"] = True
-    app.teardown_appcontext(close_accounts)
+    init_accounts(app, database_path)
     server = create_server(app)
+    app.extensions["authorization_server"] = server  # for whoever wants to extend it
     add_routes(app, server)
     if ratelimit_config is not None:
         add_rate_limit(app, server, ratelimit_config=ratelimit_config, mongo_uri=mongo_uri)

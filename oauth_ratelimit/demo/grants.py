@@ -181,12 +181,12 @@ class JWTBearerGrant(BaseJWTBearerGrant):
     def resolve_issuer_client(self, issuer: str) -> Client | None:
         return accounts().client(issuer)
 
-    def resolve_client_public_key(self, client: Client) -> dict[str, str]:
+    def resolve_client_public_key(self, client: Client | None) -> dict[str, str]:
         """
-        Asked by Authlib 1.7 and later.
+        Asked by Authlib 1.7 and later; 1.7 asks for unknown clients, too.
         """
-        if client.client_secret is None:
-            raise InvalidGrantError("A public client has no key to sign with.")
+        if client is None or client.client_secret is None:
+            raise InvalidGrantError("The issuer has no key on this server.")
         secret = base64.urlsafe_b64encode(client.client_secret.encode()).rstrip(b"=")
         return {"kty": "oct", "k": secret.decode()}
 
@@ -194,10 +194,7 @@ class JWTBearerGrant(BaseJWTBearerGrant):
         """
         Asked by Authlib up to 1.6. Its ``resolve_client_key`` must stay undefined: 1.7 and later would prefer it.
         """
-        client = self.resolve_issuer_client(str(claims.get("iss")))
-        if client is None:
-            raise InvalidGrantError("The client does not exist on this server.")
-        return self.resolve_client_public_key(client)
+        return self.resolve_client_public_key(self.resolve_issuer_client(str(claims.get("iss"))))
 
     def authenticate_user(self, subject: str) -> User | None:
         return accounts().user(subject)

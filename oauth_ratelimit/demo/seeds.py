@@ -46,8 +46,22 @@ def seed(
         accounts = Accounts(connection)
         accounts.create_tables()
         accounts.add_signing_key(_new_signing_key())
-        accounts.put_clients(clients)
         accounts.put_users(users)
+        accounts.put_clients(clients)  # last: clients in the file say that the rest is there
+
+
+def seed_if_empty(database_path: str | PathLike[str]) -> None:
+    """
+    Add the demo's clients and users unless the file holds clients already.
+
+    Of processes that start together on a new file, none goes on before everything is there.
+    """
+    with closing(connect(database_path)) as connection:
+        accounts = Accounts(connection)
+        accounts.create_tables()
+        if accounts.has_clients():
+            return
+    seed(database_path)
 
 
 def _new_signing_key() -> dict[str, str]:

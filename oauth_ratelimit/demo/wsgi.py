@@ -2,19 +2,18 @@
 WSGI entry: ``gunicorn oauth_ratelimit.demo.wsgi:app``.
 
 Environment:
-    DEMO_DATABASE: The SQLite file; seeded with the demo's clients and users if it does not exist.
+    DEMO_DATABASE: The SQLite file; seeded with the demo's clients and users if it holds no clients.
     OAUTH_RATELIMIT_CONFIG: Path of the rate limiter's YAML file; unset leaves the server unprotected.
     OAUTH_RATELIMIT_MONGO_URI: Overrides the store's address in that file.
 """
 
 import os
-from pathlib import Path
 
-from oauth_ratelimit.demo.authserver import create_app, seed
+from oauth_ratelimit.demo.authserver import create_app
+from oauth_ratelimit.demo.seeds import seed_if_empty
 
-database_path = Path(os.environ["DEMO_DATABASE"])
-if not database_path.exists():
-    seed(database_path)
+database_path = os.environ["DEMO_DATABASE"]
+seed_if_empty(database_path)
 app = create_app(
     database_path,
     ratelimit_config=os.environ.get("OAUTH_RATELIMIT_CONFIG"),
