@@ -4,7 +4,7 @@ The configuration file, key by key: types, bounds, defaults and what each key is
 The JSON Schema and the documentation are made from these models, so every key has a description.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,7 +13,6 @@ from oauth_ratelimit.config.problems import expects, refused
 from oauth_ratelimit.config.section import Section, Switch
 from oauth_ratelimit.config.settings import DEFAULT_DESCRIPTION
 from oauth_ratelimit.config.values import (
-    DURATION_SCHEMA,
     ClientId,
     CollectionName,
     EndpointName,
@@ -26,8 +25,8 @@ from oauth_ratelimit.config.values import (
     MongoUri,
     Name,
     Pattern,
+    Seconds,
     WebAddress,
-    seconds_between,
 )
 
 
@@ -118,7 +117,7 @@ class StoreModel(Section):
     namespace: Name | None = Field(
         default=None, description="Keeps the counters of several issuers in one collection apart."
     )
-    timeout: Annotated[float, seconds_between(0.01, 60, "10 ms to 60 s"), DURATION_SCHEMA] = Field(
+    timeout: Annotated[float, Seconds(0.01, 60, "10 ms to 60 s")] = Field(
         default=2.0, description="How long one call to MongoDB may take, in the background."
     )
 
@@ -128,7 +127,7 @@ class SyncModel(Section):
     When counters are shared.
     """
 
-    interval: Annotated[float, seconds_between(0.01, 3600, "10 ms to 1 h"), DURATION_SCHEMA] = Field(
+    interval: Annotated[float, Seconds(0.01, 3600, "10 ms to 1 h")] = Field(
         default=1.0, description="Time between two rounds of sending and fetching counts."
     )
     near_limit: Annotated[Literal["flush", "reserve"], expects("flush or reserve")] = Field(
@@ -136,7 +135,7 @@ class SyncModel(Section):
         description="What happens close to a limit: flush synchronises early, in the background; reserve asks MongoDB "
         "before the last requests of a quota are admitted, which makes those requests wait.",
     )
-    deadline: Annotated[float, seconds_between(0.001, 10, "1 ms to 10 s"), DURATION_SCHEMA] = Field(
+    deadline: Annotated[float, Seconds(0.001, 10, "1 ms to 10 s")] = Field(
         default=0.02, description="How long reserve may keep a request waiting; then it is decided on what is known."
     )
 
@@ -204,10 +203,3 @@ class FileModel(Section):
     max_keys: Annotated[int, Field(ge=1, le=10**9), expects("a whole number from 1 to 1000000000")] = Field(
         default=1_000_000, description="How many keys (client and user) an instance keeps in memory at most."
     )
-
-
-def config_schema() -> dict[str, Any]:
-    """
-    Return the JSON Schema of the configuration file.
-    """
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | FileModel.model_json_schema()

@@ -12,7 +12,7 @@ MAX_DURATION_S = 10**12  # beyond any use, and still exact as a float
 
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-_RATE = r"\s*[0-9]{1,20}\s*(?:/|per)\s*(?:[0-9]{1,12}\s*)?(?:second|minute|hour|day|month|year)s?\s*"
+_RATE = r"\s*[0-9]{1,20}\s*(?:/|[Pp][Ee][Rr])\s*(?:[0-9]{1,12}\s*)?[A-Za-z]+\s*"
 RATES_PATTERN = rf"^{_RATE}(?:[,;|]{_RATE})*$"
 RATES_NOTATION = "text such as 100/minute, 5 per 10 second, 10/second; 100/hour"
 

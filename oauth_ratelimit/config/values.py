@@ -2,9 +2,11 @@
 The values that stand in the configuration file: numbers, durations, names, each with what is allowed in words.
 """
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import core_schema
 
 from oauth_ratelimit.config.notation import DURATION_NOTATION, DURATION_PATTERN, parse_duration
 from oauth_ratelimit.config.problems import expects, not_allowed
@@ -14,39 +16,48 @@ MAX_WINDOW_S = 366 * 86_400
 
 RESERVED_ENDPOINTS = (TOKEN_ENDPOINT, "client_total")  # they name counters of their own
 
-DURATION_SCHEMA = WithJsonSchema(
-    {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": DURATION_PATTERN}]}
-)
 
-
-def seconds_between(low_s: float, high_s: float, allowed: str) -> PlainValidator:
+@dataclass(frozen=True, slots=True)
+class Seconds:
     """
-    Return the validator of a duration within bounds; ``allowed`` says them in words.
+    The annotation of a duration within bounds.
+
+    Args:
+        low_s: The shortest that is allowed.
+
+        high_s: The longest that is allowed.
+
+        allowed: The bounds in words.
+
+        is_whole: Whether only whole seconds are allowed.
     """
 
-    def validate(value: object) -> float:
+    low_s: float
+    high_s: float
+    allowed: str
+    is_whole: bool = False
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.validate)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        number = {"type": "integer" if self.is_whole else "number", "minimum": self.low_s, "maximum": self.high_s}
+        return {"anyOf": [number, {"type": "string", "pattern": DURATION_PATTERN}]}
+
+    def validate(self, value: object) -> float:
+        """
+        Return the duration in seconds, an int if it has to be whole.
+        """
         try:
             seconds = parse_duration(value)
         except ValueError:
             seconds = -1.0
-        if not low_s <= seconds <= high_s:
-            raise not_allowed(f"{allowed} ({DURATION_NOTATION})")
-        return seconds
-
-    return PlainValidator(validate)
+        if not self.low_s <= seconds <= self.high_s or (self.is_whole and not seconds.is_integer()):
+            raise not_allowed(f"{self.allowed} ({DURATION_NOTATION})")
+        return int(seconds) if self.is_whole else seconds
 
 
-def _whole_seconds(value: object) -> int:
-    try:
-        seconds = parse_duration(value)
-    except ValueError:
-        seconds = 0.0
-    if not 1 <= seconds <= MAX_WINDOW_S or seconds != int(seconds):
-        raise not_allowed(f"whole seconds from 1 s to 366 days ({DURATION_NOTATION})")
-    return int(seconds)
-
-
-WindowSeconds = Annotated[int, PlainValidator(_whole_seconds), DURATION_SCHEMA]
+WindowSeconds = Annotated[int, Seconds(1, MAX_WINDOW_S, "whole seconds from 1 s to 366 days", is_whole=True)]
 
 Amount = Annotated[int, Field(ge=1, le=MAX_LIMIT), expects(f"a whole number from 1 to 2^53 ({MAX_LIMIT})")]
 
