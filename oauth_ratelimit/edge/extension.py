@@ -1,0 +1,122 @@
+"""
+The extension: one line that protects an Authlib server on Flask.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from flask import Flask
+
+from oauth_ratelimit.config import ConfigSource, Settings, load_config
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.edge.authlib import EXTENSION, attach, username_of
+from oauth_ratelimit.edge.gate import AppGate
+
+log = structlog.get_logger(__name__)
+
+CONFIG_KEY = "OAUTH_RATELIMIT_CONFIG"
+MONGO_URI_KEY = "OAUTH_RATELIMIT_MONGO_URI"
+MODE_KEY = "OAUTH_RATELIMIT_MODE"
+
+
+class OAuthRateLimit:
+    """
+    Limits how many tokens a client takes from an Authlib authorization server.
+
+    Args:
+        app: The Flask application; None if ``init_app`` follows.
+
+        server: Its Authlib server.
+
+        username_of: Names a user object; by default its ``username``, ``get_user_id()`` or ``id``.
+
+        authorize_endpoint: Whether tokens from the authorization endpoint (implicit, hybrid) are limited, too. A
+            denial there goes to the client's redirect URI.
+
+        clock: Tells the time in seconds since the epoch; instances that share counters must agree on it.
+    """
+
+    def __init__(
+        self,
+        app: Flask | None = None,
+        server: Any = None,
+        *,
+        username_of: Callable[[Any], str] = username_of,
+        authorize_endpoint: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._username_of = username_of
+        self._authorize_endpoint = authorize_endpoint
+        self._clock = clock
+        if app is not None or server is not None:
+            self.init_app(app, server)
+
+    def init_app(self, app: Flask | None, server: Any) -> None:
+        """
+        Protect the token endpoint of an application, whatever grants are registered, before or after.
+
+        Reads from ``app.config``, once:
+
+        - ``OAUTH_RATELIMIT_CONFIG``: path of the configuration file, or a mapping. None runs a dry run with the
+          default limits, in this process only.
+        - ``OAUTH_RATELIMIT_MONGO_URI``: instead of the file's ``store.uri``.
+        - ``OAUTH_RATELIMIT_MODE``: instead of the file's ``mode``.
+
+        The environment variable ``OAUTH_RATELIMIT_MODE=off`` switches everything off, whatever else is said.
+
+        One server may serve several applications, and this object may be used for several. Nothing is started before
+        the first request.
+
+        Raises:
+            ConfigError: The configuration cannot be used.
+
+            RuntimeError: The application is protected already.
+
+            TypeError: An argument is missing, or no Authlib server.
+        """
+        if app is None or server is None:
+            raise TypeError("OAuthRateLimit needs both the Flask application and its Authlib server")
+        if EXTENSION in app.extensions:
+            raise RuntimeError("this application has an OAuthRateLimit already; create one and initialise it once")
+        is_switched_off = _is_switched_off()
+        settings, poll = _read(app.config, mode=Mode.OFF.value if is_switched_off else None)
+        gate = AppGate(
+            settings,
+            poll,
+            username_of=self._username_of,
+            authorize_endpoint=self._authorize_endpoint,
+            is_switched_off=is_switched_off,
+            clock=self._clock,
+        )
+        attach(server)
+        app.extensions[EXTENSION] = gate
+        if app.config.get(CONFIG_KEY) is None:
+            log.warning(
+                "running_unconfigured",
+                mode=gate.settings.policies.mode.value,
+                shared=gate.settings.store.uri is not None,
+                hint=f"set {CONFIG_KEY} to the path of a configuration file",
+            )
+
+
+def _read(config: Mapping[str, Any], *, mode: str | None) -> tuple[Settings, Callable[[], Settings | None]]:
+    """
+    Return the settings, and a function that returns new ones when they have changed, else None.
+    """
+    source = config.get(CONFIG_KEY)
+    mode = mode or config.get(MODE_KEY) or None
+    uri = config.get(MONGO_URI_KEY) or None
+    if source is None or isinstance(source, Mapping):
+        return load_config(source or {}, mode=mode, uri=uri), lambda: None
+    file = ConfigSource(source, mode=mode, uri=uri)
+    return file.load(), file.poll
+
+
+def _is_switched_off() -> bool:
+    """
+    Return whether the operator has pulled the emergency switch.
+    """
+    return os.environ.get(MODE_KEY, "").strip().lower() == Mode.OFF.value

@@ -1,0 +1,194 @@
+"""
+What one application knows: its settings, and the limiter and background cycle of the process that serves it.
+"""
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from oauth_ratelimit.config import Settings, describe_changes
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.edge.authlib import Verdict
+from oauth_ratelimit.edge.response import RateLimited, quota_headers
+from oauth_ratelimit.limiter import Limiter
+from oauth_ratelimit.sync.scheduler import SyncScheduler
+
+log = structlog.get_logger(__name__)
+
+REPORT_INTERVAL_S = 10.0  # between two log lines on the same trouble
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """
+    What a process starts for itself. A fork must not use it: its thread, locks and connections stay with the parent.
+    """
+
+    pid: int
+    limiter: Limiter
+    scheduler: SyncScheduler
+
+    def stop(self) -> None:
+        """
+        Flush for the last time and release everything.
+        """
+        self.scheduler.stop()
+        self.limiter.close()
+
+
+class AppGate:
+    """
+    Decides the requests of one application. Starts its background cycle with the first of them in each process.
+
+    Args:
+        settings: What applies until ``poll`` says otherwise.
+
+        poll: Returns changed settings, or None. Asked in the background.
+
+        username_of: Names a user.
+
+        authorize_endpoint: Whether tokens from the authorization endpoint are decided, too.
+
+        is_switched_off: Do nothing at all, whatever the settings say.
+
+        clock: Tells the time, seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        poll: Callable[[], Settings | None],
+        *,
+        username_of: Callable[[Any], str],
+        authorize_endpoint: bool,
+        is_switched_off: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self.settings = settings
+        self.authorize_endpoint = authorize_endpoint
+        self.is_switched_off = is_switched_off
+        self._poll = poll
+        self._username_of = username_of
+        self._clock = clock
+        self._worker: Worker | None = None
+        self._inherited: list[Worker] = []  # of the parent: kept, because collecting them would close what it uses
+        self._locks: dict[int, threading.Lock] = {}  # by pid; guards the start
+        self._reports: dict[str, tuple[float, int]] = {}  # event: when it was logged last, how often suppressed since
+
+    @property
+    def limiter(self) -> Limiter:
+        """
+        This process's limiter, started if it is not running.
+        """
+        worker = self._worker
+        if worker is None or worker.pid != os.getpid():
+            worker = self._start()
+        return worker.limiter
+
+    def judge(self, grant_type: str | None, client: Any, *, user: Any) -> Verdict:
+        """
+        Decide and count one request.
+
+        This is the place that fails open: whatever breaks in here, the token is issued. Only a user without a name is
+        an error, because it would go unnoticed for ever.
+        """
+        if self.is_switched_off:
+            return Verdict()
+        settings = self.settings
+        username = None if user is None or settings.policies.mode is Mode.OFF else self._name(user)
+        try:
+            denial = None
+            decision = self.limiter.check(str(client.get_client_id()), username, grant_type=grant_type)
+            if not decision.allowed:
+                denial = RateLimited(decision, settings.denial, grant_type=grant_type)
+            return Verdict(denial, quota_headers(decision, settings.denial.headers))
+        except Exception as exc:  # noqa: BLE001  # fail open
+            self._report("check_failed", error=repr(exc), exc_info=True)
+            return Verdict()
+
+    def report_undecided(self) -> None:
+        """
+        Say that a token was issued without a decision, by a grant that neither generates nor saves with the server.
+        """
+        self._report("token_without_decision")
+
+    def close(self) -> None:
+        """
+        Flush for the last time and release everything of this process. A later request starts anew.
+        """
+        worker, self._worker = self._worker, None
+        atexit.unregister(self._at_exit)
+        if worker is not None and worker.pid == os.getpid():
+            worker.stop()
+
+    def _name(self, user: Any) -> str:
+        username = self._username_of(user)
+        if not isinstance(username, str):
+            raise TypeError(f"username_of must return str, got {type(username).__name__}")
+        return username
+
+    def _start(self) -> Worker:
+        """
+        Start this process's worker, once.
+
+        Safe with ``--preload`` and with gevent: nothing exists before the fork, and even the lock is made in the
+        process that uses it, after gevent has replaced the threading module's.
+        """
+        pid = os.getpid()
+        with self._locks.setdefault(pid, threading.Lock()):
+            worker = self._worker
+            if worker is not None and worker.pid == pid:
+                return worker
+            if worker is not None:
+                self._inherited.append(worker)
+            settings = self.settings
+            limiter = Limiter(settings, clock=self._clock)
+            scheduler = SyncScheduler(limiter, interval_s=settings.sync.interval_s, on_tick=self._reload)
+            scheduler.start()
+            worker = self._worker = Worker(pid, limiter, scheduler)
+            atexit.unregister(self._at_exit)  # a fork inherits the registration
+            atexit.register(self._at_exit)
+            return worker
+
+    def _at_exit(self) -> None:
+        worker = self._worker
+        if worker is not None and worker.pid == os.getpid():
+            try:
+                worker.stop()
+            except Exception:  # nobody is left to handle it
+                log.exception("last_flush_failed")
+
+    def _reload(self) -> None:
+        """
+        Take over a changed configuration. Runs in the background, with the sync cycle.
+        """
+        worker, settings = self._worker, self._poll()
+        if worker is None or settings is None:
+            return
+        old, self.settings = self.settings, settings
+        worker.limiter.reconfigure(settings)
+        log.info(
+            "config_reloaded",
+            changes=describe_changes(old, settings),
+            restart_needed=(old.store, old.sync) != (settings.store, settings.sync),
+        )
+        if old.policies.mode is not settings.policies.mode:
+            log.warning("mode_changed", old=old.policies.mode.value, new=settings.policies.mode.value)
+
+    def _report(self, event: str, **facts: Any) -> None:
+        """
+        Log a trouble that may come with every request, once per interval.
+        """
+        now_s = time.monotonic()
+        logged_at_s, suppressed_count = self._reports.get(event, (-REPORT_INTERVAL_S, 0))
+        if now_s - logged_at_s < REPORT_INTERVAL_S:
+            self._reports[event] = (logged_at_s, suppressed_count + 1)
+            return
+        self._reports[event] = (now_s, 0)
+        log.error(event, suppressed_count=suppressed_count, **facts)

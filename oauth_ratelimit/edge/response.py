@@ -1,0 +1,111 @@
+"""
+The answer: a 429 that explains itself, and the quota headers of every decided request.
+"""
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+from authlib.oauth2 import OAuth2Error
+
+from oauth_ratelimit.config import DenialSettings
+from oauth_ratelimit.core.decision import Decision, whole_seconds
+from oauth_ratelimit.errors import RateLimitError
+
+DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+
+MAX_FIELD_INTEGER = 10**15 - 1  # the largest integer of a structured field (RFC 9651, 3.3.1)
+
+Headers = list[tuple[str, str]]
+
+_NOT_IN_A_STRING = re.compile(r"[^ !#-\[\]-~]")  # what a structured field's string would have to escape or cannot hold
+
+
+class RateLimited(OAuth2Error, RateLimitError):  # type: ignore[misc]  # Authlib is untyped
+    """
+    A token was denied. Authlib turns it into the HTTP answer.
+
+    The description is fixed text: it never holds a name that a client has chosen.
+
+    Args:
+        decision: Why, and for how long.
+
+        denial: What the answer says.
+
+        grant_type: A device is told to slow down, because any other error would end its polling (RFC 8628, 3.5).
+
+    Attributes:
+        decision: Why, and for how long.
+    """
+
+    status_code = 429
+
+    def __init__(self, decision: Decision, denial: DenialSettings, *, grant_type: str | None = None) -> None:
+        OAuth2Error.__init__(
+            self,
+            description=denial.error_description,
+            uri=denial.error_uri,
+            error="slow_down" if grant_type == DEVICE_GRANT else denial.error,
+        )
+        self.decision = decision
+        self._families = denial.headers
+
+    def __call__(self, uri: str | None = None) -> tuple[int, Any, Headers]:
+        """
+        Return status, body and headers. Of two pages about the error, the one in our configuration wins.
+        """
+        status, body, headers = super().__call__(uri=self.uri or uri)
+        return status, body, headers
+
+    def redirect_to(self, redirect_uri: str, *, state: str | None) -> None:
+        """
+        Answer at the client's redirect URI, in its fragment, where a denied authorization request belongs.
+        """
+        self.error = "temporarily_unavailable"  # the one that RFC 6749, 4.2.2.1 knows for this
+        self.redirect_uri = redirect_uri
+        self.redirect_fragment = True
+        self.state = state
+
+    def get_headers(self) -> Headers:
+        """
+        Return the headers of the 429: when to come back, and the quota.
+        """
+        return [
+            ("Content-Type", "application/json"),
+            ("Cache-Control", "no-store"),
+            ("Pragma", "no-cache"),
+            ("Retry-After", str(whole_seconds(self.decision.retry_after_s, at_least=1))),
+            *quota_headers(self.decision, self._families),
+        ]
+
+
+def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
+    """
+    Return what a client may know of its quota: nothing if no policy applied or if it is trusted.
+
+    The reset is in seconds from now, so that it needs no common clock. With a denial it is the moment of
+    ``Retry-After``, which must not be earlier.
+
+    Args:
+        decision: What was decided.
+
+        families: ``ietf`` for draft-ietf-httpapi-ratelimit-headers-10, ``x-ratelimit`` for the customary three.
+    """
+    rule = decision.rule
+    if rule is None or decision.trusted:
+        return []
+    if decision.allowed:
+        reset_s = whole_seconds(decision.reset_after_s)
+    else:
+        reset_s = whole_seconds(decision.retry_after_s, at_least=1)
+    headers: Headers = []
+    if "ietf" in families:
+        name = _NOT_IN_A_STRING.sub("?", rule.name)
+        quota, left = min(rule.limit, MAX_FIELD_INTEGER), min(decision.remaining, MAX_FIELD_INTEGER)
+        headers.append(("RateLimit-Policy", f'"{name}";q={quota};w={rule.window.window_s}'))
+        headers.append(("RateLimit", f'"{name}";r={left};t={reset_s}'))
+    if "x-ratelimit" in families:
+        headers.append(("X-RateLimit-Limit", str(rule.limit)))
+        headers.append(("X-RateLimit-Remaining", str(decision.remaining)))
+        headers.append(("X-RateLimit-Reset", str(reset_s)))
+    return headers
