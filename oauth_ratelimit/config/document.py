@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from oauth_ratelimit.config.problems import show
 from oauth_ratelimit.errors import ConfigError
 
 MAX_FILE_BYTES = 1_000_000  # some ten thousand clients; YAML takes seconds to parse beyond that
@@ -81,15 +82,16 @@ def parse_yaml(content: bytes, *, source: str) -> dict[str, object]:
         value = yaml.load(content, Loader=_Loader)  # a SafeLoader with less in it
     except yaml.MarkedYAMLError as exc:
         problem = _describe(exc)
-    except (yaml.YAMLError, ValueError) as exc:
-        problem = f"not YAML: {getattr(exc, 'reason', None) or type(exc).__name__}"
-    if problem is None and value is None:
-        problem = EMPTY
-    if problem is None and not isinstance(value, dict):
-        problem = f"got {type(value).__name__}, allowed: a mapping"
-    if problem is not None or not isinstance(value, dict):
-        raise ConfigError([problem or EMPTY], source=source)
-    return value
+    except yaml.reader.ReaderError as exc:
+        problem = f"not YAML: {exc.reason}"
+    except ValueError:
+        problem = "not YAML: a number is too long"  # Python reads some thousand digits and no more
+    # Raised outside of the except clauses, because YAML's own error quotes the line, passwords included.
+    if problem is None and isinstance(value, dict):
+        return value
+    raise ConfigError(
+        [problem or (EMPTY if value is None else f"got {show(value)}, allowed: a mapping")], source=source
+    )
 
 
 def plain_mapping(source: Mapping[str, object]) -> dict[str, object]:

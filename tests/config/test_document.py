@@ -1,0 +1,169 @@
+"""
+Files that may hold anything.
+"""
+
+import os
+import time
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from oauth_ratelimit.config.document import EMPTY, MAX_FILE_BYTES, parse_yaml, plain_mapping, read_file
+from oauth_ratelimit.errors import ConfigError
+
+
+def problem_of(content: bytes) -> str:
+    """
+    Return the one problem that a document has.
+    """
+    with pytest.raises(ConfigError) as caught:
+        parse_yaml(content, source="limits.yaml")
+    (problem,) = caught.value.problems
+    return problem
+
+
+@pytest.mark.parametrize("content", [b"", b"   \n", b"# nothing but a comment\n", b"---\n", b"null\n", b"\xef\xbb\xbf"])
+def test_empty_document(content: bytes) -> None:
+    """
+    An empty file is refused, because one that is being written looks the same; the message says what to write.
+    """
+    assert EMPTY == problem_of(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"[1, 2]", "got a list, allowed: a mapping"),
+        (b"enforce", 'got "enforce", allowed: a mapping'),
+        (b"mongodb://user:secret@host/", 'got "mongodb://…", allowed: a mapping'),
+        (b"mode: dry-run\nmode: enforce\n", "not usable YAML: the key 'mode' stands twice (line 2, column 1)"),
+        (b"a: {b: 1, c: 2, b: 3}", "not usable YAML: the key 'b' stands twice (line 1, column 17)"),
+        (
+            b"a: &x [1]\nb: *x\n",
+            "not usable YAML: aliases (*name) are not allowed; what clients share goes into a plan",
+        ),
+        (b"mode: !!python/name:os.system\n", "not usable YAML: tags (!name) are not allowed (line 1, column 7)"),
+        (b"mode: !!timestamp no\n", "not usable YAML: tags (!name) are not allowed (line 1, column 7)"),
+        (b"mode: ! x\n", "not usable YAML: tags (!name) are not allowed (line 1, column 7)"),
+        (b"mode: [1\n", "not usable YAML: expected ',' or ']', but got '<stream end>' (line 2, column 1)"),
+        (b"a: 1\n---\nb: 2\n", "not usable YAML: but found another document (line 2, column 1)"),
+        (b"? [1]\n: 2\n", "not usable YAML: found unhashable key (line 1, column 3)"),
+        (b"mode: \x00\n", "not YAML: special characters are not allowed"),
+        (b"mode: \xff\n", "not YAML: invalid start byte"),
+        (b"limit: " + b"9" * 5000, "not YAML: a number is too long"),
+    ],
+)
+def test_document_that_is_no_configuration(content: bytes, expected: str) -> None:
+    """
+    What cannot be read as one mapping is refused in one line that says where.
+    """
+    assert problem_of(content).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b"{a: " * 100_000,
+        b"- " * 100_000,
+        b"? " * 100_000,
+        b"a: &a [x,x,x,x,x,x,x,x,x]\n"
+        + b"".join(b"%c: &%c [%s]\n" % (n, n, b",".join([b"*%c" % (n - 1)] * 9)) for n in range(ord("b"), ord("z"))),
+    ],
+    ids=["lists", "mappings", "block lists", "keys", "a billion laughs"],
+)
+def test_bomb(content: bytes) -> None:
+    """
+    A file made to exhaust memory, stack or time is refused at once.
+    """
+    begun_s = time.monotonic()
+    assert problem_of(content).startswith("not usable YAML: ")
+    assert time.monotonic() - begun_s < 5
+
+
+def test_secret_in_a_broken_line() -> None:
+    """
+    A line that cannot be parsed is not quoted: it may be the one with the password.
+    """
+    assert "hunter2" not in problem_of(b"store: {uri: mongodb://u:hunter2@host/db, : :\n]")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("off", "off"),
+        ("on", "on"),
+        ("yes", "yes"),
+        ("no", "no"),
+        ("true", True),
+        ("False", False),
+        ("010", "010"),
+        ("1_000", 1000),
+        ("1:30", "1:30"),
+        ("1.5", 1.5),
+        ("1e3", 1000.0),
+        ("-3", -3),
+        ("~", None),
+        ("2024-01-01", "2024-01-01"),
+        ("0x10", "0x10"),
+        ("<<", "<<"),
+    ],
+)
+def test_plain_value(written: str, expected: object) -> None:
+    """
+    Values mean what a reader expects, without the surprises of YAML 1.1.
+    """
+    value = parse_yaml(f"key: {written}".encode(), source="limits.yaml")["key"]
+    assert (expected, type(expected)) == (value, type(value))
+
+
+def test_file_that_is_read(tmp_path: Path) -> None:
+    """
+    A file gives its content, and the same stamp as long as nobody touches it.
+    """
+    path = tmp_path / "limits.yaml"
+    path.write_bytes(b"mode: off\n")
+    assert b"mode: off\n" == read_file(path)[0]
+    assert read_file(path)[1] == read_file(str(path))[1]
+
+
+def test_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """
+    A path that leads to no regular file of sensible size is refused, without waiting for a pipe's writer.
+    """
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "huge").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
+    (tmp_path / "loop").symlink_to("loop")
+    expected = {
+        "missing": "cannot be read: No such file or directory",
+        "": "cannot be read: Is a directory",
+        "pipe": "cannot be read: it is not a regular file",
+        "huge": "cannot be read: it is larger than 1000000 bytes",
+        "loop": "cannot be read: Too many levels of symbolic links",
+        "nul\x00": "cannot be read: ValueError",
+    }
+    found = {}
+    for name in expected:
+        with pytest.raises(ConfigError) as caught:
+            read_file(str(tmp_path / name))
+        (found[name],) = caught.value.problems
+    assert expected == found
+
+
+def test_mapping_of_any_kind() -> None:
+    """
+    A mapping given by the application may hold mappings and tuples of any type.
+    """
+    source = MappingProxyType({"a": MappingProxyType({"b": (1, {"c": 2})})})
+    assert {"a": {"b": [1, {"c": 2}]}} == plain_mapping(source)
+
+
+def test_mapping_that_holds_itself() -> None:
+    """
+    A mapping without an end is refused.
+    """
+    source: dict[str, object] = {}
+    source["clients"] = source
+    with pytest.raises(ConfigError, match="nested deeper than 20 levels"):
+        plain_mapping(source)

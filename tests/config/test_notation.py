@@ -1,0 +1,98 @@
+"""
+Durations and the shorthand for limits.
+"""
+
+import pytest
+
+from oauth_ratelimit.config.notation import parse_duration, parse_rates
+
+
+@pytest.mark.parametrize(
+    ("written", "expected_s"),
+    [
+        (1, 1.0),
+        (0.25, 0.25),
+        ("500ms", 0.5),
+        ("10s", 10.0),
+        ("1m", 60.0),
+        ("1h", 3600.0),
+        ("1d", 86_400.0),
+        ("1.5h", 5400.0),
+        ("1.1m", 66.0),
+        ("0s", 0.0),
+    ],
+)
+def test_duration(written: object, expected_s: float) -> None:
+    """
+    A duration is a number of seconds or a text with a unit, exact in decimal.
+    """
+    assert expected_s == parse_duration(written)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "10",
+        "10 s",
+        "s",
+        "-1s",
+        "1e3s",
+        "1M",
+        "10sec",
+        "1h30m",
+        "١s",
+        "1s\n",
+        True,
+        False,
+        None,
+        [],
+        {},
+        float("nan"),
+    ]
+    + [float("inf"), 10**400, "9" * 5000 + "s"],
+    ids=repr,
+)
+def test_text_that_is_no_duration(written: object) -> None:
+    """
+    Anything else is refused, numbers in text, bools and what is not finite included.
+    """
+    with pytest.raises(ValueError, match="seconds as a number, or text such as 500ms"):
+        parse_duration(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("100/minute", ((100, 60),)),
+        ("100 / minute", ((100, 60),)),
+        ("5 per 10 second", ((5, 10),)),
+        ("5per10seconds", ((5, 10),)),
+        ("1/SECOND", ((1, 1),)),
+        ("2 Per hour", ((2, 3600),)),
+        ("10/second; 100/hour", ((10, 1), (100, 3600))),
+        ("10/second,100/hour|1000/day", ((10, 1), (100, 3600), (1000, 86_400))),
+        ("7/month", ((7, 2_592_000),)),
+        ("7/2 years", ((7, 62_208_000),)),
+        ("0/day", ((0, 86_400),)),
+    ],
+)
+def test_shorthand(written: str, expected: tuple[tuple[int, int], ...]) -> None:
+    """
+    A shorthand means what it means to the limits library (5.8), a year of 360 days included.
+    """
+    assert expected == parse_rates(written)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", "100", "/minute", "100/", "100/fortnight", "100/m", "-1/minute", "1.5/minute", "100 minute", "1/second;", ";"]
+    + ["1/second\x00", "١/second", "9" * 5000 + "/second", "1/" + "9" * 5000 + "second", "1/seconds per hour"],
+    ids=repr,
+)
+def test_text_that_is_no_shorthand(written: str) -> None:
+    """
+    Anything else is refused, with examples of what is allowed.
+    """
+    with pytest.raises(ValueError, match="text such as 100/minute, 5 per 10 second, 10/second; 100/hour"):
+        parse_rates(written)
