@@ -14,14 +14,6 @@ from oauth_ratelimit.core.enforcement import Canary, Mode
 from oauth_ratelimit.core.policy import Limits, OwnLimits, Policy, PolicySet, Rules
 from oauth_ratelimit.core.window import Estimator, Window
 
-# What people call the grant types whose real names are addresses.
-GRANT_TYPES = {
-    "device_code": "urn:ietf:params:oauth:grant-type:device_code",
-    "jwt-bearer": "urn:ietf:params:oauth:grant-type:jwt-bearer",
-    "saml2-bearer": "urn:ietf:params:oauth:grant-type:saml2-bearer",
-    "token-exchange": "urn:ietf:params:oauth:grant-type:token-exchange",
-}
-
 
 def build_settings(file: FileModel) -> Settings:
     """
@@ -86,7 +78,7 @@ def _rules(model: PlanModel) -> Rules:
 
 
 def _grants(models: Mapping[str, PlaceModel]) -> dict[str, Rules]:
-    return {GRANT_TYPES.get(grant, grant): _place(place) for grant, place in models.items()}
+    return {grant: _place(place) for grant, place in models.items()}
 
 
 def _place(model: PlaceModel, *, paths: tuple[str, ...] = (), methods: tuple[str, ...] = ()) -> Rules:

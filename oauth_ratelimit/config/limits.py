@@ -7,11 +7,9 @@ from typing import Annotated, Any
 from pydantic import Field, PlainValidator, ValidationError, ValidationInfo, field_validator
 
 from oauth_ratelimit.config.notation import RATES_NOTATION, RATES_PATTERN, parse_rates
-from oauth_ratelimit.config.problems import expects, not_allowed, refused
+from oauth_ratelimit.config.problems import not_allowed, refused
 from oauth_ratelimit.config.section import Section, Switch
-from oauth_ratelimit.config.values import Amount, EstimatorName, PolicyName, WindowSeconds
-
-MAX_FRAMES = 3600  # one counter each in every document
+from oauth_ratelimit.config.values import Amount, EstimatorName, FrameCount, PolicyName, WindowSeconds
 
 BUILT_IN_LIMITS: dict[str, Any] = {
     "client": [{"limit": 9000, "window": "60s"}],
@@ -32,11 +30,10 @@ class LimitModel(Switch):
         description="Stands in headers, logs and metrics. Left out: user, client or client_total if it is the only "
         "one in its list, else that and the window, as user-10s.",
     )
-    frames: Annotated[int, expects("a whole number")] | None = Field(
+    frames: FrameCount | None = Field(
         default=None,
         description="Into how many frames the window is cut; each is whole seconds long. More are more accurate and "
         "make documents larger. Left out: the largest divisor of the window up to 10.",
-        json_schema_extra={"minimum": 1, "maximum": MAX_FRAMES},
     )
     estimator: EstimatorName = Field(
         default="sliding",
@@ -51,8 +48,6 @@ class LimitModel(Switch):
     @classmethod
     def _frames_divide_the_window(cls, frames: int | None, info: ValidationInfo) -> int | None:
         window_s = info.data.get("window")
-        if frames is not None and not 1 <= frames <= MAX_FRAMES:
-            raise not_allowed(f"a whole number from 1 to {MAX_FRAMES} that divides the window")
         if frames is not None and window_s is not None and window_s % frames:
             raise not_allowed(f"a number that divides the window of {window_s} s into whole seconds")
         return frames

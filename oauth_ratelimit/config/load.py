@@ -3,7 +3,7 @@ Loading: one call from a path or a mapping to settings.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from oauth_ratelimit.config.build import build_settings, find_clashes
 from oauth_ratelimit.config.document import parse_yaml, plain_mapping, read_file
 from oauth_ratelimit.config.models import FileModel
-from oauth_ratelimit.config.problems import describe, dotted
+from oauth_ratelimit.config.problems import describe, dotted, show
 from oauth_ratelimit.config.settings import Settings
 from oauth_ratelimit.config.values import ModeName, MongoUri
 from oauth_ratelimit.core.enforcement import Mode
@@ -81,34 +81,30 @@ def _find_bad_overrides(mode: str | None, uri: str | None) -> list[str]:
     return problems
 
 
-def _find_dangling_names(values: Mapping[str, Any]) -> list[str]:
+def _find_dangling_names(values: Mapping[str, Any]) -> Iterator[str]:
     """
-    Return a problem for each plan or endpoint that is referred to and not there.
+    Yield a problem for each plan or endpoint that is referred to and not there.
 
     Looks at the raw values, so that these problems are found together with all others.
     """
-    problems: list[str] = []
-    plans, endpoints = (_keys(values.get(name)) for name in ("plans", "endpoints"))
+    plans, endpoints = (list(_mapping(values.get(name))) for name in ("plans", "endpoints"))
     for section in ("plans", "clients"):
-        for owner, rules in _items(values.get(section)):
-            plan = rules.get("plan") if isinstance(rules, dict) else None
+        for owner, rules in _mapping(values.get(section)).items():
+            plan = _mapping(rules).get("plan") if section == "clients" else None
             if isinstance(plan, str) and plan not in plans:
-                problems.append(_dangling([section, owner, "plan"], plan, plans))
-            places = _keys(rules.get("endpoints")) if isinstance(rules, dict) else []
-            problems.extend(
-                _dangling([section, owner, "endpoints"], place, endpoints) for place in places if place not in endpoints
-            )
-    return problems
+                yield _dangling([section, owner, "plan"], plan, section="plans", known=plans)
+            for name in _mapping(_mapping(rules).get("endpoints")):
+                if name not in endpoints:
+                    yield _dangling([section, owner, "endpoints"], name, section="endpoints", known=endpoints)
 
 
-def _dangling(location: list[str], name: str, known: list[str]) -> str:
-    allowed = ", ".join(known) or f"none, because {location[-1].rstrip('s')}s is empty"
-    return f"{dotted(location)}: got {name!r}, allowed: {allowed}"
+def _dangling(location: list[str], name: str, *, section: str, known: list[str]) -> str:
+    allowed = ", ".join(known) or f"none, because {section} is empty"
+    return f"{dotted(location)}: got {show(name)}, allowed: {allowed}"
 
 
-def _items(section: object) -> list[tuple[str, Any]]:
-    return [(key, value) for key, value in section.items() if isinstance(key, str)] if isinstance(section, dict) else []
-
-
-def _keys(section: object) -> list[str]:
-    return [key for key, _ in _items(section)]
+def _mapping(value: object) -> dict[str, Any]:
+    """
+    Return a mapping's items that have text for a key; nothing for any other value.
+    """
+    return {key: item for key, item in value.items() if isinstance(key, str)} if isinstance(value, dict) else {}

@@ -6,7 +6,7 @@ The JSON Schema and the documentation are made from these models, so every key h
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from oauth_ratelimit.config.limits import BUILT_IN_LIMITS, LimitsModel, built_in_limits
 from oauth_ratelimit.config.problems import expects, refused
@@ -42,6 +42,28 @@ class PlaceModel(Switch):
     )
 
 
+# What people call the grant types whose real names are addresses.
+GRANT_TYPES = {
+    "device_code": "urn:ietf:params:oauth:grant-type:device_code",
+    "jwt-bearer": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+    "saml2-bearer": "urn:ietf:params:oauth:grant-type:saml2-bearer",
+    "token-exchange": "urn:ietf:params:oauth:grant-type:token-exchange",
+}
+
+
+def _by_real_names(places: dict[str, PlaceModel]) -> dict[str, PlaceModel]:
+    """
+    Return what differs for grant types under their real names.
+    """
+    for short, real in GRANT_TYPES.items():
+        if short in places and real in places:
+            raise refused(f"{short} and {real} are the same grant type")
+    return {GRANT_TYPES.get(name, name): place for name, place in places.items()}
+
+
+GrantPlaces = Annotated[dict[GrantType, PlaceModel], AfterValidator(_by_real_names)]
+
+
 class EndpointModel(PlaceModel):
     """
     Another OAuth endpoint, or any other endpoint of the application.
@@ -65,9 +87,7 @@ class PlanModel(Switch):
         description="Limits at the token endpoint. Each kind named here replaces the default of that kind; [] is no "
         "limit of that kind.",
     )
-    grants: dict[GrantType, PlaceModel] = Field(
-        default_factory=dict, description="What differs for a grant type, by grant type."
-    )
+    grants: GrantPlaces = Field(default_factory=dict, description="What differs for a grant type, by grant type.")
     endpoints: dict[Name, PlaceModel] = Field(
         default_factory=dict, description="What differs at another endpoint, by its name under endpoints."
     )
@@ -178,7 +198,7 @@ class FileModel(Section):
         description="Limits of every client at the token endpoint. A kind that is left out has no limit.",
         json_schema_extra={"default": BUILT_IN_LIMITS},
     )
-    grants: dict[GrantType, PlaceModel] = Field(
+    grants: GrantPlaces = Field(
         default_factory=dict,
         description="What differs for a grant type, such as refresh_token. With limits of its own it is counted apart.",
     )

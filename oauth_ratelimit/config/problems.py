@@ -23,8 +23,10 @@ _ALLOWED = {
     "model_type": "a mapping",
     "dict_type": "a mapping",
     "list_type": "a list",
+    "too_short": "a list with at least one item",
     "bool_type": "true or false",
     "string_type": "text; put it in quotes",
+    "invalid_key": "text; put it in quotes",
 }
 
 
@@ -68,7 +70,11 @@ def describe(error: ValidationError, *, at: Sequence[str] = ()) -> list[str]:
     """
     Return one line per problem that a validation has found; ``at`` is where the validated value stands.
     """
-    return [_line(dotted([*at, *details["loc"]]), details) for details in error.errors(include_url=False)]
+    lines = []
+    for details in error.errors(include_url=False):
+        mark = [KEY_MARK] if details["type"] == "invalid_key" else []
+        lines.append(_line(dotted([*at, *details["loc"], *mark]), details))
+    return lines
 
 
 def _line(path: str, details: Mapping[str, Any]) -> str:

@@ -14,6 +14,8 @@ from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT
 
 MAX_WINDOW_S = 366 * 86_400
 
+MAX_FRAMES = 3600  # one counter each in every document
+
 RESERVED_ENDPOINTS = (TOKEN_ENDPOINT, "client_total")  # they name counters of their own
 
 
@@ -60,6 +62,10 @@ class Seconds:
 WindowSeconds = Annotated[int, Seconds(1, MAX_WINDOW_S, "whole seconds from 1 s to 366 days", is_whole=True)]
 
 Amount = Annotated[int, Field(ge=1, le=MAX_LIMIT), expects(f"a whole number from 1 to 2^53 ({MAX_LIMIT})")]
+
+FrameCount = Annotated[
+    int, Field(ge=1, le=MAX_FRAMES), expects(f"a whole number from 1 to {MAX_FRAMES} that divides the window")
+]
 
 ModeName = Annotated[
     Literal["off", "dry-run", "enforce"],

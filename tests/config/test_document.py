@@ -28,7 +28,7 @@ def test_empty_document(content: bytes) -> None:
     """
     An empty file is refused, because one that is being written looks the same; the message says what to write.
     """
-    assert EMPTY == problem_of(content)
+    assert problem_of(content) == EMPTY
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_file_that_is_read(tmp_path: Path) -> None:
     """
     path = tmp_path / "limits.yaml"
     path.write_bytes(b"mode: off\n")
-    assert b"mode: off\n" == read_file(path)[0]
+    assert read_file(path)[0] == b"mode: off\n"
     assert read_file(path)[1] == read_file(str(path))[1]
 
 
@@ -156,7 +156,7 @@ def test_mapping_of_any_kind() -> None:
     A mapping given by the application may hold mappings and tuples of any type.
     """
     source = MappingProxyType({"a": MappingProxyType({"b": (1, {"c": 2})})})
-    assert {"a": {"b": [1, {"c": 2}]}} == plain_mapping(source)
+    assert plain_mapping(source) == {"a": {"b": [1, {"c": 2}]}}
 
 
 def test_mapping_that_holds_itself() -> None:

@@ -49,8 +49,10 @@ def test_duration(written: object, expected_s: float) -> None:
         [],
         {},
         float("nan"),
-    ]
-    + [float("inf"), 10**400, "9" * 5000 + "s"],
+        float("inf"),
+        10**400,
+        "9" * 5000 + "s",
+    ],
     ids=repr,
 )
 def test_text_that_is_no_duration(written: object) -> None:
@@ -86,8 +88,24 @@ def test_shorthand(written: str, expected: tuple[tuple[int, int], ...]) -> None:
 
 @pytest.mark.parametrize(
     "written",
-    ["", "100", "/minute", "100/", "100/fortnight", "100/m", "-1/minute", "1.5/minute", "100 minute", "1/second;", ";"]
-    + ["1/second\x00", "١/second", "9" * 5000 + "/second", "1/" + "9" * 5000 + "second", "1/seconds per hour"],
+    [
+        "",
+        "100",
+        "/minute",
+        "100/",
+        "100/fortnight",
+        "100/m",
+        "-1/minute",
+        "1.5/minute",
+        "100 minute",
+        "1/second;",
+        ";",
+        "1/second\x00",
+        "١/second",
+        "9" * 5000 + "/second",
+        "1/" + "9" * 5000 + "second",
+        "1/seconds per hour",
+    ],
     ids=repr,
 )
 def test_text_that_is_no_shorthand(written: str) -> None:
