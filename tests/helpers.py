@@ -4,6 +4,7 @@ Small tools that several tests share.
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -54,3 +55,14 @@ def with_database(uri: str, name: str) -> str:
     Return the MongoDB URI with another database.
     """
     return urlunsplit(urlsplit(uri)._replace(path=f"/{name}"))
+
+
+def is_running(pid: int) -> bool:
+    """
+    Return whether the process exists and is not merely waiting to be collected.
+    """
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"

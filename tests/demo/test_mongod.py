@@ -15,7 +15,7 @@ from oauth_ratelimit.demo import mongod_program
 from oauth_ratelimit.demo.mongod import Mongod, running_mongodb
 from oauth_ratelimit.demo.mongod_program import MONGO_URI_VARIABLE, MongodUnavailable, find_mongod
 from oauth_ratelimit.demo.replica_set import ReplicaSet
-from tests.helpers import wait_until
+from tests.helpers import is_running, wait_until
 
 _ROOT = Path(__file__).parents[2]
 
@@ -143,15 +143,3 @@ def test_failover(replica_set: ReplicaSet, replica_set_uri: str) -> None:
     assert elected is not killed
     replica_set.restart(killed)
     assert all(member.pid is not None for member in replica_set.members)
-
-
-def is_running(pid: int) -> bool:
-    """
-    Return whether the process exists and is not merely waiting to be collected.
-    """
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    status = Path(f"/proc/{pid}/stat")
-    return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
