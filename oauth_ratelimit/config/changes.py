@@ -39,7 +39,7 @@ def _line(path: str, old: str | None, new: str | None) -> str:
 
 def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
     """
-    Yield the path and the text of each value under ``path``; what is None is left out.
+    Yield the path and the text of each value under ``path``; what is not set is left out.
     """
     if isinstance(value, Policy):
         yield path, _policy_text(value)
@@ -52,7 +52,7 @@ def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
             yield from _flatten(item, _join(path, key))
     elif isinstance(value, tuple):
         yield from _flatten_list(value, path)
-    elif value is not None:
+    elif value not in (None, ""):
         yield path, str(value)
 
 
@@ -60,7 +60,8 @@ def _flatten_list(items: tuple[object, ...], path: str) -> Iterator[tuple[str, s
     """
     Yield the items by name rather than by position, so that an item inserted at the front is one change.
     """
-    yield path, ""
+    if path.rpartition(".")[0].endswith("limits"):
+        yield path, ""  # no limit of a kind is not the same as nothing said about it
     for item in items:
         name = item.name if isinstance(item, Policy) else str(item)
         yield f"{path}[{name}]", _policy_text(item) if isinstance(item, Policy) else ""

@@ -99,6 +99,7 @@ Name = Annotated[
 
 EndpointName = Annotated[
     Name,
+    Field(json_schema_extra={"not": {"enum": list(RESERVED_ENDPOINTS)}}),
     BeforeValidator(lambda name: None if name in RESERVED_ENDPOINTS else name),
     expects(
         "1 to 64 letters, digits, dots, hyphens and underscores, but neither "

@@ -1,0 +1,106 @@
+"""
+What a reload has changed, in words.
+"""
+
+from typing import Any
+
+import pytest
+
+from oauth_ratelimit.config import describe_changes, load_config
+
+BASE: dict[str, Any] = {
+    "instance": "node-1",
+    "limits": {"user": ["10/second; 50/minute"]},
+    "trusted_clients": ["mobile"],
+    "clients": {"app": {"mode": "enforce", "limits": {"user": ["5/second"]}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, []),
+        ({"mode": "enforce"}, ["mode: dry-run -> enforce"]),
+        ({"max_keys": 5}, ["max_keys: 1000000 -> 5"]),
+        ({"sync": {"interval": "500ms"}}, ["sync.interval: 1.0 -> 0.5"]),
+        ({"store": {"timeout": 5}}, ["store.timeout: 2.0 -> 5.0"]),
+        ({"store": {"uri": "mongodb://u:hunter2@h"}}, ["store.uri: changed"]),
+        ({"denial": {"headers": ["ietf"]}}, ["denial.headers[x-ratelimit]: removed"]),
+        ({"denial": {"error_uri": "https://e.org"}}, ["denial.error_uri: added https://e.org"]),
+        (
+            {"trusted_clients": ["batch-*"]},
+            ["trusted_clients[mobile]: removed", "trusted_clients[batch-*]: added"],
+        ),
+        (
+            {"limits": {"user": ["1/hour; 20/second; 50/minute"]}},
+            ["limits.user[user-1s]: 10/1s -> 20/1s", "limits.user[user-3600s]: added 1/3600s"],
+        ),
+        (
+            {
+                "limits": {
+                    "user": [
+                        "10/second",
+                        {
+                            "limit": 50,
+                            "window": 60,
+                            "frames": 2,
+                            "mode": "enforce",
+                            "count_denied": True,
+                            "estimator": "proportional",
+                        },
+                    ]
+                }
+            },
+            ["limits.user[user-60s]: 50/60s -> 50/60s frames=2 estimator=proportional count_denied mode=enforce"],
+        ),
+        (
+            {"clients": {}},
+            [
+                "clients.app: removed",
+                "clients.app.mode: removed enforce",
+                "clients.app.limits.user: removed",
+                "clients.app.limits.user[user]: removed 5/1s",
+            ],
+        ),
+        (
+            {"clients": {"app": {"mode": "enforce", "limits": {"user": []}}}},
+            ["clients.app.limits.user[user]: removed 5/1s"],
+        ),
+        (
+            {"endpoints": {"x": {"path": ["/x"], "method": ["POST"]}}},
+            [
+                "endpoints.x: added",
+                "endpoints.x.path[/x]: added",
+                "endpoints.x.method[POST]: added",
+            ],
+        ),
+        (
+            {"canary": {"percent": 10}},
+            ["canary.percent: added 10.0"],
+        ),
+    ],
+)
+def test_change(changed: dict[str, Any], expected: list[str]) -> None:
+    """
+    Each value that differs is one line with the path of its key, and a URI is not shown.
+    """
+    assert expected == describe_changes(load_config(BASE), load_config(BASE | changed))
+
+
+def test_changed_default() -> None:
+    """
+    A changed default is one line, not one for each client that inherits it.
+    """
+    clients = {f"client-{number}": {"mode": "enforce"} for number in range(100)}
+    old = load_config({"limits": {"user": ["10/second"]}, "clients": clients})
+    new = load_config({"limits": {"user": ["11/second"]}, "clients": clients})
+    assert ["limits.user[user]: 10/1s -> 11/1s"] == describe_changes(old, new)
+
+
+def test_many_changes() -> None:
+    """
+    A rewritten file is cut short, with the number of what is left out.
+    """
+    new = load_config({"trusted_clients": [f"client-{number}" for number in range(500)]})
+    lines = describe_changes(load_config({}), new)
+    assert (51, "and 450 more") == (len(lines), lines[-1])
