@@ -114,6 +114,13 @@ class RateLimitMixin:
         """
         return _answer_token_request(super().create_token_response, request)  # type: ignore[misc]
 
+    def get_token_grant(self, request: Any) -> Any:
+        """
+        Choose the grant of a token request, also of one that an early reference to the plain method answers.
+        """
+        _begin_late()
+        return super().get_token_grant(request)  # type: ignore[misc]
+
     def create_authorization_response(
         self, request: Any = None, grant_user: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
@@ -154,6 +161,7 @@ def attach(server: Any) -> None:
     """
     shadows: Sequence[tuple[str, Callable[[Any], Any]]] = (
         ("create_token_response", _shadow_token_response),
+        ("get_token_grant", _shadow_token_grant),
         ("create_authorization_response", _shadow_authorization_response),
         ("generate_token", _shadow_generate_token),
         ("save_token", _shadow_save_token),
@@ -174,6 +182,14 @@ def _shadow_token_response(inner: Any) -> Any:
         return _answer_token_request(inner, request)
 
     return create_token_response
+
+
+def _shadow_token_grant(inner: Any) -> Any:
+    def get_token_grant(request: Any) -> Any:
+        _begin_late()
+        return inner(request)
+
+    return get_token_grant
 
 
 def _shadow_authorization_response(inner: Any) -> Any:
@@ -223,16 +239,34 @@ def _current_mark() -> Mark | None:
     return request.environ.get(_MARK) if has_request_context() else None
 
 
+def _begin_late() -> None:
+    """
+    Mark a token request that an unshadowed ``create_token_response`` answers: a route got hold of it before we came.
+    """
+    if has_request_context() and _MARK not in request.environ:
+        mark = _begin(is_authorize=False)
+        if mark is not None:
+            after_this_request(lambda response: _finish(mark, response))
+
+
 def _answer_token_request(inner: Callable[[Any], Any], oauth_request: Any) -> Any:
     mark = _begin(is_authorize=False)
     response = inner(oauth_request)
-    if mark is None:
-        return response
+    return response if mark is None else _finish(mark, response)
+
+
+def _finish(mark: Mark, response: Any) -> Any:
+    """
+    Return the answer with the quota headers, added now or, if it is no response object, when Flask has made one of it.
+    """
     if mark.verdict is None:
         if getattr(response, "status_code", None) == 200:
             mark.gate.report_undecided()
+    elif isinstance(response, Response):
+        for name, value in mark.verdict.headers:
+            response.headers[name] = value
     elif mark.verdict.headers:
-        _add(mark.verdict.headers, response)
+        after_this_request(lambda made: _finish(mark, made))
     return response
 
 
@@ -254,9 +288,10 @@ def _decide_before_saving(oauth_request: Any) -> None:
     """
     Catch a grant that makes its token itself: the last moment before the token exists for others.
     """
-    mark = _current_mark()
-    if mark is not None and mark.verdict is None and oauth_request.client is not None:
-        _decide(_payload(oauth_request).grant_type, oauth_request.client, user=oauth_request.user)
+    client = getattr(oauth_request, "client", None)
+    if client is not None and _current_mark() is not None:
+        grant_type = getattr(_payload(oauth_request), "grant_type", None)
+        _decide(grant_type, client, user=getattr(oauth_request, "user", None))
 
 
 def _direct(error: Any, oauth_request: Any) -> None:
@@ -277,18 +312,3 @@ def _payload(oauth_request: OAuth2Request) -> Any:
     Return what holds the parameters: the request itself before Authlib 1.5.
     """
     return getattr(oauth_request, "payload", oauth_request)
-
-
-def _add(headers: Headers, response: Any) -> None:
-    """
-    Add headers to the answer, now or, if the server does not answer with a response object, when Flask has made one.
-    """
-    if isinstance(response, Response):
-        for name, value in headers:
-            response.headers[name] = value
-    else:
-
-        @after_this_request
-        def add(made: Any) -> Any:
-            _add(headers, made)
-            return made

@@ -6,6 +6,7 @@ import atexit
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +110,8 @@ class AppGate:
                 denial = RateLimited(decision, settings.denial, grant_type=grant_type)
             return Verdict(denial, quota_headers(decision, settings.denial.headers))
         except Exception as exc:  # noqa: BLE001  # fail open
-            self._report("check_failed", error=repr(exc), exc_info=True)
+            # As text: structlog's own rendering of a traceback may show local variables, the client's secret included.
+            self._report("check_failed", error=repr(exc), traceback=traceback.format_exc())
             return Verdict()
 
     def report_undecided(self) -> None:
@@ -122,10 +124,20 @@ class AppGate:
         """
         Flush for the last time and release everything of this process. A later request starts anew.
         """
-        worker, self._worker = self._worker, None
-        atexit.unregister(self._at_exit)
+        worker = self._worker
         if worker is not None and worker.pid == os.getpid():
+            self._worker = None
+            atexit.unregister(self.at_exit)
             worker.stop()
+
+    def at_exit(self) -> None:
+        """
+        Close when the process ends. A fork inherits this handler; there it finds nothing of its own.
+        """
+        try:
+            self.close()
+        except Exception as exc:  # noqa: BLE001  # nobody is left to handle it
+            log.error("last_flush_failed", error=repr(exc), traceback=traceback.format_exc())
 
     def _name(self, user: Any) -> str:
         username = self._username_of(user)
@@ -152,17 +164,9 @@ class AppGate:
             scheduler = SyncScheduler(limiter, interval_s=settings.sync.interval_s, on_tick=self._reload)
             scheduler.start()
             worker = self._worker = Worker(pid, limiter, scheduler)
-            atexit.unregister(self._at_exit)  # a fork inherits the registration
-            atexit.register(self._at_exit)
+            atexit.unregister(self.at_exit)  # a fork inherits the registration
+            atexit.register(self.at_exit)
             return worker
-
-    def _at_exit(self) -> None:
-        worker = self._worker
-        if worker is not None and worker.pid == os.getpid():
-            try:
-                worker.stop()
-            except Exception:  # nobody is left to handle it
-                log.exception("last_flush_failed")
 
     def _reload(self) -> None:
         """

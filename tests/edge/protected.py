@@ -24,8 +24,8 @@ def config(*, limit: int = 1, mode: str = "enforce", **more: Any) -> dict[str, A
     """
     Return a configuration with one limit for clients and for users.
     """
-    one = [{"limit": limit, "window": WINDOW_S}]
-    return {"mode": mode, "limits": {"client": one, "user": one}, **more}
+    limits = {kind: [{"limit": limit, "window": WINDOW_S}] for kind in ("client", "user")}
+    return {"mode": mode, "limits": limits, **more}
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@ What a decision looks like on the wire.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import http_sf
@@ -10,7 +11,7 @@ import pytest
 from authlib.oauth2 import OAuth2Error
 
 from oauth_ratelimit.config import DenialSettings
-from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.decision import Finding
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
 from oauth_ratelimit.core.window import Window
@@ -18,7 +19,7 @@ from oauth_ratelimit.edge.response import DEVICE_GRANT, RateLimited, quota_heade
 from oauth_ratelimit.errors import RateLimitError
 
 USER_POLICY = Policy(name="user", limit=20, window=Window.of(60))
-DENIED = Decision(
+DENIED = Finding(
     allowed=False,
     would_deny=True,
     mode=Mode.ENFORCE,
@@ -27,9 +28,7 @@ DENIED = Decision(
     reset_after_s=65.2,
     retry_after_s=11.001,
 )
-ADMITTED = Decision(
-    allowed=True, would_deny=False, mode=Mode.ENFORCE, rule=USER_POLICY, remaining=5, reset_after_s=59.5
-)
+ADMITTED = Finding(allowed=True, would_deny=False, mode=Mode.ENFORCE, rule=USER_POLICY, remaining=5, reset_after_s=59.5)
 BOTH = ("ietf", "x-ratelimit")
 
 
@@ -80,7 +79,7 @@ def test_retry_after_is_a_whole_number_rounded_up(retry_after_s, expected):
     """
     A client that waits for Retry-After is never early, and never told to come at once.
     """
-    denied = DENIED._replace(retry_after_s=retry_after_s)
+    denied = replace(DENIED, retry_after_s=retry_after_s)
 
     _, _, headers = answer(RateLimited(denied, DenialSettings()))
 
@@ -147,7 +146,7 @@ def test_only_configured_families_are_sent(families, expected):
 
 @pytest.mark.parametrize(
     "decision",
-    [ADMITTED._replace(trusted=True), ADMITTED._replace(rule=None)],
+    [replace(ADMITTED, trusted=True), replace(ADMITTED, rule=None)],
     ids=["trusted", "no policy"],
 )
 def test_no_quota_to_tell(decision):
@@ -163,7 +162,7 @@ def test_quota_larger_than_a_structured_integer():
     """
     huge = Policy(name="user", limit=MAX_LIMIT, window=Window.of(60))
 
-    headers = dict(quota_headers(ADMITTED._replace(rule=huge, remaining=MAX_LIMIT - 1), BOTH))
+    headers = dict(quota_headers(replace(ADMITTED, rule=huge, remaining=MAX_LIMIT - 1), BOTH))
 
     assert [("user", {"q": 10**15 - 1, "w": 60})] == parsed(headers["RateLimit-Policy"])
     assert [("user", {"r": 10**15 - 1, "t": 60})] == parsed(headers["RateLimit"])
@@ -177,7 +176,7 @@ def test_policy_name_that_a_header_cannot_hold(name):
     """
     odd = Policy(name=name, limit=20, window=Window.of(60))
 
-    headers = dict(quota_headers(ADMITTED._replace(rule=odd), BOTH))
+    headers = dict(quota_headers(replace(ADMITTED, rule=odd), BOTH))
 
     [(told, parameters)] = parsed(headers["RateLimit"])
     assert len(name) == len(told)
