@@ -41,9 +41,7 @@ def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
     """
     Yield the path and the text of each value under ``path``; what is not set is left out.
     """
-    if isinstance(value, Policy):
-        yield path, _policy_text(value)
-    elif is_dataclass(value):
+    if is_dataclass(value):
         for part in fields(value):
             yield from _flatten(getattr(value, part.name), _join(path, part.name))
     elif isinstance(value, Mapping):

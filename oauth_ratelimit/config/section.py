@@ -2,9 +2,10 @@
 What all mappings of the configuration file have in common.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from oauth_ratelimit.config.problems import unknown_key
@@ -20,7 +21,10 @@ class Section(BaseModel):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _name_the_allowed_keys(cls, value: Any, handler: ModelWrapValidatorHandler["Section"]) -> "Section":
+    def _name_allowed_keys(cls, value: Any, handler: Callable[[Any], "Section"]) -> "Section":
+        """
+        Restate the errors found below: an unknown key with the keys that are allowed here.
+        """
         try:
             return handler(value)
         except ValidationError as exc:
