@@ -1,3 +1,48 @@
 """
-Limits token creation at an OAuth 2 token endpoint.
+Limits token creation at an OAuth 2 token endpoint, per client and user, shared over instances through MongoDB.
+
+The way of a request through the package::
+
+    edge/authlib.py      the server's methods we shadow -> client and user   (request)
+    core/key.py          client, user, scope -> the identity of a document   (key)
+    config/              the file or mapping -> Settings, or ConfigError      (policy)
+    core/policy.py       what is limited: PolicySet.matching()                (policy)
+    core/enforcement.py  trusted clients, dry run, canary -> Mode             (policy)
+    core/window.py       frames, estimate, retry, reset                       (decision)
+    core/decision.py     Decision; core/allowance.py, core/refusal.py: cheap ones
+    limiter.py           Limiter.check(): one pass over all this              (decision)
+    sync/place.py        one client at one endpoint: decides and counts       (counters)
+    sync/counters.py     buckets: in-flight hits on top of the global snapshot
+    sync/cycle.py        which keys a cycle looks at                          (flush)
+    sync/flusher.py      flush, pull, merge; exactly once                     (flush)
+    sync/scheduler.py    the background thread that runs the cycle
+    store/base.py        the protocol of a store; store/memory.py, in-process
+    store/mongo.py       compare-and-set in bulks                             (MongoDB)
+    edge/response.py     Decision -> 429 body and headers
+    edge/extension.py    OAuthRateLimit.init_app(): reads config, wires everything
 """
+
+from oauth_ratelimit.config import Settings, load_config
+from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.edge.authlib import RateLimitMixin
+from oauth_ratelimit.edge.extension import OAuthRateLimit
+from oauth_ratelimit.edge.response import RateLimited
+from oauth_ratelimit.errors import ConfigError, RateLimitError, StoreError, StoreRejected, StoreUnavailable
+from oauth_ratelimit.limiter import Limiter
+
+__all__ = [
+    "ConfigError",
+    "Decision",
+    "Limiter",
+    "Mode",
+    "OAuthRateLimit",
+    "RateLimitError",
+    "RateLimitMixin",
+    "RateLimited",
+    "Settings",
+    "StoreError",
+    "StoreRejected",
+    "StoreUnavailable",
+    "load_config",
+]

@@ -2,19 +2,18 @@
 One pass from a request's facts to a decision.
 """
 
-import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from oauth_ratelimit.config import Settings
+from oauth_ratelimit.core.allowance import Admission
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT
-from oauth_ratelimit.core.window import estimate_hits
+from oauth_ratelimit.core.refusal import RepeatedDenial
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.base import CounterStore
-from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.keys import Counts, KeyState
@@ -87,49 +86,42 @@ class Limiter:
         if cost != 1:
             _refuse_bad_cost(cost)
         now_s = self._clock()
-        if endpoint == TOKEN_ENDPOINT and not self._grants:
+        if endpoint is TOKEN_ENDPOINT and not self._grants:
             place = self._places.get(client_id)
         else:
             place = self._places.get(self._place_key(client_id, endpoint, grant_type))
         if place is None:
             place = self._add_place(client_id, endpoint, grant_type)
-        exempt = place.exempt
-        if exempt is not None:
-            return exempt
-        with place.lock:
+        if place.exempt is not None:
+            return place.exempt
+        place.lock.acquire()  # with try and finally half the price of a with statement
+        try:
             state = place.keys.get(username)
             if state is None:
                 state = self._add_key(place, username, now_s)
-            total = place.total
-            buckets = state.buckets if total is None else state.buckets + total.buckets
-            room = math.inf
-            for bucket in buckets:
-                tier = bucket.tier
-                left_s = bucket.frame_end_s - now_s
-                if not 0.0 < left_s <= tier.frame_s:
-                    left_s = bucket.turn(now_s)
-                own_room = tier.limit - cost - estimate_hits(bucket.full, bucket.edge, left_s, tier.frame_s)
-                if own_room < room:
-                    room = own_room
-                    nearest = bucket
-            if not state.is_touched or (total is not None and not total.is_touched):
-                self._touch(state, total)
-            if room >= 0.0:
-                for bucket in buckets:
-                    bucket.full += cost
-                    if bucket.tier.is_proportional:
-                        bucket.edge -= cost
-                    if bucket.full >= bucket.alert:
-                        self._hurry(state, total)
-                if room == math.inf:
-                    return Decision(True, False, place.mode)
-                tier = nearest.tier
-                remaining = _remaining(nearest, now_s) if tier.is_proportional else int(room)
-                reset_after_s = nearest.frame_end_s - now_s + tier.policy.window.window_s
-                return _new_decision(
-                    Decision, (True, False, tier.mode, False, tier.policy, remaining, reset_after_s, 0.0)
-                )
-            decision = _refuse(buckets, now_s, cost)
+            allowance = state.allowance
+            left = allowance.left - cost
+            if left >= 0 and now_s < allowance.until_s:
+                total = place.total
+                if total is None:
+                    allowance.left = left
+                    return Admission(allowance, left, now_s)
+                total_left = total.allowance.left - cost
+                if total_left >= 0 and now_s < total.allowance.until_s:
+                    allowance.left = left
+                    total.allowance.left = total_left
+                    return Admission(allowance, left, now_s, total.allowance, total_left)
+            refusal = state.refusal
+            if refusal is None or now_s >= refusal.until_s or cost != 1:
+                decision = place.decide(state, now_s, cost=cost)
+                if not decision.would_deny:
+                    return decision
+            else:
+                decision = RepeatedDenial(refusal, now_s)
+                if not state.is_touched:
+                    place.notices.touch(state)
+        finally:
+            place.lock.release()
         self._events.report(client_id, username, decision=decision, now_s=now_s)
         return decision
 
@@ -152,18 +144,7 @@ class Limiter:
             return place.exempt
         with place.lock:
             state = place.keys.get(username) or self._add_key(place, username, now_s)
-            buckets = state.buckets + (place.total.buckets if place.total else ())
-            self._touch(state, place.total)
-            if not buckets:
-                return Decision(True, False, place.mode)
-            over = _over_limit(buckets, now_s, cost)
-            if over:
-                return _denial(over, now_s, cost)
-            nearest = min(buckets, key=lambda bucket: bucket.tier.limit - bucket.estimate(now_s))
-            tier = nearest.tier
-            return Decision(
-                True, False, tier.mode, False, tier.policy, _remaining(nearest, now_s), nearest.reset_after_s(now_s)
-            )
+            return place.preview(state, now_s, cost=cost)
 
     def counts(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> Counts:
         """
@@ -186,7 +167,7 @@ class Limiter:
         """
         Synchronise the keys that should not wait: new here, or near their limit. None if there are none.
         """
-        return self._cycle.run(self._clock(), urgent_only=True) if self._cycle.urgent else None
+        return self._cycle.run(self._clock(), urgent_only=True) if self._cycle.notices.has_urgent else None
 
     def reconfigure(self, settings: Settings) -> None:
         """
@@ -196,6 +177,7 @@ class Limiter:
         with self._growing:
             self.settings = settings
             self._grants = settings.policies.grants
+            self._events = DenialEvents()
             places = list(self._places.items())
         for key, place in places:
             _, endpoint, grant_type = key if isinstance(key, tuple) else (key, TOKEN_ENDPOINT, None)
@@ -229,7 +211,8 @@ class Limiter:
             place = self._places.get(key)
             if place is None:
                 policies = self.settings.policies.matching(client_id, endpoint=endpoint, grant_type=grant_type)
-                place = self._places[key] = Place(storable_name(client_id), policies, self._clock())
+                place = Place(storable_name(client_id), policies, self._clock(), notices=self._cycle.notices)
+                self._places[key] = place
             return place
 
     def _add_key(self, place: Place, username: str | None, now_s: float) -> KeyState:
@@ -242,7 +225,7 @@ class Limiter:
                 return state
         state = place.add_key(username, now_s)
         if state is not place.blank:
-            self._hurry(state, None)
+            place.notices.hurry(state)
             with self._growing:
                 self._key_count += 1
         return state
@@ -251,70 +234,7 @@ class Limiter:
         with self._growing:
             self._key_count -= 1
 
-    def _touch(self, state: KeyState, total: KeyState | None) -> None:
-        for touched in (state, total):
-            if touched is not None and not touched.is_touched:
-                touched.is_touched = True
-                self._cycle.touched.append(touched)
-
-    def _hurry(self, state: KeyState, total: KeyState | None) -> None:
-        if self._cycle.is_shared:
-            for urgent in (state, total):
-                if urgent is not None and not urgent.is_urgent:
-                    urgent.is_urgent = True
-                    self._cycle.urgent.append(urgent)
-
 
 def _refuse_bad_cost(cost: int) -> None:
     if not isinstance(cost, int) or isinstance(cost, bool) or not 1 <= cost <= MAX_LIMIT:
         raise ValueError(f"cost must be a whole number from 1 to 2^53, got {cost!r}")
-
-
-def _over_limit(buckets: Sequence[Bucket], now_s: float, cost: int) -> list[Bucket]:
-    return [bucket for bucket in buckets if bucket.estimate(now_s) + cost > bucket.tier.limit]
-
-
-def _refuse(buckets: Sequence[Bucket], now_s: float, cost: int) -> Decision:
-    """
-    Decide about a request that is over a limit, and count it where it counts all the same.
-
-    A dry run beside enforced policies denies nothing, so what they admit counts for them.
-    """
-    over = _over_limit(buckets, now_s, cost)
-    denied = any(bucket.tier.is_enforced for bucket in over)
-    for bucket in buckets:
-        if bucket.tier.count_denied or (bucket.tier.is_enforced and not denied):
-            bucket.add(cost)
-    return _denial(over, now_s, cost)
-
-
-def _denial(over: Sequence[Bucket], now_s: float, cost: int) -> Decision:
-    """
-    Describe a request that is over the limit of each of these buckets.
-    """
-    enforced = [bucket for bucket in over if bucket.tier.is_enforced]
-    retry_after_s = 0.0
-    while True:
-        delays = [
-            (bucket.retry_after_s(now_s, cost=cost, later_s=retry_after_s), bucket) for bucket in enforced or over
-        ]
-        latest_s, nearest = max(delays, key=lambda delay: delay[0])
-        if latest_s <= retry_after_s or math.isinf(latest_s):
-            break
-        retry_after_s = latest_s
-    return Decision(
-        allowed=not enforced,
-        would_deny=True,
-        mode=nearest.tier.mode,
-        rule=nearest.tier.policy,
-        remaining=_remaining(nearest, now_s),
-        reset_after_s=nearest.reset_after_s(now_s),
-        retry_after_s=latest_s,
-    )
-
-
-def _remaining(bucket: Bucket, now_s: float) -> int:
-    return max(0, math.floor(bucket.tier.limit - bucket.estimate(now_s)))
-
-
-_new_decision = tuple.__new__  # skips the named tuple's own constructor, which takes twice as long

@@ -3,17 +3,15 @@ What a request is told.
 """
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import Policy
 
 
-class Decision(NamedTuple):
+class Decision:
     """
     The outcome of one request. Of several policies it describes the one that denies, else the one with least left.
-
-    A named tuple, because a decision is made with every request and this is the cheapest immutable value.
 
     Attributes:
         allowed: Whether the request may go on.
@@ -34,14 +32,16 @@ class Decision(NamedTuple):
             if its cost is above the limit.
     """
 
+    __slots__ = ()
+
     allowed: bool
     would_deny: bool
     mode: Mode
-    trusted: bool = False
-    rule: Policy | None = None
-    remaining: int = 0
-    reset_after_s: float = 0.0
-    retry_after_s: float = 0.0
+    trusted: bool
+    rule: Policy | None
+    remaining: int
+    reset_after_s: float
+    retry_after_s: float
 
     @property
     def policy(self) -> str | None:
@@ -63,6 +63,28 @@ class Decision(NamedTuple):
         The window's length in seconds, None if no policy applies.
         """
         return self.rule.window.window_s if self.rule else None
+
+    def __repr__(self) -> str:
+        return (
+            f"<Decision allowed={self.allowed} would_deny={self.would_deny} mode={self.mode.value}"
+            f" policy={self.policy!r} remaining={self.remaining} retry_after_s={self.retry_after_s}>"
+        )
+
+
+@dataclass(slots=True, repr=False)
+class Finding(Decision):
+    """
+    A decision whose figures are all known. Not frozen only because that would double the price of a denial.
+    """
+
+    allowed: bool
+    would_deny: bool
+    mode: Mode
+    trusted: bool = False
+    rule: Policy | None = None
+    remaining: int = 0
+    reset_after_s: float = 0.0
+    retry_after_s: float = 0.0
 
 
 def whole_seconds(seconds: float, *, at_least: int = 0) -> int:

@@ -12,8 +12,9 @@ from flask import Flask
 
 from oauth_ratelimit.config import ConfigSource, Settings, load_config
 from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.edge.authlib import EXTENSION, attach, username_of
+from oauth_ratelimit.edge.authlib import attach
 from oauth_ratelimit.edge.gate import AppGate
+from oauth_ratelimit.edge.request import EXTENSION, username_of
 
 log = structlog.get_logger(__name__)
 

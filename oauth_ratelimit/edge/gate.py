@@ -15,7 +15,7 @@ import structlog
 
 from oauth_ratelimit.config import Settings, describe_changes
 from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.edge.authlib import Verdict
+from oauth_ratelimit.edge.request import Verdict
 from oauth_ratelimit.edge.response import RateLimited, quota_headers
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.sync.scheduler import SyncScheduler

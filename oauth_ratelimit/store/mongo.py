@@ -132,7 +132,7 @@ def connect(uri: str, *, timeout_s: float) -> "MongoClient[Document]":
     Return a client whose every step ends within ``timeout_s``, unless the connection string says otherwise.
     """
     timeout_ms = int(timeout_s * 1000)
-    defaults = {
+    defaults: dict[str, Any] = {
         "appname": "oauth_ratelimit",
         "connectTimeoutMS": timeout_ms,
         "serverSelectionTimeoutMS": timeout_ms,

@@ -7,55 +7,14 @@ request touches is then one number, and ``i`` is a difference that only the flus
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.core.window import Estimator, age, estimate_hits, reset_after_s, retry_after_s, weigh
+from oauth_ratelimit.core.tier import Tier
+from oauth_ratelimit.core.window import age, estimate_hits, reset_after_s, retry_after_s, weigh
 
 AHEAD_S = 5  # hits of a frame that starts this much later are current hits from an instance whose clock is ahead
 Frames = Mapping[int, int]
 NO_FRAMES: Frames = {}
-
-
-class Tier:
-    """
-    A policy as buckets use it: flattened, because every request reads it.
-
-    Args:
-        policy: The policy.
-
-        mode: What is done with its denials.
-
-        apart: Whether it counts other requests than the rest of its set does, being a dry run beside enforced policies.
-    """
-
-    __slots__ = ("count_denied", "frame_s", "is_enforced", "is_proportional", "limit", "mode", "policy", "series")
-
-    def __init__(self, policy: Policy, mode: Mode, *, apart: bool = False) -> None:
-        self.policy = policy
-        self.mode = mode
-        self.limit = policy.limit
-        self.frame_s = policy.window.frame_s
-        self.is_enforced = mode is Mode.ENFORCE
-        self.is_proportional = policy.estimator is Estimator.PROPORTIONAL
-        self.count_denied = policy.count_denied
-        self.series = str(self.frame_s) + ("+denied" if policy.count_denied else "") + ("+dry-run" if apart else "")
-
-
-def tiers_of(policies: Iterable[Policy], mode: Mode) -> tuple[Tier, ...]:
-    """
-    Return the tiers of one kind of limit, the widest window first: of tiers with the same frames, it sends the hits.
-
-    Args:
-        policies: The policies of that kind.
-
-        mode: The mode of those that name none.
-    """
-    chosen = [(policy, policy.mode or mode) for policy in policies if policy.mode is not Mode.OFF]
-    enforced = any(own is Mode.ENFORCE for _, own in chosen)
-    tiers = [Tier(policy, own, apart=enforced and own is not Mode.ENFORCE) for policy, own in chosen]
-    return tuple(sorted(tiers, key=lambda tier: -tier.policy.window.window_s))
 
 
 class Bucket:
@@ -74,9 +33,11 @@ class Bucket:
         carried: Hits of earlier frames that no flush has taken yet.
 
         alert: When ``full`` reaches this, the other instances should hear of it soon.
+
+        ceiling: Until ``full`` reaches this, a hit is surely within the limit and below the alert.
     """
 
-    __slots__ = ("alert", "carried", "edge", "frame_end_s", "full", "past", "sent", "tier")
+    __slots__ = ("alert", "carried", "ceiling", "edge", "frame_end_s", "full", "past", "sent", "tier")
 
     def __init__(self, tier: Tier, now_s: float) -> None:
         self.tier = tier
@@ -87,6 +48,7 @@ class Bucket:
         self.sent = 0
         self.carried: dict[int, int] | None = None
         self.alert: float = math.inf
+        self.ceiling: float = tier.limit
 
     def left_s(self, now_s: float) -> float:
         """
@@ -121,6 +83,10 @@ class Bucket:
         self.full, self.edge = weigh(current, self.past, window.frame_count, self.tier.policy.estimator)
         self.sent = self.full - fresh
         self.alert += self.full - full
+        self._set_ceiling()
+
+    def _set_ceiling(self) -> None:
+        self.ceiling = min(self.tier.limit, self.alert) - max(self.edge, 0)
 
     @property
     def current(self) -> int:
@@ -190,6 +156,7 @@ class Bucket:
         """
         room = self.tier.limit - self.estimate(now_s)
         self.alert = self.full + max(1.0, room / peers) if peers > 1 else math.inf
+        self._set_ceiling()
 
     def merge(self, now_s: float, *sources: Frames) -> None:
         """

@@ -3,7 +3,6 @@ The sync cycle of one limiter: which keys, in which order, and what is said abou
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable
 
 import structlog
@@ -13,6 +12,7 @@ from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.sync.agenda import Agenda
 from oauth_ratelimit.sync.flusher import CycleReport, Flusher
 from oauth_ratelimit.sync.keys import KeyState
+from oauth_ratelimit.sync.notices import Notices
 
 log = structlog.get_logger(__name__)
 
@@ -32,8 +32,7 @@ class SyncCycle:
     """
 
     def __init__(self, store: CounterStore | None, *, interval_s: float, on_forget: Callable[[KeyState], None]) -> None:
-        self.touched: deque[KeyState] = deque()  # appended to by requests
-        self.urgent: deque[KeyState] = deque()  # the same, for keys that should not wait for the next cycle
+        self.notices = Notices(is_shared=store is not None)
         self.agenda = Agenda(interval_s)
         self._store = store
         self._flusher = Flusher(store) if store else None
@@ -41,13 +40,6 @@ class SyncCycle:
         self._lock = threading.Lock()  # one cycle at a time
         self._failing_since_s: float | None = None
         self._said_s = 0.0
-
-    @property
-    def is_shared(self) -> bool:
-        """
-        Whether counters are shared with other instances.
-        """
-        return self._flusher is not None
 
     def run(self, now_s: float, *, urgent_only: bool = False) -> CycleReport:
         """
@@ -60,12 +52,10 @@ class SyncCycle:
         """
         report = CycleReport()
         with self._lock:
-            states = dict.fromkeys(_drained(self.urgent))
-            for state in states:
-                state.is_urgent = False
+            states = dict.fromkeys(self.notices.take_urgent())
             touched = set(states)
             if not urgent_only:
-                touched.update(_drained(self.touched))
+                touched.update(self.notices.take_touched())
                 states |= dict.fromkeys(touched)
                 states |= dict.fromkeys(self.agenda.due(now_s))
             if states:
@@ -116,10 +106,3 @@ class SyncCycle:
         """
         if self._store is not None:
             self._store.close()
-
-
-def _drained(queue: deque[KeyState]) -> list[KeyState]:
-    """
-    Take everything out of a queue that other threads append to meanwhile.
-    """
-    return [queue.popleft() for _ in range(len(queue))]

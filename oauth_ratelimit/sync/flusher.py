@@ -116,7 +116,7 @@ class Flusher:
             for state in batch:
                 snapshot = snapshots.get(state.key)
                 if state.attempts:
-                    state.settle(self.writer, snapshot)
+                    state.resolve(self.writer, snapshot)
                 if state.version != (snapshot.version if snapshot else None):
                     changed.append(state)
                 state.merge(snapshot, now_s, flush_id=self._flush_id or _now_ms())

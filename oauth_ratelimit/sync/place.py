@@ -2,15 +2,23 @@
 A place is one client at one endpoint: its policies, and its keys.
 """
 
+import math
 import threading
+from collections.abc import Sequence
+from operator import itemgetter
 
-from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.allowance import Admission
+from oauth_ratelimit.core.decision import Decision, Finding
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import ClientPolicies, Limits
-from oauth_ratelimit.sync.counters import tiers_of
+from oauth_ratelimit.core.refusal import Refusal
+from oauth_ratelimit.core.tier import tiers_of
+from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.keys import KeyState
+from oauth_ratelimit.sync.notices import Notices
 
 CLIENT_TOTAL = "client_total"
+LOOKS_BEFORE_ALLOWANCE = 4  # per cycle; a key that is asked for less often is not worth the memory
 
 
 class Place:
@@ -31,6 +39,8 @@ class Place:
         total: All users together, if that is limited.
 
         horizon_s: How long a frame can matter, from its start.
+
+        notices: Tells the sync cycle.
     """
 
     __slots__ = (
@@ -43,19 +53,22 @@ class Place:
         "keys",
         "lock",
         "mode",
+        "notices",
         "scope",
         "total",
         "total_tiers",
         "user_tiers",
     )
 
-    def __init__(self, client_id: str, policies: ClientPolicies, now_s: float) -> None:
+    def __init__(self, client_id: str, policies: ClientPolicies, now_s: float, *, notices: Notices) -> None:
         self.client_id = client_id
+        self.notices = notices
         self.scope: str | None = policies.scope
         self.lock = threading.Lock()
         self.keys: dict[str | None, KeyState] = {}
         self.former: dict[str | None, KeyState] = {}
         self.total: KeyState | None = None
+        self.horizon_s = 0
         self.blank = KeyState(self, None, None, (), now_s)
         self.blank.is_touched = True  # keeps it off every list
         self.apply(policies, now_s)
@@ -66,16 +79,17 @@ class Place:
         """
         limits, mode = policies.limits, policies.mode
         self.mode = mode
-        exempt = None
+        exempt: Decision | None = None
         if policies.trusted or mode is Mode.OFF or limits == Limits():
-            exempt = Decision(True, False, mode, trusted=policies.trusted)
+            exempt = Finding(True, False, mode, trusted=policies.trusted)
         with self.lock:
             self.exempt = exempt
             self.user_tiers = tiers_of(limits.user, mode)
             self.client_tiers = tiers_of(limits.client, mode)
             self.total_tiers = tiers_of(limits.client_total, mode)
             tiers = (*self.user_tiers, *self.client_tiers, *self.total_tiers)
-            self.horizon_s = max((tier.policy.window.window_s + tier.frame_s for tier in tiers), default=0)
+            # Never shorter than before: hits counted under a wider window are still to be sent.
+            self.horizon_s = max(self.horizon_s, *(tier.window_s + tier.frame_s for tier in tiers), 0)
             self.former = {**self.former, **self.keys}
             self.keys = {}
             total = self.total
@@ -103,6 +117,82 @@ class Place:
         self.keys[username] = state
         return state
 
+    def decide(self, state: KeyState, now_s: float, *, cost: int) -> Decision:
+        """
+        Decide about a request that no allowance covers, and count it where it counts. The lock is held by the caller.
+        """
+        total = self.total
+        allowance = state.grant(now_s)
+        left = allowance.left - cost
+        state.look_count += 1
+        if not state.is_touched:
+            self.notices.touch(state)
+        if total is not None or left < 0 or not allowance.terms:
+            return self._decide_exactly(state, now_s, cost=cost)
+        if state.look_count < LOOKS_BEFORE_ALLOWANCE:
+            for bucket in state.buckets:
+                bucket.add(cost)
+        else:
+            state.allowance = allowance
+        allowance.left = left
+        return Admission(allowance, left, now_s)
+
+    def _decide_exactly(self, state: KeyState, now_s: float, *, cost: int) -> Finding:
+        """
+        Look at every bucket that a request concerns.
+        """
+        states = (state,) if self.total is None else (state, self.total)
+        buckets: tuple[Bucket, ...] = ()
+        for concerned in states:
+            buckets += concerned.settle()
+            self.notices.touch(concerned)
+        if not buckets:
+            return Finding(True, False, self.mode)
+        over = over_limit(buckets, now_s, cost)
+        if over:
+            return self._refuse(state, buckets, over, now_s=now_s, cost=cost)
+        for bucket in buckets:
+            bucket.add(cost)
+        for concerned in states:
+            if any(bucket.full >= bucket.alert for bucket in concerned.buckets):
+                self.notices.hurry(concerned)
+            if self.total is not None:
+                concerned.allowance = concerned.grant(now_s)
+        return _admission(buckets, now_s)
+
+    def preview(self, state: KeyState, now_s: float, *, cost: int) -> Finding:
+        """
+        Decide as ``decide`` does, and count nothing. The lock is held by the caller.
+        """
+        buckets = state.settle()
+        self.notices.touch(state)
+        if self.total is not None:
+            buckets += self.total.settle()
+            self.notices.touch(self.total)
+        if not buckets:
+            return Finding(True, False, self.mode)
+        over = over_limit(buckets, now_s, cost)
+        return _denial(over, now_s, cost) if over else _admission(buckets, now_s)
+
+    def _refuse(
+        self, state: KeyState, buckets: Sequence[Bucket], over: Sequence[Bucket], *, now_s: float, cost: int
+    ) -> Finding:
+        """
+        Describe a denial, and count the request where it counts all the same.
+
+        A dry run beside enforced policies denies nothing, so what they admit counts for them.
+        """
+        denied = any(bucket.tier.is_enforced for bucket in over)
+        counting = [
+            bucket for bucket in buckets if bucket.tier.count_denied or (bucket.tier.is_enforced and not denied)
+        ]
+        for bucket in counting:
+            bucket.add(cost)
+        finding = _denial(over, now_s, cost)
+        if cost == 1 and not counting:
+            state.refusal = Refusal(finding, now_s, now_s + finding.retry_after_s)
+        return finding
+
     def forget(self, state: KeyState) -> bool:
         """
         Drop a key, unless something of it is still to be sent.
@@ -114,3 +204,48 @@ class Place:
                 self.keys.pop(state.username, None)
                 self.former.pop(state.username, None)
             return True
+
+
+def over_limit(buckets: Sequence[Bucket], now_s: float, cost: int) -> list[Bucket]:
+    """
+    Return the buckets that do not admit a request.
+    """
+    return [bucket for bucket in buckets if bucket.estimate(now_s) + cost > bucket.tier.limit]
+
+
+def _admission(buckets: Sequence[Bucket], now_s: float) -> Finding:
+    room, nearest = min(((bucket.tier.limit - bucket.estimate(now_s), bucket) for bucket in buckets), key=itemgetter(0))
+    tier = nearest.tier
+    return Finding(
+        allowed=True,
+        would_deny=False,
+        mode=tier.mode,
+        rule=tier.policy,
+        remaining=int(room),
+        reset_after_s=nearest.reset_after_s(now_s),
+    )
+
+
+def _denial(over: Sequence[Bucket], now_s: float, cost: int) -> Finding:
+    """
+    Describe a request that is over the limit of each of these buckets.
+    """
+    enforced = [bucket for bucket in over if bucket.tier.is_enforced]
+    retry_after_s = 0.0
+    while True:
+        latest_s, nearest = max(
+            ((bucket.retry_after_s(now_s, cost=cost, later_s=retry_after_s), bucket) for bucket in enforced or over),
+            key=itemgetter(0),
+        )
+        if latest_s <= retry_after_s or math.isinf(latest_s):
+            break
+        retry_after_s = latest_s
+    return Finding(
+        allowed=not enforced,
+        would_deny=True,
+        mode=nearest.tier.mode,
+        rule=nearest.tier.policy,
+        remaining=max(0, math.floor(nearest.tier.limit - nearest.estimate(now_s))),
+        reset_after_s=nearest.reset_after_s(now_s),
+        retry_after_s=latest_s,
+    )

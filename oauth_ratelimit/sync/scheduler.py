@@ -90,7 +90,7 @@ class SyncScheduler:
                 self._limiter.sync()
                 if self._on_tick is not None:
                     self._on_tick()
-            except Exception:  # noqa: BLE001 -- a thread that dies here would stop counting for good
+            except Exception:
                 log.exception("cycle_failed")
 
     def stop(self, *, timeout_s: float = 5.0) -> bool:

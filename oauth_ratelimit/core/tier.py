@@ -1,0 +1,63 @@
+"""
+Policies as they are applied: flattened, with the mode decided.
+"""
+
+from collections.abc import Iterable
+
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.window import Estimator
+
+
+class Tier:
+    """
+    One policy of a set of which all must admit.
+
+    Args:
+        policy: The policy.
+
+        mode: What is done with its denials.
+
+        apart: Whether it counts other requests than the rest of its set does, being a dry run beside enforced policies.
+
+    Attributes:
+        series: Name of its counters in a document: the frame's length, marked where it counts other requests.
+    """
+
+    __slots__ = (
+        "count_denied",
+        "frame_s",
+        "is_enforced",
+        "is_proportional",
+        "limit",
+        "mode",
+        "policy",
+        "series",
+        "window_s",
+    )
+
+    def __init__(self, policy: Policy, mode: Mode, *, apart: bool = False) -> None:
+        self.policy = policy
+        self.mode = mode
+        self.limit = policy.limit
+        self.window_s = policy.window.window_s
+        self.frame_s = policy.window.frame_s
+        self.is_enforced = mode is Mode.ENFORCE
+        self.is_proportional = policy.estimator is Estimator.PROPORTIONAL
+        self.count_denied = policy.count_denied
+        self.series = str(self.frame_s) + ("+denied" if policy.count_denied else "") + ("+dry-run" if apart else "")
+
+
+def tiers_of(policies: Iterable[Policy], mode: Mode) -> tuple[Tier, ...]:
+    """
+    Return the tiers of one kind of limit, the widest window first: of tiers with the same frames, it sends the hits.
+
+    Args:
+        policies: The policies of that kind.
+
+        mode: The mode of those that name none.
+    """
+    chosen = [(policy, policy.mode or mode) for policy in policies if policy.mode is not Mode.OFF]
+    enforced = any(own is Mode.ENFORCE for _, own in chosen)
+    tiers = [Tier(policy, own, apart=enforced and own is not Mode.ENFORCE) for policy, own in chosen]
+    return tuple(sorted(tiers, key=lambda tier: -tier.window_s))

@@ -1,0 +1,193 @@
+"""
+One HTTP request on its way: marked where tokens are issued, decided once, finished with its quota in the headers.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from flask import after_this_request, current_app, has_request_context, request
+from werkzeug.wrappers import Response
+
+from oauth_ratelimit.edge.response import Headers, RateLimited
+
+EXTENSION = "oauth_ratelimit"  # our place in app.extensions
+
+_MARK = "oauth_ratelimit.request"  # our place in the WSGI environment; two requests may share flask.g
+
+
+class Verdict(NamedTuple):
+    """
+    What a decision means for the answer.
+
+    Attributes:
+        denial: To be raised; None if the request may go on.
+
+        headers: To be added to the answer of a request that goes on.
+    """
+
+    denial: RateLimited | None = None
+    headers: Headers = []  # noqa: RUF012  # a default that nobody changes
+
+
+class Gate(Protocol):
+    """
+    The part of an application's extension that requests meet.
+    """
+
+    @property
+    def authorize_endpoint(self) -> bool:
+        """
+        Whether tokens from the authorization endpoint are decided, too.
+        """
+
+    def judge(self, grant_type: str | None, client: Any, *, user: Any) -> Verdict:
+        """
+        Decide and count one request.
+        """
+
+    def report_undecided(self) -> None:
+        """
+        Say that a token was issued without a decision.
+        """
+
+
+@dataclass(slots=True)
+class Mark:
+    """
+    What is known of one HTTP request. There is one decision per request, whatever its grant calls.
+
+    Attributes:
+        gate: Who decides.
+
+        is_authorize: Whether this is the authorization endpoint, where a denial must go to the redirect URI.
+
+        grant: The grant that the application has chosen there, None if Authlib looks for it.
+
+        client: Who was decided, None before the decision.
+
+        verdict: The outcome, None before the decision.
+    """
+
+    gate: Gate
+    is_authorize: bool
+    grant: Any = None
+    client: Any = None
+    verdict: Verdict | None = None
+
+
+def username_of(user: Any) -> str:
+    """
+    Return who a user is: ``username``, else ``get_user_id()``, else ``id``, the first that is neither None nor empty.
+
+    Raises:
+        TypeError: The user has none of them. Counting such users under the client alone would hide them all.
+    """
+    for attribute in ("username", "get_user_id", "id"):
+        name = getattr(user, attribute, None)
+        if callable(name):
+            name = name()
+        if name is not None and name != "":
+            return str(name)
+    raise TypeError(
+        f"{type(user).__name__} has no username, get_user_id() or id; "
+        "tell OAuthRateLimit(username_of=...) how to name a user"
+    )
+
+
+def begin(*, is_authorize: bool = False, grant: Any = None) -> Mark | None:
+    """
+    Mark the HTTP request as one that may issue a token; None if nothing is decided there.
+    """
+    environ = _environ()
+    if environ is None:
+        return None
+    mark: Mark | None = environ.get(_MARK)
+    if mark is None:
+        gate: Gate | None = current_app.extensions.get(EXTENSION)
+        if gate is not None and (gate.authorize_endpoint or not is_authorize):
+            mark = environ[_MARK] = Mark(gate, is_authorize, grant)
+    return mark
+
+
+def begin_late() -> None:
+    """
+    Mark a token request that an unshadowed ``create_token_response`` answers: a route got hold of it before we came.
+    """
+    if _current_mark() is None:
+        mark = begin()
+        if mark is not None:
+            after_this_request(lambda response: finish(mark, response))
+
+
+def decide(grant_type: str | None, client: Any, *, user: Any) -> None:
+    """
+    Raise if this request is denied. The first call decides.
+    """
+    mark = _current_mark()
+    if mark is None:
+        return
+    if mark.verdict is None:
+        mark.client = client
+        mark.verdict = mark.gate.judge(grant_type, client, user=user)
+    if mark.verdict.denial is not None:
+        raise mark.verdict.denial
+
+
+def decide_before_saving(oauth_request: Any) -> None:
+    """
+    Catch a grant that makes its token itself: the last moment before the token exists for others.
+    """
+    client = getattr(oauth_request, "client", None)
+    if client is not None and _current_mark() is not None:
+        grant_type = getattr(_payload(oauth_request), "grant_type", None)
+        decide(grant_type, client, user=getattr(oauth_request, "user", None))
+
+
+def direct(error: Any, oauth_request: Any) -> None:
+    """
+    Send a denial at the authorization endpoint to the client's redirect URI, which its grant has validated before.
+    """
+    mark = _current_mark()
+    if mark is None or not mark.is_authorize or not isinstance(error, RateLimited):
+        return
+    payload = _payload(oauth_request if mark.grant is None else mark.grant.request)
+    redirect_uri = payload.redirect_uri or mark.client.get_default_redirect_uri()
+    if redirect_uri and mark.client.check_redirect_uri(redirect_uri):  # never redirect on a grant's word alone
+        error.redirect_to(redirect_uri, state=payload.state)
+
+
+def finish(mark: Mark, response: Any) -> Any:
+    """
+    Return the answer with the quota headers, added now or, if it is no response object, when Flask has made one of it.
+    """
+    if mark.verdict is None:
+        if getattr(response, "status_code", None) == 200:
+            mark.gate.report_undecided()
+    elif isinstance(response, Response):
+        for name, value in mark.verdict.headers:
+            response.headers.set(name, value)
+    elif mark.verdict.headers:
+        after_this_request(lambda made: finish(mark, made))
+    return response
+
+
+def _environ() -> dict[str, Any] | None:
+    """
+    Return the WSGI environment of the request being handled. Asks Flask's proxy once, which costs most of it.
+    """
+    if not has_request_context():
+        return None
+    environ: dict[str, Any] = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
+    return environ
+
+
+def _current_mark() -> Mark | None:
+    environ = _environ()
+    return None if environ is None else environ.get(_MARK)
+
+
+def _payload(oauth_request: Any) -> Any:
+    """
+    Return what holds the parameters: the request itself before Authlib 1.6.
+    """
+    return getattr(oauth_request, "payload", oauth_request)

@@ -1,0 +1,65 @@
+"""
+What requests tell the sync cycle.
+"""
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oauth_ratelimit.sync.keys import KeyState
+
+
+class Notices:
+    """
+    Keys that the sync cycle is to look at. Requests append, the cycle takes; neither waits for the other.
+
+    Args:
+        is_shared: Whether counters are shared at all, so that a key can be urgent.
+    """
+
+    def __init__(self, *, is_shared: bool) -> None:
+        self._is_shared = is_shared
+        self._touched: deque[KeyState] = deque()
+        self._urgent: deque[KeyState] = deque()
+
+    @property
+    def has_urgent(self) -> bool:
+        """
+        Whether a key should not wait for the next cycle.
+        """
+        return bool(self._urgent)
+
+    def touch(self, state: "KeyState") -> None:
+        """
+        Have the next cycle look at a key. The lock of its place is held by the caller.
+        """
+        if not state.is_touched:
+            state.is_touched = True
+            self._touched.append(state)
+
+    def hurry(self, state: "KeyState") -> None:
+        """
+        Have a key looked at before the next cycle.
+        """
+        if self._is_shared and not state.is_urgent:
+            state.is_urgent = True
+            self._urgent.append(state)
+
+    def take_touched(self) -> list["KeyState"]:
+        """
+        Return the keys that requests have touched, and forget them here.
+        """
+        return _drained(self._touched)
+
+    def take_urgent(self) -> list["KeyState"]:
+        """
+        Return the urgent keys, and forget them here.
+        """
+        states = _drained(self._urgent)
+        for state in states:
+            state.is_urgent = False
+        return states
+
+
+def _drained(queue: "deque[KeyState]") -> list["KeyState"]:
+    return [queue.popleft() for _ in range(len(queue))]
