@@ -8,9 +8,10 @@ when its last frame has left every window: idle keys cost nothing.
 
 from collections.abc import Iterable
 
-from oauth_ratelimit.sync.keys import KeyState
+from oauth_ratelimit.sync.keys import UNLISTED, KeyState
 
 MAX_PULL_GAP_SHARE = 4  # of a key's horizon: so long may a key that was quiet elsewhere have been busy unseen
+NEXT = -1  # the slot of keys that the next cycle looks at
 
 
 class Agenda:
@@ -29,11 +30,11 @@ class Agenda:
 
     def add(self, states: Iterable[KeyState]) -> None:
         """
-        Have the next cycle look at keys, unless a cycle to come will anyway.
+        Have the next cycle look at keys.
         """
         for state in states:
-            if not state.is_watched:
-                state.is_watched = True
+            if state.agenda_slot != NEXT:
+                state.agenda_slot = NEXT
                 self._next.append(state)
 
     def due(self, now_s: float) -> list[KeyState]:
@@ -44,19 +45,20 @@ class Agenda:
         slot = int(now_s / self.interval_s)
         stepped_back = slot < self._slot
         for passed in [later for later in self._later if later <= slot or stepped_back]:
-            states += self._later.pop(passed)
+            # A key that was added or put off again since is due at another time, or is on the list already.
+            states += [state for state in self._later.pop(passed) if state.agenda_slot == passed]
         self._slot = slot
         for state in states:
-            state.is_watched = False
+            state.agenda_slot = UNLISTED
         return states
 
     def put_off(self, state: KeyState) -> None:
         """
         Have a key that did not change looked at again after twice the time that it was left alone before.
         """
-        if state.is_watched:
+        if state.agenda_slot != UNLISTED:
             return
-        state.is_watched = True
         longest = max(1, int(state.place.horizon_s / MAX_PULL_GAP_SHARE / self.interval_s))
         state.pull_gap = min(longest, state.pull_gap * 2 or 1)
-        self._later.setdefault(self._slot + state.pull_gap, []).append(state)
+        state.agenda_slot = self._slot + state.pull_gap
+        self._later.setdefault(state.agenda_slot, []).append(state)

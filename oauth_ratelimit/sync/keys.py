@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from oauth_ratelimit.sync.place import Place
 
 SLACK_S = 60  # how long after its last use a frame is kept, for instances with another clock or a wider window
+UNLISTED = 0  # no slot of the agenda
 WRITER_SLACK_S = 600  # the same for a writer's mark, which is dated by the writer's clock
 
 
@@ -106,17 +107,17 @@ class KeyState:
 
         pull_gap: Cycles from one read to the next while nothing happens.
 
-        is_watched: A cycle to come has the key on its list.
+        agenda_slot: When the key is next looked at, see ``Agenda``.
     """
 
     __slots__ = (
+        "agenda_slot",
         "allowance",
         "attempts",
         "buckets",
         "inherited",
         "is_touched",
         "is_urgent",
-        "is_watched",
         "look_count",
         "peers",
         "place",
@@ -156,7 +157,7 @@ class KeyState:
         self.seen_s = now_s
         self.read_s = now_s
         self.pull_gap = 0
-        self.is_watched = False
+        self.agenda_slot = UNLISTED
 
     @property
     def key(self) -> Key:

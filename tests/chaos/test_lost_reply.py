@@ -1,0 +1,72 @@
+"""
+The answer to a flush never comes: was it applied, or not, or will it be later?
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from urllib.parse import urlsplit
+
+import pytest
+
+from oauth_ratelimit.demo.replica_set import ReplicaSet
+from tests.chaos.fleet import Books, Instance, balance, run
+from tests.fault_plan import CUT, LOSE_REPLY
+from tests.faults import FaultyProxy
+from tests.helpers import with_database
+
+pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("quick_reconnect")]
+
+
+@pytest.fixture(params=["standalone", "replica set"])
+def target(request: pytest.FixtureRequest) -> Iterator[tuple[str, int, str]]:
+    """
+    Host and port of a server that takes writes, and the URI of a database of this test's own.
+    """
+    if request.param == "standalone":
+        uri = request.getfixturevalue("mongo_uri")
+        server = urlsplit(uri)
+        yield server.hostname or "", server.port or 27017, uri
+    else:
+        uri = request.getfixturevalue("replica_set_uri")
+        replica_set: ReplicaSet = request.getfixturevalue("replica_set")
+        server = urlsplit(replica_set.primary().uri)
+        yield server.hostname or "", server.port or 27017, uri
+
+
+def through(proxy: FaultyProxy, uri: str, *, retry_writes: bool) -> str:
+    """
+    Return the URI of the same database by way of a proxy.
+    """
+    return with_database(proxy.uri, urlsplit(uri).path[1:]) + f"&retryWrites={str(retry_writes).lower()}"
+
+
+@pytest.mark.parametrize("instance_count", [1, 8], ids=["1 instance", "8 instances"])
+@pytest.mark.parametrize("retry_writes", [True, False], ids=["retryable writes", "no retryable writes"])
+def test_replies_lost_at_random(
+    target: tuple[str, int, str],
+    retry_writes: bool,
+    instance_count: int,
+    repetitions: int,
+    record: list[Books],
+) -> None:
+    """
+    A third of all flushes are cut off, before or after the server applied them: MongoDB holds each hit once.
+    """
+    host, port, uri = target
+    for repetition in range(repetitions):
+        with ExitStack() as stack:
+            proxies = [stack.enter_context(FaultyProxy(host, port)) for _ in range(instance_count)]
+            database_uri = with_database(uri, f"{urlsplit(uri).path[1:]}_{repetition}")
+            instances = [
+                Instance(through(proxy, database_uri, retry_writes=retry_writes)) for proxy in proxies
+            ]
+            for index, proxy in enumerate(proxies):
+                proxy.random_faults(0.33, random.Random(f"{repetition} {index}"), kinds=(LOSE_REPLY, CUT))
+            run(instances, cycles=12, seed=repetition)
+            for proxy in proxies:
+                proxy.random_faults(0.0, random.Random(0))
+            books = balance(instances, database_uri)
+            assert sum(proxy.faults.total() for proxy in proxies) > 0
+            record.append(books)
+            assert (0, 0) == (books.lost, books.doubled)
