@@ -58,9 +58,7 @@ def test_replies_lost_at_random(
         with ExitStack() as stack:
             proxies = [stack.enter_context(FaultyProxy(host, port)) for _ in range(instance_count)]
             database_uri = with_database(uri, f"{urlsplit(uri).path[1:]}_{repetition}")
-            instances = [
-                Instance(through(proxy, database_uri, retry_writes=retry_writes)) for proxy in proxies
-            ]
+            instances = [Instance(through(proxy, database_uri, retry_writes=retry_writes)) for proxy in proxies]
             for index, proxy in enumerate(proxies):
                 proxy.random_faults(0.33, random.Random(f"{repetition} {index}"), kinds=(LOSE_REPLY, CUT))
             run(instances, cycles=12, seed=repetition)
