@@ -104,11 +104,10 @@ class AppGate:
         settings = self.settings
         username = None if user is None or settings.policies.mode is Mode.OFF else self._name(user)
         try:
-            denial = None
             decision = self.limiter.check(str(client.get_client_id()), username, grant_type=grant_type)
-            if not decision.allowed:
-                denial = RateLimited(decision, settings.denial, grant_type=grant_type)
-            return Verdict(denial, quota_headers(decision, settings.denial.headers))
+            if decision.allowed:
+                return Verdict(headers=quota_headers(decision, settings.denial.headers))
+            return Verdict(RateLimited(decision, settings.denial, grant_type=grant_type))
         except Exception as exc:  # noqa: BLE001  # fail open
             # As text: structlog's own rendering of a traceback may show local variables, the client's secret included.
             self._report("check_failed", error=repr(exc), traceback=traceback.format_exc())

@@ -22,7 +22,7 @@ class Verdict(NamedTuple):
     Attributes:
         denial: To be raised; None if the request may go on.
 
-        headers: To be added to the answer of a request that goes on.
+        headers: To be added to the answer of a request that goes on; a denial has its own.
     """
 
     denial: RateLimited | None = None
@@ -74,6 +74,20 @@ class Mark:
     client: Any = None
     verdict: Verdict | None = None
 
+    def judge(self, grant_type: str | None, client: Any, *, user: Any) -> None:
+        """
+        Have this request decided.
+        """
+        self.client = client
+        self.verdict = self.gate.judge(grant_type, client, user=user)
+
+    def enforce(self) -> None:
+        """
+        Raise if this request was denied.
+        """
+        if self.verdict is not None and self.verdict.denial is not None:
+            raise self.verdict.denial
+
 
 def username_of(user: Any) -> str:
     """
@@ -124,23 +138,23 @@ def decide(grant_type: str | None, client: Any, *, user: Any) -> None:
     Raise if this request is denied. The first call decides.
     """
     mark = _current_mark()
-    if mark is None:
-        return
-    if mark.verdict is None:
-        mark.client = client
-        mark.verdict = mark.gate.judge(grant_type, client, user=user)
-    if mark.verdict.denial is not None:
-        raise mark.verdict.denial
+    if mark is not None:
+        if mark.verdict is None:
+            mark.judge(grant_type, client, user=user)
+        mark.enforce()
 
 
 def decide_before_saving(oauth_request: Any) -> None:
     """
     Catch a grant that makes its token itself: the last moment before the token exists for others.
     """
-    client = getattr(oauth_request, "client", None)
-    if client is not None and _current_mark() is not None:
-        grant_type = getattr(_payload(oauth_request), "grant_type", None)
-        decide(grant_type, client, user=getattr(oauth_request, "user", None))
+    mark = _current_mark()
+    if mark is not None:
+        client = getattr(oauth_request, "client", None)
+        if mark.verdict is None and client is not None:
+            grant_type = getattr(_payload(oauth_request), "grant_type", None)
+            mark.judge(grant_type, client, user=getattr(oauth_request, "user", None))
+        mark.enforce()
 
 
 def direct(error: Any, oauth_request: Any) -> None:
@@ -164,8 +178,7 @@ def finish(mark: Mark, response: Any) -> Any:
         if getattr(response, "status_code", None) == 200:
             mark.gate.report_undecided()
     elif isinstance(response, Response):
-        for name, value in mark.verdict.headers:
-            response.headers.set(name, value)
+        response.headers.extend(mark.verdict.headers)
     elif mark.verdict.headers:
         after_this_request(lambda made: finish(mark, made))
     return response

@@ -2,6 +2,7 @@
 The answer: a 429 that explains itself, and the quota headers of every decided request.
 """
 
+import functools
 import re
 from collections.abc import Collection
 from typing import Any
@@ -92,20 +93,29 @@ def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
         families: ``ietf`` for draft-ietf-httpapi-ratelimit-headers-10, ``x-ratelimit`` for the customary three.
     """
     rule = decision.rule
-    if rule is None or decision.trusted:
+    if rule is None or decision.trusted or not families:
         return []
     if decision.allowed:
         reset_s = whole_seconds(decision.reset_after_s)
     else:
         reset_s = whole_seconds(decision.retry_after_s, at_least=1)
+    remaining = decision.remaining
     headers: Headers = []
     if "ietf" in families:
-        name = _NOT_IN_A_STRING.sub("?", rule.name)
-        quota, left = min(rule.limit, MAX_FIELD_INTEGER), min(decision.remaining, MAX_FIELD_INTEGER)
-        headers.append(("RateLimit-Policy", f'"{name}";q={quota};w={rule.window.window_s}'))
-        headers.append(("RateLimit", f'"{name}";r={left};t={reset_s}'))
+        name, policy = _policy_field(rule.name, rule.limit, window_s=rule.window.window_s)
+        headers.append(("RateLimit-Policy", policy))
+        headers.append(("RateLimit", f"{name};r={min(remaining, MAX_FIELD_INTEGER)};t={reset_s}"))
     if "x-ratelimit" in families:
         headers.append(("X-RateLimit-Limit", str(rule.limit)))
-        headers.append(("X-RateLimit-Remaining", str(decision.remaining)))
+        headers.append(("X-RateLimit-Remaining", str(remaining)))
         headers.append(("X-RateLimit-Reset", str(reset_s)))
     return headers
+
+
+@functools.lru_cache(maxsize=1000)
+def _policy_field(name: str, limit: int, *, window_s: int) -> tuple[str, str]:
+    """
+    Return a policy's name as a structured field's string, and the whole item that describes the policy.
+    """
+    quoted = f'"{_NOT_IN_A_STRING.sub("?", name)}"'
+    return quoted, f"{quoted};q={min(limit, MAX_FIELD_INTEGER)};w={window_s}"

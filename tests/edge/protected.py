@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from flask import Flask
 
+from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.demo import authserver
-from oauth_ratelimit.edge.extension import OAuthRateLimit
 from oauth_ratelimit.edge.gate import AppGate
 from tests.edge.serving import serving
 from tests.helpers import Clock

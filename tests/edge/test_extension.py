@@ -19,10 +19,10 @@ from authlib.oauth2.rfc6749 import grants
 from flask import Flask
 from structlog.testing import capture_logs
 
+from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.demo.records import Client
 from oauth_ratelimit.edge import gate as gate_module
-from oauth_ratelimit.edge.extension import OAuthRateLimit
 from oauth_ratelimit.edge.gate import AppGate
 from oauth_ratelimit.errors import ConfigError
 from tests.edge.protected import config
@@ -169,9 +169,11 @@ def test_emergency_switch(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setattr(gate_module, "Limiter", None)
 
     settings = {"OAUTH_RATELIMIT_CONFIG": config(limit=1), "OAUTH_RATELIMIT_MODE": "enforce"}
-    with protected(**settings) as app:
+    with capture_logs() as logs, protected(**settings) as app:
         assert [200, 200, 200] == [post(app) for _ in range(3)]
         assert Mode.OFF is gate_of(app).settings.policies.mode
+
+    assert [] == logs
 
 
 def test_environment_that_is_not_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,11 @@ from flask import Flask, Response
 from flask.testing import FlaskClient
 from structlog.testing import capture_logs
 
+from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.demo.records import Client, User
-from oauth_ratelimit.edge.authlib import RateLimitMixin, attach, username_of
-from oauth_ratelimit.edge.extension import OAuthRateLimit
+from oauth_ratelimit.edge.authlib import RateLimitMixin, attach
 from oauth_ratelimit.edge.gate import AppGate
+from oauth_ratelimit.edge.request import username_of
 from tests.edge.protected import config
 from tests.helpers import Clock
 

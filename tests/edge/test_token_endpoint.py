@@ -59,6 +59,15 @@ def enforcing(database: Path) -> Iterator[Site]:
         yield site
 
 
+@pytest.fixture(scope="module", params=[protect_after, protect_before], ids=["attached last", "attached first"])
+def attached_early_or_late(database: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """
+    The enforcing server, attached to after and before its grants were registered.
+    """
+    with protected(database, config(limit=1), protect=request.param) as site:
+        yield site
+
+
 @pytest.fixture(scope="module")
 def dry_running(database: Path) -> Iterator[Site]:
     """
@@ -112,43 +121,42 @@ def field(response: requests.Response, name: str) -> tuple[str, dict[str, Any]]:
     return str(item), dict(parameters)
 
 
-@pytest.mark.parametrize("protect", [protect_after, protect_before], ids=["attached last", "attached first"])
 @each_flow
-def test_denied_request_works_after_retry_after(database: Path, flow: Flow, protect: Any):
+def test_denied_request_works_after_retry_after(attached_early_or_late: Site, flow: Flow):
     """
     Over the limit a grant gets a 429 with every header; the same code, refresh token, device code or assertion works
     at the second that Retry-After names, and not one second earlier.
     """
-    with protected(database, config(limit=1), protect=protect) as site:
-        first, second = two_attempts(site, flow)
+    site = attached_early_or_late
+    first, second = two_attempts(site, flow)
 
-        admitted = first()
-        denied = second()
+    admitted = first()
+    denied = second()
 
-        assert 200 == admitted.status_code, admitted.text
-        assert 429 == denied.status_code, denied.text
-        assert "application/json" == denied.headers["Content-Type"]
-        assert "no-store" == denied.headers["Cache-Control"]
-        assert "no-cache" == denied.headers["Pragma"]
-        retry_after_s = int(denied.headers["Retry-After"])
-        assert 1 <= retry_after_s <= 2 * WINDOW_S
-        kind = "client" if second.username is None else "user"
-        assert (kind, {"q": 1, "w": WINDOW_S}) == field(denied, "RateLimit-Policy")
-        assert (kind, {"r": 0, "t": retry_after_s}) == field(denied, "RateLimit")
-        assert "1" == denied.headers["X-RateLimit-Limit"]
-        assert "0" == denied.headers["X-RateLimit-Remaining"]
-        assert str(retry_after_s) == denied.headers["X-RateLimit-Reset"]
-        expected = "slow_down" if second.grant_type == GRANT_DEVICE_CODE else "temporarily_unavailable"
-        assert expected == denied.json()["error"]
-        assert denied.json()["error_description"].isascii()
+    assert 200 == admitted.status_code, admitted.text
+    assert 429 == denied.status_code, denied.text
+    assert "application/json" == denied.headers["Content-Type"]
+    assert "no-store" == denied.headers["Cache-Control"]
+    assert "no-cache" == denied.headers["Pragma"]
+    retry_after_s = int(denied.headers["Retry-After"])
+    assert 1 <= retry_after_s <= 2 * WINDOW_S
+    kind = "client" if second.username is None else "user"
+    assert (kind, {"q": 1, "w": WINDOW_S}) == field(denied, "RateLimit-Policy")
+    assert (kind, {"r": 0, "t": retry_after_s}) == field(denied, "RateLimit")
+    assert "1" == denied.headers["X-RateLimit-Limit"]
+    assert "0" == denied.headers["X-RateLimit-Remaining"]
+    assert str(retry_after_s) == denied.headers["X-RateLimit-Reset"]
+    expected = "slow_down" if second.grant_type == GRANT_DEVICE_CODE else "temporarily_unavailable"
+    assert expected == denied.json()["error"]
+    assert denied.json()["error_description"].isascii()
 
-        site.clock.advance(retry_after_s - 1)
-        assert 429 == second().status_code
+    site.clock.advance(retry_after_s - 1)
+    assert 429 == second().status_code
 
-        site.clock.advance(1)
-        after = second()
-        assert 200 == after.status_code, after.text
-        assert after.json()["access_token"]
+    site.clock.advance(1)
+    after = second()
+    assert 200 == after.status_code, after.text
+    assert after.json()["access_token"]
 
 
 @each_flow

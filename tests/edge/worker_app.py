@@ -8,7 +8,7 @@ Environment:
 
 import os
 
-from oauth_ratelimit.edge.extension import OAuthRateLimit
+from oauth_ratelimit import OAuthRateLimit
 from tests.edge.protected import config, protect_after
 
 # An interval that no test lives to see: what arrives in MongoDB was flushed at the end of the process.
