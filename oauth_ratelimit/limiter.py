@@ -2,9 +2,13 @@
 One pass from a request's facts to a decision.
 """
 
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
+
+import structlog
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.allowance import Admission
@@ -12,6 +16,7 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT
 from oauth_ratelimit.core.refusal import RepeatedDenial
+from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.sync.cycle import SyncCycle
@@ -23,6 +28,9 @@ from oauth_ratelimit.wiring import open_store
 PlaceKey = str | tuple[str, str, str | None]
 
 CLOSING_TRIES = 3
+CLOSING_S = 5.0  # well within the 30 s that gunicorn gives a worker
+
+log = structlog.get_logger(__name__)
 
 
 class Limiter:
@@ -48,11 +56,9 @@ class Limiter:
         self._places: dict[PlaceKey, Place] = {}
         self._growing = threading.Lock()  # guards additions to _places, and _key_count
         self._key_count = 0
-        self._cycle = SyncCycle(
-            store if store is not None else open_store(settings.store),
-            interval_s=settings.sync.interval_s,
-            on_forget=self._on_forget,
-        )
+        self._store = store if store is not None else open_store(settings.store)
+        self._cycle = self._new_cycle()
+        _live.add(self)
         self._events = DenialEvents()
 
     def check(
@@ -183,14 +189,68 @@ class Limiter:
             _, endpoint, grant_type = key if isinstance(key, tuple) else (key, TOKEN_ENDPOINT, None)
             place.apply(settings.policies.matching(place.client_id, endpoint=endpoint, grant_type=grant_type), now_s)
 
+    def preload(self, count: int = 1000) -> int:
+        """
+        Learn the counts of the keys that were busy last, so that a new instance starts with them. Blocks on the store.
+
+        Returns:
+            How many keys were learnt; 0 if the store did not answer.
+        """
+        if self._store is None:
+            return 0
+        now_s = self._clock()
+        try:
+            snapshots = self._store.latest(count)
+        except StoreError as exc:
+            log.warning("preload_failed", error=str(exc))
+            return 0
+        states = {}
+        for key, snapshot in snapshots.items():
+            if key.scope is None:
+                place = self._place(key.client_id, TOKEN_ENDPOINT, None)
+                with place.lock:
+                    state = place.keys.get(key.username) or self._add_key(place, key.username, now_s)
+                if state is not place.blank:
+                    states[state] = snapshot
+        self._cycle.load(states, now_s)
+        return len(states)
+
+    @property
+    def clock_offset_s(self) -> float:
+        """
+        How far MongoDB's clock is ahead of this machine's; 0.0 while that is too little to matter.
+
+        For the owner to correct: the limiter goes by the clock that it was given.
+        """
+        return self._cycle.clock_offset_s
+
     def close(self) -> None:
         """
-        Flush once more, up to three tries, and release everything. Says which clients' hits could not be sent.
+        Flush once more, up to three tries within five seconds, and release everything.
+
+        Logs ``hits_undelivered`` with the clients whose hits could not be sent.
         """
+        deadline_s = time.monotonic() + CLOSING_S
         for _ in range(CLOSING_TRIES):
-            if self.sync().error is None:
+            if self.sync().error is None or time.monotonic() > deadline_s:
                 break
+        self._cycle.say_undelivered()
         self._cycle.close()
+        _live.discard(self)
+
+    def forget_parent(self) -> None:
+        """
+        After a fork, in the child: drop what the parent has counted, which the parent will send, and its connections.
+        """
+        self._places = {}
+        self._growing = threading.Lock()
+        self._key_count = 0
+        if self._store is not None:
+            self._store.abandon()
+        self._cycle = self._new_cycle()
+
+    def _new_cycle(self) -> SyncCycle:
+        return SyncCycle(self._store, interval_s=self.settings.sync.interval_s, on_forget=self._on_forget)
 
     def _place_key(self, client_id: str, endpoint: str, grant_type: str | None) -> PlaceKey:
         if endpoint != TOKEN_ENDPOINT:
@@ -238,3 +298,14 @@ class Limiter:
 def _refuse_bad_cost(cost: int) -> None:
     if not isinstance(cost, int) or isinstance(cost, bool) or not 1 <= cost <= MAX_LIMIT:
         raise ValueError(f"cost must be a whole number from 1 to 2^53, got {cost!r}")
+
+
+_live: "weakref.WeakSet[Limiter]" = weakref.WeakSet()
+
+
+def _forget_parents() -> None:
+    for limiter in list(_live):
+        limiter.forget_parent()
+
+
+os.register_at_fork(after_in_child=_forget_parents)

@@ -100,6 +100,21 @@ class CounterStore(Protocol):
         applied later; ``Snapshot.writers`` tells.
         """
 
+    def latest(self, count: int) -> Mapping[Key, Snapshot]:
+        """
+        Return up to ``count`` documents, those that were written for the latest frames first.
+        """
+
+    def clock_offset_s(self) -> float:
+        """
+        Return how far the store's clock is ahead of this machine's, in seconds, to about half a round trip.
+        """
+
+    def abandon(self) -> None:
+        """
+        Forget connections without closing them: after a fork they are the parent's. Does not block.
+        """
+
     def close(self) -> None:
         """
         Release connections. Idempotent.

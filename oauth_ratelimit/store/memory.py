@@ -57,7 +57,31 @@ class MemoryStore:
         with self._lock:
             self._documents.pop(key, None)
 
+    def latest(self, count: int) -> Mapping[Key, Snapshot]:
+        """
+        See ``CounterStore.latest``.
+        """
+        with self._lock:
+            by_time = sorted(self._documents.items(), key=lambda item: -_latest_frame_s(item[1]))
+            return dict(by_time[:count])
+
+    def clock_offset_s(self) -> float:
+        """
+        See ``CounterStore.clock_offset_s``. It is the same clock.
+        """
+        return 0.0
+
+    def abandon(self) -> None:
+        """
+        See ``CounterStore.abandon``. A fork has a copy of its own from then on.
+        """
+        self._lock = threading.Lock()
+
     def close(self) -> None:
         """
         See ``CounterStore.close``.
         """
+
+
+def _latest_frame_s(document: Snapshot) -> int:
+    return max((start_s for frames in document.hits.values() for start_s in frames), default=0)

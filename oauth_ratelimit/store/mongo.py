@@ -9,6 +9,7 @@ bring back a document that was removed in between, however late the server appli
 """
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from typing import Any
 
 import structlog
 from bson.int64 import Int64
-from pymongo import MongoClient, ReadPreference, UpdateOne
+from pymongo import DESCENDING, MongoClient, ReadPreference, UpdateOne
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.database import Database
@@ -62,6 +63,7 @@ class MongoStore:
         self._client: MongoClient[Document] | None = None
         self._collection: Collection[Document] | None = None
         self._session: ClientSession | None = None
+        self._inherited: MongoClient[Document] | None = None
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
         """
@@ -93,6 +95,25 @@ class MongoStore:
             )
         return Outcome()
 
+    def latest(self, count: int) -> Mapping[Key, Snapshot]:
+        """
+        See ``CounterStore.latest``. Uses the index on ``expire``.
+        """
+        with _translated_errors():
+            collection, session = self._open()
+            found = collection.find(session=session).sort("expire", DESCENDING).limit(count)
+            return {key_of(document["_id"]): parse(document) for document in found}
+
+    def clock_offset_s(self) -> float:
+        """
+        See ``CounterStore.clock_offset_s``.
+        """
+        with _translated_errors():
+            collection, _ = self._open()
+            asked_s = time.time()
+            hello = collection.database.command("hello")
+            return float(hello["localTime"].timestamp() - (asked_s + time.time()) / 2)
+
     def close(self) -> None:
         """
         Release connections. Idempotent.
@@ -104,9 +125,10 @@ class MongoStore:
 
     def abandon(self) -> None:
         """
-        Forget the connections without closing them: after a fork they are the parent's.
+        See ``CounterStore.abandon``.
         """
         self._lock = threading.Lock()
+        self._inherited = self._client  # kept, because collecting it would close what the parent uses
         self._client = self._collection = self._session = None
 
     def _open(self) -> tuple[Collection[Document], ClientSession]:

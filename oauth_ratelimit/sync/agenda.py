@@ -52,6 +52,12 @@ class Agenda:
             state.agenda_slot = UNLISTED
         return states
 
+    def listed(self) -> list[KeyState]:
+        """
+        Return the keys that the next cycle looks at.
+        """
+        return list(self._next)
+
     def put_off(self, state: KeyState) -> None:
         """
         Have a key that did not change looked at again after twice the time that it was left alone before.

@@ -3,19 +3,23 @@ The sync cycle of one limiter: which keys, in which order, and what is said abou
 """
 
 import threading
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from oauth_ratelimit.errors import StoreError
-from oauth_ratelimit.store.base import CounterStore
+from oauth_ratelimit.store.base import CounterStore, Snapshot
 from oauth_ratelimit.sync.agenda import Agenda
+from oauth_ratelimit.sync.clock_watch import ClockWatch
 from oauth_ratelimit.sync.flusher import CycleReport, Flusher
 from oauth_ratelimit.sync.keys import KeyState
 from oauth_ratelimit.sync.notices import Notices
 
 log = structlog.get_logger(__name__)
 
+MAX_CLIENTS_SAID = 50
 REPEAT_FAILURE_S = 60.0  # a lasting outage is said again this often
 
 
@@ -36,6 +40,7 @@ class SyncCycle:
         self.agenda = Agenda(interval_s)
         self._store = store
         self._flusher = Flusher(store) if store else None
+        self._clock_watch = ClockWatch(store) if store else None
         self._on_forget = on_forget
         self._lock = threading.Lock()  # one cycle at a time
         self._failing_since_s: float | None = None
@@ -60,8 +65,40 @@ class SyncCycle:
                 states |= dict.fromkeys(self.agenda.due(now_s))
             if states:
                 self._synchronise(list(states), touched, now_s, report)
+            if self._clock_watch is not None and states and report.error is None and not urgent_only:
+                self._clock_watch.look(now_s)
         self._say(report, now_s)
         return report
+
+    @property
+    def clock_offset_s(self) -> float:
+        """
+        How far the store's clock is ahead of this machine's, as last measured; 0.0 if that does not matter.
+        """
+        return self._clock_watch.offset_s if self._clock_watch else 0.0
+
+    def load(self, states: Mapping[KeyState, Snapshot], now_s: float) -> None:
+        """
+        Take over documents that were read for keys of which nothing is known here yet.
+        """
+        with self._lock:
+            for state, snapshot in states.items():
+                if state.version is None and not state.attempts:
+                    state.merge(snapshot, now_s, flush_id=time.time_ns() // 1_000_000)
+            self.agenda.add(states)
+
+    def say_undelivered(self) -> None:
+        """
+        Log what is still to be sent, by client, because nobody will send it any more.
+        """
+        undelivered: Counter[str] = Counter()
+        for state in self.agenda.listed():
+            undelivered[state.place.client_id] += state.counts().in_flight_hits
+        undelivered = +undelivered
+        if undelivered:
+            log.error(
+                "hits_undelivered", hits=undelivered.total(), by_client=dict(undelivered.most_common(MAX_CLIENTS_SAID))
+            )
 
     def _synchronise(self, states: list[KeyState], touched: set[KeyState], now_s: float, report: CycleReport) -> None:
         busy = touched

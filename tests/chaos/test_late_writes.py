@@ -9,7 +9,7 @@ import pytest
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.store.base import Change, Outcome, Snapshot
+from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.mongo import MongoStore
 from tests.chaos.fleet import Books, Instance, balance, settings_for
 from tests.faults import FaultyProxy
@@ -20,28 +20,17 @@ pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("quick_reconnect")]
 USER = "user-0"
 
 
-class WatchedStore:
+class WatchedStore(MongoStore):
     """
     A MongoDB store that lets a test act after a read, when the flush has made up its mind.
     """
 
-    def __init__(self, uri: str) -> None:
-        self._store = MongoStore(uri)
-        self.after_read: Callable[[], object] = lambda: None
+    after_read: Callable[[], object] = dict
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        snapshots = self._store.read(keys)
+        snapshots = super().read(keys)
         self.after_read()
         return snapshots
-
-    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
-        return self._store.compare_and_set(writer, changes)
-
-    def abandon(self) -> None:
-        self._store.abandon()
-
-    def close(self) -> None:
-        self._store.close()
 
 
 def release(proxy: FaultyProxy) -> None:
