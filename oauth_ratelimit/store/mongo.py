@@ -69,7 +69,7 @@ class MongoStore:
         """
         See ``CounterStore.read``. One ``find`` by ``_id``, answered by the primary with majority read concern.
         """
-        with _translated_errors():
+        with translated_errors():
             collection, session = self._open()
             ids = [document_id(key) for key in keys]
             found = collection.find({"_id": {"$in": ids}}, session=session)
@@ -81,7 +81,7 @@ class MongoStore:
         """
         operations = compose(writer, changes)
         try:
-            with _translated_errors():
+            with translated_errors():
                 collection, session = self._open()
                 collection.bulk_write(operations, ordered=False, session=session)
         except BulkWriteError as exc:
@@ -99,7 +99,7 @@ class MongoStore:
         """
         See ``CounterStore.latest``. Uses the index on ``expire``.
         """
-        with _translated_errors():
+        with translated_errors():
             collection, session = self._open()
             found = collection.find(session=session).sort("expire", DESCENDING).limit(count)
             return {key_of(document["_id"]): parse(document) for document in found}
@@ -108,7 +108,7 @@ class MongoStore:
         """
         See ``CounterStore.clock_offset_s``.
         """
-        with _translated_errors():
+        with translated_errors():
             collection, _ = self._open()
             asked_s = time.time()
             hello = collection.database.command("hello")
@@ -264,7 +264,7 @@ def compose(writer: str, changes: Sequence[Change]) -> list[UpdateOne]:
 
 
 @contextmanager
-def _translated_errors() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """
     Let no error of the driver pass this border, but for the one that tells which changes lost.
     """
