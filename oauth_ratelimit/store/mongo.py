@@ -134,7 +134,8 @@ class MongoStore:
     def _open(self) -> tuple[Collection[Document], ClientSession]:
         with self._lock:
             if self._collection is None or self._session is None:
-                self._client = connect(self._uri, timeout_s=self._timeout_s)
+                if self._client is None:
+                    self._client = connect(self._uri, timeout_s=self._timeout_s)
                 collection = database_of(self._client)[self._collection_name].with_options(
                     read_preference=ReadPreference.PRIMARY,
                     read_concern=ReadConcern("majority"),

@@ -1,0 +1,278 @@
+"""
+Overrides in MongoDB: one document per target, with everything that was ever done to it.
+
+Readers look at one small document, the revision, and read the overrides when it has changed. Somebody who edits
+overrides by hand and leaves the revision alone is noticed with the next unconditional read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from bson import Int64, ObjectId
+from pymongo import MongoClient, ReadPreference
+from pymongo.collection import Collection
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
+from oauth_ratelimit.core.window import Estimator, Window
+from oauth_ratelimit.store.mongo import connect, database_of, translated_errors
+
+log = structlog.get_logger(__name__)
+
+Document = dict[str, Any]
+
+REVISION_ID = "revision"  # no target's _id: those are mappings
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """
+    One thing that was done to a target.
+
+    Args:
+        target: What it was done to.
+
+        author: Who did it.
+
+        reason: Why.
+
+        at_s: When, seconds since the epoch.
+
+        override: What was put in force; None if an override was taken back.
+    """
+
+    target: Target
+    author: str
+    reason: str
+    at_s: float
+    override: Override | None
+
+
+class OverrideStore:
+    """
+    The overrides of all instances. Connects on first use; not for several threads at once.
+
+    Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
+
+    Args:
+        uri: Connection string.
+
+        collection: Name of the collection.
+
+        timeout_s: How long the connection may hang in any one step.
+    """
+
+    def __init__(self, uri: str, *, collection: str = "ratelimit_overrides", timeout_s: float = 2.0) -> None:
+        self._uri = uri
+        self._collection_name = collection
+        self._timeout_s = timeout_s
+        self._client: MongoClient[Document] | None = None
+
+    def revision(self) -> str | None:
+        """
+        Return what changes with every change; None before the first.
+        """
+        with translated_errors():
+            document = self._open().find_one({"_id": REVISION_ID})
+        return str(document.get("value")) if document else None
+
+    def read(self) -> tuple[Override, ...]:
+        """
+        Return the overrides that nobody has taken back, ended ones included. One that cannot be read is reported.
+        """
+        with translated_errors():
+            found = list(self._open().find({"active": True}, {"history": False}).sort("at"))
+        overrides = []
+        for document in found:
+            try:
+                overrides.append(parse_override(document["_id"], document))
+            except (KeyError, TypeError, ValueError) as exc:
+                log.error("override_ignored", id=repr(document["_id"]), reason=f"{type(exc).__name__}: {exc}")
+        return tuple(overrides)
+
+    def put(self, override: Override) -> None:
+        """
+        Put an override in force, instead of the one that its target had.
+        """
+        content = compose_override(override)
+        entry = {"action": "set", **content}
+        update = {"$set": {"active": True, **content}, "$push": {"history": entry}}
+        self._change(override.target, update)
+
+    def remove(self, target: Target, *, author: str, reason: str, at_s: float) -> bool:
+        """
+        Take an override back, and return whether there was one.
+        """
+        entry = {"action": "unset", "by": author, "reason": reason, "at": _date(at_s)}
+        update = {"$set": {"active": False}, "$push": {"history": entry}}
+        return self._change(target, update, only_active=True)
+
+    def history(self, client_id: str | None = None) -> list[HistoryEntry]:
+        """
+        Return all that was done, oldest first; with a client's id only what was done to that client.
+        """
+        selected: Document = {"history": {"$exists": True}}
+        if client_id is not None:
+            selected["_id.clientId"] = client_id
+        with translated_errors():
+            found = list(self._open().find(selected, {"history": True}))
+        entries = [_parse_entry(document["_id"], entry) for document in found for entry in document["history"]]
+        return sorted(entries, key=lambda entry: entry.at_s)
+
+    def close(self) -> None:
+        """
+        Release connections. Idempotent.
+        """
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _change(self, target: Target, update: Document, *, only_active: bool = False) -> bool:
+        selected: Document = {"_id": compose_target(target)}
+        if only_active:
+            selected["active"] = True
+        with translated_errors():
+            collection = self._open()
+            result = collection.update_one(selected, update, upsert=not only_active)
+            is_changed = bool(result.matched_count or result.upserted_id is not None)
+            if is_changed:
+                # After the override itself: who sees the new revision finds what it stands for.
+                collection.update_one({"_id": REVISION_ID}, {"$set": {"value": ObjectId()}}, upsert=True)
+        return is_changed
+
+    def _open(self) -> Collection[Document]:
+        if self._client is None:
+            self._client = connect(self._uri, timeout_s=self._timeout_s)
+        return database_of(self._client)[self._collection_name].with_options(
+            read_preference=ReadPreference.PRIMARY,
+            read_concern=ReadConcern("majority"),
+            write_concern=WriteConcern(w="majority", j=True),
+        )
+
+
+def compose_target(target: Target) -> Document:
+    """
+    Return a target's ``_id``. The order of its fields is part of it.
+    """
+    identity: Document = {"kind": target.kind.value, "clientId": target.client_id}
+    if target.limit_kind is not None:
+        identity["limitKind"] = target.limit_kind.value
+    return identity
+
+
+def compose_override(override: Override) -> Document:
+    """
+    Return what a document says of an override besides its target.
+    """
+    return {
+        "by": override.author,
+        "reason": override.reason,
+        "at": _date(override.made_at_s),
+        "until": None if override.until_s is None else _date(override.until_s),
+        "mode": override.mode and override.mode.value,
+        "limits": [_compose_policy(policy) for policy in override.policies],
+    }
+
+
+def parse_override(identity: Mapping[str, Any], content: Mapping[str, Any]) -> Override:
+    """
+    Return the override that a document holds.
+
+    Raises:
+        KeyError, TypeError, ValueError: It holds none.
+    """
+    until = content["until"]
+    return Override(
+        target=parse_target(identity),
+        author=_text(content["by"]),
+        reason=_text(content["reason"]),
+        made_at_s=_seconds(content["at"]),
+        until_s=None if until is None else _seconds(until),
+        policies=tuple(_parse_policy(limit) for limit in _list(content["limits"])),
+        mode=None if content["mode"] is None else Mode(content["mode"]),
+    )
+
+
+def parse_target(identity: Mapping[str, Any]) -> Target:
+    """
+    Return the target of an ``_id``.
+
+    Raises:
+        KeyError, TypeError, ValueError: It names none.
+    """
+    client_id, limit_kind = identity["clientId"], identity.get("limitKind")
+    return Target(
+        kind=OverrideKind(identity["kind"]),
+        client_id=None if client_id is None else _text(client_id),
+        limit_kind=None if limit_kind is None else LimitKind(limit_kind),
+    )
+
+
+def _compose_policy(policy: Policy) -> Document:
+    return {
+        "name": policy.name,
+        "limit": Int64(policy.limit),
+        "window": policy.window.window_s,
+        "frames": policy.window.frame_count,
+        "estimator": policy.estimator.value,
+        "countDenied": policy.count_denied,
+        "mode": policy.mode and policy.mode.value,
+    }
+
+
+def _parse_policy(content: Mapping[str, Any]) -> Policy:
+    frame_count, mode = content.get("frames"), content.get("mode")
+    return Policy(
+        name=_text(content["name"]),
+        limit=_whole(content["limit"]),
+        window=Window.of(
+            _whole(content["window"]), frame_count=None if frame_count is None else _whole(frame_count)
+        ),
+        estimator=Estimator(content.get("estimator", Estimator.SLIDING)),
+        count_denied=content.get("countDenied") is True,
+        mode=None if mode is None else Mode(mode),
+    )
+
+
+def _parse_entry(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> HistoryEntry:
+    return HistoryEntry(
+        target=parse_target(identity),
+        author=_text(entry["by"]),
+        reason=_text(entry["reason"]),
+        at_s=_seconds(entry["at"]),
+        override=parse_override(identity, entry) if entry["action"] == "set" else None,
+    )
+
+
+def _date(at_s: float) -> datetime:
+    return datetime.fromtimestamp(at_s, UTC)
+
+
+def _seconds(value: object) -> float:
+    if not isinstance(value, datetime):
+        raise TypeError(f"expected a date, got {type(value).__name__}")
+    return value.timestamp() if value.tzinfo else value.replace(tzinfo=UTC).timestamp()
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
+        raise ValueError(f"expected a whole number from 1 to 2^53, got {value!r}")
+    return int(value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, got {type(value).__name__}")
+    return value
+
+
+def _list(value: Sequence[Mapping[str, Any]] | object) -> Sequence[Mapping[str, Any]]:
+    if not isinstance(value, list):
+        raise TypeError(f"expected a list, got {type(value).__name__}")
+    return value

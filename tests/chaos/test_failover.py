@@ -1,0 +1,131 @@
+"""
+The primary is killed under load, and MongoDB is gone for longer than a window.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from oauth_ratelimit.config import load_config
+from oauth_ratelimit.demo.mongod import Mongod
+from oauth_ratelimit.demo.replica_set import ReplicaSet
+from oauth_ratelimit.limiter import Limiter
+from oauth_ratelimit.sync.scheduler import SyncScheduler
+from tests.chaos.conftest import IS_LONG
+from tests.chaos.fleet import CLIENT, Books, Instance, balance
+from tests.helpers import Clock, wait_until, with_database
+
+pytestmark = pytest.mark.chaos
+
+USER = "user-0"
+USUAL_S = 0.25  # far above any check on a busy machine, far below any timeout of the database
+BACK_WITHIN_S = 2.0
+
+
+@contextmanager
+def under_load(instances: Sequence[Instance]) -> Iterator[None]:
+    """
+    Let each instance make requests in a thread and synchronise in the background.
+    """
+    stop = threading.Event()
+
+    def work(instance: Instance) -> None:
+        count = 0
+        while not stop.wait(0.002):
+            count += 1
+            instance.hit(f"user-{count % 7}")
+
+    threads = [threading.Thread(target=work, args=(instance,)) for instance in instances]
+    schedulers = [SyncScheduler(instance.limiter, interval_s=0.5) for instance in instances]
+    for starting in (*threads, *schedulers):
+        starting.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        for scheduler in schedulers:
+            assert scheduler.stop(timeout_s=30)
+
+
+def test_primary_killed(replica_set: ReplicaSet, replica_set_uri: str, repetitions: int, record: list[Books]) -> None:
+    """
+    Nothing is lost or doubled, no check waits, and flushing is back two seconds after the new primary.
+    """
+    for repetition in range(10 if IS_LONG else repetitions):
+        uri = with_database(replica_set_uri, f"failover_{repetition}")
+        instances = [Instance(uri) for _ in range(3)]
+        with under_load(instances):
+            wait_until(lambda counted=instances[0].counted: counted.total() > 100, "the load has begun")  # type: ignore[misc]
+            killed = replica_set.kill_primary()
+            replica_set.primary()
+            for instance in instances:
+                wait_until(
+                    lambda instance=instance: instance.limiter.counts(CLIENT, USER).in_flight_hits < 30,  # type: ignore[misc]
+                    "flushing is back",
+                    timeout_s=BACK_WITHIN_S,
+                )
+        replica_set.restart(killed)
+        replica_set.heal()
+        books = balance(instances, uri)
+        record.append(books)
+        assert (0, 0) == (books.lost, books.doubled)
+        assert books.slowest_ms < USUAL_S * 1000
+
+
+def test_outage_longer_than_the_window(clock: Clock, record: list[Books]) -> None:
+    """
+    Requests are decided on what is known, what has left every window is dropped and said, and the rest arrives.
+    """
+    with Mongod() as mongod:
+        settings = load_config(
+            {
+                "mode": "enforce",
+                "limits": {"user": [{"limit": 50, "window": "60s"}]},
+                "store": {"uri": mongod.uri, "timeout": 0.2},
+            }
+        )
+        limiter = Limiter(settings, clock=clock)
+        assert limiter.check(CLIENT, USER).allowed
+        assert limiter.sync().error is None
+        mongod.kill()
+        with capture_logs() as logs:
+            admitted_per_window = []
+            for _ in range(3):
+                admitted_per_window.append(sum(limiter.check(CLIENT, USER).allowed for _ in range(80)))
+                for _ in range(3):
+                    clock.advance(22)
+                    limiter.sync()
+            held_before_recovery = limiter.counts(CLIENT, USER).in_flight_hits
+            mongod.start()
+            assert limiter.check(CLIENT, USER).allowed
+            wait_until(lambda: limiter.sync().error is None, "MongoDB is back")
+        assert [49, 50, 50] == admitted_per_window
+        assert 0 == held_before_recovery
+        assert 149 == sum(entry["hits"] for entry in logs if entry["event"] == "hits_dropped")
+        events = [entry["event"] for entry in logs]
+        assert 1 == events.count("flush_recovered")
+        assert 0 == limiter.counts(CLIENT, USER).in_flight_hits
+        limiter.close()
+        record.append(Books(requests=151))
+
+
+def test_stopped_while_mongodb_is_down(record: list[Books]) -> None:
+    """
+    A limiter that cannot deliver its last hits says how many, by client, and soon.
+    """
+    with Mongod() as mongod:
+        instance = Instance(mongod.uri, timeout_s=0.3)
+        instance.hit(USER)
+        instance.limiter.sync()
+        mongod.kill()
+        for _ in range(3):
+            instance.hit(USER)
+        with capture_logs() as logs:
+            instance.limiter.close()
+    record.append(Books(requests=4, lost=0))
+    assert {CLIENT: 3} == next(entry["by_client"] for entry in logs if entry["event"] == "hits_undelivered")
