@@ -1,10 +1,13 @@
 """
-From settings to parts: the one place that knows which store there is.
+From settings to parts: the one place that knows which stores there are.
 """
 
 from oauth_ratelimit.config import StoreSettings
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.mongo import MongoStore
+from oauth_ratelimit.store.overrides import OverrideStore
+
+OVERRIDES = "ratelimit_overrides"
 
 
 def open_store(settings: StoreSettings) -> CounterStore | None:
@@ -13,7 +16,22 @@ def open_store(settings: StoreSettings) -> CounterStore | None:
     """
     if settings.uri is None:
         return None
-    collection = settings.collection
-    if settings.namespace:
-        collection = f"{settings.namespace}_{collection}"
+    collection = collection_name(settings, settings.collection)
     return MongoStore(settings.uri, collection=collection, timeout_s=settings.timeout_s)
+
+
+def open_overrides(settings: StoreSettings) -> OverrideStore | None:
+    """
+    Return the store of overrides, None if nothing is shared. Does not connect yet.
+    """
+    if settings.uri is None:
+        return None
+    collection = collection_name(settings, OVERRIDES)
+    return OverrideStore(settings.uri, collection=collection, timeout_s=settings.timeout_s)
+
+
+def collection_name(settings: StoreSettings, name: str) -> str:
+    """
+    Return what a collection is called in the database: the namespace keeps issuers apart.
+    """
+    return f"{settings.namespace}_{name}" if settings.namespace else name

@@ -83,12 +83,15 @@ class ClientPolicies:
 
         scope: Where it is counted: None for the plain token counter, ``grant:<grant_type>`` for a grant type with
             limits of its own, else the endpoint's name.
+
+        is_canary: Whether the client is in the share that a canary enforces, and has no mode of its own.
     """
 
     limits: Limits
     mode: Mode
     trusted: bool = False
     scope: str | None = None
+    is_canary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,8 @@ class Rules:
         paths: Patterns of the request path; of an endpoint only.
 
         methods: HTTP methods in capitals, all if empty; of an endpoint only.
+
+        ceiling: ``DRY_RUN`` denies nothing, whatever modes are nearer; of a client only.
     """
 
     mode: Mode | None = None
@@ -119,6 +124,7 @@ class Rules:
     endpoints: Mapping[str, "Rules"] = field(default_factory=dict)
     paths: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
+    ceiling: Mode | None = None
 
 
 _NO_RULES = Rules()
@@ -148,6 +154,8 @@ class PolicySet:
 
         grants: What differs for a grant type at the token endpoint. Holds every grant type that any rule names, those
             of clients and plans included: a grant type that is not a key here needs no look-up of its own.
+
+        ceiling: ``DRY_RUN`` denies nobody, whatever modes are nearer.
     """
 
     mode: Mode = Mode.DRY_RUN
@@ -159,6 +167,7 @@ class PolicySet:
     instance: str = ""
     plans: Mapping[str, Rules] = field(default_factory=dict)
     grants: Mapping[str, Rules] = field(default_factory=dict)
+    ceiling: Mode | None = None
 
     def matching(
         self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
@@ -183,14 +192,16 @@ class PolicySet:
         scope, limits = self.limits_at(client_id, endpoint=endpoint, grant_type=grant_type)
         own = client_place.mode or client.mode or plan_place.mode or plan.mode
         mode = Mode.OFF if Mode.OFF in (self.mode, place.mode) else own or place.mode or self.mode
-        spared = own is None and self._is_outside_canary(client_id)
-        if spared:
-            mode = _spare(mode)
+        is_in_canary = self.canary is not None and self.canary.has_client(client_id, instance=self.instance)
+        is_outside = own is None and self.canary is not None and not is_in_canary
+        spared = is_outside or Mode.DRY_RUN in (self.ceiling, client.ceiling)
+        mode = _spare(mode) if spared else mode
         return ClientPolicies(
             limits=_with_modes(limits, mode=mode, spared=spared),
             mode=mode,
             trusted=matches_any(self.trusted, client_id),
             scope=scope,
+            is_canary=is_in_canary and own is None,
         )
 
     def limits_at(
@@ -247,9 +258,6 @@ class PolicySet:
             at = grant_type or ""
         place, plan_place, client_place = (holder.get(at, _NO_RULES) for holder in holders)
         return place, plan_place, client_place
-
-    def _is_outside_canary(self, client_id: str) -> bool:
-        return self.canary is not None and not self.canary.has_client(client_id, instance=self.instance)
 
 
 def _complete(base: Limits, *layers: OwnLimits | None) -> Limits:

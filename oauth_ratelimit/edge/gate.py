@@ -8,17 +8,21 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
 from oauth_ratelimit.config import Settings, describe_changes
 from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.overrides import Override, overridden
 from oauth_ratelimit.edge.request import Verdict
 from oauth_ratelimit.edge.response import RateLimited, quota_headers
 from oauth_ratelimit.limiter import Limiter
+from oauth_ratelimit.overlay import Overlay
+from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.scheduler import SyncScheduler
+from oauth_ratelimit.wiring import open_overrides
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +38,7 @@ class Worker:
     pid: int
     limiter: Limiter
     scheduler: SyncScheduler
+    overlay: Overlay
 
     def stop(self) -> None:
         """
@@ -41,6 +46,7 @@ class Worker:
         """
         self.scheduler.stop()
         self.limiter.close()
+        self.overlay.close()
 
 
 class AppGate:
@@ -48,9 +54,9 @@ class AppGate:
     Decides the requests of one application. Starts its background cycle with the first of them in each process.
 
     Args:
-        settings: What applies until ``poll`` says otherwise.
+        settings: The configuration, until ``poll`` says otherwise.
 
-        poll: Returns changed settings, or None. Asked in the background.
+        poll: Returns a changed configuration, or None. Asked in the background.
 
         username_of: Names a user.
 
@@ -59,6 +65,9 @@ class AppGate:
         is_switched_off: Do nothing at all, whatever the settings say.
 
         clock: Tells the time, seconds since the epoch.
+
+    Attributes:
+        settings: What applies now: the configuration with the overrides of operators on top.
     """
 
     def __init__(
@@ -72,6 +81,8 @@ class AppGate:
         clock: Callable[[], float],
     ) -> None:
         self.settings = settings
+        self._base = settings
+        self._overrides: tuple[Override, ...] = ()
         self.authorize_endpoint = authorize_endpoint
         self.is_switched_off = is_switched_off
         self._poll = poll
@@ -161,23 +172,33 @@ class AppGate:
             settings = self.settings
             limiter = Limiter(settings, clock=self._clock)
             scheduler = SyncScheduler(limiter, interval_s=settings.sync.interval_s, on_tick=self._reload)
+            overlay = Overlay(open_overrides(settings.store))
             scheduler.start()
-            worker = self._worker = Worker(pid, limiter, scheduler)
+            worker = self._worker = Worker(pid, limiter, scheduler, overlay)
             atexit.unregister(self.at_exit)  # a fork inherits the registration
             atexit.register(self.at_exit)
             return worker
 
-    def _reload(self) -> None:
+    def _reload(self, report: CycleReport | None) -> None:
         """
-        Take over a changed configuration. Runs in the background, with the sync cycle.
+        Take over a changed configuration, and overrides that came or went. Runs in the background, after a sync cycle.
         """
-        worker, settings = self._worker, self._poll()
-        if worker is None or settings is None:
+        worker = self._worker
+        if worker is None:
             return
+        base = self._poll()
+        if report is None or report.error is None:  # else MongoDB would only keep the next cycle waiting
+            worker.overlay.refresh()
+        overrides = worker.overlay.in_force(self._clock())
+        if base is None and overrides == self._overrides:
+            return
+        self._base, self._overrides = base or self._base, overrides
+        settings = replace(self._base, policies=overridden(self._base.policies, overrides))
         old, self.settings = self.settings, settings
         worker.limiter.reconfigure(settings)
         log.info(
             "config_reloaded",
+            origin="overrides" if base is None else "file",
             changes=describe_changes(old, settings),
             restart_needed=(old.store, old.sync) != (settings.store, settings.sync),
         )

@@ -231,9 +231,7 @@ def _parse_policy(content: Mapping[str, Any]) -> Policy:
     return Policy(
         name=_text(content["name"]),
         limit=_whole(content["limit"]),
-        window=Window.of(
-            _whole(content["window"]), frame_count=None if frame_count is None else _whole(frame_count)
-        ),
+        window=Window.of(_whole(content["window"]), frame_count=None if frame_count is None else _whole(frame_count)),
         estimator=Estimator(content.get("estimator", Estimator.SLIDING)),
         count_denied=content.get("countDenied") is True,
         mode=None if mode is None else Mode(mode),

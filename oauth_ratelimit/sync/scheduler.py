@@ -13,6 +13,8 @@ from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
+from oauth_ratelimit.sync.flusher import CycleReport
+
 log = structlog.get_logger(__name__)
 
 TICKS_PER_INTERVAL = 10  # so soon is an urgent key synchronised
@@ -25,9 +27,9 @@ class Synchronised(Protocol):
     What the scheduler drives: a ``Limiter``.
     """
 
-    def sync(self) -> object: ...
+    def sync(self) -> CycleReport: ...
 
-    def sync_urgent(self) -> object: ...
+    def sync_urgent(self) -> CycleReport | None: ...
 
 
 class SyncScheduler:
@@ -40,16 +42,25 @@ class SyncScheduler:
         interval_s: The time between two full cycles. The first comes after a random part of it, so that instances
             started together do not write together.
 
-        on_tick: Called with each full cycle, for what else is to be looked at: a changed configuration.
+        on_tick: Called after each full cycle, for what else is to be looked at: a changed configuration. Gets the
+            cycle's report. The first call comes with the first tick, not to go without overrides for longer; then
+            the report may be None.
     """
 
-    def __init__(self, limiter: Synchronised, *, interval_s: float, on_tick: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        limiter: Synchronised,
+        *,
+        interval_s: float,
+        on_tick: Callable[[CycleReport | None], None] | None = None,
+    ) -> None:
         self._limiter = limiter
         self._on_tick = on_tick
         self._tick_s = max(SHORTEST_TICK_S, interval_s / TICKS_PER_INTERVAL)
         self._ticks_per_cycle = max(1, round(interval_s / self._tick_s))
         self._tick_count = random.randrange(self._ticks_per_cycle)
         self._ticking = threading.Lock()  # held while a tick runs, so that stop() can wait for it
+        self._is_first_tick = True
         self._stopped = False
         self._scheduler: BackgroundScheduler | None = None
 
@@ -84,12 +95,11 @@ class SyncScheduler:
                 return
             try:
                 self._tick_count += 1
-                if self._tick_count % self._ticks_per_cycle:
-                    self._limiter.sync_urgent()
-                    return
-                self._limiter.sync()
-                if self._on_tick is not None:
-                    self._on_tick()
+                is_full = self._tick_count % self._ticks_per_cycle == 0
+                report = self._limiter.sync() if is_full else self._limiter.sync_urgent()
+                if self._on_tick is not None and (is_full or self._is_first_tick):
+                    self._is_first_tick = False
+                    self._on_tick(report)
             except Exception:
                 log.exception("cycle_failed")
 
