@@ -24,7 +24,8 @@ class Decision:
 
         rule: The policy described here, None if none applies.
 
-        remaining: Hits left now in this policy's window, this request taken off if it was counted.
+        remaining: Hits left now in this policy's window, this request taken off if it was counted. Of a denial: in
+            the fullest of the windows that deny.
 
         reset_after_s: Seconds until the whole quota is back, if nothing else happens.
 

@@ -172,7 +172,7 @@ class Place:
         if not buckets:
             return Finding(True, False, self.mode)
         over = over_limit(buckets, now_s, cost)
-        return _denial(over, now_s, cost) if over else _admission(buckets, now_s)
+        return _denial(buckets, over, now_s, cost=cost) if over else _admission(buckets, now_s)
 
     def _refuse(
         self, state: KeyState, buckets: Sequence[Bucket], over: Sequence[Bucket], *, now_s: float, cost: int
@@ -188,8 +188,8 @@ class Place:
         ]
         for bucket in counting:
             bucket.add(cost)
-        finding = _denial(over, now_s, cost)
-        if cost == 1 and not counting:
+        finding = _denial(buckets, over, now_s, cost=cost)
+        if cost == 1 and not counting and self.total is None:  # other users' requests move a total
             state.refusal = Refusal(finding, now_s, now_s + finding.retry_after_s)
         return finding
 
@@ -226,26 +226,29 @@ def _admission(buckets: Sequence[Bucket], now_s: float) -> Finding:
     )
 
 
-def _denial(over: Sequence[Bucket], now_s: float, cost: int) -> Finding:
+def _denial(buckets: Sequence[Bucket], over: Sequence[Bucket], now_s: float, *, cost: int) -> Finding:
     """
-    Describe a request that is over the limit of each of these buckets.
+    Describe a request that is over the limit of some buckets: it fits when all that can deny it admit it at once.
     """
-    enforced = [bucket for bucket in over if bucket.tier.is_enforced]
-    retry_after_s = 0.0
+    denied = any(bucket.tier.is_enforced for bucket in over)
+    concerned = [bucket for bucket in buckets if bucket.tier.is_enforced or not denied]
+    retry_after_s, last = 0.0, over[0]
     while True:
-        latest_s, nearest = max(
-            ((bucket.retry_after_s(now_s, cost=cost, later_s=retry_after_s), bucket) for bucket in enforced or over),
+        later_s, bucket = max(
+            ((bucket.retry_after_s(now_s, cost=cost, later_s=retry_after_s), bucket) for bucket in concerned),
             key=itemgetter(0),
         )
-        if latest_s <= retry_after_s or math.isinf(latest_s):
+        if later_s <= retry_after_s:
             break
-        retry_after_s = latest_s
+        retry_after_s, last = later_s, bucket
+        if math.isinf(later_s):
+            break
     return Finding(
-        allowed=not enforced,
+        allowed=not denied,
         would_deny=True,
-        mode=nearest.tier.mode,
-        rule=nearest.tier.policy,
-        remaining=max(0, math.floor(nearest.tier.limit - nearest.estimate(now_s))),
-        reset_after_s=nearest.reset_after_s(now_s),
-        retry_after_s=latest_s,
+        mode=last.tier.mode,
+        rule=last.tier.policy,
+        remaining=max(0, math.floor(min(bucket.tier.limit - bucket.estimate(now_s) for bucket in concerned))),
+        reset_after_s=last.reset_after_s(now_s),
+        retry_after_s=retry_after_s,
     )

@@ -1,0 +1,163 @@
+"""
+The limiter as one would explain it: every request sums up every frame, exactly, and nothing is kept but the hits.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from oauth_ratelimit.config import Settings
+from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.window import Estimator
+
+ROUNDING_S = Fraction(201, 10**5)  # a delay that is no whole second may be so much too long
+MOMENT = Fraction(1, 10**7)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """
+    What a decision may say about its policy.
+
+    Args:
+        remaining: What has to be left of each policy that it may describe: several if they are equally near.
+
+        retry_after_s: The exact delay, infinity if it never fits.
+    """
+
+    remaining: Mapping[Policy | None, int]
+    retry_after_s: Fraction | float
+
+    def agrees(self, decision: Decision) -> bool:
+        """
+        Whether a decision says this, its delay rounded up.
+        """
+        delay_s = decision.retry_after_s
+        too_long_s = 0.0 if delay_s == self.retry_after_s else delay_s - float(self.retry_after_s)
+        is_here = decision.rule in self.remaining and decision.remaining == self.remaining[decision.rule]
+        return is_here and -1e-6 <= too_long_s <= ROUNDING_S
+
+
+@dataclass(frozen=True)
+class Expected:
+    """
+    What a decision has to say.
+
+    Args:
+        answers: One, or several where the moment at which the request fits is over before the delay, rounded up, is.
+    """
+
+    allowed: bool
+    would_deny: bool
+    answers: Sequence[Answer]
+
+    def agrees(self, decision: Decision) -> bool:
+        """
+        Whether a decision says what it has to.
+        """
+        return (decision.allowed, decision.would_deny) == (self.allowed, self.would_deny) and any(
+            answer.agrees(decision) for answer in self.answers
+        )
+
+
+class _Series:
+    """
+    The hits of one policy and key.
+    """
+
+    def __init__(self, policy: Policy, *, is_enforced: bool) -> None:
+        self.policy = policy
+        self.is_enforced = is_enforced
+        self.frames: Counter[int] = Counter()
+
+    def estimate(self, now_s: Fraction) -> Fraction:
+        window = self.policy.window
+        frame_s, count = window.frame_s, window.frame_count
+        newest = math.floor(now_s / frame_s)
+        passed = now_s / frame_s - newest
+        full = sum(self.frames[newest - back] for back in range(1, count))
+        current = self.frames[newest] * (passed if self.policy.estimator is Estimator.PROPORTIONAL else 1)
+        return current + full + self.frames[newest - count] * (1 - passed)
+
+    def is_over(self, now_s: Fraction, cost: int) -> bool:
+        return self.estimate(now_s) + cost > self.policy.limit
+
+    def turning_points(self, now_s: Fraction, cost: int) -> Iterator[Fraction]:
+        """
+        Yield every moment from now on at which a request could begin to be admitted.
+        """
+        frame_s = self.policy.window.frame_s
+        first = math.floor(now_s / frame_s)
+        edges = [Fraction((first + n) * frame_s) for n in range(1, self.policy.window.frame_count + 3)]
+        room = self.policy.limit - cost
+        for start_s, end_s in zip([now_s, *edges], edges, strict=False):
+            yield start_s
+            before, after = self.estimate(start_s), self.estimate(end_s)
+            if before > room >= after:
+                yield start_s + (end_s - start_s) * (before - room) / (before - after)
+
+
+class ReferenceLimiter:
+    """
+    Decides and counts as ``Limiter.check`` has to, for the token endpoint.
+
+    Args:
+        settings: Policies, modes, trusted clients.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._policies = settings.policies
+        self._series: dict[tuple[str, str | None, str], tuple[_Series, ...]] = defaultdict(tuple)
+
+    def check(self, client_id: str, username: str | None, *, now_s: float, cost: int = 1) -> Expected:
+        """
+        Decide about a request and count it where it counts.
+        """
+        policies = self._policies.matching(client_id)
+        limits, now = policies.limits, Fraction(now_s)
+        own = self._of((client_id, username, "own"), limits.client if username is None else limits.user, policies.mode)
+        total = self._of((client_id, None, "total"), limits.client_total, policies.mode)
+        series = () if policies.trusted else (*own, *total)
+        over = [one for one in series if one.is_over(now, cost)]
+        denied = any(one.is_enforced for one in over)
+        for one in series:
+            if not over or one.policy.count_denied or (one.is_enforced and not denied):
+                one.frames[math.floor(now / one.policy.window.frame_s)] += cost
+        if over:
+            concerned = [one for one in series if one.is_enforced] if denied else series
+            return _denial(concerned, now, cost, allowed=not denied)
+        rooms = {one.policy: one.policy.limit - one.estimate(now) for one in series}
+        least = min(rooms.values(), default=0)
+        remaining = {rule: math.floor(room) for rule, room in rooms.items() if room == least}
+        return Expected(True, False, [Answer(remaining or {None: 0}, 0)])
+
+    def _of(self, key: tuple[str, str | None, str], policies: Iterable[Policy], mode: Mode) -> tuple[_Series, ...]:
+        if key not in self._series:
+            self._series[key] = tuple(
+                _Series(policy, is_enforced=(policy.mode or mode) is Mode.ENFORCE) for policy in policies
+            )
+        return self._series[key]
+
+
+def _denial(concerned: Sequence[_Series], now: Fraction, cost: int, *, allowed: bool) -> Expected:
+    def answer(last: Sequence[_Series], delay_s: Fraction | float) -> Answer:
+        return Answer({one.policy: max(0, math.floor(least)) for one in last}, delay_s)
+
+    def over_at(moment: Fraction) -> list[_Series]:
+        return [one for one in concerned if one.is_over(moment, cost)]
+
+    least = min(one.policy.limit - one.estimate(now) for one in concerned)
+    hopeless = [one for one in concerned if cost > one.policy.limit]
+    if hopeless:
+        return Expected(allowed, True, [answer(hopeless, math.inf)])
+    answers = []
+    for point in sorted({point for one in concerned for point in one.turning_points(now, cost)}):
+        if not over_at(point):
+            answers.append(answer(over_at(max(now, point - MOMENT)), point - now))
+            if not over_at(point + ROUNDING_S):
+                break
+    return Expected(allowed, True, answers)
