@@ -14,9 +14,11 @@ Seen = TypeVar("Seen")
 class Clock:
     """
     A clock that stands still until a test moves it. Callable like ``time.time``.
+
+    It stands in the future, so that MongoDB's real clock does not expire what a test has just written.
     """
 
-    def __init__(self, now_s: float = 1_700_000_000.0) -> None:
+    def __init__(self, now_s: float = 2_000_000_000.0) -> None:
         self.now_s = now_s
 
     def __call__(self) -> float:

@@ -83,7 +83,10 @@ class Flusher:
         """
         for state in states:
             report.dropped_hits += state.take(now_s)
-        self.pull([state for state in states if state.attempts], now_s, report)
+        to_read = [state for state in states if state.attempts or (state.is_contested and state.unsent)]
+        changed = set(self.pull(to_read, now_s, report))
+        for state in to_read:
+            state.is_contested = state in changed
         pending = [state for state in states if state.unsent]
         current: list[KeyState] = []
         for round_index in range(MAX_ROUNDS):
@@ -144,7 +147,9 @@ class Flusher:
                 log.error("document_rejected", client_id=batch[index].key.client_id, reason=reason)
             report.flushed_count += len(batch) - len(failed)
             report.rejected_count += len(outcome.rejected)
-            lost += [batch[index] for index in outcome.lost]
+            for index in outcome.lost:
+                batch[index].is_contested = True
+                lost.append(batch[index])
         report.conflict_count += len(lost)
         return lost
 

@@ -87,6 +87,8 @@ class KeyState:
 
         is_touched: A request came since the last cycle.
 
+        is_contested: The last write lost a race, so the next one reads first.
+
         look_count: How often requests looked at the buckets since the last cycle.
 
         is_urgent: A request asked for a sync before the next cycle.
@@ -116,6 +118,7 @@ class KeyState:
         "attempts",
         "buckets",
         "inherited",
+        "is_contested",
         "is_touched",
         "is_urgent",
         "look_count",
@@ -146,6 +149,7 @@ class KeyState:
         self.retired: tuple[Bucket, ...] = ()
         self.inherited: Hits | None = None
         self.is_touched = False
+        self.is_contested = False
         self.look_count = 0
         self.is_urgent = False
         self.version: int | None = None
