@@ -5,7 +5,7 @@ Readers look at one small document, the revision, and read the overrides when it
 overrides by hand and leaves the revision alone is noticed with the next unconditional read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -194,7 +194,7 @@ def parse_override(identity: Mapping[str, Any], content: Mapping[str, Any]) -> O
         reason=_text(content["reason"]),
         made_at_s=_seconds(content["at"]),
         until_s=None if until is None else _seconds(until),
-        policies=tuple(_parse_policy(limit) for limit in _list(content["limits"])),
+        policies=tuple(_parse_policy(limit) for limit in _mappings(content["limits"])),
         mode=None if content["mode"] is None else Mode(content["mode"]),
     )
 
@@ -270,7 +270,7 @@ def _text(value: object) -> str:
     return value
 
 
-def _list(value: Sequence[Mapping[str, Any]] | object) -> Sequence[Mapping[str, Any]]:
-    if not isinstance(value, list):
-        raise TypeError(f"expected a list, got {type(value).__name__}")
+def _mappings(value: object) -> list[Mapping[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise TypeError(f"expected a list of mappings, got {value!r}")
     return value

@@ -1,0 +1,226 @@
+"""
+Overrides in MongoDB.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import mongomock
+import pytest
+from pymongo import MongoClient
+from structlog.testing import capture_logs
+
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
+from oauth_ratelimit.core.window import Estimator, Window
+from oauth_ratelimit.errors import StoreUnavailable
+from oauth_ratelimit.store import overrides as module
+from oauth_ratelimit.store.overrides import OverrideStore
+
+LIMIT = Target(OverrideKind.LIMIT, "partner", LimitKind.USER)
+MODE = Target(OverrideKind.MODE)
+TRUSTED = Target(OverrideKind.TRUSTED, "mobile-*")
+
+NIGHTLY = Policy("nightly", 100, Window.of(60, 6), Estimator.PROPORTIONAL, True, Mode.ENFORCE)
+HUGE = Policy("huge", MAX_LIMIT, Window.of(1))
+
+SAMPLES = [
+    Override(LIMIT, "ann", "black friday", 1000.0, 2000.5, policies=(NIGHTLY, HUGE)),
+    Override(MODE, "bob", "incident 17", 1001.0, mode=Mode.DRY_RUN),
+    Override(TRUSTED, "ann", "", 1002.0, until_s=3000.0),
+]
+
+
+@pytest.fixture(params=["mongomock", "mongod"])
+def open_store(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], OverrideStore]]:
+    """
+    Opens stores on one empty database.
+    """
+    uri = "mongodb://mocked/test"
+    if request.param == "mongomock":
+        client: Any = mongomock.MongoClient(uri, tz_aware=True)
+        monkeypatch.setattr(module, "connect", lambda _uri, timeout_s: client)
+        monkeypatch.setattr(client, "close", lambda: None)
+    else:
+        uri = request.getfixturevalue("mongo_uri")
+    opened: list[OverrideStore] = []
+
+    def open_one() -> OverrideStore:
+        opened.append(OverrideStore(uri))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(open_store: Callable[[], OverrideStore]) -> OverrideStore:
+    """
+    A store on an empty database.
+    """
+    return open_store()
+
+
+@pytest.fixture
+def documents(mongo_uri: str) -> Iterator[Any]:
+    """
+    The collection, on the real server.
+    """
+    with MongoClient(mongo_uri) as client:
+        yield client.get_default_database()["ratelimit_overrides"]
+
+
+def test_nothing_was_ever_overridden(store: OverrideStore) -> None:
+    """
+    A database without the collection holds no overrides.
+    """
+    assert None is store.revision()
+    assert () == store.read()
+    assert [] == store.history()
+
+
+def test_every_kind_of_override(open_store: Callable[[], OverrideStore]) -> None:
+    """
+    What one instance puts in force, another reads as it was, every detail of it.
+    """
+    writer = open_store()
+    for override in SAMPLES:
+        writer.put(override)
+
+    assert tuple(SAMPLES) == open_store().read()
+
+
+def test_override_that_is_replaced(store: OverrideStore) -> None:
+    """
+    A target has one override: the last one.
+    """
+    store.put(Override(MODE, "ann", "first", 1.0, mode=Mode.OFF))
+    store.put(Override(MODE, "bob", "second", 2.0, mode=Mode.ENFORCE))
+
+    assert ["second"] == [override.reason for override in store.read()]
+
+
+def test_override_that_is_taken_back(store: OverrideStore) -> None:
+    """
+    An override that was taken back is not read; taking back what is not there says so.
+    """
+    store.put(SAMPLES[0])
+
+    assert store.remove(LIMIT, author="bob", reason="over", at_s=1500.0)
+    assert () == store.read()
+    assert not store.remove(LIMIT, author="bob", reason="over", at_s=1501.0)
+    assert not store.remove(MODE, author="bob", reason="never was", at_s=1501.0)
+
+
+def test_revision(open_store: Callable[[], OverrideStore]) -> None:
+    """
+    The revision changes with every change, and with nothing else.
+    """
+    writer, reader = open_store(), open_store()
+    seen = [reader.revision()]
+    for change in (
+        lambda: writer.put(SAMPLES[1]),
+        lambda: writer.put(SAMPLES[1]),
+        lambda: writer.remove(MODE, author="bob", reason="", at_s=1.0),
+    ):
+        change()
+        assert reader.revision() == reader.revision()
+        seen.append(reader.revision())
+    writer.remove(MODE, author="bob", reason="", at_s=1.0)
+
+    assert 4 == len(set(seen))
+    assert seen[-1] == reader.revision()
+
+
+def test_history(store: OverrideStore) -> None:
+    """
+    Everything that was done stays on record, oldest first: who, when, why, and what was put in force.
+    """
+    for override in reversed(SAMPLES):
+        store.put(override)
+    store.remove(LIMIT, author="bob", reason="over", at_s=1500.0)
+
+    assert [*zip([LIMIT, MODE, TRUSTED], SAMPLES, strict=True), (LIMIT, None)] == [
+        (entry.target, entry.override) for entry in store.history()
+    ]
+    assert ("bob", "over", 1500.0) == (
+        store.history()[-1].author,
+        store.history()[-1].reason,
+        store.history()[-1].at_s,
+    )
+    assert [SAMPLES[0], None] == [entry.override for entry in store.history("partner")]
+
+
+@pytest.mark.parametrize("client_id", ["a.b", "$where", "a\x00b", "\N{SNOWMAN}", "x" * 1000, ""], ids=ascii)
+def test_unusual_client_ids(open_store: Callable[[], OverrideStore], client_id: str) -> None:
+    """
+    Any client id can be overridden.
+    """
+    override = Override(Target(OverrideKind.MODE, client_id), "ann", "a test", 1.0, mode=Mode.OFF)
+    open_store().put(override)
+
+    assert (override,) == open_store().read()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"until": "tomorrow"},
+        {"mode": "enforced"},
+        {"mode": None},
+        {"by": None},
+        {"limits": [{"name": "user", "limit": 1, "window": 60}]},
+        {"limits": "none"},
+        {"limits": [7]},
+    ],
+    ids=ascii,
+)
+def test_damaged_override(mongo_uri: str, documents: Any, damage: dict[str, Any]) -> None:
+    """
+    An override that makes no sense is reported and left out; the others hold.
+    """
+    store = OverrideStore(mongo_uri)
+    store.put(SAMPLES[0])
+    store.put(SAMPLES[1])
+    documents.update_one({"_id.kind": "mode"}, {"$set": damage})
+
+    with capture_logs() as logs:
+        assert (SAMPLES[0],) == store.read()
+    store.close()
+
+    assert ["override_ignored"] == [entry["event"] for entry in logs]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [{"limit": 0}, {"limit": 1.5}, {"limit": True}, {"window": 0}, {"window": "1m"}, {"frames": 7}, {"estimator": "x"}],
+    ids=ascii,
+)
+def test_damaged_limit(mongo_uri: str, documents: Any, damage: dict[str, Any]) -> None:
+    """
+    A limit that makes no sense is not taken for another one.
+    """
+    store = OverrideStore(mongo_uri)
+    store.put(SAMPLES[0])
+    documents.update_one({"_id.kind": "limit"}, {"$set": {f"limits.0.{name}": value for name, value in damage.items()}})
+
+    with capture_logs() as logs:
+        assert () == store.read()
+    store.close()
+
+    assert ["override_ignored"] == [entry["event"] for entry in logs]
+
+
+def test_database_that_does_not_answer() -> None:
+    """
+    A store without a server says so in this package's words.
+    """
+    store = OverrideStore("mongodb://127.0.0.1:1/test", timeout_s=0.05)
+    for call in (store.revision, store.read, store.history, lambda: store.put(SAMPLES[0])):
+        with pytest.raises(StoreUnavailable):
+            call()
+    store.close()
