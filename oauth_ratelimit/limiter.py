@@ -128,7 +128,7 @@ class Limiter:
                     place.notices.touch(state)
         finally:
             place.lock.release()
-        self._events.report(client_id, username, decision=decision, now_s=now_s)
+        self._events.report(client_id, username, decision=decision, is_canary=place.is_canary, now_s=now_s)
         return decision
 
     def peek(

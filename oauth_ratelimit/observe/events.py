@@ -31,9 +31,22 @@ class DenialEvents:
     def __init__(self) -> None:
         self._said: dict[tuple[str, str | None], _Said] = {}
 
-    def report(self, client_id: str, username: str | None, *, decision: Decision, now_s: float) -> None:
+    def report(
+        self, client_id: str, username: str | None, *, decision: Decision, is_canary: bool, now_s: float
+    ) -> None:
         """
         Log ``request_denied`` or ``request_would_be_denied``, unless that was done a moment ago.
+
+        Args:
+            client_id: Who asked.
+
+            username: For whom, None for grants without a user.
+
+            decision: What was decided.
+
+            is_canary: Whether the client is in the share that a canary enforces.
+
+            now_s: The time, seconds since the epoch.
         """
         key = (client_id, username)
         said = self._said.get(key)
@@ -52,5 +65,6 @@ class DenialEvents:
             window_s=decision.window_s,
             retry_after_s=decision.retry_after_s,
             mode=decision.mode.value,
+            canary=is_canary,
             suppressed_count=said.suppressed_count if said else 0,
         )

@@ -40,6 +40,8 @@ class Place:
 
         horizon_s: How long a frame can matter, from its start.
 
+        is_canary: Whether the client is in the share that a canary enforces.
+
         notices: Tells the sync cycle.
     """
 
@@ -50,6 +52,7 @@ class Place:
         "exempt",
         "former",
         "horizon_s",
+        "is_canary",
         "keys",
         "lock",
         "mode",
@@ -79,6 +82,7 @@ class Place:
         """
         limits, mode = policies.limits, policies.mode
         self.mode = mode
+        self.is_canary = policies.is_canary
         exempt: Decision | None = None
         if policies.trusted or mode is Mode.OFF or limits == Limits():
             exempt = Finding(True, False, mode, trusted=policies.trusted)
