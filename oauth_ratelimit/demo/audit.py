@@ -1,0 +1,52 @@
+"""
+Reads the counters back from MongoDB, with the driver alone: nothing of the limiter takes part.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pymongo.collection import Collection
+from pymongo.errors import PyMongoError
+
+from oauth_ratelimit.demo.mongod_program import MONGO_URI_VARIABLE, MongodUnavailable
+from oauth_ratelimit.demo.tally import Key
+from oauth_ratelimit.store.mongo import connect, database_of
+
+_TIMEOUT_S = 10.0
+
+
+@contextmanager
+def counters_in(uri: str, collection: str) -> Iterator["Collection[dict[str, Any]]"]:
+    """
+    Yield a collection of counters, and drop it afterwards.
+
+    Raises:
+        MongodUnavailable: Nobody answers at this URI, or not to us.
+    """
+    with connect(uri, timeout_s=_TIMEOUT_S) as client:
+        try:
+            client.admin.command("ping")
+        except PyMongoError as exc:
+            raise MongodUnavailable(f"the one that {MONGO_URI_VARIABLE} names does not answer") from exc
+        documents = database_of(client)[collection]
+        try:
+            yield documents
+        finally:
+            documents.drop()
+
+
+def read_counts(documents: "Collection[dict[str, Any]]") -> Counter[Key]:
+    """
+    Return per client and user what MongoDB holds.
+
+    Each request counts once in every tier. The widest tier still has all its frames: they leave after an hour.
+    """
+    counts: Counter[Key] = Counter()
+    for document in documents.find():
+        tiers = document["requestCounters"]
+        widest = max(tiers, key=int)
+        identity = document["_id"]
+        counts[identity["clientId"], identity["username"]] += sum(tiers[widest].values())
+    return counts

@@ -1,0 +1,113 @@
+"""
+The whole demo, small: what a newcomer runs first.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from oauth_ratelimit.demo.mongod_program import MONGO_URI_VARIABLE
+from tests.helpers import wait_until
+
+_ROOT = Path(__file__).parents[2]
+_TIMEOUT_S = 120
+
+
+def _environment(tmp_path: Path, **changes: str) -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1", **changes}
+
+
+@contextmanager
+def _running(module: str, env: dict[str, str], *options: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-m", module, *options],
+        cwd=_ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _run_demo(env: dict[str, str], *options: str) -> tuple[int, str]:
+    with _running("oauth_ratelimit.demo", env, *options) as process:
+        output, _ = process.communicate(timeout=_TIMEOUT_S)
+        return process.returncode, output
+
+
+def test_demo(tmp_path: Path, mongodb: str) -> None:
+    """
+    The demo denies in the second replay alone, ends with equal counts and status 0, and leaves nothing behind.
+    """
+    env = _environment(tmp_path, **{MONGO_URI_VARIABLE: mongodb})
+    status, output = _run_demo(env, "--requests=400", "--speed=1000")
+    assert 0 == status, output
+    assert "400 requests, 400 tokens" in output
+    assert "HTTP/1.1 429" in output
+    assert "Retry-After: " in output
+    assert "MongoDB's counts equal the counted requests" in output
+    assert "allegro-mobile is trusted: " in output
+    assert "WRONG" not in output
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_no_mongodb(tmp_path: Path) -> None:
+    """
+    Where no MongoDB can be started, the demo says what helps and ends with status 2.
+    """
+    broken = tmp_path / "mongod"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    env = _environment(tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    env.pop(MONGO_URI_VARIABLE, None)
+    status, output = _run_demo(env)
+    assert 2 == status, output
+    assert "What helps" in output
+    assert "docker run" in output
+
+
+def test_mongodb_that_does_not_answer(tmp_path: Path) -> None:
+    """
+    A URI that leads nowhere is the same as no MongoDB, and is not shown: it may hold a password.
+    """
+    uri = "mongodb://user:secret@127.0.0.1:1/?serverSelectionTimeoutMS=100"
+    status, output = _run_demo(_environment(tmp_path, **{MONGO_URI_VARIABLE: uri}))
+    assert 2 == status, output
+    assert f"the one that {MONGO_URI_VARIABLE} names does not answer" in output
+    assert "secret" not in output
+
+
+@pytest.mark.parametrize(
+    ("module", "awaited", "number", "status"),
+    [
+        ("oauth_ratelimit.demo", "1  Dry run", signal.SIGINT, 130),
+        ("oauth_ratelimit.demo", "1  Dry run", signal.SIGTERM, 143),
+        ("oauth_ratelimit.demo.serve", "Its log follows", signal.SIGINT, 0),
+    ],
+    ids=["demo interrupted", "demo terminated", "server interrupted"],
+)
+def test_stopped_in_between(
+    tmp_path: Path, mongodb: str, *, module: str, awaited: str, number: signal.Signals, status: int
+) -> None:
+    """
+    Stopping the demo or its server ends everything that it has started.
+    """
+    with _running(module, _environment(tmp_path, **{MONGO_URI_VARIABLE: mongodb})) as process:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        assert any(awaited in line for line in lines)
+        process.send_signal(number)
+        rest = "".join(lines)
+        assert status == process.wait(_TIMEOUT_S), rest
+        assert "Traceback" not in rest
+    wait_until(lambda: not list(tmp_path.iterdir()), "servers and files are gone")
