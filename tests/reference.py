@@ -131,9 +131,9 @@ class ReferenceLimiter:
             concerned = [one for one in series if one.is_enforced] if denied else series
             return _denial(concerned, now, cost, allowed=not denied)
         rooms = {one.policy: one.policy.limit - one.estimate(now) for one in series}
-        least = min(rooms.values(), default=0)
-        remaining = {rule: math.floor(room) for rule, room in rooms.items() if room == least}
-        return Expected(True, False, [Answer(remaining or {None: 0}, 0)])
+        least = min(rooms.values(), default=Fraction(0))
+        remaining: dict[Policy | None, int] = {rule: math.floor(room) for rule, room in rooms.items() if room == least}
+        return Expected(True, False, [Answer(remaining or {None: 0}, Fraction(0))])
 
     def _of(self, key: tuple[str, str | None, str], policies: Iterable[Policy], mode: Mode) -> tuple[_Series, ...]:
         if key not in self._series:

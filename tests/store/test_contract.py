@@ -1,0 +1,266 @@
+"""
+What every store does, in memory and on a real MongoDB.
+"""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.store.base import Change, CounterStore, Outcome, Snapshot
+from oauth_ratelimit.store.memory import MemoryStore
+from tests.stores import Shared, a_change
+
+KEY, OTHER, THIRD = Key("app", "kim"), Key("app", None), Key("app", None, "client_total")
+ODD_NAMES = {
+    "empty": "",
+    "nul": "a\0b",
+    "dollar": "$set",
+    "dots": "a.b.c",
+    "none": "None",
+    "right to left": "\u202egnp",
+    "line feeds": "a\r\nb",
+    "long": "x" * 512,
+    "wide": "\U0001f511" * 100,
+}
+
+
+def write(store: CounterStore, *changes: Change, writer: str = "here") -> list[int]:
+    """
+    Write, and return the positions that lost the race.
+    """
+    outcome = store.compare_and_set(writer, changes)
+    assert {} == outcome.rejected
+    return list(outcome.lost)
+
+
+def test_nothing_there(store: CounterStore) -> None:
+    """
+    A document that nobody wrote is not in the answer.
+    """
+    assert {} == store.read([KEY, OTHER])
+
+
+def test_first_write(store: CounterStore) -> None:
+    """
+    A first write makes the document: with its version, its hits, and the writer's mark.
+    """
+    lost = write(store, a_change(KEY, version=None, next_version=405, hits={"6": {600: 2}, "60": {540: 3}}, flush_id=7))
+    assert [] == lost
+    assert {KEY: Snapshot(405, {"6": {600: 2}, "60": {540: 3}}, {"here": 7})} == store.read([KEY, OTHER])
+
+
+def test_first_write_of_a_document_that_is_there(store: CounterStore) -> None:
+    """
+    Whoever believes that there is no document loses to the one who made it.
+    """
+    write(store, a_change(KEY, version=None, next_version=10))
+    assert [0] == write(store, a_change(KEY, version=None, next_version=20), writer="there")
+    assert {KEY: Snapshot(10, {"6": {600: 1}}, {"here": 1})} == store.read([KEY])
+
+
+def test_write_at_the_version_that_was_read(store: CounterStore) -> None:
+    """
+    A write adds to the frames that are there, makes those that are not, and leaves a mark beside the others' marks.
+    """
+    write(store, a_change(KEY, version=None, next_version=10, hits={"6": {600: 1}}))
+    change = a_change(KEY, version=10, next_version=11, hits={"6": {600: 2, 606: 3}, "1": {606: 4}}, flush_id=8)
+    assert [] == write(store, change, writer="there")
+    expected = Snapshot(11, {"6": {600: 3, 606: 3}, "1": {606: 4}}, {"here": 1, "there": 8})
+    assert {KEY: expected} == store.read([KEY])
+
+
+def test_newer_mark(store: CounterStore) -> None:
+    """
+    A writer's mark is that of its last write.
+    """
+    write(store, a_change(KEY, version=None, next_version=10, flush_id=1))
+    write(store, a_change(KEY, version=10, next_version=11, flush_id=5))
+    assert {"here": 5} == store.read([KEY])[KEY].writers
+
+
+@pytest.mark.parametrize("version", (9, 11), ids=("behind", "ahead"))
+def test_write_at_another_version(store: CounterStore, version: int) -> None:
+    """
+    A write that names another version than the document's changes nothing at all.
+    """
+    write(store, a_change(KEY, version=None, next_version=10))
+    assert [0] == write(store, a_change(KEY, version=version, next_version=12), writer="there")
+    assert {KEY: Snapshot(10, {"6": {600: 1}}, {"here": 1})} == store.read([KEY])
+
+
+def test_write_after_removal(shared: Shared) -> None:
+    """
+    A write to a document that was removed loses, and does not bring it back.
+    """
+    write(shared.store, a_change(KEY, version=None, next_version=10))
+    shared.remove(KEY)
+    assert [0] == write(shared.store, a_change(KEY, version=10, next_version=11))
+    assert {} == shared.store.read([KEY])
+
+
+def test_second_life(shared: Shared) -> None:
+    """
+    A document that was removed and made anew is not the one of the same name that was there before.
+    """
+    write(shared.store, a_change(KEY, version=None, next_version=10))
+    shared.remove(KEY)
+    write(shared.store, a_change(KEY, version=None, next_version=500))
+    assert [0] == write(shared.store, a_change(KEY, version=10, next_version=11))
+    assert 500 == shared.store.read([KEY])[KEY].version
+
+
+def test_same_write_twice(store: CounterStore) -> None:
+    """
+    A write that arrives twice is applied once, whether it makes the document or changes it.
+    """
+    first = a_change(KEY, version=None, next_version=10)
+    second = a_change(KEY, version=10, next_version=11)
+    assert [[], [0], [], [0]] == [write(store, change) for change in (first, first, second, second)]
+    assert {"6": {600: 2}} == store.read([KEY])[KEY].hits
+
+
+def test_rivals_at_one_version(store: CounterStore) -> None:
+    """
+    Of all writes that name one version, the first is applied.
+    """
+    write(store, a_change(KEY, version=None, next_version=10))
+    rivals = [a_change(KEY, version=10, next_version=11, hits={"6": {600: 10**n}}) for n in (1, 2, 3)]
+    assert [[], [0], [0]] == [write(store, rival, writer=f"w{n}") for n, rival in enumerate(rivals)]
+    assert {"6": {600: 11}} == store.read([KEY])[KEY].hits
+
+
+@pytest.mark.parametrize("at", range(3), ids=("first", "middle", "last"))
+def test_which_of_several_lost(store: CounterStore, at: int) -> None:
+    """
+    The positions of the changes that lost are told; the others are applied.
+    """
+    keys = [KEY, OTHER, THIRD]
+    write(store, *(a_change(key, version=None, next_version=10) for key in keys))
+    versions = [9 if position == at else 10 for position in range(3)]
+    changes = [a_change(key, version=known, next_version=11) for key, known in zip(keys, versions, strict=True)]
+    assert [at] == write(store, *changes)
+    found = store.read(keys)
+    assert [10 if position == at else 11 for position in range(3)] == [found[key].version for key in keys]
+
+
+def test_both_ways_to_lose_in_one_batch(store: CounterStore) -> None:
+    """
+    A document that should not be there and one that has moved on are both told, beside those that worked.
+    """
+    keys = [Key("app", f"user-{number}") for number in range(6)]
+    write(store, *(a_change(key, version=None, next_version=10) for key in keys[:4]))
+    versions = [None, 9, 10, None, None, 3]
+    changes = [a_change(key, version=known, next_version=20) for key, known in zip(keys, versions, strict=True)]
+    assert [0, 1, 3, 5] == sorted(write(store, *changes))
+    found = {key: snapshot.version for key, snapshot in store.read(keys).items()}
+    assert dict(zip(keys, (10, 10, 20, 10, 20), strict=False)) == found
+
+
+def test_removing_what_is_stale(store: CounterStore) -> None:
+    """
+    A write takes frames and marks away; one that is not there any more does no harm.
+    """
+    write(store, a_change(KEY, version=None, next_version=10, hits={"6": {600: 1, 606: 2}}), writer="gone")
+    stale: dict[str, Any] = {"stale_frames": [("6", 600), ("6", 1), ("60", 1)], "stale_writers": ["gone", "nobody"]}
+    write(store, a_change(KEY, version=10, next_version=11, hits={"6": {612: 4}}, **stale))
+    snapshot = store.read([KEY])[KEY]
+    assert ({606: 2, 612: 4}, {"here": 1}) == (snapshot.hits["6"], snapshot.writers)
+
+
+def test_large_numbers(store: CounterStore) -> None:
+    """
+    Counts, versions and marks up to 2^53 stay exact.
+    """
+    large = 2**53 - 1
+    write(store, a_change(KEY, version=None, next_version=large - 1, hits={"6": {600: large - 1}}, flush_id=large))
+    write(store, a_change(KEY, version=large - 1, next_version=large, flush_id=large))
+    assert {KEY: Snapshot(large, {"6": {600: large}}, {"here": large})} == store.read([KEY])
+
+
+@pytest.mark.parametrize("name", ODD_NAMES.values(), ids=ODD_NAMES)
+def test_odd_names(store: CounterStore, name: str) -> None:
+    """
+    Any text can name a client or a user.
+    """
+    keys = [Key(name, name), Key(name, None), Key("app", name)]
+    for key in keys:
+        write(store, a_change(key, version=None, next_version=10))
+        assert [] == write(store, a_change(key, version=10, next_version=11))
+    assert dict.fromkeys(keys, 11) == {key: snapshot.version for key, snapshot in store.read(keys).items()}
+
+
+def test_keys_that_look_alike(store: CounterStore) -> None:
+    """
+    Where one name ends and the next begins matters, and so does the difference between no user and "None".
+    """
+    keys = [Key("a:b", "c"), Key("a", "b:c"), Key("a", None), Key("a", "None"), Key("a", ""), Key("a", None, "c")]
+    for number, key in enumerate(keys, start=1):
+        assert [] == write(store, a_change(key, version=None, next_version=number))
+    assert {key: number for number, key in enumerate(keys, start=1)} == {
+        key: snapshot.version for key, snapshot in store.read(keys).items()
+    }
+
+
+def test_key_that_is_asked_for_twice(store: CounterStore) -> None:
+    """
+    A key that stands twice in a read is answered once.
+    """
+    write(store, a_change(KEY, version=None, next_version=10))
+    assert [KEY] == list(store.read([KEY, KEY]))
+
+
+def test_closing_twice(store: CounterStore) -> None:
+    """
+    A store can be closed again, and before it was used.
+    """
+    store.close()
+    store.close()
+
+
+CHANGES = st.tuples(
+    st.sampled_from((KEY, OTHER, THIRD)),
+    st.sampled_from((None, 0, 0, 0, -1, 1)),  # how far off the version is that the change names; None: no document
+    st.dictionaries(
+        st.sampled_from(("6", "60", "6+denied")),
+        st.dictionaries(st.sampled_from((0, 6, 600)), st.integers(1, 9), min_size=1),
+        min_size=1,
+    ),
+    st.lists(st.tuples(st.sampled_from(("6", "60")), st.sampled_from((0, 6, 12))), max_size=2, unique=True),
+    st.sampled_from(("here", "there")),
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.one_of(CHANGES, st.sampled_from((KEY, OTHER))), max_size=20))
+def test_same_as_the_plain_store(shared: Shared, steps: list[Any]) -> None:
+    """
+    Whatever is written and removed, every store answers and holds what the store in memory does.
+    """
+    keys = [KEY, OTHER, THIRD]
+    plain = MemoryStore()
+    for key in keys:
+        shared.remove(key)
+    for number, step in enumerate(steps):
+        if isinstance(step, Key):
+            plain.remove(step)
+            shared.remove(step)
+            continue
+        key, offset, hits, stale, writer = step
+        known = plain.read([key]).get(key, Snapshot(0, {}, {})).version
+        version = None if offset is None else known + offset
+        next_version = 100 * (number + 1) if version is None else version + 1
+        gone = [(series, start_s) for series, start_s in stale if start_s not in hits.get(series, {})]
+        change = a_change(
+            key, version=version, next_version=next_version, hits=hits, flush_id=number, stale_frames=gone
+        )
+        assert _plainly(plain.compare_and_set(writer, [change])) == _plainly(
+            shared.store.compare_and_set(writer, [change])
+        )
+    assert plain.read(keys) == shared.store.read(keys)
+
+
+def _plainly(outcome: Outcome) -> tuple[list[int], dict[int, str]]:
+    return sorted(outcome.lost), dict(outcome.rejected)
