@@ -11,7 +11,7 @@ from collections.abc import Callable
 import structlog
 
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.allowance import Admission
+from oauth_ratelimit.core.admission import Admission
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT
@@ -19,6 +19,7 @@ from oauth_ratelimit.core.refusal import RepeatedDenial
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.base import CounterStore
+from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.keys import Counts, KeyState
@@ -102,30 +103,24 @@ class Limiter:
             return place.exempt
         place.lock.acquire()  # with try and finally half the price of a with statement
         try:
-            state = place.keys.get(username)
-            if state is None:
-                state = self._add_key(place, username, now_s)
-            allowance = state.allowance
-            left = allowance.left - cost
-            if left >= 0 and now_s < allowance.until_s:
-                total = place.total
-                if total is None:
-                    allowance.left = left
-                    return Admission(allowance, left, now_s)
-                total_left = total.allowance.left - cost
-                if total_left >= 0 and now_s < total.allowance.until_s:
-                    allowance.left = left
-                    total.allowance.left = total_left
-                    return Admission(allowance, left, now_s, total.allowance, total_left)
-            refusal = state.refusal
+            head = place.heads.get(username)
+            if head is None:
+                head = self._add_key(place, username, now_s)
+            tier, full = head.tier, head.full
+            if full + cost <= head.ceiling and now_s < head.frame_end_s and tier.is_plain:
+                if full == head.sent:
+                    place.notices.touch(head.state)
+                head.full = full = full + cost
+                return Admission(tier, full, head.edge, head.frame_end_s, now_s)
+            refusal = head.state.refusal
             if refusal is None or now_s >= refusal.until_s or cost != 1:
-                decision = place.decide(state, now_s, cost=cost)
+                decision = place.decide(head, now_s, cost=cost)
                 if not decision.would_deny:
                     return decision
             else:
                 decision = RepeatedDenial(refusal, now_s)
-                if not state.is_touched:
-                    place.notices.touch(state)
+                if not head.state.is_touched:
+                    place.notices.touch(head.state)
         finally:
             place.lock.release()
         self._events.report(client_id, username, decision=decision, is_canary=place.is_canary, now_s=now_s)
@@ -149,8 +144,8 @@ class Limiter:
         if place.exempt is not None:
             return place.exempt
         with place.lock:
-            state = place.keys.get(username) or self._add_key(place, username, now_s)
-            return place.preview(state, now_s, cost=cost)
+            head = place.heads.get(username) or self._add_key(place, username, now_s)
+            return place.preview(head, now_s, cost=cost)
 
     def counts(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> Counts:
         """
@@ -158,8 +153,8 @@ class Limiter:
         """
         place = self._places.get(self._place_key(client_id, endpoint, None))
         with self._growing if place is None else place.lock:
-            state = place.keys.get(username) if place else None
-            return state.counts() if state else Counts(0, 0)
+            head = place.heads.get(username) if place else None
+            return head.state.counts() if head else Counts(0, 0)
 
     def sync(self) -> CycleReport:
         """
@@ -209,9 +204,9 @@ class Limiter:
             if key.scope is None:
                 place = self._place(key.client_id, TOKEN_ENDPOINT, None)
                 with place.lock:
-                    state = place.keys.get(key.username) or self._add_key(place, key.username, now_s)
-                if state is not place.blank:
-                    states[state] = snapshot
+                    head = place.heads.get(key.username) or self._add_key(place, key.username, now_s)
+                if head is not place.blank:
+                    states[head.state] = snapshot
         self._cycle.load(states, now_s)
         return len(states)
 
@@ -275,20 +270,20 @@ class Limiter:
                 self._places[key] = place
             return place
 
-    def _add_key(self, place: Place, username: str | None, now_s: float) -> KeyState:
+    def _add_key(self, place: Place, username: str | None, now_s: float) -> Bucket:
         if username is not None:
             if not isinstance(username, str):
                 raise TypeError(f"username must be text or None, got {username!r}")
             username = storable_name(username)
-            state = place.keys.get(username)
-            if state is not None:
-                return state
-        state = place.add_key(username, now_s)
-        if state is not place.blank:
-            place.notices.hurry(state)
+            head = place.heads.get(username)
+            if head is not None:
+                return head
+        head = place.add_key(username, now_s)
+        if head is not place.blank:
+            place.notices.hurry(head.state)
             with self._growing:
                 self._key_count += 1
-        return state
+        return head
 
     def _on_forget(self, state: KeyState) -> None:
         with self._growing:

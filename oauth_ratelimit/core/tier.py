@@ -20,14 +20,20 @@ class Tier:
 
         apart: Whether it counts other requests than the rest of its set does, being a dry run beside enforced policies.
 
+        alone: Whether its set has no other.
+
     Attributes:
         series: Name of its counters in a document: the frame's length, marked where it counts other requests.
+
+        is_plain: Whether a request that adds to ``full`` and stays below a bound is all there is to decide.
     """
 
     __slots__ = (
+        "_frame_end_s",
         "count_denied",
         "frame_s",
         "is_enforced",
+        "is_plain",
         "is_proportional",
         "limit",
         "mode",
@@ -36,7 +42,7 @@ class Tier:
         "window_s",
     )
 
-    def __init__(self, policy: Policy, mode: Mode, *, apart: bool = False) -> None:
+    def __init__(self, policy: Policy, mode: Mode, *, apart: bool = False, alone: bool = False) -> None:
         self.policy = policy
         self.mode = mode
         self.limit = policy.limit
@@ -44,11 +50,24 @@ class Tier:
         self.frame_s = policy.window.frame_s
         self.is_enforced = mode is Mode.ENFORCE
         self.is_proportional = policy.estimator is Estimator.PROPORTIONAL
+        self.is_plain = alone and not self.is_proportional
         self.count_denied = policy.count_denied
+        self._frame_end_s = 0
         self.series = str(self.frame_s) + ("+denied" if policy.count_denied else "") + ("+dry-run" if apart else "")
 
+    def frame_end_after(self, now_s: float) -> int:
+        """
+        Return the end of the frame that ``now_s`` lies in.
 
-def tiers_of(policies: Iterable[Policy], mode: Mode) -> tuple[Tier, ...]:
+        The number is kept, so that all keys share one object: less memory, and most of all fewer places to fetch from.
+        """
+        end_s = self._frame_end_s
+        if not end_s - self.frame_s <= now_s < end_s:
+            end_s = self._frame_end_s = self.policy.window.frame_start_s(now_s) + self.frame_s
+        return end_s
+
+
+def tiers_of(policies: Iterable[Policy], mode: Mode, *, alone: bool = False) -> tuple[Tier, ...]:
     """
     Return the tiers of one kind of limit, the widest window first: of tiers with the same frames, it sends the hits.
 
@@ -56,8 +75,11 @@ def tiers_of(policies: Iterable[Policy], mode: Mode) -> tuple[Tier, ...]:
         policies: The policies of that kind.
 
         mode: The mode of those that name none.
+
+        alone: Whether no other kind of limit applies to the same requests.
     """
     chosen = [(policy, policy.mode or mode) for policy in policies if policy.mode is not Mode.OFF]
+    alone = alone and len(chosen) == 1
     enforced = any(own is Mode.ENFORCE for _, own in chosen)
-    tiers = [Tier(policy, own, apart=enforced and own is not Mode.ENFORCE) for policy, own in chosen]
+    tiers = [Tier(policy, own, apart=enforced and own is not Mode.ENFORCE, alone=alone) for policy, own in chosen]
     return tuple(sorted(tiers, key=lambda tier: -tier.window_s))

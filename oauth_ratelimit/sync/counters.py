@@ -7,10 +7,14 @@ request touches is then one number, and ``i`` is a difference that only the flus
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.core.window import age, estimate_hits, reset_after_s, retry_after_s, weigh
+
+if TYPE_CHECKING:
+    from oauth_ratelimit.sync.keys import KeyState
 
 AHEAD_S = 5  # hits of a frame that starts this much later are current hits from an instance whose clock is ahead
 Frames = Mapping[int, int]
@@ -22,6 +26,8 @@ class Bucket:
     Counter state of one policy and key. Guarded by the lock of its ``Place``.
 
     Attributes:
+        state: The key that it belongs to.
+
         frame_end_s: End of the current frame, seconds since the epoch.
 
         full, edge: What an estimate is made of, see ``core.window``.
@@ -34,17 +40,18 @@ class Bucket:
 
         alert: When ``full`` reaches this, the other instances should hear of it soon.
 
-        ceiling: Until ``full`` reaches this, a hit is surely within the limit and below the alert.
+        ceiling: Until ``full`` passes this, a hit is surely within the limit and below the alert.
     """
 
-    __slots__ = ("alert", "carried", "ceiling", "edge", "frame_end_s", "full", "past", "sent", "tier")
+    __slots__ = ("alert", "carried", "ceiling", "edge", "frame_end_s", "full", "past", "sent", "state", "tier")
 
-    def __init__(self, tier: Tier, now_s: float) -> None:
+    def __init__(self, state: "KeyState", tier: Tier, now_s: float) -> None:
+        self.state = state
         self.tier = tier
-        self.frame_end_s = tier.policy.window.frame_start_s(now_s) + tier.frame_s
+        self.frame_end_s = tier.frame_end_after(now_s)
         self.full = 0
         self.edge = 0
-        self.past: tuple[int, ...] = ()
+        self.past: Sequence[int] = b""
         self.sent = 0
         self.carried: dict[int, int] | None = None
         self.alert: float = math.inf
@@ -61,22 +68,20 @@ class Bucket:
         """
         Move on to the frame that ``now_s`` lies in, and return the seconds until it ends.
         """
-        window = self.tier.policy.window
-        start_s = window.frame_start_s(now_s)
-        frames = (start_s + window.frame_s - self.frame_end_s) // window.frame_s
+        frame_s, end_s = self.tier.frame_s, self.tier.frame_end_after(now_s)
+        frames = (end_s - self.frame_end_s) // frame_s
         if frames == -1:
-            return float(window.frame_s)  # the clock stepped back a little: stay in the newest frame until it comes
-        fresh = self.full - self.sent
+            return float(frame_s)  # the clock stepped back a little: stay in the newest frame until it comes
+        current, fresh = self.current, self.full - self.sent  # if it stepped back by frames, they count from now on
         if frames > 0:
             if fresh:
-                self.carried = {**(self.carried or {}), self.frame_end_s - window.frame_s: fresh}
-            current, self.past = age(self.current, self.past, frames, window.frame_count)
+                self.carried = {**(self.carried or {}), self.frame_end_s - frame_s: fresh}
+            current, past = age(current, self.past, frames, self.tier.policy.window.frame_count)
+            self.past = _packed(past)
             fresh = 0
-        else:
-            current = self.current  # it stepped back by frames: what was counted then counts from now on
-        self.frame_end_s = start_s + window.frame_s
+        self.frame_end_s = end_s
         self._weigh(current, fresh=fresh)
-        return self.frame_end_s - now_s
+        return end_s - now_s
 
     def _weigh(self, current: int, *, fresh: int) -> None:
         window, full = self.tier.policy.window, self.full
@@ -86,7 +91,9 @@ class Bucket:
         self._set_ceiling()
 
     def _set_ceiling(self) -> None:
-        self.ceiling = min(self.tier.limit, self.alert) - max(self.edge, 0)
+        limit = self.tier.limit
+        bound = limit if self.alert > limit else self.alert - 1
+        self.ceiling = bound - self.edge if self.edge > 0 else bound
 
     @property
     def current(self) -> int:
@@ -184,7 +191,7 @@ class Bucket:
         ]
         while past and not past[-1]:
             past.pop()
-        self.past = tuple(past)
+        self.past = _packed(past)
         self._weigh(current, fresh=fresh)
 
     def frames(self) -> dict[int, int]:
@@ -205,6 +212,17 @@ class Bucket:
         self.carried, former.carried = former.carried, None
         self.past = former.past[: self.tier.policy.window.frame_count]
         self._weigh(former.current, fresh=former.full - former.sent)
+
+
+def _packed(counts: Iterable[int]) -> Sequence[int]:
+    """
+    Return counts as a sequence that takes little memory.
+    """
+    counts = tuple(counts)
+    try:
+        return bytes(counts)
+    except ValueError:  # one is above 255
+        return counts
 
 
 def refit(frames: Frames, *, from_s: int, to_s: int) -> dict[int, int]:

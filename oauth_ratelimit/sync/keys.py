@@ -17,22 +17,16 @@ While the outcome is unknown and the document has not moved on, the hits are sen
 that may still arrive and the new one exclude each other.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oauth_ratelimit.core.allowance import NO_ALLOWANCE, Allowance
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.policy import MAX_LIMIT
 from oauth_ratelimit.core.refusal import Refusal
 from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.store.base import Hits, Snapshot
 from oauth_ratelimit.sync import hits as arithmetic
 from oauth_ratelimit.sync.counters import NO_FRAMES, Bucket, refit
-
-if TYPE_CHECKING:
-    from oauth_ratelimit.sync.place import Place
 
 if TYPE_CHECKING:
     from oauth_ratelimit.sync.place import Place
@@ -71,13 +65,10 @@ class KeyState:
     """
     All that an instance knows of one key.
 
-    The lock of its place guards the buckets, ``allowance``, ``refusal`` and ``is_touched``; everything else is the sync
-    cycle's alone.
+    The lock of its place guards the buckets, ``refusal`` and ``is_touched``; everything else is the sync cycle's alone.
 
     Attributes:
-        buckets: One for each tier. Up to date only after ``settle``.
-
-        allowance: Hits that requests may take without looking at the buckets.
+        buckets: One for each tier.
 
         refusal: What requests are told until a moment, if nothing changes.
 
@@ -88,8 +79,6 @@ class KeyState:
         is_touched: A request came since the last cycle.
 
         is_contested: The last write lost a race, so the next one reads first.
-
-        look_count: How often requests looked at the buckets since the last cycle.
 
         is_urgent: A request asked for a sync before the next cycle.
 
@@ -114,14 +103,12 @@ class KeyState:
 
     __slots__ = (
         "agenda_slot",
-        "allowance",
         "attempts",
         "buckets",
         "inherited",
         "is_contested",
         "is_touched",
         "is_urgent",
-        "look_count",
         "peers",
         "place",
         "pull_gap",
@@ -143,14 +130,12 @@ class KeyState:
         self.place = place
         self.username = username
         self.scope = scope
-        self.buckets = tuple(Bucket(tier, now_s) for tier in tiers)
-        self.allowance = NO_ALLOWANCE
+        self.buckets = tuple(Bucket(self, tier, now_s) for tier in tiers)
         self.refusal: Refusal | None = None
         self.retired: tuple[Bucket, ...] = ()
         self.inherited: Hits | None = None
         self.is_touched = False
         self.is_contested = False
-        self.look_count = 0
         self.is_urgent = False
         self.version: int | None = None
         self.unsent: Hits | None = None
@@ -170,41 +155,6 @@ class KeyState:
         """
         return Key(self.place.client_id, self.username, self.scope)
 
-    def settle(self) -> tuple[Bucket, ...]:
-        """
-        Count in the buckets what requests took of the allowance, withdraw it, and return the buckets.
-        """
-        used = self.allowance.size - self.allowance.left
-        self.allowance = NO_ALLOWANCE
-        if used:
-            for bucket in self.buckets:
-                bucket.add(used)
-        return self.buckets
-
-    def grant(self, now_s: float) -> Allowance:
-        """
-        Settle, and return what is surely left until the next frame; it is not in force yet.
-        """
-        used = self.allowance.size - self.allowance.left
-        self.allowance = NO_ALLOWANCE
-        size: float = MAX_LIMIT
-        until_s = math.inf
-        terms = []
-        for bucket in self.buckets:
-            if used:
-                bucket.add(used)
-            tier, frame_end_s = bucket.tier, bucket.frame_end_s
-            if not 0.0 < frame_end_s - now_s <= tier.frame_s:
-                bucket.turn(now_s)
-                frame_end_s = bucket.frame_end_s
-            full = bucket.full
-            if bucket.ceiling - full < size:
-                size = bucket.ceiling - full
-            if frame_end_s < until_s:
-                until_s = frame_end_s
-            terms.append((tier, full, bucket.edge, frame_end_s))
-        return Allowance(int(size), until_s, terms)
-
     def take(self, now_s: float) -> int:
         """
         Move what requests have counted to ``unsent``.
@@ -215,8 +165,7 @@ class KeyState:
         fresh: dict[str, Mapping[int, int]] = {}
         with self.place.lock:
             self.is_touched = False
-            self.look_count = 0
-            for bucket in self.settle() + self.retired:
+            for bucket in self.buckets + self.retired:
                 frames = bucket.take()
                 if frames:
                     fresh.setdefault(bucket.tier.series, frames)
@@ -267,7 +216,7 @@ class KeyState:
             self._note_stale(snapshot, now_s, flush_id)
         with self.place.lock:
             self.refusal = None
-            for bucket in self.settle():
+            for bucket in self.buckets:
                 bucket.merge(now_s, *(source.get(bucket.tier.series, NO_FRAMES) for source in sources))
                 bucket.watch(now_s, peers=self.peers)
 
@@ -289,13 +238,12 @@ class KeyState:
         """
         Go on under new tiers from what is known under the old ones. The lock of the place is held by the caller.
         """
-        self.settle()
         self.refusal = None
         if [bucket.tier for bucket in self.buckets] == list(tiers):
             return
         former = {bucket.tier.series: bucket for bucket in reversed(self.buckets)}
         finest = min(self.buckets, key=lambda bucket: bucket.tier.frame_s, default=None)
-        buckets = tuple(Bucket(tier, now_s) for tier in tiers)
+        buckets = tuple(Bucket(self, tier, now_s) for tier in tiers)
         inherited = dict(self.inherited or {})
         for bucket in buckets:
             series, frame_s = bucket.tier.series, bucket.tier.frame_s
@@ -320,7 +268,7 @@ class KeyState:
         self.stale_writers = ()
         if self.peers > 1:
             with self.place.lock:
-                for bucket in self.settle():
+                for bucket in self.buckets:
                     bucket.watch(now_s, peers=self.peers)
 
     def counts(self) -> Counts:
@@ -329,7 +277,7 @@ class KeyState:
         """
         if not self.buckets:
             return Counts(0, 0)
-        bucket = self.settle()[0]
+        bucket = self.buckets[0]
         known = sum(bucket.frames().values())
         in_flight = bucket.full - bucket.sent + sum((bucket.carried or {}).values())
         in_flight += sum((self.unsent or {}).get(bucket.tier.series, NO_FRAMES).values())

@@ -7,18 +7,19 @@ import threading
 from collections.abc import Sequence
 from operator import itemgetter
 
-from oauth_ratelimit.core.allowance import Admission
+from oauth_ratelimit.core.admission import Admission
 from oauth_ratelimit.core.decision import Decision, Finding
 from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.policy import ClientPolicies, Limits
+from oauth_ratelimit.core.policy import MAX_LIMIT, ClientPolicies, Limits, Policy
 from oauth_ratelimit.core.refusal import Refusal
-from oauth_ratelimit.core.tier import tiers_of
+from oauth_ratelimit.core.tier import Tier, tiers_of
+from oauth_ratelimit.core.window import Window, estimate_hits
 from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.keys import KeyState
 from oauth_ratelimit.sync.notices import Notices
 
 CLIENT_TOTAL = "client_total"
-LOOKS_BEFORE_ALLOWANCE = 4  # per cycle; a key that is asked for less often is not worth the memory
+UNLIMITED = Tier(Policy("unlimited", MAX_LIMIT, Window(1, 1)), Mode.OFF)
 
 
 class Place:
@@ -26,13 +27,14 @@ class Place:
     One client at one endpoint: its policies and its keys.
 
     Attributes:
-        lock: Guards ``keys``, ``former``, ``total`` and the buckets of their states.
+        lock: Guards ``heads``, ``former``, ``total`` and the buckets of their states.
 
         exempt: The answer to every request, if nothing is to be decided.
 
         blank: Stands for every user where users are not limited, so that they take no memory.
 
-        keys: By user name, None for grants without a user.
+        heads: The first bucket of each key, by user name, None for grants without a user. Most keys have no other, so
+            that a request has to fetch nothing else.
 
         former: Keys that requests have not asked for since the policies last changed.
 
@@ -51,9 +53,9 @@ class Place:
         "client_tiers",
         "exempt",
         "former",
+        "heads",
         "horizon_s",
         "is_canary",
-        "keys",
         "lock",
         "mode",
         "notices",
@@ -68,12 +70,13 @@ class Place:
         self.notices = notices
         self.scope: str | None = policies.scope
         self.lock = threading.Lock()
-        self.keys: dict[str | None, KeyState] = {}
+        self.heads: dict[str | None, Bucket] = {}
         self.former: dict[str | None, KeyState] = {}
         self.total: KeyState | None = None
         self.horizon_s = 0
-        self.blank = KeyState(self, None, None, (), now_s)
-        self.blank.is_touched = True  # keeps it off every list
+        nobody = KeyState(self, None, None, (), now_s)
+        nobody.is_touched = True  # keeps it off every list
+        self.blank = Bucket(nobody, UNLIMITED, now_s)
         self.apply(policies, now_s)
 
     def apply(self, policies: ClientPolicies, now_s: float) -> None:
@@ -88,14 +91,15 @@ class Place:
             exempt = Finding(True, False, mode, trusted=policies.trusted)
         with self.lock:
             self.exempt = exempt
-            self.user_tiers = tiers_of(limits.user, mode)
-            self.client_tiers = tiers_of(limits.client, mode)
+            alone = not limits.client_total
+            self.user_tiers = tiers_of(limits.user, mode, alone=alone)
+            self.client_tiers = tiers_of(limits.client, mode, alone=alone)
             self.total_tiers = tiers_of(limits.client_total, mode)
             tiers = (*self.user_tiers, *self.client_tiers, *self.total_tiers)
             # Never shorter than before: hits counted under a wider window are still to be sent.
             self.horizon_s = max(self.horizon_s, *(tier.window_s + tier.frame_s for tier in tiers), 0)
-            self.former = {**self.former, **self.keys}
-            self.keys = {}
+            self.former.update((username, head.state) for username, head in self.heads.items())
+            self.heads = {}
             total = self.total
             if not self.total_tiers:
                 self.total = None
@@ -105,9 +109,9 @@ class Place:
             else:
                 total.adopt(self.total_tiers, now_s)
 
-    def add_key(self, username: str | None, now_s: float) -> KeyState:
+    def add_key(self, username: str | None, now_s: float) -> Bucket:
         """
-        Return the state of a key that is not in ``keys``, after putting it there unless it has no limits. The lock is
+        Return the head of a key that is not in ``heads``, after putting it there unless it has no limits. The lock is
         held by the caller.
         """
         tiers = self.client_tiers if username is None else self.user_tiers
@@ -118,74 +122,61 @@ class Place:
             state = KeyState(self, username, self.scope, tiers, now_s)
         else:
             state.adopt(tiers, now_s)
-        self.keys[username] = state
-        return state
+        head = self.heads[username] = state.buckets[0]
+        return head
 
-    def decide(self, state: KeyState, now_s: float, *, cost: int) -> Decision:
+    def decide(self, head: Bucket, now_s: float, *, cost: int) -> Decision:
         """
-        Decide about a request that no allowance covers, and count it where it counts. The lock is held by the caller.
+        Look at every bucket that a request concerns, and count it where it counts. The lock is held by the caller.
         """
-        total = self.total
-        allowance = state.grant(now_s)
-        left = allowance.left - cost
-        state.look_count += 1
-        if not state.is_touched:
-            self.notices.touch(state)
-        if total is not None or left < 0 or not allowance.terms:
-            return self._decide_exactly(state, now_s, cost=cost)
-        if state.look_count < LOOKS_BEFORE_ALLOWANCE:
-            for bucket in state.buckets:
-                bucket.add(cost)
-        else:
-            state.allowance = allowance
-        allowance.left = left
-        return Admission(allowance, left, now_s)
-
-    def _decide_exactly(self, state: KeyState, now_s: float, *, cost: int) -> Finding:
-        """
-        Look at every bucket that a request concerns.
-        """
-        states = (state,) if self.total is None else (state, self.total)
-        buckets: tuple[Bucket, ...] = ()
-        for concerned in states:
-            buckets += concerned.settle()
-            self.notices.touch(concerned)
-        if not buckets:
+        buckets = self._touch(head.state)
+        least_room = math.inf
+        for bucket in buckets:
+            tier, left_s = bucket.tier, bucket.left_s(now_s)
+            estimate = estimate_hits(bucket.full, bucket.edge, left_s, tier.frame_s)
+            if estimate + cost > tier.limit:
+                return self._refuse(head.state, buckets, now_s=now_s, cost=cost)
+            if tier.is_proportional:  # a hit counts for less than one
+                estimate = estimate_hits(bucket.full + cost, bucket.edge - cost, left_s, tier.frame_s) - cost
+            if tier.limit - estimate < least_room:
+                least_room = tier.limit - estimate
+                nearest = bucket
+        if least_room == math.inf:
             return Finding(True, False, self.mode)
-        over = over_limit(buckets, now_s, cost)
-        if over:
-            return self._refuse(state, buckets, over, now_s=now_s, cost=cost)
         for bucket in buckets:
             bucket.add(cost)
-        for concerned in states:
-            if any(bucket.full >= bucket.alert for bucket in concerned.buckets):
-                self.notices.hurry(concerned)
-            if self.total is not None:
-                concerned.allowance = concerned.grant(now_s)
-        return _admission(buckets, now_s)
+            if bucket.full >= bucket.alert:
+                self.notices.hurry(bucket.state)
+        return Admission(nearest.tier, nearest.full, nearest.edge, nearest.frame_end_s, now_s)
 
-    def preview(self, state: KeyState, now_s: float, *, cost: int) -> Finding:
+    def _touch(self, state: KeyState) -> tuple[Bucket, ...]:
+        """
+        Have the next cycle look at a key, and at the total; return the buckets of both.
+        """
+        self.notices.touch(state)
+        total = self.total
+        if total is None:
+            return state.buckets
+        self.notices.touch(total)
+        return state.buckets + total.buckets
+
+    def preview(self, head: Bucket, now_s: float, *, cost: int) -> Finding:
         """
         Decide as ``decide`` does, and count nothing. The lock is held by the caller.
         """
-        buckets = state.settle()
-        self.notices.touch(state)
-        if self.total is not None:
-            buckets += self.total.settle()
-            self.notices.touch(self.total)
+        buckets = self._touch(head.state)
         if not buckets:
             return Finding(True, False, self.mode)
         over = over_limit(buckets, now_s, cost)
         return _denial(buckets, over, now_s, cost=cost) if over else _admission(buckets, now_s)
 
-    def _refuse(
-        self, state: KeyState, buckets: Sequence[Bucket], over: Sequence[Bucket], *, now_s: float, cost: int
-    ) -> Finding:
+    def _refuse(self, state: KeyState, buckets: Sequence[Bucket], *, now_s: float, cost: int) -> Finding:
         """
         Describe a denial, and count the request where it counts all the same.
 
         A dry run beside enforced policies denies nothing, so what they admit counts for them.
         """
+        over = over_limit(buckets, now_s, cost)
         denied = any(bucket.tier.is_enforced for bucket in over)
         counting = [
             bucket for bucket in buckets if bucket.tier.count_denied or (bucket.tier.is_enforced and not denied)
@@ -205,8 +196,9 @@ class Place:
             if not state.is_settled:
                 return False
             if self.total is not state:
-                self.keys.pop(state.username, None)
+                self.heads.pop(state.username, None)
                 self.former.pop(state.username, None)
+                state.buckets = ()  # they refer to the state: without this, both would wait for the garbage collector
             return True
 
 
