@@ -25,8 +25,6 @@ class OverrideReader(Protocol):
 
     def read(self) -> tuple[Override, ...]: ...
 
-    def close(self) -> None: ...
-
 
 class Overlay:
     """
@@ -66,10 +64,3 @@ class Overlay:
         Return the overrides that hold now.
         """
         return in_force(self._known, now_s)
-
-    def close(self) -> None:
-        """
-        Release connections.
-        """
-        if self._store is not None:
-            self._store.close()

@@ -2,14 +2,15 @@
 What a process knows of the overrides.
 """
 
+import time
+
 import pytest
 from structlog.testing import capture_logs
 
-from oauth_ratelimit import overlay as module
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.overlay import Overlay
+from oauth_ratelimit.overlay import REREAD_S, Overlay
 
 LASTING = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.OFF)
 ENDING = Override(Target(OverrideKind.TRUSTED, "app"), "ann", "", 0.0, until_s=100.0)
@@ -25,7 +26,6 @@ class FakeStore:
         self.current_revision = "a"
         self.is_broken = False
         self.read_count = 0
-        self.is_closed = False
 
     def revision(self) -> str:
         if self.is_broken:
@@ -35,9 +35,6 @@ class FakeStore:
     def read(self) -> tuple[Override, ...]:
         self.read_count += 1
         return self.overrides
-
-    def close(self) -> None:
-        self.is_closed = True
 
 
 def test_overrides_that_do_not_change() -> None:
@@ -74,8 +71,8 @@ def test_overrides_edited_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     overlay = Overlay(store)
     overlay.refresh()
     store.overrides = (LASTING,)
-    now_s = module.time.monotonic()
-    monkeypatch.setattr(module.time, "monotonic", lambda: now_s + module.REREAD_S + 1)
+    now_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + REREAD_S + 1)
     overlay.refresh()
 
     assert (LASTING,) == overlay.in_force(0.0)
@@ -115,16 +112,5 @@ def test_counters_that_are_not_shared() -> None:
     """
     overlay = Overlay(None)
     overlay.refresh()
-    overlay.close()
 
     assert () == overlay.in_force(0.0)
-
-
-def test_closed_overlay() -> None:
-    """
-    Closing releases the store.
-    """
-    store = FakeStore()
-    Overlay(store).close()
-
-    assert store.is_closed

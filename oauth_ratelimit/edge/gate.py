@@ -20,9 +20,13 @@ from oauth_ratelimit.edge.request import Verdict
 from oauth_ratelimit.edge.response import RateLimited, quota_headers
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.overlay import Overlay
+from oauth_ratelimit.pulse import Pulse
+from oauth_ratelimit.store.connection import Connection
+from oauth_ratelimit.store.heartbeats import HeartbeatStore
+from oauth_ratelimit.store.overrides import OverrideStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.scheduler import SyncScheduler
-from oauth_ratelimit.wiring import open_overrides
+from oauth_ratelimit.wiring import open_connection
 
 log = structlog.get_logger(__name__)
 
@@ -39,6 +43,8 @@ class Worker:
     limiter: Limiter
     scheduler: SyncScheduler
     overlay: Overlay
+    pulse: Pulse
+    connection: Connection | None
 
     def stop(self) -> None:
         """
@@ -46,7 +52,9 @@ class Worker:
         """
         self.scheduler.stop()
         self.limiter.close()
-        self.overlay.close()
+        self.pulse.stop()
+        if self.connection is not None:
+            self.connection.close()
 
 
 class AppGate:
@@ -171,10 +179,12 @@ class AppGate:
                 self._inherited.append(worker)
             settings = self.settings
             limiter = Limiter(settings, clock=self._clock)
-            scheduler = SyncScheduler(limiter, interval_s=settings.sync.interval_s, on_tick=self._reload)
-            overlay = Overlay(open_overrides(settings.store))
+            connection = open_connection(settings.store)
+            overlay = Overlay(OverrideStore(connection) if connection else None)
+            pulse = Pulse(limiter, HeartbeatStore(connection) if connection else None, clock=self._clock)
+            scheduler = SyncScheduler(pulse, interval_s=settings.sync.interval_s, on_tick=self._reload)
             scheduler.start()
-            worker = self._worker = Worker(pid, limiter, scheduler, overlay)
+            worker = self._worker = Worker(pid, limiter, scheduler, overlay, pulse, connection)
             atexit.unregister(self.at_exit)  # a fork inherits the registration
             atexit.register(self.at_exit)
             return worker
@@ -189,6 +199,7 @@ class AppGate:
         base = self._poll()
         if report is None or report.error is None:  # else MongoDB would only keep the next cycle waiting
             worker.overlay.refresh()
+            worker.pulse.beat(override_count=len(self._overrides))
         overrides = worker.overlay.in_force(self._clock())
         if base is None and overrides == self._overrides:
             return

@@ -12,21 +12,18 @@ from typing import Any
 
 import structlog
 from bson import Int64, ObjectId
-from pymongo import MongoClient, ReadPreference
 from pymongo.collection import Collection
-from pymongo.read_concern import ReadConcern
-from pymongo.write_concern import WriteConcern
 
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
 from oauth_ratelimit.core.window import Estimator, Window
-from oauth_ratelimit.store.mongo import connect, database_of, translated_errors
+from oauth_ratelimit.store.connection import Connection, Document
+from oauth_ratelimit.store.mongo import translated_errors
 
 log = structlog.get_logger(__name__)
 
-Document = dict[str, Any]
-
+OVERRIDES = "ratelimit_overrides"
 REVISION_ID = "revision"  # no target's _id: those are mappings
 
 
@@ -56,30 +53,23 @@ class HistoryEntry:
 
 class OverrideStore:
     """
-    The overrides of all instances. Connects on first use; not for several threads at once.
+    The overrides of all instances.
 
     Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
 
     Args:
-        uri: Connection string.
-
-        collection: Name of the collection.
-
-        timeout_s: How long the connection may hang in any one step.
+        connection: To the database of the counters. Whoever made it closes it.
     """
 
-    def __init__(self, uri: str, *, collection: str = "ratelimit_overrides", timeout_s: float = 2.0) -> None:
-        self._uri = uri
-        self._collection_name = collection
-        self._timeout_s = timeout_s
-        self._client: MongoClient[Document] | None = None
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def revision(self) -> str | None:
         """
         Return what changes with every change; None before the first.
         """
         with translated_errors():
-            document = self._open().find_one({"_id": REVISION_ID})
+            document = self._collection().find_one({"_id": REVISION_ID})
         return str(document.get("value")) if document else None
 
     def read(self) -> tuple[Override, ...]:
@@ -87,7 +77,7 @@ class OverrideStore:
         Return the overrides that nobody has taken back, ended ones included. One that cannot be read is reported.
         """
         with translated_errors():
-            found = list(self._open().find({"active": True}, {"history": False}).sort("at"))
+            found = list(self._collection().find({"active": True}, {"history": False}).sort("at"))
         overrides = []
         for document in found:
             try:
@@ -121,24 +111,16 @@ class OverrideStore:
         if client_id is not None:
             selected["_id.clientId"] = client_id
         with translated_errors():
-            found = list(self._open().find(selected, {"history": True}))
+            found = list(self._collection().find(selected, {"history": True}))
         entries = [_parse_entry(document["_id"], entry) for document in found for entry in document["history"]]
         return sorted(entries, key=lambda entry: entry.at_s)
-
-    def close(self) -> None:
-        """
-        Release connections. Idempotent.
-        """
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
 
     def _change(self, target: Target, update: Document, *, only_active: bool = False) -> bool:
         selected: Document = {"_id": compose_target(target)}
         if only_active:
             selected["active"] = True
         with translated_errors():
-            collection = self._open()
+            collection = self._collection()
             result = collection.update_one(selected, update, upsert=not only_active)
             is_changed = bool(result.matched_count or result.upserted_id is not None)
             if is_changed:
@@ -146,14 +128,8 @@ class OverrideStore:
                 collection.update_one({"_id": REVISION_ID}, {"$set": {"value": ObjectId()}}, upsert=True)
         return is_changed
 
-    def _open(self) -> Collection[Document]:
-        if self._client is None:
-            self._client = connect(self._uri, timeout_s=self._timeout_s)
-        return database_of(self._client)[self._collection_name].with_options(
-            read_preference=ReadPreference.PRIMARY,
-            read_concern=ReadConcern("majority"),
-            write_concern=WriteConcern(w="majority", j=True),
-        )
+    def _collection(self) -> Collection[Document]:
+        return self._connection.collection(OVERRIDES)
 
 
 def compose_target(target: Target) -> Document:

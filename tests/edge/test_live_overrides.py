@@ -5,7 +5,7 @@ Overrides on running instances that share a MongoDB.
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.demo.authserver import seed
 from oauth_ratelimit.demo.seeds import BATCH_JOBS
+from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.overrides import OverrideStore
 from tests.edge.flows import post
 from tests.edge.protected import Site, config, protected
@@ -66,9 +67,8 @@ def overrides(mongo_uri: str) -> Iterator[OverrideStore]:
     """
     Where the operator puts overrides.
     """
-    store = OverrideStore(mongo_uri)
-    yield store
-    store.close()
+    with closing(Connection(mongo_uri)) as connection:
+        yield OverrideStore(connection)
 
 
 def limit_of(amount: int, *, until_s: float | None = None) -> Override:
@@ -148,7 +148,7 @@ def test_request_during_a_change(open_sites: Callable[..., list[Site]], override
     def look() -> None:
         while not done.is_set():
             decision = site.gate.limiter.peek(CLIENT_ID)
-            seen.add((decision.limit, decision.remaining > decision.limit - 1000))
+            seen.add((decision.limit, decision.remaining > (decision.limit or 0) - 1000))
 
     thread = threading.Thread(target=look)
     thread.start()

@@ -3,6 +3,7 @@ Overrides in MongoDB.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 
 import mongomock
@@ -15,7 +16,8 @@ from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Ta
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.store import overrides as module
+from oauth_ratelimit.store import connection as module
+from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.overrides import OverrideStore
 
 LIMIT = Target(OverrideKind.LIMIT, "partner", LimitKind.USER)
@@ -43,18 +45,10 @@ def open_store(
     if request.param == "mongomock":
         client: Any = mongomock.MongoClient(uri, tz_aware=True)
         monkeypatch.setattr(module, "connect", lambda _uri, timeout_s: client)
-        monkeypatch.setattr(client, "close", lambda: None)
     else:
         uri = request.getfixturevalue("mongo_uri")
-    opened: list[OverrideStore] = []
-
-    def open_one() -> OverrideStore:
-        opened.append(OverrideStore(uri))
-        return opened[-1]
-
-    yield open_one
-    for store in opened:
-        store.close()
+    with ExitStack() as undo:
+        yield lambda: OverrideStore(undo.enter_context(closing(Connection(uri))))
 
 
 @pytest.fixture
@@ -63,6 +57,15 @@ def store(open_store: Callable[[], OverrideStore]) -> OverrideStore:
     A store on an empty database.
     """
     return open_store()
+
+
+@pytest.fixture
+def real_store(mongo_uri: str) -> Iterator[OverrideStore]:
+    """
+    A store on an empty database of the real server.
+    """
+    with closing(Connection(mongo_uri)) as connection:
+        yield OverrideStore(connection)
 
 
 @pytest.fixture
@@ -179,18 +182,16 @@ def test_unusual_client_ids(open_store: Callable[[], OverrideStore], client_id: 
     ],
     ids=ascii,
 )
-def test_damaged_override(mongo_uri: str, documents: Any, damage: dict[str, Any]) -> None:
+def test_damaged_override(real_store: OverrideStore, documents: Any, damage: dict[str, Any]) -> None:
     """
     An override that makes no sense is reported and left out; the others hold.
     """
-    store = OverrideStore(mongo_uri)
-    store.put(SAMPLES[0])
-    store.put(SAMPLES[1])
+    real_store.put(SAMPLES[0])
+    real_store.put(SAMPLES[1])
     documents.update_one({"_id.kind": "mode"}, {"$set": damage})
 
     with capture_logs() as logs:
-        assert (SAMPLES[0],) == store.read()
-    store.close()
+        assert (SAMPLES[0],) == real_store.read()
 
     assert ["override_ignored"] == [entry["event"] for entry in logs]
 
@@ -200,17 +201,15 @@ def test_damaged_override(mongo_uri: str, documents: Any, damage: dict[str, Any]
     [{"limit": 0}, {"limit": 1.5}, {"limit": True}, {"window": 0}, {"window": "1m"}, {"frames": 7}, {"estimator": "x"}],
     ids=ascii,
 )
-def test_damaged_limit(mongo_uri: str, documents: Any, damage: dict[str, Any]) -> None:
+def test_damaged_limit(real_store: OverrideStore, documents: Any, damage: dict[str, Any]) -> None:
     """
     A limit that makes no sense is not taken for another one.
     """
-    store = OverrideStore(mongo_uri)
-    store.put(SAMPLES[0])
+    real_store.put(SAMPLES[0])
     documents.update_one({"_id.kind": "limit"}, {"$set": {f"limits.0.{name}": value for name, value in damage.items()}})
 
     with capture_logs() as logs:
-        assert () == store.read()
-    store.close()
+        assert () == real_store.read()
 
     assert ["override_ignored"] == [entry["event"] for entry in logs]
 
@@ -219,8 +218,8 @@ def test_database_that_does_not_answer() -> None:
     """
     A store without a server says so in this package's words.
     """
-    store = OverrideStore("mongodb://127.0.0.1:1/test", timeout_s=0.05)
-    for call in (store.revision, store.read, store.history, lambda: store.put(SAMPLES[0])):
-        with pytest.raises(StoreUnavailable):
-            call()
-    store.close()
+    with closing(Connection("mongodb://127.0.0.1:1/test", timeout_s=0.05)) as connection:
+        store = OverrideStore(connection)
+        for call in (store.revision, store.read, store.history, lambda: store.put(SAMPLES[0])):
+            with pytest.raises(StoreUnavailable):
+                call()
