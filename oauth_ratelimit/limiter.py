@@ -3,7 +3,6 @@ One pass from a request's facts to a decision.
 """
 
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -13,20 +12,19 @@ import structlog
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.admission import Admission
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT
 from oauth_ratelimit.core.refusal import RepeatedDenial
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.base import CounterStore
-from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.keys import Counts, KeyState
+from oauth_ratelimit.sync.notices import Notices
 from oauth_ratelimit.sync.place import Place
+from oauth_ratelimit.sync.places import Places
+from oauth_ratelimit.sync.reservation import Reservations
 from oauth_ratelimit.wiring import open_store
-
-PlaceKey = str | tuple[str, str, str | None]
 
 CLOSING_TRIES = 3
 CLOSING_S = 5.0  # well within the 30 s that gunicorn gives a worker
@@ -53,14 +51,29 @@ class Limiter:
     ) -> None:
         self.settings = settings
         self._clock = clock
-        self._grants = settings.policies.grants
-        self._places: dict[PlaceKey, Place] = {}
-        self._growing = threading.Lock()  # guards additions to _places, and _key_count
-        self._key_count = 0
         self._store = store if store is not None else open_store(settings.store)
-        self._cycle = self._new_cycle()
-        _live.add(self)
         self._events = DenialEvents()
+        self._begin()
+        _live.add(self)
+
+    def _begin(self) -> None:
+        """
+        Start with nothing known.
+        """
+        sync = self.settings.sync
+        self._reservations: Reservations | None = None
+        reserves = self._store is not None and sync.near_limit == "reserve"
+        notices = Notices(is_shared=self._store is not None)
+        self._places = Places(
+            self.settings.policies,
+            notices=notices,
+            clock=self._clock,
+            max_keys=self.settings.max_keys,
+            reserves=reserves,
+        )
+        self._cycle = SyncCycle(self._store, places=self._places, interval_s=sync.interval_s)
+        if reserves:
+            self._reservations = Reservations(self._cycle, clock=self._clock, deadline_s=sync.deadline_s)
 
     def check(
         self,
@@ -93,19 +106,18 @@ class Limiter:
         if cost != 1:
             _refuse_bad_cost(cost)
         now_s = self._clock()
-        if endpoint is TOKEN_ENDPOINT and not self._grants:
-            place = self._places.get(client_id)
+        places = self._places
+        if endpoint is TOKEN_ENDPOINT and not places.grants:
+            place = places.plain.get(client_id) or places.get(client_id)
         else:
-            place = self._places.get(self._place_key(client_id, endpoint, grant_type))
-        if place is None:
-            place = self._add_place(client_id, endpoint, grant_type)
+            place = places.get(client_id, endpoint=endpoint, grant_type=grant_type)
         if place.exempt is not None:
             return place.exempt
         place.lock.acquire()  # with try and finally half the price of a with statement
         try:
             head = place.heads.get(username)
             if head is None:
-                head = self._add_key(place, username, now_s)
+                head = places.add_key(place, username, now_s)
             tier, full = head.tier, head.full
             if full + cost <= head.ceiling and now_s < head.frame_end_s and tier.is_plain:
                 if full == head.sent:
@@ -114,6 +126,8 @@ class Limiter:
                 return Admission(tier, full, head.edge, head.frame_end_s, now_s)
             refusal = head.state.refusal
             if refusal is None or now_s >= refusal.until_s or cost != 1:
+                if self._reservations is not None and place.is_near_limit(head):
+                    self._reserve(self._reservations, place, head.state)
                 decision = place.decide(head, now_s, cost=cost)
                 if not decision.would_deny:
                     return decision
@@ -125,6 +139,18 @@ class Limiter:
             place.lock.release()
         self._events.report(client_id, username, decision=decision, is_canary=place.is_canary, now_s=now_s)
         return decision
+
+    def _reserve(self, reservations: Reservations, place: Place, state: KeyState) -> None:
+        """
+        Let go of the place's lock until the store was asked or the deadline is over, and flush soon after.
+        """
+        states = (state,) if place.total is None else (state, place.total)
+        place.lock.release()
+        try:
+            reservations.ask(states)
+        finally:
+            place.lock.acquire()
+            reservations.send(states)
 
     def peek(
         self,
@@ -140,20 +166,20 @@ class Limiter:
         """
         _refuse_bad_cost(cost)
         now_s = self._clock()
-        place = self._place(client_id, endpoint, grant_type)
+        place = self._places.get(client_id, endpoint=endpoint, grant_type=grant_type)
         if place.exempt is not None:
             return place.exempt
         with place.lock:
-            head = place.heads.get(username) or self._add_key(place, username, now_s)
+            head = place.heads.get(username) or self._places.add_key(place, username, now_s)
             return place.preview(head, now_s, cost=cost)
 
     def counts(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> Counts:
         """
         Return what this instance knows of a key: the global snapshot and its own in-flight hits.
         """
-        place = self._places.get(self._place_key(client_id, endpoint, None))
-        with self._growing if place is None else place.lock:
-            head = place.heads.get(username) if place else None
+        place = self._places.get(client_id, endpoint=endpoint)
+        with place.lock:
+            head = place.heads.get(username)
             return head.state.counts() if head else Counts(0, 0)
 
     def sync(self) -> CycleReport:
@@ -168,21 +194,15 @@ class Limiter:
         """
         Synchronise the keys that should not wait: new here, or near their limit. None if there are none.
         """
-        return self._cycle.run(self._clock(), urgent_only=True) if self._cycle.notices.has_urgent else None
+        return self._cycle.run(self._clock(), urgent_only=True) if self._places.notices.has_urgent else None
 
     def reconfigure(self, settings: Settings) -> None:
         """
         Take over new limits, modes and trusted clients; counters stay. The store and the interval need a new limiter.
         """
-        now_s = self._clock()
-        with self._growing:
-            self.settings = settings
-            self._grants = settings.policies.grants
-            self._events = DenialEvents()
-            places = list(self._places.items())
-        for key, place in places:
-            _, endpoint, grant_type = key if isinstance(key, tuple) else (key, TOKEN_ENDPOINT, None)
-            place.apply(settings.policies.matching(place.client_id, endpoint=endpoint, grant_type=grant_type), now_s)
+        self.settings = settings
+        self._events = DenialEvents()
+        self._places.apply(settings.policies)
 
     def preload(self, count: int = 1000) -> int:
         """
@@ -202,9 +222,9 @@ class Limiter:
         states = {}
         for key, snapshot in snapshots.items():
             if key.scope is None:
-                place = self._place(key.client_id, TOKEN_ENDPOINT, None)
+                place = self._places.get(key.client_id)
                 with place.lock:
-                    head = place.heads.get(key.username) or self._add_key(place, key.username, now_s)
+                    head = place.heads.get(key.username) or self._places.add_key(place, key.username, now_s)
                 if head is not place.blank:
                     states[head.state] = snapshot
         self._cycle.load(states, now_s)
@@ -225,6 +245,8 @@ class Limiter:
 
         Logs ``hits_undelivered`` with the clients whose hits could not be sent.
         """
+        if self._reservations is not None:
+            self._reservations.close()
         deadline_s = time.monotonic() + CLOSING_S
         for _ in range(CLOSING_TRIES):
             if self.sync().error is None or time.monotonic() > deadline_s:
@@ -237,57 +259,9 @@ class Limiter:
         """
         After a fork, in the child: drop what the parent has counted, which the parent will send, and its connections.
         """
-        self._places = {}
-        self._growing = threading.Lock()
-        self._key_count = 0
         if self._store is not None:
             self._store.abandon()
-        self._cycle = self._new_cycle()
-
-    def _new_cycle(self) -> SyncCycle:
-        return SyncCycle(self._store, interval_s=self.settings.sync.interval_s, on_forget=self._on_forget)
-
-    def _place_key(self, client_id: str, endpoint: str, grant_type: str | None) -> PlaceKey:
-        if endpoint != TOKEN_ENDPOINT:
-            return (client_id, endpoint, None)
-        if grant_type in self._grants:
-            return (client_id, endpoint, grant_type)
-        return client_id
-
-    def _place(self, client_id: str, endpoint: str, grant_type: str | None) -> Place:
-        place = self._places.get(self._place_key(client_id, endpoint, grant_type))
-        return place if place is not None else self._add_place(client_id, endpoint, grant_type)
-
-    def _add_place(self, client_id: str, endpoint: str, grant_type: str | None) -> Place:
-        if not isinstance(client_id, str):
-            raise TypeError(f"client_id must be text, got {client_id!r}")
-        key = self._place_key(storable_name(client_id), endpoint, grant_type)
-        with self._growing:
-            place = self._places.get(key)
-            if place is None:
-                policies = self.settings.policies.matching(client_id, endpoint=endpoint, grant_type=grant_type)
-                place = Place(storable_name(client_id), policies, self._clock(), notices=self._cycle.notices)
-                self._places[key] = place
-            return place
-
-    def _add_key(self, place: Place, username: str | None, now_s: float) -> Bucket:
-        if username is not None:
-            if not isinstance(username, str):
-                raise TypeError(f"username must be text or None, got {username!r}")
-            username = storable_name(username)
-            head = place.heads.get(username)
-            if head is not None:
-                return head
-        head = place.add_key(username, now_s)
-        if head is not place.blank:
-            place.notices.hurry(head.state)
-            with self._growing:
-                self._key_count += 1
-        return head
-
-    def _on_forget(self, state: KeyState) -> None:
-        with self._growing:
-            self._key_count -= 1
+        self._begin()
 
 
 def _refuse_bad_cost(cost: int) -> None:

@@ -50,13 +50,20 @@ class Agenda:
         self._slot = slot
         for state in states:
             state.agenda_slot = UNLISTED
-        return states
+        return [state for state in states if state.buckets]  # the others were forgotten meanwhile
 
     def listed(self) -> list[KeyState]:
         """
         Return the keys that the next cycle looks at.
         """
         return list(self._next)
+
+    def quietest_first(self) -> list[KeyState]:
+        """
+        Return all keys, those that are to be looked at last first: they have been quiet longest.
+        """
+        later = [state for slot in sorted(self._later, reverse=True) for state in self._later[slot]]
+        return later + self._next
 
     def put_off(self, state: KeyState) -> None:
         """

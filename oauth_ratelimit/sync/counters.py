@@ -152,7 +152,7 @@ class Bucket:
             self.sent = self.full
         return frames
 
-    def watch(self, now_s: float, *, peers: int) -> None:
+    def watch(self, now_s: float, *, peers: int, reserves: bool) -> None:
         """
         Set the alert: this instance may use up its share of what is left before the others should hear of it.
 
@@ -160,9 +160,21 @@ class Bucket:
             now_s: The time.
 
             peers: How many instances count this key, this one included.
+
+            reserves: Whether the store is then asked, and before each of the last requests: two for each instance.
         """
-        room = self.tier.limit - self.estimate(now_s)
-        self.alert = self.full + max(1.0, room / peers) if peers > 1 else math.inf
+        share = (self.tier.limit - self.estimate(now_s)) / peers
+        if reserves:
+            self.alert = self.full + max(0.0, share - 2)
+        else:
+            self.alert = self.full + max(1.0, share) if peers > 1 else math.inf
+        self._set_ceiling()
+
+    def distrust(self) -> None:
+        """
+        Have the next request ask the store, because nothing is known yet.
+        """
+        self.alert = self.full
         self._set_ceiling()
 
     def merge(self, now_s: float, *sources: Frames) -> None:

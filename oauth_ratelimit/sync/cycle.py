@@ -5,7 +5,7 @@ The sync cycle of one limiter: which keys, in which order, and what is said abou
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 
 import structlog
 
@@ -15,7 +15,7 @@ from oauth_ratelimit.sync.agenda import Agenda
 from oauth_ratelimit.sync.clock_watch import ClockWatch
 from oauth_ratelimit.sync.flusher import CycleReport, Flusher
 from oauth_ratelimit.sync.keys import KeyState
-from oauth_ratelimit.sync.notices import Notices
+from oauth_ratelimit.sync.places import Places
 
 log = structlog.get_logger(__name__)
 
@@ -32,16 +32,15 @@ class SyncCycle:
 
         interval_s: The time between two full cycles.
 
-        on_forget: Called with each key that was dropped from memory.
+        places: Whose keys.
     """
 
-    def __init__(self, store: CounterStore | None, *, interval_s: float, on_forget: Callable[[KeyState], None]) -> None:
-        self.notices = Notices(is_shared=store is not None)
+    def __init__(self, store: CounterStore | None, *, places: Places, interval_s: float) -> None:
         self.agenda = Agenda(interval_s)
         self._store = store
         self._flusher = Flusher(store) if store else None
         self._clock_watch = ClockWatch(store) if store else None
-        self._on_forget = on_forget
+        self._places = places
         self._lock = threading.Lock()  # one cycle at a time
         self._failing_since_s: float | None = None
         self._said_s = 0.0
@@ -57,16 +56,28 @@ class SyncCycle:
         """
         report = CycleReport()
         with self._lock:
-            states = dict.fromkeys(self.notices.take_urgent())
+            states = dict.fromkeys(self._places.notices.take_urgent())
             touched = set(states)
             if not urgent_only:
-                touched.update(self.notices.take_touched())
+                touched.update(self._places.notices.take_touched())
                 states |= dict.fromkeys(touched)
                 states |= dict.fromkeys(self.agenda.due(now_s))
             if states:
                 self._synchronise(list(states), touched, now_s, report)
+            self._make_room()
             if self._clock_watch is not None and states and report.error is None and not urgent_only:
                 self._clock_watch.look(now_s)
+        self._say(report, now_s)
+        return report
+
+    def run_for(self, states: Iterable[KeyState], now_s: float) -> CycleReport:
+        """
+        Synchronise these keys only.
+        """
+        report = CycleReport()
+        with self._lock:
+            chosen = list(dict.fromkeys(states))
+            self._synchronise(chosen, set(chosen), now_s, report)
         self._say(report, now_s)
         return report
 
@@ -121,9 +132,23 @@ class SyncCycle:
                 state.pull_gap = 0
                 self.agenda.add((state,))
             elif state.is_idle(now_s) and state.place.forget(state):
-                self._on_forget(state)
+                self._places.count_forgotten()
             else:
                 self.agenda.put_off(state)
+
+    def _make_room(self) -> None:
+        """
+        Forget keys before their time, those that have been quiet longest first, if there are nearly too many.
+
+        Costs accuracy when they come again, but no count: what is still to be sent stays.
+        """
+        excess = self._places.excess_count
+        for state in self.agenda.quietest_first() if excess else ():
+            if state.place.forget(state):
+                self._places.count_forgotten()
+                excess -= 1
+                if not excess:
+                    break
 
     def _say(self, report: CycleReport, now_s: float) -> None:
         if report.dropped_hits:

@@ -155,6 +155,13 @@ class KeyState:
         """
         return Key(self.place.client_id, self.username, self.scope)
 
+    @property
+    def is_near_limit(self) -> bool:
+        """
+        Whether the next request should not be decided without asking the store. The lock of the place is held.
+        """
+        return any(bucket.full >= bucket.alert for bucket in self.buckets)
+
     def take(self, now_s: float) -> int:
         """
         Move what requests have counted to ``unsent``.
@@ -218,7 +225,7 @@ class KeyState:
             self.refusal = None
             for bucket in self.buckets:
                 bucket.merge(now_s, *(source.get(bucket.tier.series, NO_FRAMES) for source in sources))
-                bucket.watch(now_s, peers=self.peers)
+                bucket.watch(now_s, peers=self.peers, reserves=self.place.reserves)
 
     def _note_stale(self, snapshot: Snapshot, now_s: float, flush_id: int) -> None:
         horizon_s = self.place.horizon_s
@@ -266,10 +273,10 @@ class KeyState:
         self.attempts = ()
         self.stale_frames = ()
         self.stale_writers = ()
-        if self.peers > 1:
+        if self.peers > 1 or self.place.reserves:
             with self.place.lock:
                 for bucket in self.buckets:
-                    bucket.watch(now_s, peers=self.peers)
+                    bucket.watch(now_s, peers=self.peers, reserves=self.place.reserves)
 
     def counts(self) -> Counts:
         """

@@ -45,6 +45,8 @@ class Place:
         is_canary: Whether the client is in the share that a canary enforces.
 
         notices: Tells the sync cycle.
+
+        reserves: Whether the store is asked before the last requests of a quota, and about keys that are new here.
     """
 
     __slots__ = (
@@ -59,15 +61,19 @@ class Place:
         "lock",
         "mode",
         "notices",
+        "reserves",
         "scope",
         "total",
         "total_tiers",
         "user_tiers",
     )
 
-    def __init__(self, client_id: str, policies: ClientPolicies, now_s: float, *, notices: Notices) -> None:
+    def __init__(
+        self, client_id: str, policies: ClientPolicies, now_s: float, *, notices: Notices, reserves: bool = False
+    ) -> None:
         self.client_id = client_id
         self.notices = notices
+        self.reserves = reserves
         self.scope: str | None = policies.scope
         self.lock = threading.Lock()
         self.heads: dict[str | None, Bucket] = {}
@@ -105,7 +111,7 @@ class Place:
                 self.total = None
             elif total is None:
                 scope = CLIENT_TOTAL if self.scope is None else f"{self.scope}/{CLIENT_TOTAL}"
-                self.total = KeyState(self, None, scope, self.total_tiers, now_s)
+                self.total = self._new_key(None, scope, self.total_tiers, now_s)
             else:
                 total.adopt(self.total_tiers, now_s)
 
@@ -119,11 +125,24 @@ class Place:
             return self.blank
         state = self.former.pop(username, None)
         if state is None:
-            state = KeyState(self, username, self.scope, tiers, now_s)
+            state = self._new_key(username, self.scope, tiers, now_s)
         else:
             state.adopt(tiers, now_s)
         head = self.heads[username] = state.buckets[0]
         return head
+
+    def _new_key(self, username: str | None, scope: str | None, tiers: tuple[Tier, ...], now_s: float) -> KeyState:
+        state = KeyState(self, username, scope, tiers, now_s)
+        if self.reserves:
+            for bucket in state.buckets:
+                bucket.distrust()
+        return state
+
+    def is_near_limit(self, head: Bucket) -> bool:
+        """
+        Whether the store should be asked before a request is decided. The lock is held by the caller.
+        """
+        return head.state.is_near_limit or (self.total is not None and self.total.is_near_limit)
 
     def decide(self, head: Bucket, now_s: float, *, cost: int) -> Decision:
         """
@@ -190,15 +209,17 @@ class Place:
 
     def forget(self, state: KeyState) -> bool:
         """
-        Drop a key, unless something of it is still to be sent.
+        Drop a key, unless something of it is still to be sent, or it stands for all users together.
+
+        Returns:
+            Whether it was dropped.
         """
         with self.lock:
-            if not state.is_settled:
+            if state is self.total or not state.is_settled or not state.buckets:
                 return False
-            if self.total is not state:
-                self.heads.pop(state.username, None)
-                self.former.pop(state.username, None)
-                state.buckets = ()  # they refer to the state: without this, both would wait for the garbage collector
+            self.heads.pop(state.username, None)
+            self.former.pop(state.username, None)
+            state.buckets = ()  # they refer to the state: without this, both would wait for the garbage collector
             return True
 
 
