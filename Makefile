@@ -10,7 +10,7 @@
 
 PYTHON3 ?= python3
 PYTHON := .venv/bin/python
-INSTALL := $(PYTHON) -m pip install --quiet --disable-pip-version-check --editable
+INSTALL := $(PYTHON) -m pip install -qq --disable-pip-version-check --editable
 
 # Tests marked with a program that this machine lacks are left out, and that is said.
 PROGRAMS := chromium redis-server
@@ -28,7 +28,7 @@ serve: .venv/installed-demo
 	@$(PYTHON) -m oauth_ratelimit.demo.serve
 
 test: lint
-	@$(if $(LEFT_OUT),echo "Left out, because the program is not installed: the tests marked $(LEFT_OUT)")
+	@test -z "$(LEFT_OUT)" || echo "Left out, because the program is not installed: the tests marked $(LEFT_OUT)"
 	@$(PYTHON) -m pytest --quiet --cov --cov-report=term:skip-covered \
 		$(if $(LEFT_OUT),-m "not ($(subst $(SPACE), or ,$(LEFT_OUT)))")
 
