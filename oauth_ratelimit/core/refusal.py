@@ -19,7 +19,7 @@ class Refusal:
 
         since_s: When that was, seconds since the epoch.
 
-        until_s: When a request is admitted again.
+        until_s: How long it surely holds: a little shorter than what the first request was told, which is rounded up.
     """
 
     first: Finding
@@ -66,4 +66,4 @@ class RepeatedDenial(Decision):
     @property
     def retry_after_s(self) -> float:  # type: ignore[override]
         # Rounded, so that a whole second stays one after the time of day was added and taken off.
-        return round(self._refusal.until_s - self._now_s, 6)
+        return round(self._refusal.first.retry_after_s + self._refusal.since_s - self._now_s, 6)

@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+ROUNDING_S = 0.002  # a delay is told up to this much too long
 MAX_DEFAULT_FRAMES = 10  # more frames gain little accuracy and cost document size
 
 

@@ -13,6 +13,7 @@ from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, ClientPolicies, Limits, Policy
 from oauth_ratelimit.core.refusal import Refusal
 from oauth_ratelimit.core.tier import Tier, tiers_of
+from oauth_ratelimit.core.window import ROUNDING_S
 from oauth_ratelimit.core.window import Window, estimate_hits
 from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.keys import KeyState
@@ -204,7 +205,7 @@ class Place:
             bucket.add(cost)
         finding = _denial(buckets, over, now_s, cost=cost)
         if cost == 1 and not counting and self.total is None:  # other users' requests move a total
-            state.refusal = Refusal(finding, now_s, now_s + finding.retry_after_s)
+            state.refusal = Refusal(finding, now_s, now_s + finding.retry_after_s - ROUNDING_S)
         return finding
 
     def forget(self, state: KeyState) -> bool:
