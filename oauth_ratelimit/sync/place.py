@@ -13,8 +13,7 @@ from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, ClientPolicies, Limits, Policy
 from oauth_ratelimit.core.refusal import Refusal
 from oauth_ratelimit.core.tier import Tier, tiers_of
-from oauth_ratelimit.core.window import ROUNDING_S
-from oauth_ratelimit.core.window import Window, estimate_hits
+from oauth_ratelimit.core.window import ROUNDING_S, Window, estimate_hits
 from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.keys import KeyState
 from oauth_ratelimit.sync.notices import Notices
