@@ -187,8 +187,8 @@ class PolicySet:
 
             grant_type: The grant type of a token request, None if it does not matter.
         """
-        client, plan = self._rules_of(client_id)
-        place, plan_place, client_place = self._rules_at(endpoint, grant_type, plan=plan, client=client)
+        client, plan = self.rules_of(client_id)
+        place, plan_place, client_place = self.rules_at(endpoint, grant_type, plan=plan, client=client)
         scope, limits = self.limits_at(client_id, endpoint=endpoint, grant_type=grant_type)
         own = client_place.mode or client.mode or plan_place.mode or plan.mode
         mode = Mode.OFF if Mode.OFF in (self.mode, place.mode) else own or place.mode or self.mode
@@ -210,8 +210,8 @@ class PolicySet:
         """
         Return where a client's requests are counted, and the limits that stand there, whatever the modes.
         """
-        client, plan = self._rules_of(client_id)
-        layers = [rules.limits for rules in self._rules_at(endpoint, grant_type, plan=plan, client=client)]
+        client, plan = self.rules_of(client_id)
+        layers = [rules.limits for rules in self.rules_at(endpoint, grant_type, plan=plan, client=client)]
         if endpoint != TOKEN_ENDPOINT:
             return endpoint, _complete(Limits(), *layers)
         if any(layers):
@@ -237,14 +237,14 @@ class PolicySet:
                 return key
         return None
 
-    def _rules_of(self, client_id: str) -> tuple[Rules, Rules]:
+    def rules_of(self, client_id: str) -> tuple[Rules, Rules]:
         """
         Return what a client and its plan say.
         """
         client = self.clients.get(client_id, _NO_RULES)
         return client, _NO_RULES if client.plan is None else self.plans.get(client.plan, _NO_RULES)
 
-    def _rules_at(
+    def rules_at(
         self, endpoint: str, grant_type: str | None, *, plan: Rules, client: Rules
     ) -> tuple[Rules, Rules, Rules]:
         """
