@@ -31,11 +31,14 @@ class Notices:
 
     def touch(self, state: "KeyState") -> None:
         """
-        Have the next cycle look at a key. The lock of its place is held by the caller.
+        Have the next cycle look at a key, or the next tick if it was left alone for some cycles, so that what is known
+        of it is old. The lock of its place is held by the caller.
         """
         if not state.is_touched:
             state.is_touched = True
             self._touched.append(state)
+            if state.pull_gap > 1:
+                self.hurry(state)
 
     def hurry(self, state: "KeyState") -> None:
         """
