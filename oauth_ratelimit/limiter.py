@@ -50,7 +50,7 @@ class Limiter:
         self, settings: Settings, store: CounterStore | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
         self.settings = settings
-        self._clock = clock
+        self._clock = self._given_clock = clock
         self._store = store if store is not None else open_store(settings.store)
         self._events = DenialEvents()
         self._begin()
@@ -67,13 +67,13 @@ class Limiter:
         self._places = Places(
             self.settings.policies,
             notices=notices,
-            clock=self._clock,
+            clock=self._now,
             max_keys=self.settings.max_keys,
             reserves=reserves,
         )
         self._cycle = SyncCycle(self._store, places=self._places, interval_s=sync.interval_s)
         if reserves:
-            self._reservations = Reservations(self._cycle, clock=self._clock, deadline_s=sync.deadline_s)
+            self._reservations = Reservations(self._cycle, clock=self._now, deadline_s=sync.deadline_s)
 
     def check(
         self,
@@ -238,6 +238,16 @@ class Limiter:
         For the owner to correct: the limiter goes by the clock that it was given.
         """
         return self._cycle.clock_offset_s
+
+    def correct_clock(self, offset_s: float) -> None:
+        """
+        Go by the given clock plus an offset from now on.
+        """
+        given = self._given_clock
+        self._clock = (lambda: given() + offset_s) if offset_s else given
+
+    def _now(self) -> float:
+        return self._clock()
 
     def close(self) -> None:
         """

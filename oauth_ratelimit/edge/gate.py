@@ -196,6 +196,8 @@ class AppGate:
         worker = self._worker
         if worker is None:
             return
+        if self._clock is time.time:  # an injected clock is right by definition
+            worker.limiter.correct_clock(worker.limiter.clock_offset_s)
         base = self._poll()
         if report is None or report.error is None:  # else MongoDB would only keep the next cycle waiting
             worker.overlay.refresh()
