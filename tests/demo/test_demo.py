@@ -2,17 +2,29 @@
 The whole demo, small: what a newcomer runs first.
 """
 
+import gzip
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pymongo import MongoClient
+from pymongo.collection import Collection
 
+from oauth_ratelimit import load_config
+from oauth_ratelimit.demo.cast import MACHINES, TRUSTED
+from oauth_ratelimit.demo.display import Display
 from oauth_ratelimit.demo.mongod_program import MONGO_URI_VARIABLE
+from oauth_ratelimit.demo.stage import Stage
+from oauth_ratelimit.demo.story import Story
+from oauth_ratelimit.demo.tally import Outcome
+from oauth_ratelimit.demo.trace import hits
 from tests.helpers import wait_until
 
 _ROOT = Path(__file__).parents[2]
@@ -111,3 +123,90 @@ def test_stopped_in_between(
         assert status == process.wait(_TIMEOUT_S), rest
         assert "Traceback" not in rest
     wait_until(lambda: not list(tmp_path.iterdir()), "servers and files are gone")
+
+
+@pytest.fixture
+def counters(mongo_uri: str) -> Iterator["Collection[dict[str, Any]]"]:
+    """
+    A collection that holds three requests of one machine, in two tiers.
+    """
+    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
+    with client:
+        collection = client.get_default_database()["counters"]
+        collection.insert_one(
+            {
+                "_id": {"clientId": MACHINES[1].client_id, "username": None},
+                "requestCounters": {"1": {"100": 1}, "360": {"0": 1, "360": 2}},
+            }
+        )
+        yield collection
+
+
+@pytest.mark.parametrize(
+    ("allowed", "over", "trusted", "is_admitted_again", "is_right"),
+    [
+        (3, Outcome.DENIED, Outcome.TRUSTED, True, True),
+        (3, Outcome.WOULD_DENY, Outcome.TRUSTED, True, True),
+        (2, Outcome.DENIED, Outcome.TRUSTED, True, False),
+        (4, Outcome.DENIED, Outcome.TRUSTED, True, False),
+        (3, Outcome.DENIED, Outcome.DENIED, True, False),
+        (3, Outcome.DENIED, Outcome.WOULD_DENY, True, False),
+        (3, Outcome.DENIED, Outcome.ALLOWED, True, False),
+        (3, Outcome.DENIED, Outcome.TRUSTED, False, False),
+    ],
+    ids=[
+        "all right",
+        "all right in dry run",
+        "one counted twice",
+        "one not counted",
+        "trusted denied",
+        "trusted would be denied",
+        "trusted counted against a limit",
+        "denied for longer than said",
+    ],
+)
+def test_conclusion(
+    counters: "Collection[dict[str, Any]]",
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    allowed: int,
+    over: Outcome,
+    trusted: Outcome,
+    is_admitted_again: bool,
+    is_right: bool,
+) -> None:
+    """
+    The demo ends well only if MongoDB holds what was admitted, the trusted client never met a limit, and Retry-After
+    was true. What was over a limit is not counted.
+    """
+    story = Story(Display(), request_count=1, speed=1)
+    tally = story._open_tally()
+    for _ in range(allowed):
+        tally.add(MACHINES[1], Outcome.ALLOWED)
+    tally.add(MACHINES[1], over)
+    tally.add(MACHINES[0], trusted)
+    stage = Stage("", [], tmp_path, counters)
+    assert is_right == story._conclude(stage, is_admitted_again=is_admitted_again)
+    assert is_right == ("WRONG" not in capsys.readouterr().out)
+
+
+def test_trace() -> None:
+    """
+    The shipped trace is whole and in order, and the hits of a second are spread over it.
+    """
+    packed = files("oauth_ratelimit.demo").joinpath("nasa19950801.csv.gz").read_bytes()
+    times = [hit.at_s for hit in hits()]
+    assert 30_969 == len(times) == gzip.decompress(packed).count(b"\n")
+    assert times == sorted(times)
+    assert [807256800.5, 807256804.5] == times[:2]
+    assert len(times) == len(set(times))
+
+
+def test_configuration() -> None:
+    """
+    The demo's configuration is in order, starts as a dry run and trusts the client that is called so.
+    """
+    settings = load_config(Path(str(files("oauth_ratelimit.demo").joinpath("demo.yaml"))))
+    assert "dry-run" == settings.policies.mode
+    assert settings.policies.matching(TRUSTED).trusted
