@@ -19,7 +19,7 @@ def repetitions() -> int:
     """
     How often a fault is repeated: once in the short version, many times with CHAOS=long.
     """
-    return 20 if IS_LONG else 1
+    return 100 if IS_LONG else 1
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ The answer to a flush never comes: was it applied, or not, or will it be later?
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from urllib.parse import urlsplit
 
@@ -11,7 +11,7 @@ import pytest
 
 from oauth_ratelimit.demo.replica_set import ReplicaSet
 from tests.chaos.fleet import Books, Instance, balance, run
-from tests.fault_plan import CUT, LOSE_REPLY
+from tests.fault_plan import CUT, HOLD, LOSE_REPLY
 from tests.faults import FaultyProxy
 from tests.helpers import with_database
 
@@ -51,7 +51,8 @@ def test_replies_lost_at_random(
     record: list[Books],
 ) -> None:
     """
-    A third of all flushes are cut off, before or after the server applied them: MongoDB holds each hit once.
+    A third of all flushes are cut off, before or after the server applied them, or reach it only cycles later: MongoDB
+    holds each hit once.
     """
     host, port, uri = target
     for repetition in range(repetitions):
@@ -60,10 +61,17 @@ def test_replies_lost_at_random(
             database_uri = with_database(uri, f"{urlsplit(uri).path[1:]}_{repetition}")
             instances = [Instance(through(proxy, database_uri, retry_writes=retry_writes)) for proxy in proxies]
             for index, proxy in enumerate(proxies):
-                proxy.random_faults(0.33, random.Random(f"{repetition} {index}"), kinds=(LOSE_REPLY, CUT))
-            run(instances, cycles=12, seed=repetition)
+                proxy.random_faults(0.33, random.Random(f"{repetition} {index}"), kinds=(LOSE_REPLY, CUT, HOLD))
+
+            def release(cycle: int, proxies: Sequence[FaultyProxy] = proxies) -> None:
+                if cycle % 3 == 2:
+                    for proxy in proxies:
+                        proxy.release()
+
+            run(instances, cycles=12, seed=repetition, before_cycle=release)
             for proxy in proxies:
                 proxy.random_faults(0.0, random.Random(0))
+            release(2)
             books = balance(instances, database_uri)
             assert sum(proxy.faults.total() for proxy in proxies) > 0
             record.append(books)
