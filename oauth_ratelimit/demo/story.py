@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
 from oauth_ratelimit.demo.audit import read_counts
-from oauth_ratelimit.demo.cast import APPS, MACHINES, TRUSTED, Caller, assign, schedule
+from oauth_ratelimit.demo.cast import APPS, LATECOMER, MACHINES, TRUSTED, Caller, assign, schedule
 from oauth_ratelimit.demo.display import Display
 from oauth_ratelimit.demo.instance import Instance, stop_all
 from oauth_ratelimit.demo.replay import Replay, TokenClient
@@ -49,7 +49,7 @@ class Story:
         Run it, and return whether everything was as promised.
         """
         self._display.title("oauth_ratelimit: one limit over three OAuth servers, shared through MongoDB")
-        clients = [*APPS, *(machine.client for machine in MACHINES)]
+        clients = [*APPS, *(caller.client for caller in (*MACHINES, LATECOMER))]
         users = {caller.user for caller in self._cast.values() if caller.user}
         with set_stage(
             "oauth_ratelimit.demo.witness:app", instance_count=SERVER_COUNT, clients=clients, users=users
@@ -95,12 +95,12 @@ class Story:
         """
         Let one client run into its limit at one server, ask the others, and come back when told to.
         """
-        caller = MACHINES[-1]
+        caller = LATECOMER
         first, *others = stage.instances
         self._display.act(
             3,
             "What a denied client sees",
-            f"{caller.client_id} has asked all servers, and now asks {first.name} until it is denied:",
+            f"Another client, {caller.client_id}, asks the other servers once and {first.name} until it is denied:",
         )
         with TokenClient(self._open_tally()) as client:
             for other in others:
@@ -113,9 +113,7 @@ class Story:
             time.sleep(HEARD_S)
             for other in others:
                 heard = client.ask(other, caller)
-                self._display.say(
-                    f"The same client at {other.name}, which has seen next to nothing of this: {heard.status}"
-                )
+                self._display.say(f"The same client at {other.name}, which has seen one request of it: {heard.status}")
                 if heard.outcome is Outcome.DENIED:
                     denier, answer = other, heard
             return self._come_back(client, denier, caller, retry_after_s=int(answer.header("Retry-After")))

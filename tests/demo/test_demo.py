@@ -62,9 +62,12 @@ def test_demo(tmp_path: Path, mongodb: str) -> None:
     The demo denies in the second replay alone, ends with equal counts and status 0, and leaves nothing behind.
     """
     env = _environment(tmp_path, **{MONGO_URI_VARIABLE: mongodb})
-    status, output = _run_demo(env, "--requests=400", "--speed=1000")
+    status, output = _run_demo(env, "--requests=1000", "--speed=500")
     assert 0 == status, output
-    assert "400 requests, 400 tokens" in output
+    dry_run, enforced = output.partition("2  Enforce")[::2]
+    assert "1,000 requests, 1,000 tokens" in dry_run
+    assert "%" in dry_run, "somebody would be denied"
+    assert "1,000 requests, 1,000 tokens" not in enforced
     assert "HTTP/1.1 429" in output
     assert "Retry-After: " in output
     assert "MongoDB's counts equal the counted requests" in output
