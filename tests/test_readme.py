@@ -1,0 +1,69 @@
+"""
+What the README prints works as printed.
+"""
+
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from oauth_ratelimit.demo.authserver import create_app, seed
+from oauth_ratelimit.demo.seeds import BATCH_JOBS
+from tests.edge.flows import post
+from tests.edge.serving import serving
+from tests.helpers import wait_until
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def block(language: str, containing: str) -> str:
+    """
+    Return the one code block in this language that contains a text.
+    """
+    blocks = re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+    (found,) = [block for block in blocks if containing in block]
+    return str(found)
+
+
+@pytest.fixture
+def config_path(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """
+    The README's configuration in the current directory, with the address of the test's database.
+    """
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text(block("yaml", "mode: dry-run").replace("mongodb://localhost:27017/oauth", mongo_uri))
+    return path
+
+
+def test_ten_lines(config_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The lines protect an existing server: nobody is denied at first, and once the file says so, the flood is.
+    """
+    database = tmp_path / "demo.sqlite3"
+    seed(database)
+    app = create_app(database)
+    server = app.extensions["authorization_server"]
+    monkeypatch.setitem(sys.modules, "myserver", types.SimpleNamespace(app=app, server=server))
+    exec(compile(block("python", "from myserver import"), "README.md", "exec"), {})
+
+    with serving(app) as url:
+
+        def status() -> int:
+            return post(f"{url}/token", BATCH_JOBS, {"grant_type": "client_credentials"}).status_code
+
+        assert {200} == {status() for _ in range(110)}
+        config_path.write_text(config_path.read_text().replace("mode: dry-run", "mode: enforce"))
+        wait_until(lambda: status() == 429, "the file is read again")
+    app.extensions["oauth_ratelimit"].close()
+
+
+def test_limiter_alone(config_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    The framework-free lines decide, count and share.
+    """
+    exec(compile(block("python", "Limiter(load_config"), "README.md", "exec"), {})
+    assert "True 9 0.0\n" == capsys.readouterr().out
