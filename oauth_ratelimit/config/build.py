@@ -44,7 +44,7 @@ def _policy_set(file: FileModel) -> PolicySet:
     plans = {name: _rules(plan) for name, plan in file.plans.items()}
     clients = {client_id: _rules(client) for client_id, client in file.clients.items()}
     grants = {grant: Rules() for rules in (*plans.values(), *clients.values()) for grant in rules.grants}
-    own = _own_limits(file.limits)
+    own = build_limits(file.limits)
     return PolicySet(
         mode=Mode.OFF if not file.enabled else Mode(file.mode),
         limits=Limits(client=own.client or (), user=own.user or (), client_total=own.client_total or ()),
@@ -70,7 +70,7 @@ def _mode(switch: Switch) -> Mode | None:
 def _rules(model: PlanModel) -> Rules:
     return Rules(
         mode=_mode(model),
-        limits=_own_limits(model.limits) if model.limits else None,
+        limits=build_limits(model.limits) if model.limits else None,
         plan=model.plan if isinstance(model, ClientModel) else None,
         grants=_grants(model.grants),
         endpoints={name: _place(place) for name, place in model.endpoints.items()},
@@ -82,7 +82,7 @@ def _grants(models: Mapping[str, PlaceModel]) -> dict[str, Rules]:
 
 
 def _place(model: PlaceModel, *, paths: tuple[str, ...] = (), methods: tuple[str, ...] = ()) -> Rules:
-    limits = _own_limits(model.limits) if model.limits else None
+    limits = build_limits(model.limits) if model.limits else None
     return Rules(mode=_mode(model), limits=limits, paths=paths, methods=methods)
 
 
@@ -91,7 +91,11 @@ def _canary(model: CanaryModel) -> Canary:
     return Canary(percent=percent, salt=model.salt, instances=tuple(model.instances or ()))
 
 
-def _own_limits(model: LimitsModel) -> OwnLimits:
+def build_limits(model: LimitsModel) -> OwnLimits:
+    """
+    Return the limits that a section names itself.
+    """
+
     def policies(kind: str, entries: list[Entry]) -> tuple[Policy, ...] | None:
         if kind not in model.model_fields_set:
             return None

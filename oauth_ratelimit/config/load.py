@@ -9,13 +9,15 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from oauth_ratelimit.config.build import build_settings, find_clashes
+from oauth_ratelimit.config.build import build_limits, build_settings, find_clashes
 from oauth_ratelimit.config.document import parse_yaml, plain_mapping, read_file
+from oauth_ratelimit.config.limits import LimitsModel
 from oauth_ratelimit.config.models import FileModel
 from oauth_ratelimit.config.problems import describe, dotted, show
 from oauth_ratelimit.config.settings import Settings
 from oauth_ratelimit.config.values import ModeName, MongoUri
 from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.policy import OwnLimits
 from oauth_ratelimit.errors import ConfigError
 
 
@@ -65,6 +67,20 @@ def settings_of(values: dict[str, Any], *, source: str, mode: str | None = None,
     if uri is not None:
         settings = replace(settings, store=replace(settings.store, uri=uri))
     return settings
+
+
+def limits_of(values: Mapping[str, Any]) -> OwnLimits:
+    """
+    Return the limits that a ``limits`` section stands for: one that comes from a command and not from a file.
+
+    Raises:
+        ConfigError: With every problem at once.
+    """
+    try:
+        return build_limits(LimitsModel.model_validate(plain_mapping(values)))
+    except ValidationError as exc:
+        problems = describe(exc, at=["limits"])
+    raise ConfigError(problems, source="limits")
 
 
 def _find_bad_overrides(mode: str | None, uri: str | None) -> list[str]:

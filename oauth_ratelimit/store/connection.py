@@ -10,6 +10,7 @@ from pymongo.database import Database
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
+from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.mongo import connect, database_of
 
 Document = dict[str, Any]
@@ -44,9 +45,15 @@ class Connection:
     def client(self) -> "MongoClient[Document]":
         """
         The driver's client.
+
+        Raises:
+            StoreRejected: An option in the connection string has a value that it cannot have.
         """
         if self._client is None:
-            self._client = connect(self._uri, timeout_s=self._timeout_s)
+            try:
+                self._client = connect(self._uri, timeout_s=self._timeout_s)
+            except ValueError as exc:
+                raise StoreRejected(f"the connection string cannot be used: {exc}") from exc
         return self._client
 
     @property

@@ -1,0 +1,83 @@
+"""
+The command line: ``flask oauth-ratelimit``.
+
+::
+
+  session.py    the application's configuration or a file's, and its database
+  output.py     JSON for programs, tables for people
+  files.py      check-config, schema
+  database.py   init-db, db upgrade, db status
+  look.py       status, top, show
+  explain.py    explain
+  change.py     what all changes have in common
+  limit.py      limit set, limit unset, limit list; likewise trust.py, mode.py
+  reset.py      reset
+  record.py     overrides, export
+"""
+
+from typing import Any
+
+import click
+from flask.cli import ScriptInfo
+
+from oauth_ratelimit.cli.explain import explain
+from oauth_ratelimit.cli.files import check_config, schema
+from oauth_ratelimit.cli.limit import limit
+from oauth_ratelimit.cli.look import show, status, top
+from oauth_ratelimit.cli.mode import mode
+from oauth_ratelimit.cli.output import visible
+from oauth_ratelimit.cli.record import export, overrides
+from oauth_ratelimit.cli.reset import reset
+from oauth_ratelimit.cli.session import Session
+from oauth_ratelimit.cli.trust import trust
+from oauth_ratelimit.errors import ConfigError, StoreError
+
+BAD_CONFIGURATION = 1
+NO_DATABASE = 3
+
+
+class Commands(click.Group):
+    """
+    Turns the errors of this package into messages and exit codes.
+    """
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """
+        Run the command.
+        """
+        try:
+            return super().invoke(ctx)
+        except ConfigError as exc:
+            for problem in exc.problems:
+                click.echo(f"Error: {visible(problem)}", err=True)
+            ctx.exit(BAD_CONFIGURATION)
+        except StoreError as exc:
+            click.echo(f"Error: {visible(str(exc))}", err=True)
+            ctx.exit(NO_DATABASE)
+
+
+@click.group("oauth-ratelimit", cls=Commands)
+@click.option("--config", "config_path", metavar="FILE", help="A configuration file, instead of the application's.")
+@click.option(
+    "--mongo-uri", metavar="URI", help="Instead of the configuration's store.uri: of a user with more rights, say."
+)
+@click.pass_context
+def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) -> None:
+    """
+    Look at and change the rate limit of an OAuth server while it runs.
+
+    Works from MongoDB alone; no instance needs to be running. Changes arrive on every instance within two sync
+    intervals.
+
+    \b
+    Exit codes:
+      0  all is well
+      1  the answer is no: a bad configuration, nothing to take back, migrations pending
+      2  the command was called in a wrong way
+      3  MongoDB is out of reach or refuses
+    """
+    ctx.obj = Session(config_path, mongo_uri, ctx.find_object(ScriptInfo))
+
+
+for _command in (check_config, explain, export, limit, mode, overrides, reset, schema, show, status, top, trust):
+    command.add_command(_command)

@@ -1,0 +1,159 @@
+"""
+What all changes have in common: who, why, until when; put in force, taken back.
+"""
+
+import getpass
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import click
+from pydantic import TypeAdapter, ValidationError
+
+from oauth_ratelimit.cli.output import print_json
+from oauth_ratelimit.cli.record import override_data, print_overrides
+from oauth_ratelimit.cli.session import Function, Session
+from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration
+from oauth_ratelimit.config.values import ClientId
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+
+LONGEST_S = 3650 * 86_400.0
+
+
+def who_and_why(command: Function) -> Function:
+    """
+    Add ``--by`` and ``--reason`` to a command: whom to ask about it later.
+    """
+    for option in (
+        click.option("--by", "author", default=_current_user, metavar="NAME", help="Who; by default the login name."),
+        click.option("--reason", required=True, metavar="TEXT", help="Why; kept on record."),
+    ):
+        command = option(command)
+    return command
+
+
+def until_when(command: Function) -> Function:
+    """
+    Add ``--for`` and ``--until`` to a command.
+    """
+    for option in (
+        click.option("--until", "end", metavar="TIME", help="When it ends by itself: 2026-12-01T00:00:00Z."),
+        click.option("--for", "length", metavar="DURATION", help="How long it holds: 30m, 12h, 7d."),
+    ):
+        command = option(command)
+    return command
+
+
+def _current_user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user may have no name
+        return "unknown"
+
+
+def checked(client_id: str) -> str:
+    """
+    Return a client id that can be stored; anything else is refused.
+    """
+    try:
+        TypeAdapter(ClientId).validate_python(client_id, strict=True)
+        client_id.encode()
+    except (ValidationError, UnicodeEncodeError):
+        raise click.UsageError("a client id is text of 1 to 1024 characters") from None
+    return client_id
+
+
+def override(session: Session, target: Target, options: dict[str, Any], *, mode: Mode | None = None) -> Override:
+    """
+    Return the override that the options of ``who_and_why`` and ``until_when`` describe; its limits are still to come.
+    """
+    return Override(
+        target=target,
+        author=options["author"],
+        reason=options["reason"],
+        made_at_s=session.now_s,
+        until_s=_end(options["length"], options["end"], now_s=session.now_s),
+        mode=mode,
+    )
+
+
+def _end(length: str | None, end: str | None, *, now_s: float) -> float | None:
+    if length is not None and end is not None:
+        raise click.UsageError("name either --for or --until")
+    if length is not None:
+        try:
+            length_s = parse_duration(length)
+        except ValueError:
+            raise click.BadParameter(f"allowed: {DURATION_NOTATION}", param_hint="--for") from None
+        if not 0 < length_s <= LONGEST_S:
+            raise click.BadParameter("allowed: longer than nothing, up to 10 years", param_hint="--for")
+        return now_s + length_s
+    return None if end is None else _moment(end, now_s=now_s)
+
+
+def _moment(text: str, *, now_s: float) -> float:
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        when = None
+    if when is None or when.tzinfo is None:
+        raise click.BadParameter("allowed: a time with its zone, such as 2026-12-01T00:00:00Z", param_hint="--until")
+    if when.timestamp() <= now_s:
+        raise click.BadParameter(f"{text} is over", param_hint="--until")
+    return when.timestamp()
+
+
+def put(session: Session, overrides: Iterable[Override], *, as_json: bool) -> None:
+    """
+    Put overrides in force, and say so.
+    """
+    made = tuple(overrides)
+    for override in made:
+        session.override_store.put(override)
+    if as_json:
+        print_json([override_data(override) for override in made])
+    else:
+        print_overrides(made)
+        _say_when(session)
+
+
+def remove(session: Session, targets: Iterable[Target], *, author: str, reason: str, as_json: bool) -> int:
+    """
+    Take overrides back, say so, and return the exit code: 1 if there was none.
+    """
+    store = session.override_store
+    removed = [target for target in targets if store.remove(target, author=author, reason=reason, at_s=session.now_s)]
+    if as_json:
+        print_json({"removed_count": len(removed)})
+    elif removed:
+        click.echo(f"{len(removed)} taken back")
+        _say_when(session)
+    else:
+        click.echo("There is nothing to take back.", err=True)
+    return 0 if removed else 1
+
+
+def _say_when(session: Session) -> None:
+    click.echo(f"Every instance follows within {2 * session.settings.sync.interval_s:g} s.")
+
+
+def _of_kind(session: Session, kind: OverrideKind) -> tuple[Override, ...]:
+    return tuple(override for override in session.overrides if override.target.kind is kind)
+
+
+def data_of(session: Session, kind: OverrideKind) -> list[Any]:
+    """
+    Return the overrides of one kind that are in force, for programs.
+    """
+    return [override_data(override) for override in _of_kind(session, kind)]
+
+
+def print_kind(session: Session, kind: OverrideKind, *, as_json: bool) -> None:
+    """
+    Print the overrides of one kind that are in force.
+    """
+    if as_json:
+        print_json(data_of(session, kind))
+    else:
+        print_overrides(_of_kind(session, kind))

@@ -1,0 +1,52 @@
+"""
+Commands about the configuration file. They need neither the application nor a database.
+"""
+
+import click
+
+from oauth_ratelimit.cli.output import print_json, visible
+from oauth_ratelimit.cli.session import json_option
+from oauth_ratelimit.config import load_config, schema_text
+from oauth_ratelimit.errors import ConfigError
+
+
+@click.command("check-config")
+@click.argument("file", type=click.Path())
+@json_option
+@click.pass_context
+def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
+    """
+    Check a configuration FILE.
+
+    Says everything that is wrong with it at once. Exits with 1 if it cannot be used.
+    """
+    problems: tuple[str, ...] = ()
+    summary = ""
+    try:
+        policies = load_config(file).policies
+        summary = (
+            f"mode {policies.mode.value}, {len(policies.clients)} clients, {len(policies.trusted)} trusted, "
+            f"{len(policies.endpoints)} other endpoints"
+        )
+    except ConfigError as exc:
+        problems = exc.problems
+    if as_json:
+        print_json({"file": file, "ok": not problems, "problems": problems})
+    elif problems:
+        for problem in problems:
+            click.echo(visible(problem), err=True)
+        count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
+        click.secho(f"{visible(file)}: {count}", fg="red", err=True)
+    else:
+        click.secho(f"{visible(file)}: in order ({summary})", fg="green")
+    ctx.exit(1 if problems else 0)
+
+
+@click.command()
+def schema() -> None:
+    """
+    Print the JSON Schema of the file.
+
+    Editors use it to complete and to check the configuration.
+    """
+    click.echo(schema_text(), nl=False)

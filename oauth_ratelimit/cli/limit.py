@@ -1,0 +1,142 @@
+"""
+Commands that change limits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from oauth_ratelimit.cli.change import checked, override, print_kind, put, remove, until_when, who_and_why
+from oauth_ratelimit.cli.session import Function, Session, json_option, pass_session
+from oauth_ratelimit.config.build import find_clashes
+from oauth_ratelimit.config.document import parse_yaml
+from oauth_ratelimit.config.load import limits_of
+from oauth_ratelimit.core.overrides import LimitKind, OverrideKind, Target, overridden
+from oauth_ratelimit.errors import ConfigError
+
+NO_LIMIT = "none"
+
+
+@click.group()
+def limit() -> None:
+    """
+    Change limits at run time.
+    """
+
+
+def _parameter(kind: LimitKind) -> str:
+    return f"{kind.value}_limits"
+
+
+def _limit_options(command: Function) -> Function:
+    for kind in reversed(LimitKind):
+        name = kind.value.replace("_", "-")
+        option = click.option(
+            f"--{name}", _parameter(kind), multiple=True, metavar="LIMIT", help=f"Instead of the {kind.value} limits."
+        )
+        command = option(command)
+    return command
+
+
+@limit.command("set")
+@click.argument("client", required=False)
+@click.option("--everybody", is_flag=True, help="Change the defaults instead of one CLIENT.")
+@_limit_options
+@until_when
+@who_and_why
+@json_option
+@pass_session
+def set_limit(session: Session, /, client: str | None, everybody: bool, as_json: bool, **options: Any) -> None:
+    """
+    Put limits of a CLIENT in force, on all instances.
+
+    LIMIT is 100/minute, or a mapping as in the configuration: '{limit: 100, window: 1m, mode: dry-run}'; several make
+    tiers; "none" lifts the limit. A kind that is not named stays as it is. They hold at the token endpoint; where a
+    grant type has limits of its own, those stay.
+
+    \b
+    Examples:
+      limit set partner-app --user 100/minute --for 7d --reason "migration, ticket 4711"
+      limit set nightly --client none --until 2026-12-01T00:00:00Z --reason "year-end run"
+      limit set --everybody --client 20000/minute --for 36h --reason "Black Friday"
+    """
+    client_id = _whose(client, everybody)
+    named = {
+        kind.value: [_limit(text) for text in options[_parameter(kind)]]
+        for kind in LimitKind
+        if options[_parameter(kind)]
+    }
+    if not named:
+        raise click.UsageError("name at least one limit: --client, --user or --client-total")
+    own = limits_of({kind: [limit for limit in limits if limit] for kind, limits in named.items()})
+    overrides = [
+        replace(
+            override(session, Target(OverrideKind.LIMIT, client_id, LimitKind(kind)), options),
+            policies=getattr(own, kind),
+        )
+        for kind in named
+    ]
+    if clashes := list(find_clashes(overridden(session.policies, overrides))):
+        raise ConfigError(clashes, source="limits")
+    put(session, overrides, as_json=as_json)
+
+
+def _limit(text: str) -> object:
+    """
+    Return what stands for a limit in a configuration file; None for no limit.
+    """
+    if text == NO_LIMIT:
+        return None
+    return parse_yaml(text.encode(), source="limit") if text.lstrip().startswith("{") else text
+
+
+@limit.command("unset")
+@click.argument("client", required=False)
+@click.option("--everybody", is_flag=True, help="The defaults instead of one CLIENT.")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice([kind.value for kind in LimitKind]),
+    help="Only this kind; by default all.",
+)
+@who_and_why
+@json_option
+@pass_session
+@click.pass_context
+def unset_limit(
+    ctx: click.Context,
+    session: Session,
+    client: str | None,
+    everybody: bool,
+    kinds: Sequence[str],
+    author: str,
+    reason: str,
+    as_json: bool,
+) -> None:
+    """
+    Take limits of a CLIENT back: what the configuration says holds again.
+
+    Exits with 1 if there is nothing to take back.
+    """
+    client_id = _whose(client, everybody)
+    targets = [Target(OverrideKind.LIMIT, client_id, kind) for kind in LimitKind if not kinds or kind in kinds]
+    ctx.exit(remove(session, targets, author=author, reason=reason, as_json=as_json))
+
+
+@limit.command("list")
+@json_option
+@pass_session
+def list_limits(session: Session, as_json: bool) -> None:
+    """
+    List the limits that were put in force here.
+    """
+    print_kind(session, OverrideKind.LIMIT, as_json=as_json)
+
+
+def _whose(client: str | None, everybody: bool) -> str | None:
+    if (client is None) != everybody:
+        raise click.UsageError("name either a CLIENT or --everybody")
+    return None if client is None else checked(client)

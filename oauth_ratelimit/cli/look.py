@@ -1,0 +1,238 @@
+"""
+Commands that look: status, top, show.
+"""
+
+import heapq
+import time
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
+from typing import Any
+
+import click
+
+from oauth_ratelimit.cli.output import (
+    Cell,
+    Column,
+    Row,
+    duration,
+    is_terminal,
+    mode_cell,
+    print_facts,
+    print_json,
+    print_table,
+    share,
+)
+from oauth_ratelimit.cli.session import Session, json_option, pass_session
+from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.standing import Standing, Standings
+from oauth_ratelimit.store.heartbeats import Heartbeat
+
+LATE_AFTER_S = 30.0  # three heartbeats
+
+STANDING_COLUMNS = (
+    Column("client"),
+    Column("user"),
+    Column("counted at"),
+    Column("policy"),
+    Column("mode"),
+    Column("used"),
+    Column("hits", is_number=True),
+    Column("limit", is_number=True),
+    Column("window", is_number=True),
+    Column("next in", is_number=True),
+)
+
+
+@click.command()
+@json_option
+@pass_session
+def status(session: Session, as_json: bool) -> None:
+    """
+    Show the mode, the database and the instances.
+
+    An instance tells of itself every ten seconds; "seen" is how long ago that was. One that ended in good order is
+    gone from the list at once, one that died after ten minutes.
+    """
+    facts = session.documents.facts()
+    beats = session.heartbeats.read(facts.clock_s)
+    policies, canary = session.policies, session.policies.canary
+    if as_json:
+        print_json(
+            {
+                "mode": policies.mode.value,
+                "mode_origin": _mode_origin(session),
+                "canary": canary and {"percent": canary.percent, "instances": canary.instances},
+                "override_count": len(session.overrides),
+                "mongodb": {"version": facts.version, "document_count": facts.document_count},
+                "instances": [_beat_data(beat, facts.clock_s) for beat in beats],
+            }
+        )
+        return
+    print_facts(
+        [
+            ("mode", mode_cell(policies.mode.value)),
+            ("mode from", _mode_origin(session)),
+            ("canary", _canary_text(session)),
+            ("overrides", str(len(session.overrides))),
+            ("MongoDB", f"{facts.version}, about {facts.document_count} counter documents"),
+        ]
+    )
+    click.echo()
+    columns = ("instance", "seen", "up", "mode", "interval", "overrides", "flushed", "conflicts", "failures", "clock")
+    print_table(
+        [Column(columns[0]), *(Column(name, is_number=name != "mode") for name in columns[1:])],
+        [_beat_row(beat, facts.clock_s) for beat in beats],
+        empty="No instance has told of itself lately; one starts with its first token request.",
+    )
+
+
+def _mode_origin(session: Session) -> str:
+    if session.is_switched_off:
+        return "OAUTH_RATELIMIT_MODE in this environment"
+    layer = session.layers.of_mode("")
+    return f"override by {layer.override.author}: {layer.override.reason}" if layer.override else "the configuration"
+
+
+def _canary_text(session: Session) -> str:
+    canary = session.policies.canary
+    if canary is None:
+        return "none"
+    if canary.instances:
+        return f"instances {', '.join(canary.instances)}"
+    return f"{canary.percent:g} % of the clients"
+
+
+def _beat_data(beat: Heartbeat, now_s: float) -> dict[str, Any]:
+    return {
+        "instance": beat.instance,
+        "seen_s": max(0.0, now_s - beat.beat_at_s),
+        "is_late": now_s - beat.beat_at_s > LATE_AFTER_S,
+        "up_s": beat.beat_at_s - beat.started_at_s,
+        "version": beat.version,
+        "mode": beat.mode,
+        "interval_s": beat.interval_s,
+        "override_count": beat.override_count,
+        "flushed_count": beat.flushed_count,
+        "conflict_count": beat.conflict_count,
+        "failure_count": beat.failure_count,
+        "clock_offset_s": beat.clock_offset_s,
+    }
+
+
+def _beat_row(beat: Heartbeat, now_s: float) -> Row:
+    seen_s = max(0.0, now_s - beat.beat_at_s)
+    return (
+        beat.instance,
+        Cell(f"{duration(seen_s)} ago", "bold red" if seen_s > LATE_AFTER_S else ""),
+        duration(beat.beat_at_s - beat.started_at_s),
+        mode_cell(beat.mode),
+        f"{beat.interval_s:g} s",
+        str(beat.override_count),
+        str(beat.flushed_count),
+        str(beat.conflict_count),
+        Cell(str(beat.failure_count), "yellow" if beat.failure_count else ""),
+        Cell(f"{beat.clock_offset_s:+.1f} s", "yellow" if beat.clock_offset_s else "dim"),
+    )
+
+
+@click.command()
+@click.option("-n", "--count", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many to show.")
+@click.option(
+    "--watch", "every_s", type=click.FloatRange(0.5), metavar="SECONDS", help="Look again this often, until Ctrl-C."
+)
+@json_option
+@pass_session
+def top(session: Session, count: int, every_s: float | None, as_json: bool) -> None:
+    """
+    Show who is nearest to a limit.
+
+    Across all instances. Reads every counter document that still matters; what instances have counted in the last
+    moment is not in it yet.
+    """
+    while True:
+        standings = _nearest(session, count)
+        if as_json:
+            print_json([standing_data(standing) for standing in standings])
+        else:
+            if every_s is not None and is_terminal():
+                click.clear()
+            print_table(STANDING_COLUMNS, list(map(standing_row, standings)), empty="No requests lately.")
+        if every_s is None:
+            return
+        time.sleep(every_s)
+        session.refresh()
+
+
+def _nearest(session: Session, count: int) -> list[Standing]:
+    standings = Standings(session.policies)
+    everybody = standings.of_all(session.documents.every(session.now_s), session.now_s)
+    return nearest((standing for standing in everybody if standing.estimate > 0), count)
+
+
+def nearest(standings: Iterable[Standing], count: int) -> list[Standing]:
+    """
+    Return those that have used up most of their limit, the first one first.
+    """
+    return heapq.nlargest(count, standings, key=attrgetter("used_ratio"))
+
+
+@click.command()
+@click.argument("client")
+@click.argument("user", required=False)
+@click.option("-n", "--count", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many to show.")
+@json_option
+@pass_session
+def show(session: Session, client: str, user: str | None, count: int, as_json: bool) -> None:
+    """
+    Show the counters of a CLIENT.
+
+    Of one USER of it, or of all and of the client itself. Of a client with many users, those nearest to their limit.
+    """
+    client_id, username = storable_name(client), user and storable_name(user)
+    found = session.documents.of_client(client_id)
+    documents = (item for item in found if username is None or item[0].username == username)
+    standings = nearest(Standings(session.policies).of_all(documents, session.now_s), count)
+    if as_json:
+        print_json([standing_data(standing) for standing in standings])
+    else:
+        print_table(STANDING_COLUMNS, list(map(standing_row, standings)), empty="No limited requests lately.")
+
+
+def standing_data(standing: Standing) -> Mapping[str, object]:
+    """
+    Return where a key stands, for programs.
+    """
+    return {
+        "client_id": standing.key.client_id,
+        "username": standing.key.username,
+        "scope": standing.key.scope,
+        "kind": standing.kind.value,
+        "policy": standing.policy.name,
+        "mode": standing.mode.value,
+        "limit": standing.policy.limit,
+        "window_s": standing.policy.window.window_s,
+        "estimate": standing.estimate,
+        "used_ratio": standing.used_ratio,
+        "remaining": standing.remaining,
+        "retry_after_s": standing.retry_after_s,
+        "reset_after_s": standing.reset_after_s,
+    }
+
+
+def standing_row(standing: Standing) -> Row:
+    """
+    Return where a key stands, for people.
+    """
+    key, policy = standing.key, standing.policy
+    return (
+        key.client_id,
+        Cell("–", "dim") if key.username is None else key.username,
+        key.scope or "token",
+        policy.name,
+        mode_cell(standing.mode.value),
+        share(standing.used_ratio),
+        f"{standing.estimate:.1f}",
+        str(policy.limit),
+        duration(policy.window.window_s),
+        Cell("now", "dim") if not standing.retry_after_s else duration(standing.retry_after_s),
+    )

@@ -1,0 +1,175 @@
+"""
+Commands that put things on record: overrides with their history, export.
+"""
+
+import csv
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import click
+
+from oauth_ratelimit.cli.look import standing_data
+from oauth_ratelimit.cli.output import Cell, Column, Row, json_line, mode_cell, moment, print_json, print_table
+from oauth_ratelimit.cli.session import Session, json_option, pass_session
+from oauth_ratelimit.core.overrides import Override, Target
+from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.standing import Standings
+from oauth_ratelimit.store.overrides import HistoryEntry
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would take for a formula
+
+
+@click.command()
+@click.argument("client", required=False)
+@click.option("--history", "is_history", is_flag=True, help="Everything that was ever done, oldest first.")
+@json_option
+@pass_session
+def overrides(session: Session, client: str | None, is_history: bool, as_json: bool) -> None:
+    """
+    List overrides, or their history.
+
+    Those in force, of one CLIENT or all; with --history everything that was ever done.
+    """
+    if is_history:
+        entries = session.override_store.history(client)
+        if as_json:
+            print_json(list(map(_entry_data, entries)))
+        else:
+            columns = [Column(name) for name in ("when", "who", "did", "what", "whose", "value", "until", "why")]
+            print_table(columns, list(map(_entry_row, entries)), empty="Nothing was ever overridden.")
+        return
+    chosen = [override for override in session.overrides if client in (None, override.target.client_id)]
+    if as_json:
+        print_json(list(map(override_data, chosen)))
+    else:
+        print_overrides(chosen)
+
+
+@click.command()
+@click.argument("what", type=click.Choice(["counters", "overrides", "history"]), default="counters")
+@click.option("--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True)
+@pass_session
+def export(session: Session, what: str, form: str) -> None:
+    """
+    Export counters, overrides or history.
+
+    Writes WHAT to the standard output, one record a line; counters are the default. Of the counters, where every
+    client and user stands in each limit. CSV is safe to open in a spreadsheet: a text that it would take for a
+    formula gets an apostrophe.
+    """
+    records: Iterable[Mapping[str, object]]
+    if what == "counters":
+        documents = session.documents.every(session.now_s)
+        records = map(standing_data, Standings(session.policies).of_all(documents, session.now_s))
+    elif what == "overrides":
+        records = map(override_data, session.overrides)
+    else:
+        records = map(_entry_data, session.override_store.history())
+    if form == "csv":
+        _write_csv(records)
+        return
+    for record in records:
+        click.echo(json_line(record))
+
+
+def _write_csv(records: Iterable[Mapping[str, object]]) -> None:
+    writer = None
+    for record in records:
+        if writer is None:
+            writer = csv.DictWriter(sys.stdout, list(record))
+            writer.writeheader()
+        writer.writerow({name: _csv_value(value) for name, value in record.items()})
+
+
+def _csv_value(value: object) -> object:
+    if isinstance(value, list | tuple):
+        value = "; ".join(map(str, value))
+    if isinstance(value, str):
+        value = value.encode("utf-8", "backslashreplace").decode()
+        return f"'{value}" if value.startswith(FORMULA_STARTS) else value
+    return value
+
+
+def print_overrides(chosen: Sequence[Override]) -> None:
+    """
+    Print overrides for people.
+    """
+    columns = [Column(name) for name in ("what", "whose", "value", "until", "who", "when", "why")]
+    print_table(columns, list(map(_override_row, chosen)), empty="No overrides: the configuration holds.")
+
+
+def override_data(override: Override) -> dict[str, object]:
+    """
+    Return an override for programs.
+    """
+    return {
+        **_target_data(override.target),
+        "mode": override.mode and override.mode.value,
+        "limits": [policy_text(policy) for policy in override.policies],
+        "by": override.author,
+        "reason": override.reason,
+        "at": moment(override.made_at_s),
+        "until": None if override.until_s is None else moment(override.until_s),
+    }
+
+
+def policy_text(policy: Policy) -> str:
+    """
+    Return a limit in a few words.
+    """
+    mode = f" {policy.mode.value}" if policy.mode else ""
+    return f"{policy.name}: {policy.limit}/{policy.window.window_s}s{mode}"
+
+
+def _target_data(target: Target) -> dict[str, object]:
+    return {
+        "kind": target.kind.value,
+        "client_id": target.client_id,
+        "limit_kind": target.limit_kind and target.limit_kind.value,
+    }
+
+
+def _entry_data(entry: HistoryEntry) -> dict[str, object]:
+    override = entry.override
+    return {
+        "action": "set" if override else "unset",
+        **_target_data(entry.target),
+        "mode": override and override.mode and override.mode.value,
+        "limits": [policy_text(policy) for policy in override.policies] if override else [],
+        "by": entry.author,
+        "reason": entry.reason,
+        "at": moment(entry.at_s),
+        "until": None if override is None or override.until_s is None else moment(override.until_s),
+    }
+
+
+def _override_row(override: Override) -> Row:
+    until = Cell("taken back", "dim") if override.until_s is None else moment(override.until_s)
+    return (*_target_cells(override.target), _value(override), until, *_who(override))
+
+
+def _entry_row(entry: HistoryEntry) -> Row:
+    override = entry.override
+    value = _value(override) if override else ""
+    until = moment(override.until_s) if override and override.until_s is not None else ""
+    action = "set" if override else Cell("unset", "dim")
+    return (moment(entry.at_s), entry.author, action, *_target_cells(entry.target), value, until, entry.reason)
+
+
+def _target_cells(target: Target) -> tuple[str, str | Cell]:
+    what = target.kind.value if target.limit_kind is None else f"{target.limit_kind.value} limit"
+    return what, Cell("everybody", "bold") if target.client_id is None else target.client_id
+
+
+def _who(override: Override) -> Iterator[str]:
+    yield override.author
+    yield moment(override.made_at_s)
+    yield override.reason
+
+
+def _value(override: Override) -> str | Cell:
+    if override.mode:
+        return mode_cell(override.mode.value)
+    if override.target.limit_kind is None:
+        return "trusted"
+    return ", ".join(map(policy_text, override.policies)) or "no limit"

@@ -1,0 +1,28 @@
+"""
+The command that sets counters to zero.
+"""
+
+import click
+
+from oauth_ratelimit.cli.output import print_json
+from oauth_ratelimit.cli.session import Session, json_option, pass_session
+from oauth_ratelimit.core.key import storable_name
+
+
+@click.command()
+@click.argument("client")
+@click.argument("user", required=False)
+@json_option
+@pass_session
+def reset(session: Session, client: str, user: str | None, as_json: bool) -> None:
+    """
+    Set counters to zero on all instances.
+
+    Those of a CLIENT and all its users, or of one USER. An instance learns it with the next sync cycle in which the
+    client asks. The total of the client goes on when only one user is reset.
+    """
+    count = session.documents.reset(storable_name(client), None if user is None else storable_name(user))
+    if as_json:
+        print_json({"reset_count": count})
+    else:
+        click.echo(f"{count} counter documents set to zero")

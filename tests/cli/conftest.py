@@ -1,0 +1,91 @@
+"""
+The command line on a real MongoDB.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.cli import command
+from oauth_ratelimit.store.connection import Connection
+from oauth_ratelimit.store.overrides import OverrideStore
+
+CONFIG: dict[str, Any] = {
+    "mode": "enforce",
+    "limits": {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]},
+    "grants": {"refresh_token": {"limits": {"user": ["7/hour"]}}},
+    "plans": {"gold": {"limits": {"client": ["1000/hour"]}}},
+    "clients": {"partner": {"plan": "gold"}},
+    "trusted_clients": ["mobile-*"],
+}
+
+
+class Terminal:
+    """
+    Runs commands on one configuration, and remembers nothing between them.
+    """
+
+    def __init__(self, config_path: Path, settings: dict[str, Any]) -> None:
+        self.config_path = config_path
+        self.settings = settings
+
+    def run(self, *words: str) -> Result:
+        """
+        Run a command; an exception that is not turned into an exit code fails the test.
+        """
+        return CliRunner().invoke(command, ["--config", str(self.config_path), *words], catch_exceptions=False)
+
+    def ok(self, *words: str) -> str:
+        """
+        Run a command that succeeds, and return what it prints.
+        """
+        result = self.run(*words)
+        assert 0 == result.exit_code, result.output
+        return result.stdout
+
+    def data(self, *words: str) -> Any:
+        """
+        Run a command that succeeds, and return its JSON, which is ASCII.
+        """
+        text = self.ok(*words, "--json")
+        assert text.isascii()
+        return json.loads(text)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, mongo_uri: str) -> Terminal:
+    """
+    The command line for a configuration with an empty database.
+    """
+    settings = {**CONFIG, "store": {"uri": mongo_uri}}
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return Terminal(path, settings)
+
+
+@pytest.fixture
+def limiter(terminal: Terminal) -> Iterator[Limiter]:
+    """
+    An instance of the same configuration. Its clock stands still, at the present: the commands go by the real one.
+    """
+    now_s = time.time()
+    limiter = Limiter(load_config(terminal.settings), clock=lambda: now_s)
+    yield limiter
+    limiter.close()
+
+
+@pytest.fixture
+def overrides(mongo_uri: str) -> Iterator[OverrideStore]:
+    """
+    What instances would read.
+    """
+    with closing(Connection(mongo_uri)) as connection:
+        yield OverrideStore(connection)

@@ -1,0 +1,210 @@
+"""
+Commands about the file, the help, and the way to the application.
+"""
+
+import builtins
+import configparser
+import importlib
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from authlib.integrations.flask_oauth2 import AuthorizationServer
+from click.testing import CliRunner
+from flask import Flask
+from flask.cli import FlaskGroup
+
+from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit.cli import command
+from oauth_ratelimit.config import config_schema
+from tests.cli.conftest import Terminal
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*words: str) -> Any:
+    """
+    Run a command without an application and a configuration.
+    """
+    return CliRunner().invoke(command, words, catch_exceptions=False)
+
+
+def test_good_file() -> None:
+    """
+    A file that is in order gives exit code 0.
+    """
+    path = str(ROOT / "config" / "oauth_ratelimit.yaml")
+
+    assert "in order" in run("check-config", path).stdout
+    assert {"file": path, "ok": True, "problems": []} == json.loads(run("check-config", path, "--json").stdout)
+
+
+def test_bad_file(tmp_path: Path) -> None:
+    """
+    A bad file gives exit code 1 and all its problems at once.
+    """
+    path = tmp_path / "bad.yaml"
+    path.write_text("mode: loud\nmax_keys: 0\n")
+    result = run("check-config", str(path))
+
+    assert 1 == result.exit_code
+    assert 'mode: got "loud"' in result.stderr
+    assert "max_keys: got 0" in result.stderr
+    data = json.loads(run("check-config", str(path), "--json").stdout)
+    assert (False, 2) == (data["ok"], len(data["problems"]))
+
+
+def test_file_that_is_not_there() -> None:
+    """
+    A file that cannot be read is a problem like any other.
+    """
+    result = run("check-config", "/nowhere/\x1b[31m.yaml")
+
+    assert 1 == result.exit_code
+    assert "cannot be read" in result.stderr
+    assert "\x1b" not in result.stderr
+
+
+def test_schema() -> None:
+    """
+    The schema is that of the models.
+    """
+    assert config_schema() == json.loads(run("schema").stdout)
+
+
+@pytest.mark.parametrize("name", sorted(command.commands))
+def test_help(name: str) -> None:
+    """
+    Every command has a help that needs no configuration, and a first line short enough for the list.
+    """
+    found = command.commands[name]
+
+    assert 0 == run(name, "--help").exit_code
+    assert len((found.help or "").split("\n")[0]) <= 45
+    assert name in run("--help").stdout
+
+
+def test_help_without_rich(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
+    """
+    Nothing needs the extra: without rich tables are plain.
+    """
+    real_import = builtins.__import__
+
+    def without_rich(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.split(".")[0] == "rich":
+            raise ImportError(name)
+        return real_import(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_rich)
+    monkeypatch.setattr("oauth_ratelimit.cli.output.is_terminal", lambda: True)
+    terminal.ok("mode", "set", "off", "--reason", "a test", "--by", "ann")
+
+    assert 0 == run("--help").exit_code
+    assert "everybody" in terminal.ok("overrides")
+
+
+def test_command_without_a_configuration() -> None:
+    """
+    Outside of Flask a configuration has to be named.
+    """
+    result = run("top")
+
+    assert 2 == result.exit_code
+    assert "--config" in result.stderr
+
+
+def test_file_that_is_broken(terminal: Terminal) -> None:
+    """
+    A command on a broken configuration says what is wrong with it, exit code 1.
+    """
+    terminal.config_path.write_text("mode: loud")
+    result = terminal.run("top")
+
+    assert 1 == result.exit_code
+    assert ['Error: mode: got "loud", allowed: off, dry-run or enforce'] == result.stderr.splitlines()
+
+
+def flask(create_app: Any, *words: str) -> Any:
+    """
+    Run ``flask oauth-ratelimit`` for an application.
+    """
+    group = FlaskGroup(create_app=create_app, add_default_commands=False)
+    group.add_command(command)
+    return CliRunner().invoke(group, ["oauth-ratelimit", *words], catch_exceptions=False)
+
+
+def test_application_with_the_extension(terminal: Terminal) -> None:
+    """
+    Under Flask the configuration is the application's.
+    """
+
+    def create_app() -> Flask:
+        app = Flask(__name__)
+        app.config["OAUTH_RATELIMIT_CONFIG"] = terminal.settings
+        OAuthRateLimit(app, AuthorizationServer(app, query_client=lambda _: None, save_token=lambda *_: None))
+        return app
+
+    assert "enforce\n" in flask(create_app, "mode").stdout
+
+
+def test_application_without_the_extension() -> None:
+    """
+    An application without the extension is told so.
+    """
+    result = flask(lambda: Flask(__name__), "top")
+
+    assert 2 == result.exit_code
+    assert "has no OAuthRateLimit" in result.stderr
+
+
+def test_entry_point() -> None:
+    """
+    Flask finds the command where the package's metadata says it is.
+    """
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    name, _, target = metadata["options.entry_points"]["flask.commands"].strip().partition(" = ")
+    module, _, attribute = target.partition(":")
+
+    assert "oauth-ratelimit" == name
+    assert command is getattr(importlib.import_module(module), attribute)
+
+
+def test_output_on_a_terminal(terminal: Terminal) -> None:
+    """
+    On a terminal tables have colours, and everything that was drawn is in them.
+    """
+    terminal.ok("mode", "set", "dry-run", "--reason", "a test", "--by", "ann")
+    program = "from oauth_ratelimit.cli import command; command()"
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "--config", str(terminal.config_path), "overrides"],
+        cwd=ROOT,
+        stdout=slave,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"},
+    )
+    os.close(slave)
+    output = _read_all(master)
+
+    assert 0 == process.wait(timeout=30)
+    assert "\x1b[" in output
+    assert "everybody" in output
+
+
+def _read_all(descriptor: int) -> str:
+    """
+    Return what is written to a pseudo-terminal until its other end is closed.
+    """
+    chunks = []
+    try:
+        while chunk := os.read(descriptor, 65_536):
+            chunks.append(chunk)
+    except OSError:  # how Linux says that nobody holds the other end any more
+        pass
+    os.close(descriptor)
+    return b"".join(chunks).decode()

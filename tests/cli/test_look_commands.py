@@ -1,0 +1,242 @@
+"""
+Commands that look.
+"""
+
+import csv
+import io
+import json
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.pulse import Pulse
+from oauth_ratelimit.store.connection import Connection
+from oauth_ratelimit.store.heartbeats import HeartbeatStore
+from tests.cli.conftest import Terminal
+
+WHY = ("--reason", "ticket 4711", "--by", "ann")
+
+
+def spend(limiter: Limiter, count: int, *key: Any, **place: Any) -> None:
+    """
+    Count requests, and send them.
+    """
+    for _ in range(count):
+        limiter.check(*key, **place)
+    limiter.sync()
+
+
+def test_nobody_was_counted(terminal: Terminal) -> None:
+    """
+    On an empty database every command says so.
+    """
+    assert [] == terminal.data("top")
+    assert [] == terminal.data("show", "app")
+    assert [] == terminal.data("overrides")
+    assert [] == terminal.data("limit", "list")
+    assert "No requests lately." in terminal.ok("top")
+    assert "No overrides" in terminal.ok("overrides")
+    assert "Nothing was ever overridden." in terminal.ok("overrides", "--history")
+    assert "" == terminal.ok("export")
+
+
+def test_top(terminal: Terminal, limiter: Limiter) -> None:
+    """
+    Who has used most of a limit comes first, whatever the limit is.
+    """
+    spend(limiter, 5, "app", "alice")
+    spend(limiter, 8, "batch")
+    spend(limiter, 1, "other")
+    rows = terminal.data("top", "-n", "3")
+
+    assert [("app", "alice", "user"), ("batch", None, "client"), ("batch", None, "client_total")] == [
+        (row["client_id"], row["username"], row["kind"]) for row in rows
+    ]
+    assert [(1.0, 0), (0.8, 2)] == [(row["used_ratio"], row["remaining"]) for row in rows[:2]]
+    assert rows[0]["retry_after_s"] > 0
+
+
+def test_show(terminal: Terminal, limiter: Limiter) -> None:
+    """
+    A client's counters are shown, or those of one user of it.
+    """
+    spend(limiter, 2, "app", "alice")
+    spend(limiter, 1, "app", "bob")
+    spend(limiter, 3, "app", "alice", grant_type="refresh_token")
+    spend(limiter, 4, "other", "alice")
+
+    assert {("alice", None, 2.0), ("bob", None, 1.0), ("alice", "grant:refresh_token", 3.0)} == {
+        (row["username"], row["scope"], row["estimate"]) for row in terminal.data("show", "app") if row["username"]
+    }
+    assert {None, "grant:refresh_token"} == {row["scope"] for row in terminal.data("show", "app", "alice")}
+    assert "alice" in terminal.ok("show", "app", "alice")
+
+
+def test_explain_a_denied_user(terminal: Terminal, limiter: Limiter) -> None:
+    """
+    A denied user is told the limit, where it comes from, when the next request is admitted, and who else there is.
+    """
+    spend(limiter, 6, "app", "alice")
+    spend(limiter, 3, "app", "bob")
+    spend(limiter, 2, "app")
+    data = terminal.data("explain", "app", "alice")
+
+    assert data["verdict"].startswith("denied: over user for")
+    assert [("user", 5.0, 0, {"layer": "limits"}), ("client_total", 10.0, 40, {"layer": "limits"})] == [
+        (row["policy"], row["estimate"], row["remaining"], row["origin"]) for row in data["limits"]
+    ]
+    assert ["bob", None] == [row["username"] for row in data["others"]]
+    assert 1 == data["instance_count"]
+    assert "Who else is using up" in terminal.ok("explain", "app", "alice")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("partner",), {"layer": "plans.gold"}),
+        (("app", "alice", "--grant", "refresh_token"), {"layer": "grants.refresh_token"}),
+        (("app", "alice", "--grant", "password"), {"layer": "limits"}),
+    ],
+)
+def test_explain_which_layer_won(terminal: Terminal, words: tuple[str, ...], expected: dict[str, str]) -> None:
+    """
+    The layer of the configuration that a limit comes from is named.
+    """
+    assert expected == terminal.data("explain", *words)["limits"][0]["origin"]
+
+
+def test_explain_an_override(terminal: Terminal) -> None:
+    """
+    A limit and a mode from operators are named with who and why.
+    """
+    terminal.ok("limit", "set", "partner", "--client", "1/hour", *WHY)
+    terminal.ok("mode", "set", "dry-run", *WHY)
+    data = terminal.data("explain", "partner")
+    expected = {"layer": "override", "by": "ann", "reason": "ticket 4711", "until": None}
+
+    assert (expected, "dry-run", expected) == (data["mode_origin"], data["mode"], data["limits"][0]["origin"])
+    assert "override by ann: ticket 4711" in terminal.ok("explain", "partner")
+
+
+def test_explain_a_trusted_client(terminal: Terminal) -> None:
+    """
+    A trusted client is admitted, and what trusts it is named.
+    """
+    data = terminal.data("explain", "mobile-1", "alice")
+
+    assert ({"layer": "trusted_clients[mobile-*]"}, "admitted: trusted", []) == (
+        data["trusted"],
+        data["verdict"],
+        data["limits"],
+    )
+
+
+def test_status(terminal: Terminal, mongo_uri: str) -> None:
+    """
+    The status shows the mode, and each instance with its conflicts and when it was seen.
+    """
+    with closing(Connection(mongo_uri)) as connection:
+        for name in ("node-1", "node-2"):
+            limiter = Limiter(load_config({**terminal.settings, "instance": name}))
+            Pulse(limiter, HeartbeatStore(connection), clock=time.time).beat(override_count=0)
+            limiter.close()
+    data = terminal.data("status")
+
+    assert ("enforce", "the configuration") == (data["mode"], data["mode_origin"])
+    assert ["node-1", "node-2"] == [beat["instance"].split(":")[0] for beat in data["instances"]]
+    assert all(beat["seen_s"] < 60 for beat in data["instances"])
+    assert "node-2" in terminal.ok("status")
+
+
+def test_status_under_the_emergency_switch(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Somebody who looks with the emergency switch pulled is told.
+    """
+    monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
+
+    assert "OAUTH_RATELIMIT_MODE in this environment" == terminal.data("status")["mode_origin"]
+
+
+@pytest.mark.parametrize("what", ["counters", "overrides", "history"])
+def test_export(terminal: Terminal, limiter: Limiter, what: str) -> None:
+    """
+    Everything can be exported, a record a line or as a table, with the same content.
+    """
+    spend(limiter, 2, "app", "alice")
+    terminal.ok("mode", "set", "off", *WHY)
+    terminal.ok("limit", "set", "app", "--user", "9/hour", *WHY)
+    terminal.ok("mode", "unset", *WHY)
+    lines = [json.loads(line) for line in terminal.ok("export", what).splitlines()]
+    rows = list(csv.DictReader(io.StringIO(terminal.ok("export", what, "--format", "csv"))))
+
+    assert {"counters": 2, "overrides": 1, "history": 3}[what] == len(lines) == len(rows)
+    assert [list(line) for line in lines] == [list(row) for row in rows]
+
+
+def test_export_to_a_spreadsheet(terminal: Terminal, limiter: Limiter) -> None:
+    """
+    A client that calls itself a formula is text in a spreadsheet.
+    """
+    spend(limiter, 1, "=1+1", "@alice")
+    rows = list(csv.DictReader(io.StringIO(terminal.ok("export", "--format", "csv"))))
+
+    assert {("'=1+1", "'@alice"), ("'=1+1", "")} == {(row["client_id"], row["username"]) for row in rows}
+
+
+@pytest.mark.parametrize("words", [("top",), ("show", "a\x1b[2Jb"), ("explain", "a\x1b[2Jb", "\x07\u202e\x9b")])
+def test_names_with_control_characters(terminal: Terminal, limiter: Limiter, words: tuple[str, ...]) -> None:
+    """
+    No control character and no change of direction in a name reaches the terminal.
+    """
+    spend(limiter, 1, "a\x1b[2Jb", "\x07\u202e\x9b")
+    output = terminal.ok(*words)
+
+    assert "a\\x1b[2Jb" in output
+    assert "\\x07\\u202e\\x9b" in output
+    assert all(letter.isprintable() for letter in output.replace("\n", ""))
+
+
+def test_history_with_control_characters(terminal: Terminal) -> None:
+    """
+    Nor does one in a reason.
+    """
+    terminal.ok("mode", "set", "off", "--reason", "\x1b]0;title\x07", "--by", "\x1bann")
+
+    for words in (("overrides",), ("overrides", "--history"), ("mode",), ("status",), ("explain", "app")):
+        assert "\x1b" not in terminal.ok(*words)
+
+
+def test_counters_that_are_not_shared(terminal: Terminal) -> None:
+    """
+    Without a database there is nothing to look at, and that is said.
+    """
+    terminal.config_path.write_text("mode: dry-run")
+    result = terminal.run("top")
+
+    assert 2 == result.exit_code
+    assert "no store.uri" in result.stderr
+
+
+@pytest.mark.parametrize("words", [("top",), ("status",), ("overrides",), ("reset", "app"), ("explain", "app")])
+def test_database_that_does_not_answer(terminal: Terminal, words: tuple[str, ...]) -> None:
+    """
+    Without MongoDB the exit code is 3, and there is one line about it.
+    """
+    result = terminal.run("--mongo-uri", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50", *words)
+
+    assert 3 == result.exit_code
+    assert ["Error: MongoDB is out of reach: ServerSelectionTimeoutError"] == result.stderr.splitlines()
+
+
+def test_connection_string_that_cannot_be_used(terminal: Terminal) -> None:
+    """
+    A mistake in the connection string is explained, without what may be secret in it.
+    """
+    result = terminal.run("--mongo-uri", "mongodb://ann:secret@127.0.0.1:1/?directConnection=maybe", "top")
+
+    assert 3 == result.exit_code
+    assert "directconnection" in result.stderr
+    assert "secret" not in result.stderr
