@@ -12,8 +12,9 @@ from pymongo.collection import Collection
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.base import Change, CounterStore, Hits
+from oauth_ratelimit.store.form import document_id
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.store.mongo import MongoStore, document_id
+from oauth_ratelimit.store.mongo import MongoStore
 
 FAR_S = 4_000_000_000.0  # in 2096: nothing expires by itself
 

@@ -38,3 +38,15 @@ def storable_name(name: str) -> str:
     whole = name.encode("utf-8", "surrogatepass")
     head = name[:64].encode("utf-8", "replace").decode("utf-8")
     return f"{head}~{hashlib.sha256(whole).hexdigest()}"
+
+
+def visible_name(name: str) -> str:
+    """
+    Return a name as logs show it: what would not simply be seen, such as controls and direction marks, as escapes.
+    """
+    if name.isprintable():
+        return name
+    return "".join(
+        letter if letter.isprintable() and letter != "\\" else letter.encode("unicode_escape").decode("ascii")
+        for letter in name
+    )

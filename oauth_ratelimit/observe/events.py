@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import structlog
 
 from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.key import visible_name
 
 log = structlog.get_logger("oauth_ratelimit")
 
@@ -58,8 +59,8 @@ class DenialEvents:
         self._said[key] = _Said(now_s, now_s + REPEAT_S)
         log.warning(
             "request_would_be_denied" if decision.allowed else "request_denied",
-            client_id=client_id,
-            username=username,
+            client_id=visible_name(client_id),
+            username=None if username is None else visible_name(username),
             policy=decision.policy,
             limit=decision.limit,
             window_s=decision.window_s,

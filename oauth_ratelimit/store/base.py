@@ -11,6 +11,9 @@ from oauth_ratelimit.core.key import Key
 Hits = Mapping[str, Mapping[int, int]]
 """Hits by series (a frame length, such as ``"6"``) and frame start in seconds since the epoch."""
 
+UNUSABLE_VERSION = -1
+"""Of a document whose version is no version: it cannot be changed by compare-and-set, until somebody mends it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -19,15 +22,19 @@ class Snapshot:
 
     Attributes:
         version: Grows by one with every write; never repeats, not even after the document was removed and made anew.
+            ``UNUSABLE_VERSION`` if it is damaged.
 
         hits: What all instances have counted.
 
         writers: For each instance that wrote, the number of its last flush that is in the document.
+
+        damage: Fields that are not of our form; what could not be read of them counts as not there.
     """
 
     version: int
     hits: Hits
     writers: Mapping[str, int]
+    damage: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

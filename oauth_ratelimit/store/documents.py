@@ -5,14 +5,14 @@ The counter documents as operators look at them: listed, and set to zero.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from bson import MaxKey, MinKey
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.connection import Connection, Document
-from oauth_ratelimit.store.mongo import document_id, key_of, parse, translated_errors
+from oauth_ratelimit.store.form import FIELDS, document_id, parse_all
+from oauth_ratelimit.store.mongo import translated_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,7 @@ class Documents:
 
     def _find(self, selected: Document) -> Iterator[tuple[Key, Snapshot]]:
         with translated_errors():
-            for document in self._connection.collection(self._collection_name).find(selected):
-                identity = document["_id"]
-                if _is_ours(identity):
-                    yield key_of(identity), parse(document)
+            yield from parse_all(self._connection.collection(self._collection_name).find(selected, FIELDS))
 
 
 def _of_client(client_id: str) -> Document:
@@ -110,12 +107,3 @@ def _of_client(client_id: str) -> Document:
 def _of_user(client_id: str, username: str) -> Document:
     low = document_id(Key(client_id, username))
     return {"_id": {"$gte": low, "$lte": low | {"scope": MaxKey()}}}
-
-
-def _is_ours(identity: Any) -> bool:
-    return (
-        isinstance(identity, dict)
-        and isinstance(identity.get("clientId"), str)
-        and isinstance(identity.get("username"), str | None)
-        and isinstance(identity.get("scope"), str | None)
-    )

@@ -12,12 +12,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
-from bson.int64 import Int64
-from pymongo import DESCENDING, MongoClient, ReadPreference, UpdateOne
+from bson.errors import BSONError
+from pymongo import DESCENDING, MongoClient, ReadPreference
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
 from pymongo.database import Database
@@ -27,17 +26,17 @@ from pymongo.uri_parser import parse_uri
 from pymongo.write_concern import WriteConcern
 
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
+from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.store.base import Change, Outcome, Snapshot
+from oauth_ratelimit.store.form import FIELDS, Document, compose, document_id, parse_all
 
 log = structlog.get_logger(__name__)
 
-Document = dict[str, Any]
-
 DEFAULT_DATABASE = "oauth_ratelimit"
-NO_VERSION = -1  # no document has it, so a filter on it can only insert
 LOST_RACE = frozenset({66, 11000})  # ImmutableField: not at this version or gone; DuplicateKey: exists already
 UNAUTHORIZED = frozenset({13, 18})
+# One text that is not UTF-8 or one date after the year 9999 must not make a whole batch unreadable.
+FORGIVING: dict[str, Any] = {"unicode_decode_error_handler": "replace", "datetime_conversion": "DATETIME_AUTO"}
 
 
 class MongoStore:
@@ -72,8 +71,7 @@ class MongoStore:
         with translated_errors():
             collection, session = self._open()
             ids = [document_id(key) for key in keys]
-            found = collection.find({"_id": {"$in": ids}}, session=session)
-            return {key_of(document["_id"]): parse(document) for document in found}
+            return dict(parse_all(collection.find({"_id": {"$in": ids}}, FIELDS, session=session)))
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
         """
@@ -101,8 +99,8 @@ class MongoStore:
         """
         with translated_errors():
             collection, session = self._open()
-            found = collection.find(session=session).sort("expire", DESCENDING).limit(count)
-            return {key_of(document["_id"]): parse(document) for document in found}
+            found = collection.find({}, FIELDS, session=session).sort("expire", DESCENDING).limit(count)
+            return dict(parse_all(found))
 
     def clock_offset_s(self) -> float:
         """
@@ -163,7 +161,10 @@ def connect(uri: str, *, timeout_s: float) -> "MongoClient[Document]":
     }
     given = {name.lower() for name in parse_uri(uri)["options"]}
     return MongoClient(
-        uri, tz_aware=True, **{name: value for name, value in defaults.items() if name.lower() not in given}
+        uri,
+        tz_aware=True,
+        **FORGIVING,
+        **{name: value for name, value in defaults.items() if name.lower() not in given},
     )
 
 
@@ -184,86 +185,6 @@ def ensure_expiry(collection: Collection[Document]) -> None:
         log.warning("expiry_index_missing", collection=collection.name, reason=exc.details and exc.details["errmsg"])
 
 
-def document_id(key: Key) -> Document:
-    """
-    Return a key's ``_id``. The order of its fields is part of it.
-    """
-    identity: Document = {"clientId": key.client_id, "username": key.username}
-    if key.scope is not None:
-        identity["scope"] = key.scope
-    return identity
-
-
-def key_of(identity: Document) -> Key:
-    """
-    Return the key of an ``_id``.
-    """
-    return Key(identity["clientId"], identity["username"], identity.get("scope"))
-
-
-def parse(document: Document) -> Snapshot:
-    """
-    Return a document's content. What is not of our form counts as not there: a damaged document costs accuracy.
-    """
-    hits = {
-        series: {
-            int(start_s): int(count)
-            for start_s, count in frames.items()
-            if start_s.isdecimal() and isinstance(count, int) and count >= 0
-        }
-        for series, frames in _mapping(document.get("requestCounters")).items()
-        if isinstance(frames, dict)
-    }
-    writers = {
-        name: int(flush_id) for name, flush_id in _mapping(document.get("writers")).items() if isinstance(flush_id, int)
-    }
-    version = document.get("version")
-    return Snapshot(int(version) if isinstance(version, int) else NO_VERSION, hits, writers)
-
-
-def _mapping(value: object) -> Document:
-    return value if isinstance(value, dict) else {}
-
-
-def compose(writer: str, changes: Sequence[Change]) -> list[UpdateOne]:
-    """
-    Return one update for each change.
-    """
-    mark = f"writers.{writer}"
-    expires: dict[float, datetime] = {}
-    operations = []
-    for change in changes:
-        expire = expires.get(change.expire_at_s)
-        if expire is None:
-            expire = expires[change.expire_at_s] = datetime.fromtimestamp(change.expire_at_s, UTC)
-        increments: Document = {
-            f"requestCounters.{series}.{start_s}": count
-            for series, frames in change.hits.items()
-            for start_s, count in frames.items()
-        }
-        identity = document_id(change.key)
-        if change.version is None:
-            update: Document = {
-                "$set": {"version": Int64(change.next_version), "expire": expire, mark: Int64(change.flush_id)},
-                "$inc": increments,
-            }
-            operations.append(UpdateOne({"_id": identity, "version": NO_VERSION}, update, upsert=True))
-            continue
-        increments["version"] = change.next_version - change.version
-        update = {
-            "$inc": increments,
-            "$set": {mark: Int64(change.flush_id)},
-            "$max": {"expire": expire},
-            "$setOnInsert": {"_id": None},
-        }
-        stale = [f"requestCounters.{series}.{start_s}" for series, start_s in change.stale_frames]
-        stale += [f"writers.{name}" for name in change.stale_writers]
-        if stale:
-            update["$unset"] = dict.fromkeys(stale, "")
-        operations.append(UpdateOne({"_id": identity, "version": Int64(change.version)}, update, upsert=True))
-    return operations
-
-
 @contextmanager
 def translated_errors() -> Iterator[None]:
     """
@@ -279,5 +200,5 @@ def translated_errors() -> Iterator[None]:
         raise StoreUnavailable(f"MongoDB failed: {exc.details and exc.details['errmsg']}") from exc
     except PyMongoError as exc:
         raise StoreUnavailable(f"MongoDB is out of reach: {type(exc).__name__}") from exc
-    except StoreError:
-        raise
+    except BSONError as exc:
+        raise StoreUnavailable(f"MongoDB and its driver do not understand each other: {type(exc).__name__}") from exc

@@ -4,12 +4,13 @@ The sync cycle of one limiter: which keys, in which order, and what is said abou
 
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import structlog
 
-from oauth_ratelimit.errors import StoreError
+from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.store.base import CounterStore, Snapshot
 from oauth_ratelimit.sync.agenda import Agenda
 from oauth_ratelimit.sync.clock_watch import ClockWatch
@@ -124,6 +125,10 @@ class SyncCycle:
                 busy = touched | current | set(self._flusher.pull(to_pull, now_s, report))
         except StoreError as exc:
             report.error = exc
+            busy = set(states)
+        except Exception as exc:  # noqa: BLE001  # a bug, but no key may fall off the agenda for it
+            log.error("cycle_failed", error=repr(exc), traceback=traceback.format_exc())
+            report.error = StoreUnavailable(f"the cycle failed: {type(exc).__name__}")
             busy = set(states)
         for state in states:
             if state in touched:

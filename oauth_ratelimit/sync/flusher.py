@@ -12,13 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-import structlog
-
-from oauth_ratelimit.errors import StoreError, StoreUnavailable
+from oauth_ratelimit.errors import StoreError, StoreRejected
 from oauth_ratelimit.store.base import Change, CounterStore
+from oauth_ratelimit.sync.complaints import Complaints
 from oauth_ratelimit.sync.keys import SLACK_S, Attempt, KeyState
-
-log = structlog.get_logger(__name__)
 
 MAX_BATCH = 500  # documents per round trip: larger ones make requests wait longer for the interpreter
 MAX_ROUNDS = 4  # writes per key and cycle; what still loses then goes with the next cycle
@@ -70,6 +67,7 @@ class Flusher:
         self._store = store
         self._sleep = sleep
         self._flush_id = 0
+        self._complaints = Complaints()
 
     def flush(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
         """
@@ -83,11 +81,15 @@ class Flusher:
         """
         for state in states:
             report.dropped_hits += state.take(now_s)
-        to_read = [state for state in states if state.attempts or (state.is_contested and state.unsent)]
+        to_read = [
+            state
+            for state in states
+            if state.attempts or ((state.is_contested or state.is_quarantined) and state.unsent)
+        ]
         changed = set(self.pull(to_read, now_s, report))
         for state in to_read:
             state.is_contested = state in changed
-        pending = [state for state in states if state.unsent]
+        pending = [state for state in states if state.unsent and not state.is_quarantined]
         current: list[KeyState] = []
         for round_index in range(MAX_ROUNDS):
             if not pending:
@@ -99,7 +101,7 @@ class Flusher:
             if lost:
                 self._sleep(FIRST_PAUSE_S * 2**round_index * random.random())
                 self.pull(lost, now_s, report)
-            pending = [state for state in lost if state.unsent]
+            pending = [state for state in lost if state.unsent and not state.is_quarantined]
         return current
 
     def pull(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
@@ -120,6 +122,10 @@ class Flusher:
                 snapshot = snapshots.get(state.key)
                 if state.attempts:
                     state.resolve(self.writer, snapshot)
+                if snapshot is not None and snapshot.damage:
+                    self._complaints.say(
+                        "document_malformed", state.key, now_s, fields=snapshot.damage, is_usable=snapshot.version >= 0
+                    )
                 if state.version != (snapshot.version if snapshot else None):
                     changed.append(state)
                 state.merge(snapshot, now_s, flush_id=self._flush_id or _now_ms())
@@ -135,7 +141,9 @@ class Flusher:
             changes = [_change(state, flush_id) for state in batch]
             try:
                 outcome = self._store.compare_and_set(self.writer, changes)
-            except StoreUnavailable:
+            except StoreRejected:
+                raise
+            except Exception:  # whatever it was, the server may have applied them
                 for state, change in zip(batch, changes, strict=True):
                     state.attempts += (Attempt(flush_id, change.hits),)
                 raise
@@ -144,7 +152,7 @@ class Flusher:
                 if index not in failed:
                     state.commit(change.next_version, now_s)
             for index, reason in outcome.rejected.items():
-                log.error("document_rejected", client_id=batch[index].key.client_id, reason=reason)
+                self._complaints.say("document_rejected", batch[index].key, now_s, reason=reason)
             report.flushed_count += len(batch) - len(failed)
             report.rejected_count += len(outcome.rejected)
             for index in outcome.lost:

@@ -19,12 +19,13 @@ that may still arrive and the new one exclude each other.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.refusal import Refusal
 from oauth_ratelimit.core.tier import Tier
-from oauth_ratelimit.store.base import Hits, Snapshot
+from oauth_ratelimit.store.base import UNUSABLE_VERSION, Hits, Snapshot
 from oauth_ratelimit.sync import hits as arithmetic
 from oauth_ratelimit.sync.counters import NO_FRAMES, Bucket, refit
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 SLACK_S = 60  # how long after its last use a frame is kept, for instances with another clock or a wider window
 UNLISTED = 0  # no slot of the agenda
+MAX_STALE = 1000  # frames or marks removed by one write: a document that somebody has bloated shrinks step by step
 WRITER_SLACK_S = 600  # the same for a writer's mark, which is dated by the writer's clock
 
 
@@ -185,7 +187,16 @@ class KeyState:
             taken = arithmetic.later_than(taken, oldest_s)
             dropped -= arithmetic.total(taken)
         self.unsent = taken or None
+        if not taken:
+            self.attempts = ()  # nothing is left that they could have sent
         return dropped
+
+    @property
+    def is_quarantined(self) -> bool:
+        """
+        Whether nothing can be sent, because the document is damaged. Hits are kept as long as they matter.
+        """
+        return self.version == UNUSABLE_VERSION
 
     def resolve(self, writer: str, snapshot: Snapshot | None) -> None:
         """
@@ -230,14 +241,14 @@ class KeyState:
     def _note_stale(self, snapshot: Snapshot, now_s: float, flush_id: int) -> None:
         horizon_s = self.place.horizon_s
         oldest_s = now_s - horizon_s - SLACK_S
-        self.stale_frames = tuple(
+        stale = (
             (series, start_s) for series, frames in snapshot.hits.items() for start_s in frames if start_s < oldest_s
         )
+        self.stale_frames = tuple(islice(stale, MAX_STALE))
         if snapshot.writers:
             age_ms = (horizon_s + WRITER_SLACK_S) * 1000
-            self.stale_writers = tuple(
-                name for name, last_id in snapshot.writers.items() if last_id < flush_id - age_ms
-            )
+            gone = (name for name, last_id in snapshot.writers.items() if last_id < flush_id - age_ms)
+            self.stale_writers = tuple(islice(gone, MAX_STALE))
             lately = flush_id - horizon_s * 1000
             self.peers = sum(last_id >= lately for last_id in snapshot.writers.values())
 

@@ -10,6 +10,7 @@ from operator import itemgetter
 from oauth_ratelimit.core.admission import Admission
 from oauth_ratelimit.core.decision import Decision, Finding
 from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import MAX_LIMIT, ClientPolicies, Limits, Policy
 from oauth_ratelimit.core.refusal import Refusal
 from oauth_ratelimit.core.tier import Tier, tiers_of
@@ -74,7 +75,7 @@ class Place:
         self.client_id = client_id
         self.notices = notices
         self.reserves = reserves
-        self.scope: str | None = policies.scope
+        self.scope = None if policies.scope is None else storable_name(policies.scope)
         self.lock = threading.Lock()
         self.heads: dict[str | None, Bucket] = {}
         self.former: dict[str | None, KeyState] = {}
