@@ -15,11 +15,14 @@ The command line: ``flask oauth-ratelimit``.
   record.py     overrides, export
 """
 
+import sys
 from typing import Any
 
 import click
+import structlog
 from flask.cli import ScriptInfo
 
+from oauth_ratelimit.cli.database import db, init_db
 from oauth_ratelimit.cli.explain import explain
 from oauth_ratelimit.cli.files import check_config, schema
 from oauth_ratelimit.cli.limit import limit
@@ -76,8 +79,26 @@ def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) 
       2  the command was called in a wrong way
       3  MongoDB is out of reach or refuses
     """
+    if not structlog.is_configured():
+        # Not on the standard output, where the JSON goes. Looked up anew for each event: it may be replaced.
+        structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     ctx.obj = Session(config_path, mongo_uri, ctx.find_object(ScriptInfo))
 
 
-for _command in (check_config, explain, export, limit, mode, overrides, reset, schema, show, status, top, trust):
+for _command in (
+    check_config,
+    db,
+    explain,
+    export,
+    init_db,
+    limit,
+    mode,
+    overrides,
+    reset,
+    schema,
+    show,
+    status,
+    top,
+    trust,
+):
     command.add_command(_command)
