@@ -14,6 +14,7 @@ from oauth_ratelimit.config import ConfigSource, Settings, load_config
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.edge.authlib import attach
 from oauth_ratelimit.edge.gate import AppGate
+from oauth_ratelimit.edge.hangup import WatchedFile, ask_on_hangup
 from oauth_ratelimit.edge.request import EXTENSION, username_of
 
 log = structlog.get_logger(__name__)
@@ -21,6 +22,7 @@ log = structlog.get_logger(__name__)
 CONFIG_KEY = "OAUTH_RATELIMIT_CONFIG"
 MONGO_URI_KEY = "OAUTH_RATELIMIT_MONGO_URI"
 MODE_KEY = "OAUTH_RATELIMIT_MODE"
+SIGHUP_KEY = "OAUTH_RATELIMIT_RELOAD_ON_SIGHUP"
 
 
 class OAuthRateLimit:
@@ -65,6 +67,8 @@ class OAuthRateLimit:
           default limits, in this process only.
         - ``OAUTH_RATELIMIT_MONGO_URI``: instead of the file's ``store.uri``.
         - ``OAUTH_RATELIMIT_MODE``: instead of the file's ``mode``.
+        - ``OAUTH_RATELIMIT_RELOAD_ON_SIGHUP``: whether SIGHUP has the file read again at once. A changed file is
+          taken over within seconds without it.
 
         The environment variable ``OAUTH_RATELIMIT_MODE=off`` switches everything off, whatever else is said.
 
@@ -112,8 +116,11 @@ def _read(config: Mapping[str, Any], *, mode: str | None) -> tuple[Settings, Cal
     uri = config.get(MONGO_URI_KEY) or None
     if source is None or isinstance(source, Mapping):
         return load_config(source or {}, mode=mode, uri=uri), lambda: None
-    file = ConfigSource(source, mode=mode, uri=uri)
-    return file.load(), file.poll
+    found = ConfigSource(source, mode=mode, uri=uri)
+    settings, file = found.load(), WatchedFile(found)
+    if config.get(SIGHUP_KEY) and not ask_on_hangup(file):
+        log.warning("sighup_not_available", hint="a changed file is taken over all the same")
+    return settings, file.poll
 
 
 def _is_switched_off() -> bool:
