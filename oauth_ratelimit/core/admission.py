@@ -29,6 +29,7 @@ class Admission(Decision):
     would_deny = False
     trusted = False
     retry_after_s = 0.0
+    decision_id = None
 
     def __init__(self, tier: Tier, full: int, edge: int, frame_end_s: int, now_s: float) -> None:
         self._tier = tier

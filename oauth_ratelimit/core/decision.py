@@ -3,7 +3,7 @@ What a request is told.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import Policy
@@ -31,6 +31,8 @@ class Decision:
 
         retry_after_s: Seconds until the request would be admitted, if nothing else happens; 0.0 if it is. Infinity
             if its cost is above the limit.
+
+        decision_id: Names a denial in the answer and in the log; None of any other decision.
     """
 
     __slots__ = ()
@@ -43,6 +45,7 @@ class Decision:
     remaining: int
     reset_after_s: float
     retry_after_s: float
+    decision_id: str | None
 
     @property
     def policy(self) -> str | None:
@@ -86,6 +89,7 @@ class Finding(Decision):
     remaining: int = 0
     reset_after_s: float = 0.0
     retry_after_s: float = 0.0
+    decision_id: str | None = field(default=None, compare=False)
 
 
 def whole_seconds(seconds: float, *, at_least: int = 0) -> int:

@@ -37,7 +37,7 @@ class RepeatedDenial(Decision):
         now_s: When it came.
     """
 
-    __slots__ = ("_now_s", "_refusal")
+    __slots__ = ("_now_s", "_refusal", "decision_id")
 
     would_deny = True
     trusted = False
@@ -46,6 +46,7 @@ class RepeatedDenial(Decision):
     def __init__(self, refusal: Refusal, now_s: float) -> None:
         self._refusal = refusal
         self._now_s = now_s
+        self.decision_id: str | None = None
 
     @property
     def allowed(self) -> bool:  # type: ignore[override]  # to be read only, here and in every decision

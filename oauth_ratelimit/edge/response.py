@@ -58,6 +58,15 @@ class RateLimited(OAuth2Error, RateLimitError):  # type: ignore[misc]  # Authlib
         status, body, headers = super().__call__(uri=self.uri or uri)
         return status, body, headers
 
+    def get_body(self) -> list[tuple[str, str]]:
+        """
+        Return the members of the body. The last one names this denial, for the operator to find it in the log.
+        """
+        body: list[tuple[str, str]] = super().get_body()
+        if self.decision.decision_id is not None:
+            body.append(("decision_id", self.decision.decision_id))
+        return body
+
     def redirect_to(self, redirect_uri: str, *, state: str | None) -> None:
         """
         Answer at the client's redirect URI, in its fragment, where a denied authorization request belongs.

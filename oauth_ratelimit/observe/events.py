@@ -2,6 +2,7 @@
 Events about denials, few enough to be read while a client floods.
 """
 
+import random
 from dataclasses import dataclass
 
 import structlog
@@ -38,6 +39,8 @@ class DenialEvents:
         """
         Log ``request_denied`` or ``request_would_be_denied``, unless that was done a moment ago.
 
+        Every denial gets its ``decision_id``, those that are not logged included.
+
         Args:
             client_id: Who asked.
 
@@ -49,6 +52,9 @@ class DenialEvents:
 
             now_s: The time, seconds since the epoch.
         """
+        is_denied = not decision.allowed
+        if is_denied:
+            decision.decision_id = f"{random.getrandbits(64):016x}"  # this generator starts anew after a fork
         key = (client_id, username)
         said = self._said.get(key)
         if said is not None and said.since_s <= now_s < said.until_s:
@@ -58,7 +64,7 @@ class DenialEvents:
             self._said.clear()
         self._said[key] = _Said(now_s, now_s + REPEAT_S)
         log.warning(
-            "request_would_be_denied" if decision.allowed else "request_denied",
+            "request_denied" if is_denied else "request_would_be_denied",
             client_id=visible_name(client_id),
             username=None if username is None else visible_name(username),
             policy=decision.policy,
@@ -68,4 +74,5 @@ class DenialEvents:
             mode=decision.mode.value,
             canary=is_canary,
             suppressed_count=said.suppressed_count if said else 0,
+            **({"decision_id": decision.decision_id} if is_denied else {}),
         )
