@@ -117,6 +117,8 @@ class Limiter:
         try:
             head = place.heads.get(username)
             if head is None:
+                if place.is_gone:  # since it was found
+                    return self.check(client_id, username, endpoint=endpoint, cost=cost, grant_type=grant_type)
                 head = places.add_key(place, username, now_s)
             tier, full = head.tier, head.full
             if full + cost <= head.ceiling and now_s < head.frame_end_s and tier.is_plain:
@@ -137,7 +139,9 @@ class Limiter:
                     place.notices.touch(head.state)
         finally:
             place.lock.release()
-        self._events.report(client_id, username, decision=decision, is_canary=place.is_canary, now_s=now_s)
+        self._events.report(
+            place.client_id, head.state.username, decision=decision, is_canary=place.is_canary, now_s=now_s
+        )
         return decision
 
     def _reserve(self, reservations: Reservations, place: Place, state: KeyState) -> None:
@@ -166,10 +170,9 @@ class Limiter:
         """
         _refuse_bad_cost(cost)
         now_s = self._clock()
-        place = self._places.get(client_id, endpoint=endpoint, grant_type=grant_type)
-        if place.exempt is not None:
-            return place.exempt
-        with place.lock:
+        with self._places.held(client_id, endpoint=endpoint, grant_type=grant_type) as place:
+            if place.exempt is not None:
+                return place.exempt
             head = place.heads.get(username) or self._places.add_key(place, username, now_s)
             return place.preview(head, now_s, cost=cost)
 
@@ -222,8 +225,9 @@ class Limiter:
         states = {}
         for key, snapshot in snapshots.items():
             if key.scope is None:
-                place = self._places.get(key.client_id)
-                with place.lock:
+                with self._places.held(key.client_id) as place:
+                    if place.exempt is not None:
+                        continue
                     head = place.heads.get(key.username) or self._places.add_key(place, key.username, now_s)
                 if head is not place.blank:
                     states[head.state] = snapshot

@@ -66,6 +66,8 @@ class SyncCycle:
             if states:
                 self._synchronise(list(states), touched, now_s, report)
             self._make_room()
+            if not urgent_only:
+                self._places.sweep(now_s)
             if self._clock_watch is not None and states and report.error is None and not urgent_only:
                 self._clock_watch.look(now_s)
         self._say(report, now_s)

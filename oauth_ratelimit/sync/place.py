@@ -43,6 +43,8 @@ class Place:
 
         horizon_s: How long a frame can matter, from its start.
 
+        is_gone: Whether this place was forgotten, so that no key may be added: its client has another, or none.
+
         is_canary: Whether the client is in the share that a canary enforces.
 
         notices: Tells the sync cycle.
@@ -59,6 +61,7 @@ class Place:
         "heads",
         "horizon_s",
         "is_canary",
+        "is_gone",
         "lock",
         "mode",
         "notices",
@@ -81,6 +84,7 @@ class Place:
         self.former: dict[str | None, KeyState] = {}
         self.total: KeyState | None = None
         self.horizon_s = 0
+        self.is_gone = False
         nobody = KeyState(self, None, None, (), now_s)
         nobody.is_touched = True  # keeps it off every list
         self.blank = Bucket(nobody, UNLIMITED, now_s)
@@ -222,6 +226,24 @@ class Place:
             self.former.pop(state.username, None)
             state.buckets = ()  # they refer to the state: without this, both would wait for the garbage collector
             return True
+
+    def is_empty(self, now_s: float) -> bool:
+        """
+        Whether nothing would be lost if the place were forgotten. The lock is held by the caller.
+        """
+        total = self.total
+        if self.heads or self.former:
+            return False
+        return total is None or (total.is_settled and total.is_idle(now_s))
+
+    def leave(self) -> None:
+        """
+        Have no key any more, for good. The lock is held by the caller, and the place is empty.
+        """
+        self.is_gone = True
+        if self.total is not None:
+            self.total.buckets = ()  # as in ``forget``
+            self.total = None
 
 
 def over_limit(buckets: Sequence[Bucket], now_s: float, cost: int) -> list[Bucket]:

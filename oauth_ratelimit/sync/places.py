@@ -2,11 +2,15 @@
 All places and keys that an instance knows.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
 import structlog
 
+from oauth_ratelimit.core.decision import Finding
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, PolicySet
 from oauth_ratelimit.sync.counters import Bucket
@@ -15,8 +19,13 @@ from oauth_ratelimit.sync.place import Place
 
 log = structlog.get_logger(__name__)
 
+Name = TypeVar("Name")
+
 CROWDED_RATIO = 0.95  # of the number of keys allowed: from here on the sync cycle makes room
 ROOMY_RATIO = 0.9  # until here
+SPARE_PLACES = 1000  # how many there may be besides one for each key allowed: of clients without limits, and new ones
+SWEEP_GAP_S = 60.0  # between two searches for places without keys
+REPEAT_FULL_S = 60.0  # between two log lines on the same shortage
 
 
 class Places:
@@ -58,8 +67,10 @@ class Places:
         self._max_keys = max_keys
         self._reserves = reserves
         self._key_count = 0
-        self._has_said_full = False
-        self._lock = threading.Lock()  # guards additions to the two mappings, the policies and the count
+        self._max_places = max_keys + SPARE_PLACES
+        self._swept_s = -math.inf
+        self._said_full_s = -math.inf
+        self._lock = threading.Lock()  # guards changes of the two mappings, the policies and the count
 
     @property
     def key_count(self) -> int:
@@ -67,6 +78,13 @@ class Places:
         How many keys are known.
         """
         return self._key_count
+
+    @property
+    def place_count(self) -> int:
+        """
+        How many places are known.
+        """
+        return len(self.plain) + len(self._special)
 
     @property
     def excess_count(self) -> int:
@@ -95,12 +113,62 @@ class Places:
             place = self._special.get((name, endpoint, grant_type))
         if place is not None:
             return place
+        now_s = self._clock()
         with self._lock:
             policies = self._policies.matching(client_id, endpoint=endpoint, grant_type=grant_type)
-            place = Place(name, policies, self._clock(), notices=self.notices, reserves=self._reserves)
-            if endpoint == TOKEN_ENDPOINT and grant_type not in self.grants:
-                return self.plain.setdefault(name, place)
-            return self._special.setdefault((name, endpoint, grant_type), place)
+            place = Place(name, policies, now_s, notices=self.notices, reserves=self._reserves)
+            is_plain = endpoint == TOKEN_ENDPOINT and grant_type not in self.grants
+            if self.place_count < self._max_places:
+                if is_plain:
+                    return self.plain.setdefault(name, place)
+                return self._special.setdefault((name, endpoint, grant_type), place)
+            known = self.plain.get(name) if is_plain else self._special.get((name, endpoint, grant_type))
+        if known is None:
+            self._say_full(now_s)
+            place.exempt = place.exempt or Finding(True, False, place.mode)
+        return known or place
+
+    @contextmanager
+    def held(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> Iterator[Place]:
+        """
+        Yield a client's place with its lock held, so that keys can be added.
+
+        Raises:
+            TypeError: The client id is not text.
+        """
+        while True:
+            place = self.get(client_id, endpoint=endpoint, grant_type=grant_type)
+            with place.lock:
+                if not place.is_gone:
+                    yield place
+                    return
+
+    def sweep(self, now_s: float) -> None:
+        """
+        Forget places without keys, if there are more places than keys can explain: once a minute, or if it is urgent.
+
+        Whoever finds a place and then its lock taken may find it gone: it is so marked, and out of the mappings,
+        before the lock is free again. So of one key there are never two states.
+        """
+        is_crowded = self.place_count >= self._max_places * CROWDED_RATIO
+        if not is_crowded and 0 <= now_s - self._swept_s < SWEEP_GAP_S:
+            return
+        if self.place_count <= 2 * self._key_count + SPARE_PLACES // 2:
+            return
+        self._swept_s = now_s
+        with self._lock:
+            plain, special = list(self.plain.items()), list(self._special.items())
+        for name, place in plain:
+            self._drop(self.plain, name, place=place, now_s=now_s)
+        for identity, place in special:
+            self._drop(self._special, identity, place=place, now_s=now_s)
+
+    def _drop(self, places: dict[Name, Place], name: Name, *, place: Place, now_s: float) -> None:
+        with place.lock:
+            if place.is_empty(now_s):
+                place.leave()
+                with self._lock:
+                    del places[name]
 
     def __iter__(self) -> Iterator[Place]:
         with self._lock:
@@ -121,14 +189,19 @@ class Places:
             head = place.heads.get(username)
             if head is not None:
                 return head
-        if self._key_count >= self._max_keys:
-            self._say_full()
+        if username in place.former:  # counted already
+            return place.add_key(username, now_s)
+        with self._lock:
+            is_full = self._key_count >= self._max_keys
+            self._key_count += not is_full
+        if is_full:
+            self._say_full(now_s)
             return place.blank
         head = place.add_key(username, now_s)
-        if head is not place.blank:
+        if head is place.blank:
+            self.count_forgotten()
+        else:
             self.notices.hurry(head.state)
-            with self._lock:
-                self._key_count += 1
         return head
 
     def count_forgotten(self) -> None:
@@ -137,7 +210,6 @@ class Places:
         """
         with self._lock:
             self._key_count -= 1
-            self._has_said_full = False
 
     def apply(self, policies: PolicySet) -> None:
         """
@@ -153,7 +225,7 @@ class Places:
         for (_, endpoint, grant_type), place in special:
             place.apply(policies.matching(place.client_id, endpoint=endpoint, grant_type=grant_type), now_s)
 
-    def _say_full(self) -> None:
-        if not self._has_said_full:
-            self._has_said_full = True
+    def _say_full(self, now_s: float) -> None:
+        if not 0 <= now_s - self._said_full_s < REPEAT_FULL_S:
+            self._said_full_s = now_s
             log.error("keys_exhausted", max_keys=self._max_keys, effect="requests of new keys are admitted uncounted")

@@ -1,0 +1,346 @@
+"""
+Floods of new names: memory is bounded, and what was counted is not lost for it.
+"""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.key import MAX_NAME_LENGTH, Key
+from oauth_ratelimit.errors import StoreUnavailable
+from oauth_ratelimit.store.base import Change, CounterStore, Outcome
+from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.sync.counters import Bucket
+from oauth_ratelimit.sync.place import Place
+from oauth_ratelimit.sync.places import SPARE_PLACES, Places
+from tests.helpers import Clock
+
+MAX_KEYS = 100
+FLOOD = 1000
+LIMIT = 5
+HORIZON_S = 120.0
+
+
+class FailingStore(MemoryStore):
+    """
+    A store that can go away.
+    """
+
+    is_down = False
+
+    def compare_and_set(self, writer: str, changes: list[Change]) -> Outcome:  # type: ignore[override]
+        if self.is_down:
+            raise StoreUnavailable("down")
+        return super().compare_and_set(writer, changes)
+
+    def read(self, keys: Any) -> Any:
+        if self.is_down:
+            raise StoreUnavailable("down")
+        return super().read(keys)
+
+
+def a_limiter(store: CounterStore | None, clock: Clock, **more: Any) -> Limiter:
+    """
+    Return a limiter with room for a hundred keys and five requests a minute each.
+    """
+    rates = [f"{LIMIT}/minute"]
+    config = {"mode": "enforce", "max_keys": MAX_KEYS, "limits": {"user": rates, "client": rates}, **more}
+    return Limiter(load_config(config), store, clock=clock)
+
+
+def places_of(limiter: Limiter) -> Places:
+    """
+    Return what the limiter remembers.
+    """
+    return limiter._places
+
+
+def stored_hits(store: MemoryStore) -> int:
+    """
+    Return all hits in the store.
+    """
+    documents = store.latest(1_000_000)
+    return sum(
+        count for document in documents.values() for frames in document.hits.values() for count in frames.values()
+    )
+
+
+@pytest.fixture
+def store() -> FailingStore:
+    """
+    An empty store.
+    """
+    return FailingStore()
+
+
+@pytest.fixture
+def limiter(store: FailingStore, clock: Clock) -> Iterator[Limiter]:
+    """
+    A limiter on it.
+    """
+    made = a_limiter(store, clock)
+    yield made
+    store.is_down = False
+    made.close()
+
+
+def test_flood_of_users(limiter: Limiter, store: FailingStore) -> None:
+    """
+    Keys never exceed the bound; users beyond it are admitted; what was counted is sent, and it is said once.
+    """
+    with capture_logs() as logs:
+        decisions = []
+        for index in range(FLOOD):
+            decisions.append(limiter.check("app", f"user-{index}"))
+            assert places_of(limiter).key_count <= MAX_KEYS
+    assert all(decision.allowed for decision in decisions)
+    assert ["keys_exhausted"] == [entry["event"] for entry in logs]
+
+    limiter.sync()
+
+    assert MAX_KEYS == stored_hits(store)
+
+
+def test_flood_while_the_store_is_away(limiter: Limiter, store: FailingStore) -> None:
+    """
+    What could not be sent is not dropped to make room: it arrives when the store is back.
+    """
+    store.is_down = True
+    for cycle in range(5):
+        for index in range(FLOOD):
+            limiter.check("app", f"user-{cycle}-{index}")
+        limiter.sync()
+        assert MAX_KEYS == places_of(limiter).key_count
+    assert 0 == stored_hits(store)
+
+    store.is_down = False
+    limiter.sync()
+
+    assert MAX_KEYS == stored_hits(store)
+
+
+def test_room_for_new_users(limiter: Limiter, clock: Clock) -> None:
+    """
+    The next cycle makes room, so that new users are counted again.
+    """
+    for index in range(FLOOD):
+        limiter.check("app", f"user-{index}")
+    limiter.sync()
+
+    assert places_of(limiter).key_count <= 0.9 * MAX_KEYS
+    for _ in range(LIMIT):
+        assert limiter.check("app", "newcomer").allowed
+    assert not limiter.check("app", "newcomer").allowed
+
+
+def test_key_that_was_evicted(limiter: Limiter, clock: Clock) -> None:
+    """
+    A user who was forgotten to make room is denied again as soon as the next tick has read the counts.
+    """
+    for _ in range(LIMIT):
+        limiter.check("app", "spender")
+    for cycle in range(10):
+        limiter.sync()
+        for index in range(FLOOD):
+            limiter.check("app", f"user-{cycle}-{index}")
+        clock.advance(1)
+    limiter.sync()
+    assert 0 == limiter.counts("app", "spender").shared_hits
+
+    limiter.peek("app", "spender")
+    limiter.sync_urgent()
+
+    assert LIMIT == limiter.counts("app", "spender").shared_hits
+    assert not limiter.check("app", "spender").allowed
+
+
+def test_lasting_flood_is_said_once_a_minute(limiter: Limiter, clock: Clock) -> None:
+    """
+    A flood of ten minutes is ten lines, not one for each time that room was made.
+    """
+    with capture_logs() as logs:
+        for second in range(600):
+            for index in range(MAX_KEYS):
+                limiter.check("app", f"user-{second}-{index}")
+            limiter.sync()
+            clock.advance(1)
+
+    assert 10 == sum(entry["event"] == "keys_exhausted" for entry in logs)
+
+
+def test_reload_counts_no_key_twice(limiter: Limiter, clock: Clock) -> None:
+    """
+    Keys that live through changes of the configuration take their place once, also when there is no room for others.
+    """
+    for _ in range(3):
+        for index in range(MAX_KEYS):
+            limiter.check("app", f"user-{index}")
+        limiter.reconfigure(limiter.settings)
+    assert MAX_KEYS == places_of(limiter).key_count
+    assert LIMIT - 3 == limiter.peek("app", "user-0").remaining
+
+    limiter.sync()
+    clock.advance(10 * HORIZON_S)
+    for _ in range(100):
+        limiter.sync()
+        clock.advance(10)
+
+    assert 0 == places_of(limiter).key_count
+
+
+def test_many_threads_at_the_bound(clock: Clock) -> None:
+    """
+    Threads that add keys of different clients at the same time stay within the bound together.
+    """
+    limiter = a_limiter(None, clock)
+    start = threading.Barrier(8)
+
+    def flood(client_id: str) -> None:
+        start.wait()
+        for index in range(MAX_KEYS):
+            limiter.check(client_id, f"user-{index}")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(flood, [f"app-{index}" for index in range(8)]))
+
+    assert MAX_KEYS == places_of(limiter).key_count == sum(len(place.heads) for place in places_of(limiter))
+    limiter.close()
+
+
+@pytest.mark.parametrize("limits", [{}, {"client_total": ["5/minute"]}, {"client": [], "user": []}], ids=repr)
+def test_flood_of_clients(clock: Clock, limits: dict[str, Any]) -> None:
+    """
+    Random client ids are bounded within a cycle, and gone when their windows are over.
+    """
+    rates = [f"{LIMIT}/minute"]
+    limiter = a_limiter(MemoryStore(), clock, limits={"user": rates, "client": rates, **limits})
+    places = places_of(limiter)
+    for cycle in range(3):
+        for index in range(2 * SPARE_PLACES):
+            assert limiter.check(f"client-{cycle}-{index}").allowed
+            assert places.place_count <= MAX_KEYS + SPARE_PLACES
+        limiter.sync()
+        clock.advance(1)
+
+    for _ in range(100):
+        limiter.sync()
+        clock.advance(10)
+
+    assert places.place_count <= SPARE_PLACES // 2
+    limiter.close()
+
+
+def test_trusted_clients_beyond_the_bound(clock: Clock) -> None:
+    """
+    A client that no place is left for keeps what the configuration says of it.
+    """
+    limiter = a_limiter(None, clock, trusted_clients=["friend"])
+    for index in range(MAX_KEYS + SPARE_PLACES):
+        limiter.check(f"client-{index}")
+
+    assert limiter.check("friend").trusted
+    assert not limiter.check("stranger").trusted
+    limiter.close()
+
+
+def test_place_that_goes_between_finding_and_locking(limiter: Limiter, clock: Clock) -> None:
+    """
+    A request that found a place a moment before it was forgotten counts in the place that the next request finds.
+    """
+    places = places_of(limiter)
+    stale = places.get("app")
+    for index in range(SPARE_PLACES):
+        places.get(f"client-{index}")
+    limiter.sync()
+    assert stale.is_gone
+    places.plain = _Outdated(places.plain, stale)
+
+    limiter.check("app")
+
+    assert {} == stale.heads
+    assert LIMIT - 1 == limiter.peek("app").remaining
+
+
+class _Outdated(dict[str, Any]):
+    """
+    Places by client id, of which the first look finds one that is gone.
+    """
+
+    def __init__(self, places: dict[str, Any], stale: Any) -> None:
+        super().__init__(places)
+        self._found = [stale]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._found.pop() if self._found else super().get(name, default)
+
+
+def test_sweeping_while_requests_come(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    However requests and sweeps meet, no key is in a place that is gone, and none is there twice.
+    """
+    monkeypatch.setattr("oauth_ratelimit.sync.places.SPARE_PLACES", -1_000_000)  # sweep whenever there is time
+    store = MemoryStore()
+    limiter = a_limiter(store, clock, max_keys=2_000_000, limits={"client": ["1000000/minute"]})
+    places = places_of(limiter)
+    added: list[Place] = []
+    place_add_key = Place.add_key
+
+    def add_key(place: Place, username: str | None, now_s: float) -> Bucket:
+        added.append(place)
+        assert not place.is_gone
+        return place_add_key(place, username, now_s)
+
+    monkeypatch.setattr(Place, "add_key", add_key)
+    stop = threading.Event()
+
+    def sweep() -> None:
+        while not stop.is_set():
+            limiter.sync()
+            clock.advance(61)
+
+    def flood(name: str) -> None:
+        for index in range(3000):
+            limiter.check(f"{name}-{index % 50}")
+            if index % 50 == 49:
+                clock.advance(HORIZON_S)
+
+    sweeper = threading.Thread(target=sweep)
+    sweeper.start()
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(flood, ["a", "a", "b", "b"]))
+    finally:
+        stop.set()
+        sweeper.join()
+    states = [head.state for place in places for head in place.heads.values()]
+    limiter.close()
+
+    assert len(states) == len({state.key for state in states}) == places.key_count
+    assert len({id(place) for place in added}) > 100  # more places than clients: the sweep was at work
+
+
+def test_names_of_megabytes(limiter: Limiter, store: FailingStore) -> None:
+    """
+    Long names are cut wherever they are kept: in memory, in documents and in the log. Two of them stay two.
+    """
+    names = ["x" * 5_000_000 + last for last in "ab"]
+    with capture_logs() as logs:
+        for name in names:
+            for _ in range(LIMIT):
+                assert limiter.check(name, name).allowed
+            assert not limiter.check(name, name).allowed
+    limiter.sync()
+
+    kept = [place.client_id for place in places_of(limiter)]
+    kept += [username for place in places_of(limiter) for username in place.heads if username]
+    kept += [part for key in store.latest(10) for part in key if part]
+    kept += [name for key in limiter._events._said for name in key if name]
+    kept += [entry[field] for entry in logs for field in ("client_id", "username")]
+    assert 2 * 2 * 4 == len(kept)
+    assert all(len(name) <= MAX_NAME_LENGTH for name in kept)
+    assert 2 == len({Key(*key) for key in store.latest(10)})
