@@ -54,7 +54,8 @@ class DenialEvents:
         """
         is_denied = not decision.allowed
         if is_denied:
-            decision.decision_id = f"{random.getrandbits(64):016x}"  # this generator starts anew after a fork
+            # This generator starts anew after a fork. Every denial has a slot for it, which the base class cannot.
+            decision.decision_id = f"{random.getrandbits(64):016x}"  # type: ignore[misc]
         key = (client_id, username)
         said = self._said.get(key)
         if said is not None and said.since_s <= now_s < said.until_s:
