@@ -12,6 +12,7 @@ import structlog
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.admission import Admission
 from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT
 from oauth_ratelimit.core.refusal import RepeatedDenial
 from oauth_ratelimit.errors import StoreError
@@ -105,6 +106,8 @@ class Limiter:
         """
         if cost != 1:
             _refuse_bad_cost(cost)
+        else:
+            cost = 1  # True and 1.0 are equal to it, but must not get into a counter
         now_s = self._clock()
         places = self._places
         if endpoint is TOKEN_ENDPOINT and not places.grants:
@@ -127,7 +130,7 @@ class Limiter:
                 head.full = full = full + cost
                 return Admission(tier, full, head.edge, head.frame_end_s, now_s)
             refusal = head.state.refusal
-            if refusal is None or now_s >= refusal.until_s or cost != 1:
+            if refusal is None or not refusal.since_s <= now_s < refusal.until_s or cost != 1:
                 if self._reservations is not None and place.is_near_limit(head):
                     self._reserve(self._reservations, place, head.state)
                 decision = place.decide(head, now_s, cost=cost)
@@ -182,7 +185,7 @@ class Limiter:
         """
         place = self._places.get(client_id, endpoint=endpoint)
         with place.lock:
-            head = place.heads.get(username)
+            head = place.heads.get(username if username is None else storable_name(username))
             return head.state.counts() if head else Counts(0, 0)
 
     def sync(self) -> CycleReport:

@@ -2,7 +2,7 @@
 The limiter decides as the plain formula does, request by request, whatever it keeps to be fast.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -52,9 +52,9 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def policies(name: str, *, modes: st.SearchStrategy[Mode | None]) -> st.SearchStrategy[Policy]:
+def policies(name: str) -> st.SearchStrategy[Policy]:
     """
-    Return policies of which one name and one draw make one.
+    Return policies of one name.
     """
     return st.builds(
         Policy,
@@ -62,25 +62,35 @@ def policies(name: str, *, modes: st.SearchStrategy[Mode | None]) -> st.SearchSt
         st.sampled_from((1, 2, 2, 3, 5, 8)),
         st.sampled_from(WINDOWS),
         st.sampled_from(Estimator),
-        st.booleans(),
-        modes,
+        st.sampled_from((False, False, False, True)),
+        st.sampled_from((None, None, None, Mode.DRY_RUN, Mode.ENFORCE)),
     )
 
 
-def tiers(name: str, *, modes: st.SearchStrategy[Mode | None]) -> st.SearchStrategy[tuple[Policy, ...]]:
+def tiers(name: str, *, counts: Sequence[int]) -> st.SearchStrategy[tuple[Policy, ...]]:
     """
-    Return zero to three tiers, mostly one or two.
+    Return as many tiers as one of ``counts`` says.
     """
-    return st.sampled_from((1, 1, 2, 2, 3, 0)).flatmap(
-        lambda count: st.tuples(*(policies(f"{name}-{index}", modes=modes) for index in range(count)))
+    return st.sampled_from(counts).flatmap(
+        lambda count: st.tuples(*(policies(f"{name}-{index}") for index in range(count)))
     )
 
 
-MODES = st.sampled_from((None, None, Mode.DRY_RUN, Mode.ENFORCE))
+LIMITS = st.builds(
+    Limits,
+    tiers("client", counts=(1, 1, 2, 3, 0)),
+    tiers("user", counts=(1, 1, 2, 3, 0)),
+    tiers("total", counts=(0, 0, 1, 2)),
+)
+# One sliding policy and nothing else takes a short cut, and a policy that does not count denials repeats them.
+PLAIN = st.builds(
+    Policy, st.just("user"), st.sampled_from((1, 2, 3, 5)), st.sampled_from(WINDOWS), st.sampled_from(Estimator)
+)
+PLAIN_LIMITS = PLAIN.map(lambda policy: Limits(client=(policy,), user=(policy,)))
 POLICY_SETS = st.builds(
     PolicySet,
     mode=st.sampled_from((Mode.DRY_RUN, Mode.ENFORCE)),
-    limits=st.builds(Limits, tiers("client", modes=MODES), tiers("user", modes=MODES), tiers("total", modes=MODES)),
+    limits=st.one_of(LIMITS, LIMITS, PLAIN_LIMITS),
     trusted=st.sampled_from(((), ("b",))),
 )
 SHORT_PAUSES = (0.0, 0.0, 0.0, 0.0, 0.0, 1 / 64, 0.25, 1.0, 2.0, None)
@@ -96,11 +106,11 @@ STEPS = st.builds(
 PLAIN_STEPS = st.builds(
     Step,
     st.sampled_from(SHORT_PAUSES),
-    st.just(0.0),
+    st.sampled_from((0.0, 0.0, 0.003)),
     st.just("a"),
-    st.sampled_from(("u", "v")),
-    st.just(1),
-    st.just(False),
+    st.sampled_from(("u", "u", "v")),
+    st.sampled_from((1, 1, 1, 1, 2)),
+    st.booleans(),
 )
 SEQUENCES = st.one_of(st.lists(STEPS, min_size=1, max_size=60), st.lists(PLAIN_STEPS, min_size=1, max_size=30))
 
@@ -115,7 +125,7 @@ def pass_time(clock: Clock, step: Step, last: Decision | None) -> None:
         clock.advance(max(0.0, last.retry_after_s - step.early_s))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(policy_set=POLICY_SETS, steps=SEQUENCES, shared=st.booleans())
 def test_any_requests(policy_set: PolicySet, steps: list[Step], shared: bool) -> None:
     """
@@ -135,7 +145,7 @@ def test_any_requests(policy_set: PolicySet, steps: list[Step], shared: bool) ->
     limiter.close()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(policy_set=POLICY_SETS, steps=SEQUENCES, chosen=st.lists(st.integers(0, 2), min_size=60, max_size=60))
 def test_several_instances_that_synchronise_around_each_request(
     policy_set: PolicySet, steps: list[Step], chosen: list[int]

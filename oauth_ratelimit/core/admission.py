@@ -49,9 +49,12 @@ class Admission(Decision):
     @property
     def remaining(self) -> int:  # type: ignore[override]
         tier = self._tier
-        left_s = min(self._frame_end_s - self._now_s, float(tier.frame_s))  # more only if the clock stepped back
-        return int(tier.limit - estimate_hits(self._full, self._edge, left_s, tier.frame_s))
+        return int(tier.limit - estimate_hits(self._full, self._edge, self._left_s, tier.frame_s))
 
     @property
     def reset_after_s(self) -> float:  # type: ignore[override]
-        return self._tier.window_s + self._frame_end_s - self._now_s
+        return self._tier.window_s + self._left_s
+
+    @property
+    def _left_s(self) -> float:
+        return min(self._frame_end_s - self._now_s, float(self._tier.frame_s))  # more only if the clock stepped back
