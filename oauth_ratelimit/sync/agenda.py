@@ -58,6 +58,17 @@ class Agenda:
         """
         return list(self._next)
 
+    def in_flight_hits(self) -> int:
+        """
+        Return the hits that were to be sent and are not yet known to have arrived.
+        """
+        # A request is in the hits of every tier of its key and in those of the total: one of them is enough.
+        return sum(
+            max(sum(frames.values()) for frames in state.unsent.values())
+            for state in self._next
+            if state.unsent and state is not state.place.total
+        )
+
     def quietest_first(self) -> list[KeyState]:
         """
         Return all keys, those that are to be looked at last first: they have been quiet longest.

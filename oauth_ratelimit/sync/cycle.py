@@ -68,6 +68,8 @@ class SyncCycle:
             self._make_room()
             if not urgent_only:
                 self._places.sweep(now_s)
+                report.in_flight_hits = self.agenda.in_flight_hits()
+                report.key_count = self._places.key_count
             if self._clock_watch is not None and states and report.error is None and not urgent_only:
                 self._clock_watch.look(now_s)
         self._say(report, now_s)

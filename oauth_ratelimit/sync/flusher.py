@@ -41,6 +41,10 @@ class CycleReport:
         rejected_count: Writes that the store refused for good.
 
         error: Why the cycle ended early, None if it did not.
+
+        in_flight_hits: Of a full cycle: hits that it should have sent and that are not yet known to have arrived.
+
+        key_count: Of a full cycle: keys known at its end.
     """
 
     flushed_count: int = 0
@@ -50,6 +54,8 @@ class CycleReport:
     dropped_hits: int = 0
     rejected_count: int = 0
     error: StoreError | None = None
+    in_flight_hits: int = 0
+    key_count: int = 0
 
 
 class Flusher:
