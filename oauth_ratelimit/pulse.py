@@ -4,15 +4,42 @@ What a process tells the operators about itself: that it is there, and how its s
 
 import os
 import secrets
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.limiter import Limiter
+from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.store.heartbeats import Heartbeat, HeartbeatStore
 from oauth_ratelimit.sync.flusher import CycleReport
 
 BEAT_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """
+    How the synchronisation of one process fares.
+
+    Attributes:
+        lag_s: Seconds since its last full sync cycle without an error, or since its start.
+
+        in_flight_hits: Requests counted here that the last full cycle could not bring to MongoDB.
+
+        key_count: Keys in memory.
+
+        last_error: Why a cycle has failed last, None if none has.
+
+        last_error_ago_s: How long ago that was.
+    """
+
+    lag_s: float = 0.0
+    in_flight_hits: int = 0
+    key_count: int = 0
+    last_error: str | None = None
+    last_error_ago_s: float | None = None
 
 
 class Pulse:
@@ -25,12 +52,25 @@ class Pulse:
         store: Where to; None if nothing is shared.
 
         clock: Tells the time, seconds since the epoch.
+
+        metrics: Where it is counted, too.
     """
 
-    def __init__(self, limiter: Limiter, store: HeartbeatStore | None, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        limiter: Limiter,
+        store: HeartbeatStore | None,
+        *,
+        clock: Callable[[], float],
+        metrics: Metrics | None = None,
+    ) -> None:
         self._limiter = limiter
         self._store = store
         self._clock = clock
+        self._metrics = metrics
+        self._last_success_s = time.monotonic()
+        self._last_error: tuple[str, float] | None = None  # and when, by the monotonic clock
+        self._last_full = CycleReport()
         self._started_at_s = clock()
         self._next_beat_s = 0.0
         self._is_failing = False
@@ -41,18 +81,48 @@ class Pulse:
         """
         Run a cycle of the limiter.
         """
+        begun_s = time.monotonic()
         report = self._limiter.sync()
-        self._note(report)
+        self._last_full = report
+        if report.error is None:
+            self._last_success_s = time.monotonic()
+        self._note(report, begun_s)
+        self.note_state()
         return report
 
     def sync_urgent(self) -> CycleReport | None:
         """
         Run a cycle for the keys that should not wait.
         """
+        begun_s = time.monotonic()
         report = self._limiter.sync_urgent()
         if report is not None:
-            self._note(report)
+            self._note(report, begun_s)
         return report
+
+    def health(self) -> Health:
+        """
+        Return how the sync cycle fares now.
+        """
+        now_s = time.monotonic()
+        message, failed_at_s = self._last_error or (None, None)
+        return Health(
+            lag_s=now_s - self._last_success_s,
+            in_flight_hits=self._last_full.in_flight_hits,
+            key_count=self._last_full.key_count,
+            last_error=message,
+            last_error_ago_s=None if failed_at_s is None else now_s - failed_at_s,
+        )
+
+    def note_state(self) -> None:
+        """
+        Bring the metrics up to date: the lag grows while no cycle runs.
+        """
+        if self._metrics is not None:
+            health = self.health()
+            self._metrics.note_state(
+                in_flight_hits=health.in_flight_hits, key_count=health.key_count, lag_s=health.lag_s
+            )
 
     def beat(self, *, override_count: int) -> None:
         """
@@ -89,6 +159,8 @@ class Pulse:
         """
         Take the sign of life away, unless MongoDB is out of reach anyway.
         """
+        if self._metrics is not None:
+            self._metrics.note_state(in_flight_hits=0, key_count=0, lag_s=0.0)
         if self._store is None or self._is_failing or not self._next_beat_s:
             return
         try:
@@ -96,8 +168,13 @@ class Pulse:
         except StoreError:
             return  # it is forgotten all the same, only later
 
-    def _note(self, report: CycleReport) -> None:
+    def _note(self, report: CycleReport, begun_s: float) -> None:
+        now_s = time.monotonic()
         self._is_failing = report.error is not None
+        if report.error is not None:
+            self._last_error = (str(report.error), now_s)
+        if self._metrics is not None:
+            self._metrics.note_cycle(report, duration_s=now_s - begun_s)
         self._flushed_count += report.flushed_count
         self._conflict_count += report.conflict_count
         self._failure_count += self._is_failing

@@ -1,0 +1,219 @@
+"""
+Metrics for Prometheus, if its client library is there (the extra ``prometheus``).
+
+They go to the library's own registry, beside those of the application. With several worker processes the library adds
+them up over files in ``PROMETHEUS_MULTIPROC_DIR``, which must be set before it is imported.
+"""
+
+import threading
+from collections.abc import Callable
+
+from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.key import visible_name
+from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.sync.flusher import CycleReport
+
+try:
+    from prometheus_client import Counter, Gauge, Histogram
+except ImportError:
+    IS_AVAILABLE = False
+else:
+    IS_AVAILABLE = True
+
+MAX_CLIENTS = 50  # with series of their own; each has up to ten
+FIRST_COME_CLIENTS = MAX_CLIENTS // 2  # whoever they are; the rest is kept for clients that are over a limit
+OTHER = "other"
+NONE = "none"
+
+# What a decision takes: microseconds, unless the store is asked before the last requests of a quota.
+DECISION_BUCKETS_S = (5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 1e-1)
+FLUSH_BUCKETS_S = (1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0, 2.5, 10.0)
+FLUSH_KEYS_BUCKETS = (1, 5, 25, 100, 500, 2500, 10_000, 50_000)
+
+KNOWN_GRANTS = (
+    "authorization_code",
+    "client_credentials",
+    "implicit",
+    "password",
+    "refresh_token",
+    "urn:ietf:params:oauth:grant-type:device_code",
+    "urn:ietf:params:oauth:grant-type:jwt-bearer",
+    "urn:ietf:params:oauth:grant-type:saml2-bearer",
+    "urn:ietf:params:oauth:grant-type:token-exchange",
+)
+
+
+def outcome_of(decision: Decision) -> str:
+    """
+    Return what became of a request: ``allowed``, ``denied``, ``would_deny`` or ``trusted``.
+    """
+    if decision.would_deny:
+        return "would_deny" if decision.allowed else "denied"
+    return "trusted" if decision.trusted else "allowed"
+
+
+class Metrics:
+    """
+    The metrics of this process. Thread-safe, as the library is.
+    """
+
+    def __init__(self) -> None:
+        prefix = "oauth_ratelimit"
+        self._decisions = Counter(
+            f"{prefix}_decisions", "Requests decided.", ("decision", "mode", "grant_type", "policy")
+        )
+        self._near_limit = Counter(
+            f"{prefix}_near_limit", "Requests admitted with less than a fifth of their quota left."
+        )
+        self._decision_seconds = Histogram(
+            f"{prefix}_decision_seconds", "Time that a decision took.", buckets=DECISION_BUCKETS_S
+        )
+        self._client_decisions = Counter(
+            f"{prefix}_client_decisions",
+            f"Requests decided, of at most {MAX_CLIENTS} clients per process by name. Kind: client or user, as limits.",
+            ("client_id", "kind", "decision"),
+        )
+        self._client_limit = Gauge(
+            f"{prefix}_client_limit_per_second",
+            "Rate that a limit comes to; of kind user, for each user.",
+            ("client_id", "kind", "policy"),
+            multiprocess_mode="livemostrecent",
+        )
+        self._flush_seconds = Histogram(
+            f"{prefix}_flush_seconds", "Time that a sync cycle with MongoDB took.", buckets=FLUSH_BUCKETS_S
+        )
+        self._flush_keys = Histogram(
+            f"{prefix}_flush_keys", "Documents that a sync cycle has written.", buckets=FLUSH_KEYS_BUCKETS
+        )
+        self._flush_conflicts = Counter(f"{prefix}_flush_conflicts", "Writes that lost a race and were repeated.")
+        self._flush_failures = Counter(f"{prefix}_flush_failures", "Sync cycles that MongoDB did not let end.")
+        self._in_flight_hits = Gauge(
+            f"{prefix}_in_flight_hits",
+            "Requests counted here that the last sync cycle could not bring to MongoDB.",
+            multiprocess_mode="livesum",
+        )
+        self._tracked_keys = Gauge(
+            f"{prefix}_tracked_keys", "Keys kept in memory, summed over processes.", multiprocess_mode="livesum"
+        )
+        self._snapshot_age = Gauge(
+            f"{prefix}_snapshot_age_seconds",
+            "Time since the last full sync cycle without an error, of the process that lags most.",
+            multiprocess_mode="livemax",
+        )
+        self._grants = {name: name for name in KNOWN_GRANTS} | {None: NONE}
+        self._by_labels: dict[tuple[str, str, str, str], Counter] = {}
+        self._by_client: dict[tuple[str, str, str], Counter] = {}
+        self._names: dict[str, str] = {}  # client ids with series of their own, and their labels
+        self._limits: dict[tuple[str, str, str], Policy] = {}  # what the gauge says
+        self._lock = threading.Lock()  # guards additions to the names
+
+    def note_decision(
+        self,
+        decision: Decision,
+        client_id: str,
+        *,
+        username: str | None,
+        grant_type: str | None,
+        is_near_limit: bool,
+        duration_s: float,
+        is_grant: Callable[[str], bool],
+    ) -> None:
+        """
+        Count one decision.
+
+        Args:
+            decision: What was decided.
+
+            client_id: Who asked.
+
+            username: For whom, None for grants without a user.
+
+            grant_type: How, None if that does not matter.
+
+            is_near_limit: Whether little of the quota is left.
+
+            duration_s: How long the decision took.
+
+            is_grant: Whether a grant type is one of the server's; any other is not worth a label.
+        """
+        outcome = outcome_of(decision)
+        grant = self._grants.get(grant_type)
+        if grant is None:
+            grant = self._grant_label(grant_type or NONE, is_grant)
+        rule = decision.rule
+        labels = (outcome, decision.mode, grant, rule.name if rule else NONE)
+        child = self._by_labels.get(labels)
+        if child is None:
+            child = self._by_labels[labels] = self._decisions.labels(*labels)
+        child.inc()
+        self._decision_seconds.observe(duration_s)
+        if is_near_limit:
+            self._near_limit.inc()
+        name = self._names.get(client_id)
+        if name is None:
+            name = self._client_label(client_id, is_over=decision.would_deny)
+        kind = "client" if username is None else "user"
+        key = (name, kind, outcome)
+        child = self._by_client.get(key)
+        if child is None:
+            child = self._by_client[key] = self._client_decisions.labels(*key)
+        child.inc()
+        if rule is not None and name != OTHER and self._limits.get((name, kind, rule.name)) is not rule:
+            self._limits[name, kind, rule.name] = rule
+            self._client_limit.labels(name, kind, rule.name).set(rule.limit / rule.window.window_s)
+
+    def _grant_label(self, grant_type: str, is_grant: Callable[[str], bool]) -> str:
+        if not is_grant(grant_type):
+            return OTHER
+        self._grants[grant_type] = grant_type
+        return grant_type
+
+    def _client_label(self, client_id: str, *, is_over: bool) -> str:
+        """
+        Return the label of a client that has no series of its own yet, after giving it some if there are any left.
+        """
+        if len(self._names) >= (MAX_CLIENTS if is_over else FIRST_COME_CLIENTS):
+            return OTHER
+        with self._lock:
+            if len(self._names) >= MAX_CLIENTS:
+                return OTHER
+            return self._names.setdefault(client_id, visible_name(client_id))
+
+    def note_cycle(self, report: CycleReport, *, duration_s: float) -> None:
+        """
+        Note what a sync cycle did.
+        """
+        if report.error is not None:
+            self._flush_failures.inc()
+        if report.error is not None or report.flushed_count or report.pulled_count:
+            self._flush_seconds.observe(duration_s)
+        if report.flushed_count:
+            self._flush_keys.observe(report.flushed_count)
+        if report.conflict_count:
+            self._flush_conflicts.inc(report.conflict_count)
+
+    def note_state(self, *, in_flight_hits: int, key_count: int, lag_s: float) -> None:
+        """
+        Note where the synchronisation stands.
+        """
+        self._in_flight_hits.set(in_flight_hits)
+        self._tracked_keys.set(key_count)
+        self._snapshot_age.set(lag_s)
+
+
+_opening = threading.Lock()
+_opened: list[Metrics] = []
+
+
+def open_metrics() -> Metrics | None:
+    """
+    Return the metrics of this process, which all its applications share; None without the library.
+
+    Opened as late as the first request: in multiprocess mode they leave files behind, and commands should not.
+    """
+    if not IS_AVAILABLE:
+        return None
+    with _opening:
+        if not _opened:
+            _opened.append(Metrics())
+        return _opened[0]
