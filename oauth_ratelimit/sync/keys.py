@@ -250,7 +250,7 @@ class KeyState:
             gone = (name for name, last_id in snapshot.writers.items() if last_id < flush_id - age_ms)
             self.stale_writers = tuple(islice(gone, MAX_STALE))
             lately = flush_id - horizon_s * 1000
-            self.peers = sum(last_id >= lately for last_id in snapshot.writers.values())
+            self.peers = max(1, sum(last_id >= lately for last_id in snapshot.writers.values()))
 
     def adopt(self, tiers: tuple[Tier, ...], now_s: float) -> None:
         """
