@@ -3,22 +3,19 @@
 """
 
 import gc
-import math
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.policy import MAX_LIMIT
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.keys import Counts, KeyState
 from tests.helpers import Clock
-from tests.limiters import CLIENT, KEY, a_limiter, a_policy, some_settings, stored_hits
+from tests.limiters import CLIENT, a_limiter, a_policy, some_settings, stored_hits
 
 TRIPLE = a_policy(3, 60)
 
@@ -178,89 +175,6 @@ def test_mode_off(clock: Clock) -> None:
     limiter = Limiter(some_settings(a_policy(1), mode=Mode.OFF), clock=clock)
     assert all(limiter.check(CLIENT).allowed for _ in range(10))
     assert (Counts(0, 0), Mode.OFF) == (limiter.counts(CLIENT), limiter.check(CLIENT).mode)
-
-
-@pytest.mark.parametrize("cost", (0, -1, 1.5, 2.0, False, "1", None, MAX_LIMIT + 1, math.nan))
-def test_bad_cost(clock: Clock, cost: Any) -> None:
-    """
-    A cost that is no whole number from 1 to 2^53 is refused, and counts nothing.
-    """
-    limiter = a_limiter(None, clock)
-    for ask in (limiter.peek, limiter.check):
-        with pytest.raises(ValueError, match="cost must be a whole number from 1 to 2\\^53"):
-            ask(CLIENT, cost=cost)
-    assert Counts(0, 0) == limiter.counts(CLIENT)
-
-
-@pytest.mark.parametrize("cost", (True, 1.0))
-def test_cost_that_equals_one(clock: Clock, cost: Any) -> None:
-    """
-    What equals one counts as one, and leaves whole numbers in the store.
-    """
-    store = MemoryStore()
-    limiter = a_limiter(store, clock, a_policy(frames=1))
-    limiter.check(CLIENT, cost=cost)
-    limiter.sync()
-    (hits,) = store.read([KEY])[KEY].hits["60"].values()
-    assert (1, int) == (hits, type(hits))
-
-
-def test_cost_that_never_fits(clock: Clock) -> None:
-    """
-    A request that costs more than the limit is denied for ever, and the rest of the quota stays for others.
-    """
-    limiter = a_limiter(None, clock, TRIPLE)
-    decision = limiter.check(CLIENT, cost=4)
-    assert (False, math.inf, 3) == (decision.allowed, decision.retry_after_s, decision.remaining)
-    assert limiter.check(CLIENT, cost=3).allowed
-
-
-@pytest.mark.parametrize("name", (1, b"app", 1.5, True, ("app",), ["app"]))
-def test_ids_that_are_no_text(clock: Clock, name: Any) -> None:
-    """
-    An id that is no text is a mistake of the caller, and never another client's or user's id.
-    """
-    limiter = a_limiter(None, clock)
-    for ask in (limiter.peek, limiter.check):
-        with pytest.raises(TypeError):
-            ask(name)
-        with pytest.raises(TypeError):
-            ask(CLIENT, name)
-
-
-def test_client_without_an_id(clock: Clock) -> None:
-    """
-    None names no client.
-    """
-    with pytest.raises(TypeError, match="client_id must be text, got None"):
-        a_limiter(None, clock).check(None)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ("", "None", "a\0b", "\ud800", "x" * 5_000_000, "\u202e$.", "a:b"), ids=range(7))
-def test_odd_names(clock: Clock, name: str) -> None:
-    """
-    Any text names a client or a user, and counts for nobody else.
-    """
-    store = MemoryStore()
-    limiters = [a_limiter(store, clock, a_policy(2)) for _ in range(2)]
-    for limiter in limiters:
-        assert limiter.check(name, name).allowed
-        limiter.sync()
-    for limiter in limiters:
-        limiter.peek(name, name)
-        limiter.sync()
-        assert not limiter.check(name, name).allowed
-        assert limiter.check(name, name + "x").allowed
-        assert limiter.check(name).allowed
-        assert Counts(2, 0) == limiter.counts(name, name)
-
-
-def test_long_names_that_differ_at_the_end(clock: Clock) -> None:
-    """
-    Two names stay two, however long they are alike.
-    """
-    limiter = a_limiter(None, clock, a_policy(1))
-    assert [True, True, False] == [limiter.check("x" * 100_000 + end).allowed for end in "aba"]
 
 
 def test_idle_keys(clock: Clock) -> None:

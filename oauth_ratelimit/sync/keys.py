@@ -296,10 +296,16 @@ class KeyState:
         if not self.buckets:
             return Counts(0, 0)
         bucket = self.buckets[0]
-        known = sum(bucket.frames().values())
-        in_flight = bucket.full - bucket.sent + sum((bucket.carried or {}).values())
-        in_flight += sum((self.unsent or {}).get(bucket.tier.series, NO_FRAMES).values())
-        return Counts(known - in_flight, in_flight)
+        frames = bucket.frames()
+        current_s = bucket.frame_end_s - bucket.tier.frame_s
+        pending = [
+            (self.unsent or {}).get(bucket.tier.series, NO_FRAMES),
+            bucket.carried or NO_FRAMES,
+            {current_s: bucket.full - bucket.sent},
+        ]
+        in_flight = sum(sum(hits.values()) for hits in pending)
+        own = sum(hits for source in pending for start_s, hits in source.items() if start_s in frames)
+        return Counts(max(0, sum(frames.values()) - own), in_flight)
 
     def is_to_be_read(self, now_s: float) -> bool:
         """
