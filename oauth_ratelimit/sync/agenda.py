@@ -2,8 +2,9 @@
 Which keys a cycle looks at: those with something to send, those to read again, those to forget.
 
 A key that a request touched is flushed, or read if there was nothing to flush. A successful compare-and-set needs no
-reading: it proves that nobody else has written. A key that nobody touches is read less and less often, and forgotten
-when its last frame has left every window: idle keys cost nothing.
+reading: it proves that nobody else has written. A key that nobody touches any more is read once more; after that it is
+only followed, less and less often, if half of a limit is used up, so that what others count may soon matter here. It is
+forgotten when its last frame has left every window: idle keys cost nothing.
 """
 
 from collections.abc import Iterable
@@ -78,11 +79,14 @@ class Agenda:
 
     def put_off(self, state: KeyState) -> None:
         """
-        Have a key that did not change looked at again after twice the time that it was left alone before.
+        Have a key looked at again after twice the time that it was left alone before, if it is followed at all.
         """
         if state.agenda_slot != UNLISTED:
             return
-        longest = max(1, int(state.place.horizon_s / MAX_PULL_GAP_SHARE / self.interval_s))
-        state.pull_gap = min(longest, state.pull_gap * 2 or 1)
+        horizon = int(state.place.horizon_s / self.interval_s) + 1
+        if state.is_half_used:
+            state.pull_gap = min(max(1, horizon // MAX_PULL_GAP_SHARE), state.pull_gap * 2 or 1)
+        else:
+            state.pull_gap = max(2, horizon)
         state.agenda_slot = self._slot + state.pull_gap
         self._later.setdefault(state.agenda_slot, []).append(state)

@@ -58,6 +58,9 @@ class SyncCycle:
         report = CycleReport()
         with self._lock:
             states = dict.fromkeys(self._places.notices.take_urgent())
+            if urgent_only:
+                for state in states:
+                    state.is_contested = True  # most are new here, and others know them: reading first saves a write
             touched = set(states)
             if not urgent_only:
                 touched.update(self._places.notices.take_touched())
@@ -117,7 +120,7 @@ class SyncCycle:
             )
 
     def _synchronise(self, states: list[KeyState], touched: set[KeyState], now_s: float, report: CycleReport) -> None:
-        busy = touched
+        busy, changed = touched, set[KeyState]()
         try:
             if self._flusher is None:
                 for state in states:
@@ -125,8 +128,13 @@ class SyncCycle:
                     state.unsent = None
             else:
                 current = set(self._flusher.flush(states, now_s, report))
-                to_pull = [state for state in states if state not in current or state.is_to_be_read(now_s)]
-                busy = touched | current | set(self._flusher.pull(to_pull, now_s, report))
+                busy = touched | current
+                to_pull = [
+                    state
+                    for state in states
+                    if state.is_to_be_read(now_s) or (state not in current and (state in touched or state.is_followed))
+                ]
+                changed = set(self._flusher.pull(to_pull, now_s, report))
         except StoreError as exc:
             report.error = exc
             busy = set(states)
@@ -137,7 +145,7 @@ class SyncCycle:
         for state in states:
             if state in touched:
                 state.seen_s = now_s
-            if state in busy or state.unsent:
+            if state in busy or state.unsent or (state in changed and state.is_half_used):
                 state.pull_gap = 0
                 self.agenda.add((state,))
             elif state.is_idle(now_s) and state.place.forget(state):

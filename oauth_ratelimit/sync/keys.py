@@ -313,6 +313,20 @@ class KeyState:
         """
         return now_s - self.read_s > 2 * self.place.horizon_s
 
+    @property
+    def is_half_used(self) -> bool:
+        """
+        Whether half of a limit is used up. A glance without the lock: near enough to choose what to read.
+        """
+        return any(2 * (bucket.full + bucket.edge) >= bucket.tier.limit for bucket in self.buckets)
+
+    @property
+    def is_followed(self) -> bool:
+        """
+        Whether the document is to be read although nobody asks for the key here.
+        """
+        return not self.pull_gap or self.is_half_used
+
     def is_idle(self, now_s: float) -> bool:
         """
         Whether everything counted here has left every window.
