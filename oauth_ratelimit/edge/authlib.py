@@ -9,6 +9,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.edge.endpoints import decide_client
 from oauth_ratelimit.edge.request import begin, begin_late, decide, decide_before_saving, direct, finish
 
 _ATTACHED = "_oauth_ratelimit_attached"  # on the server
@@ -57,6 +59,15 @@ class RateLimitMixin:
         decide_before_saving(request)
         return super().save_token(token, request)  # type: ignore[misc]
 
+    def authenticate_client(self, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
+        """
+        Authenticate a client; at an endpoint with limits of its own, decide.
+        """
+        client = super().authenticate_client(request, methods, endpoint)  # type: ignore[misc]
+        if endpoint != TOKEN_ENDPOINT:
+            decide_client(endpoint, client, oauth_request=request)
+        return client
+
     def handle_error_response(self, request: Any, error: Any) -> Any:
         """
         Answer an error; a denial goes where the client waits for it.
@@ -78,6 +89,7 @@ def attach(server: Any) -> None:
         ("create_authorization_response", _shadow_authorization_response),
         ("generate_token", _shadow_generate_token),
         ("save_token", _shadow_save_token),
+        ("authenticate_client", _shadow_authenticate_client),
         ("handle_error_response", _shadow_error_response),
     )
     if missing := [name for name, _ in shadows if not callable(getattr(server, name, None))]:
@@ -88,6 +100,14 @@ def attach(server: Any) -> None:
         inner = getattr(server, name)
         setattr(server, name, functools.wraps(inner)(shadow(inner)))
     setattr(server, _ATTACHED, True)
+
+
+def has_grant(server: Any, grant_type: str) -> bool:
+    """
+    Whether a grant for a grant type is registered with a server.
+    """
+    grants = getattr(server, "_token_grants", ())
+    return any(getattr(grant, "GRANT_TYPE", None) == grant_type for grant, _ in grants)
 
 
 def _shadow_token_response(inner: Any) -> Any:
@@ -127,6 +147,16 @@ def _shadow_save_token(inner: Any) -> Any:
         return inner(token, request)
 
     return save_token
+
+
+def _shadow_authenticate_client(inner: Any) -> Any:
+    def authenticate_client(request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
+        client = inner(request, methods, endpoint)
+        if endpoint != TOKEN_ENDPOINT:
+            decide_client(endpoint, client, oauth_request=request)
+        return client
+
+    return authenticate_client
 
 
 def _shadow_error_response(inner: Any) -> Any:

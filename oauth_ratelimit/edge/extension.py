@@ -2,20 +2,26 @@
 The extension: one line that protects an Authlib server on Flask.
 """
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
-from flask import Flask
+from authlib.integrations.flask_oauth2 import token_authenticated
+from flask import Flask, Response, abort
 
 from oauth_ratelimit.config import ConfigSource, Settings, load_config
 from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.edge.authlib import attach
+from oauth_ratelimit.edge.authlib import attach, has_grant
+from oauth_ratelimit.edge.endpoints import caller_of_token, decide_at, decide_token
 from oauth_ratelimit.edge.gate import AppGate
 from oauth_ratelimit.edge.hangup import WatchedFile, ask_on_hangup
-from oauth_ratelimit.edge.request import EXTENSION, username_of
+from oauth_ratelimit.edge.request import EXTENSION, Caller, username_of
+from oauth_ratelimit.edge.response import RateLimited
+from oauth_ratelimit.observe.observer import Hook, Observer
 
 log = structlog.get_logger(__name__)
 
@@ -36,8 +42,17 @@ class OAuthRateLimit:
 
         username_of: Names a user object; by default its ``username``, ``get_user_id()`` or ``id``.
 
+        caller_of: Tells whose a token is that a ``ResourceProtector`` has validated; by default what its ``client_id``
+            and its ``user``, ``username``, ``user_id`` or ``sub`` say. Matters for the configured ``endpoints`` only.
+
         authorize_endpoint: Whether tokens from the authorization endpoint (implicit, hybrid) are limited, too. A
             denial there goes to the client's redirect URI.
+
+        on_denied: Called as ``on_denied(decision, client_id=..., username=..., grant_type=...)`` with each denied
+            request, before it is answered; ``decision.decision_id`` names it in the answer and in the log. What it
+            raises is logged and changes nothing.
+
+        on_near_limit: Called likewise with each request that is admitted with less than a fifth of its quota left.
 
         clock: Tells the time in seconds since the epoch; instances that share counters must agree on it.
     """
@@ -48,11 +63,17 @@ class OAuthRateLimit:
         server: Any = None,
         *,
         username_of: Callable[[Any], str] = username_of,
+        caller_of: Callable[[Any], Caller | None] = caller_of_token,
         authorize_endpoint: bool = False,
+        on_denied: Hook | None = None,
+        on_near_limit: Hook | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._username_of = username_of
+        self._caller_of = caller_of
         self._authorize_endpoint = authorize_endpoint
+        self._on_denied = on_denied
+        self._on_near_limit = on_near_limit
         self._clock = clock
         if app is not None or server is not None:
             self.init_app(app, server)
@@ -92,11 +113,16 @@ class OAuthRateLimit:
             settings,
             poll,
             username_of=self._username_of,
+            caller_of=self._caller_of,
+            observer=Observer(
+                is_grant=partial(has_grant, server), on_denied=self._on_denied, on_near_limit=self._on_near_limit
+            ),
             authorize_endpoint=self._authorize_endpoint,
             is_switched_off=is_switched_off,
             clock=self._clock,
         )
         attach(server)
+        token_authenticated.connect(decide_token, weak=False)  # once, however often this is called
         app.extensions[EXTENSION] = gate
         if app.config.get(CONFIG_KEY) is None:
             log.warning(
@@ -105,6 +131,28 @@ class OAuthRateLimit:
                 shared=gate.settings.store.uri is not None,
                 hint=f"set {CONFIG_KEY} to the path of a configuration file",
             )
+
+    @staticmethod
+    def limit(client_id: str, username: str | None = None) -> None:
+        """
+        Count this HTTP request at the configured endpoint that it is for, if any, and answer 429 if it is denied.
+
+        For endpoints that neither Authlib's server nor its ``ResourceProtector`` guards. Call it when it is proven
+        who asks. Does nothing in an application that this extension does not protect.
+
+        Args:
+            client_id: The authenticated client.
+
+            username: The user on whose behalf, None if there is none.
+
+        Raises:
+            HTTPException: The request is denied; Flask makes an answer of it.
+        """
+        try:
+            decide_at(Caller(client_id, username))
+        except RateLimited as exc:
+            status, body, headers = exc()
+            abort(Response(json.dumps(dict(body)), status=status, headers=headers))
 
 
 def _read(config: Mapping[str, Any], *, mode: str | None) -> tuple[Settings, Callable[[], Settings | None]]:

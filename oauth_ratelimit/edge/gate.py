@@ -14,13 +14,16 @@ from typing import Any
 import structlog
 
 from oauth_ratelimit.config import Settings, describe_changes
+from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import Override, overridden
-from oauth_ratelimit.edge.request import Verdict
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.edge.request import Caller, Verdict
 from oauth_ratelimit.edge.response import RateLimited, quota_headers
 from oauth_ratelimit.limiter import Limiter
+from oauth_ratelimit.observe.observer import Observer
 from oauth_ratelimit.overlay import Overlay
-from oauth_ratelimit.pulse import Pulse
+from oauth_ratelimit.pulse import Health, Pulse
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.heartbeats import HeartbeatStore
 from oauth_ratelimit.store.overrides import OverrideStore
@@ -68,6 +71,10 @@ class AppGate:
 
         username_of: Names a user.
 
+        caller_of: Tells whose a token is.
+
+        observer: Told of every decision.
+
         authorize_endpoint: Whether tokens from the authorization endpoint are decided, too.
 
         is_switched_off: Do nothing at all, whatever the settings say.
@@ -84,6 +91,8 @@ class AppGate:
         poll: Callable[[], Settings | None],
         *,
         username_of: Callable[[Any], str],
+        caller_of: Callable[[Any], Caller | None],
+        observer: Observer,
         authorize_endpoint: bool,
         is_switched_off: bool,
         clock: Callable[[], float],
@@ -95,6 +104,8 @@ class AppGate:
         self.is_switched_off = is_switched_off
         self._poll = poll
         self._username_of = username_of
+        self.caller_of = caller_of
+        self._observer = observer
         self._clock = clock
         self._worker: Worker | None = None
         self._inherited: list[Worker] = []  # of the parent: kept, because collecting them would close what it uses
@@ -106,10 +117,13 @@ class AppGate:
         """
         This process's limiter, started if it is not running.
         """
+        return self._running().limiter
+
+    def _running(self) -> Worker:
         worker = self._worker
         if worker is None or worker.pid != os.getpid():
             worker = self._start()
-        return worker.limiter
+        return worker
 
     def judge(self, grant_type: str | None, client: Any, *, user: Any) -> Verdict:
         """
@@ -120,17 +134,56 @@ class AppGate:
         """
         if self.is_switched_off:
             return Verdict()
-        settings = self.settings
-        username = None if user is None or settings.policies.mode is Mode.OFF else self._name(user)
+        username = None if user is None or self.settings.policies.mode is Mode.OFF else self._name(user)
+        return self._verdict(client, username, grant_type=grant_type)
+
+    def judge_at(self, endpoint: str, caller: Caller) -> Verdict:
+        """
+        Decide and count one request for another endpoint. Fails open, too.
+        """
+        return Verdict() if self.is_switched_off else self._verdict(caller, caller.username, endpoint=endpoint)
+
+    def _verdict(
+        self, client: Any, username: str | None, *, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
+    ) -> Verdict:
+        denial = self.settings.denial
         try:
-            decision = self.limiter.check(str(client.get_client_id()), username, grant_type=grant_type)
+            client_id = str(client.get_client_id())
+            limiter = self.limiter
+            begun_s = time.perf_counter()
+            decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
+            if self._observer.is_active:
+                duration_s = time.perf_counter() - begun_s
+                self._observe(decision, client_id, username=username, grant_type=grant_type, duration_s=duration_s)
             if decision.allowed:
-                return Verdict(headers=quota_headers(decision, settings.denial.headers))
-            return Verdict(RateLimited(decision, settings.denial, grant_type=grant_type))
+                return Verdict(headers=quota_headers(decision, denial.headers))
+            return Verdict(RateLimited(decision, denial, grant_type=grant_type))
         except Exception as exc:  # noqa: BLE001  # fail open
             # As text: structlog's own rendering of a traceback may show local variables, the client's secret included.
             self._report("check_failed", error=repr(exc), traceback=traceback.format_exc())
             return Verdict()
+
+    def _observe(self, decision: Decision, client_id: str, **facts: Any) -> None:
+        """
+        Tell the observer. What goes wrong there, in a hook of the application above all, does not change the answer.
+        """
+        try:
+            self._observer.note(decision, client_id, **facts)
+        except Exception as exc:  # noqa: BLE001  # see above
+            self._report("observer_failed", error=repr(exc), traceback=traceback.format_exc())
+
+    def health(self) -> Health:
+        """
+        Return how the synchronisation of this process fares. Starts it if it is not running.
+        """
+        return Health() if self.is_switched_off else self._running().pulse.health()
+
+    def note_state(self) -> None:
+        """
+        Bring the metrics of this process up to date.
+        """
+        if not self.is_switched_off:
+            self._running().pulse.note_state()
 
     def report_undecided(self) -> None:
         """
@@ -181,7 +234,9 @@ class AppGate:
             limiter = Limiter(settings, clock=self._clock)
             connection = open_connection(settings.store)
             overlay = Overlay(OverrideStore(connection) if connection else None)
-            pulse = Pulse(limiter, HeartbeatStore(connection) if connection else None, clock=self._clock)
+            self._observer.start()
+            heartbeats = HeartbeatStore(connection) if connection else None
+            pulse = Pulse(limiter, heartbeats, clock=self._clock, metrics=self._observer.metrics)
             scheduler = SyncScheduler(pulse, interval_s=settings.sync.interval_s, on_tick=self._reload)
             scheduler.start()
             worker = self._worker = Worker(pid, limiter, scheduler, overlay, pulse, connection)

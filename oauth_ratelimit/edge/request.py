@@ -2,12 +2,14 @@
 One HTTP request on its way: marked where tokens are issued, decided once, finished with its quota in the headers.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from flask import after_this_request, current_app, has_request_context, request
 from werkzeug.wrappers import Response
 
+from oauth_ratelimit.config import Settings
 from oauth_ratelimit.edge.response import Headers, RateLimited
 
 EXTENSION = "oauth_ratelimit"  # our place in app.extensions
@@ -29,6 +31,26 @@ class Verdict(NamedTuple):
     headers: Headers = []  # noqa: RUF012  # a default that nobody changes
 
 
+class Caller(NamedTuple):
+    """
+    Who asks at another endpoint than the token endpoint.
+
+    Attributes:
+        client_id: The client.
+
+        username: The user, None if there is none.
+    """
+
+    client_id: str
+    username: str | None
+
+    def get_client_id(self) -> str:
+        """
+        Return the client's id, as Authlib's clients do.
+        """
+        return self.client_id
+
+
 class Gate(Protocol):
     """
     The part of an application's extension that requests meet.
@@ -40,9 +62,26 @@ class Gate(Protocol):
         Whether tokens from the authorization endpoint are decided, too.
         """
 
+    @property
+    def settings(self) -> Settings:
+        """
+        What applies now.
+        """
+
+    @property
+    def caller_of(self) -> Callable[[Any], Caller | None]:
+        """
+        Tells whose a token is.
+        """
+
     def judge(self, grant_type: str | None, client: Any, *, user: Any) -> Verdict:
         """
         Decide and count one request.
+        """
+
+    def judge_at(self, endpoint: str, caller: Caller) -> Verdict:
+        """
+        Decide and count one request for another endpoint.
         """
 
     def report_undecided(self) -> None:
@@ -112,7 +151,7 @@ def begin(*, is_authorize: bool = False, grant: Any = None) -> Mark | None:
     """
     Mark the HTTP request as one that may issue a token; None if nothing is decided there.
     """
-    environ = _environ()
+    environ = environ_of_request()
     if environ is None:
         return None
     mark: Mark | None = environ.get(_MARK)
@@ -184,7 +223,7 @@ def finish(mark: Mark, response: Any) -> Any:
     return response
 
 
-def _environ() -> dict[str, Any] | None:
+def environ_of_request() -> dict[str, Any] | None:
     """
     Return the WSGI environment of the request being handled. Asks Flask's proxy once, which costs most of it.
     """
@@ -195,8 +234,23 @@ def _environ() -> dict[str, Any] | None:
 
 
 def _current_mark() -> Mark | None:
-    environ = _environ()
-    return None if environ is None else environ.get(_MARK)
+    environ = environ_of_request()
+    return None if environ is None else mark_of(environ)
+
+
+def mark_of(environ: dict[str, Any]) -> Mark | None:
+    """
+    Return the mark of a request, None if it has none.
+    """
+    return environ.get(_MARK)
+
+
+def put_mark(environ: dict[str, Any], gate: Gate) -> Mark:
+    """
+    Mark a request that issues no token.
+    """
+    mark = environ[_MARK] = Mark(gate, is_authorize=False)
+    return mark
 
 
 def _payload(oauth_request: Any) -> Any:
