@@ -15,7 +15,7 @@ from itertools import islice
 from oauth_ratelimit.errors import StoreError, StoreRejected
 from oauth_ratelimit.store.base import Change, CounterStore
 from oauth_ratelimit.sync.complaints import Complaints
-from oauth_ratelimit.sync.keys import SLACK_S, Attempt, KeyState
+from oauth_ratelimit.sync.keys import MAX_STALE, SLACK_S, Attempt, KeyState
 
 MAX_BATCH = 500  # documents per round trip: larger ones make requests wait longer for the interpreter
 MAX_ROUNDS = 4  # writes per key and cycle; what still loses then goes with the next cycle
@@ -185,8 +185,8 @@ def _change(state: KeyState, flush_id: int) -> Change:
         flush_id=flush_id,
         hits=hits,
         expire_at_s=float(newest_s + state.place.horizon_s + SLACK_S),
-        stale_frames=state.stale_frames,
-        stale_writers=state.stale_writers,
+        stale_frames=state.stale_frames[:MAX_STALE],
+        stale_writers=state.stale_writers[:MAX_STALE],
     )
 
 

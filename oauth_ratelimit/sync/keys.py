@@ -19,7 +19,6 @@ that may still arrive and the new one exclude each other.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from oauth_ratelimit.core.key import Key
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 SLACK_S = 60  # how long after its last use a frame is kept, for instances with another clock or a wider window
 UNLISTED = 0  # no slot of the agenda
-MAX_STALE = 1000  # frames or marks removed by one write: a document that somebody has bloated shrinks step by step
+MAX_STALE = 50  # frames and marks removed by one write: MongoDB looks through the whole document for each
 WRITER_SLACK_S = 600  # the same for a writer's mark, which is dated by the writer's clock
 
 
@@ -92,7 +91,7 @@ class KeyState:
 
         peers: How many instances have written the document lately, this one included.
 
-        stale_frames, stale_writers: What the next write removes.
+        stale_frames, stale_writers: What the next writes remove, ``MAX_STALE`` of each.
 
         seen_s: When the cycle last saw a request's touch.
 
@@ -241,14 +240,14 @@ class KeyState:
     def _note_stale(self, snapshot: Snapshot, now_s: float, flush_id: int) -> None:
         horizon_s = self.place.horizon_s
         oldest_s = now_s - horizon_s - SLACK_S
-        stale = (
+        self.stale_frames = tuple(
             (series, start_s) for series, frames in snapshot.hits.items() for start_s in frames if start_s < oldest_s
         )
-        self.stale_frames = tuple(islice(stale, MAX_STALE))
         if snapshot.writers:
             age_ms = (horizon_s + WRITER_SLACK_S) * 1000
-            gone = (name for name, last_id in snapshot.writers.items() if last_id < flush_id - age_ms)
-            self.stale_writers = tuple(islice(gone, MAX_STALE))
+            self.stale_writers = tuple(
+                name for name, last_id in snapshot.writers.items() if last_id < flush_id - age_ms
+            )
             lately = flush_id - horizon_s * 1000
             self.peers = max(1, sum(last_id >= lately for last_id in snapshot.writers.values()))
 
@@ -282,8 +281,8 @@ class KeyState:
         self.version = version
         self.unsent = None
         self.attempts = ()
-        self.stale_frames = ()
-        self.stale_writers = ()
+        self.stale_frames = self.stale_frames[MAX_STALE:]
+        self.stale_writers = self.stale_writers[MAX_STALE:]
         if self.peers > 1 or self.place.reserves:
             with self.place.lock:
                 for bucket in self.buckets:

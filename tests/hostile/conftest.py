@@ -1,0 +1,7 @@
+"""
+The stores.
+"""
+
+from tests.stores import shared, store
+
+__all__ = ["shared", "store"]
