@@ -7,6 +7,7 @@ them up over files in ``PROMETHEUS_MULTIPROC_DIR``, which must be set before it 
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import visible_name
@@ -14,7 +15,7 @@ from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.sync.flusher import CycleReport
 
 try:
-    from prometheus_client import Counter, Gauge, Histogram
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 except ImportError:
     IS_AVAILABLE = False
 else:
@@ -22,6 +23,7 @@ else:
 
 MAX_CLIENTS = 50  # with series of their own; each has up to ten
 FIRST_COME_CLIENTS = MAX_CLIENTS // 2  # whoever they are; the rest is kept for clients that are over a limit
+NAMESPACE = "oauth_ratelimit"
 OTHER = "other"
 NONE = "none"
 
@@ -55,48 +57,47 @@ def outcome_of(decision: Decision) -> str:
 class Metrics:
     """
     The metrics of this process. Thread-safe, as the library is.
+
+    Args:
+        registry: Where they are registered, None for the library's own registry.
     """
 
-    def __init__(self) -> None:
-        prefix = "oauth_ratelimit"
-        self._decisions = Counter(
-            f"{prefix}_decisions", "Requests decided.", ("decision", "mode", "grant_type", "policy")
-        )
-        self._near_limit = Counter(
-            f"{prefix}_near_limit", "Requests admitted with less than a fifth of their quota left."
-        )
-        self._decision_seconds = Histogram(
-            f"{prefix}_decision_seconds", "Time that a decision took.", buckets=DECISION_BUCKETS_S
-        )
-        self._client_decisions = Counter(
-            f"{prefix}_client_decisions",
+    def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
+        counter = partial(Counter, namespace=NAMESPACE, registry=registry or REGISTRY)
+        gauge = partial(Gauge, namespace=NAMESPACE, registry=registry or REGISTRY)
+        histogram = partial(Histogram, namespace=NAMESPACE, registry=registry or REGISTRY)
+        self._decisions = counter("decisions", "Requests decided.", ("decision", "mode", "grant_type", "policy"))
+        self._near_limit = counter("near_limit", "Requests admitted with less than a fifth of their quota left.")
+        self._decision_seconds = histogram("decision_seconds", "Time that a decision took.", buckets=DECISION_BUCKETS_S)
+        self._client_decisions = counter(
+            "client_decisions",
             f"Requests decided, of at most {MAX_CLIENTS} clients per process by name. Kind: client or user, as limits.",
             ("client_id", "kind", "decision"),
         )
-        self._client_limit = Gauge(
-            f"{prefix}_client_limit_per_second",
+        self._client_limit = gauge(
+            "client_limit_per_second",
             "Rate that a limit comes to; of kind user, for each user.",
             ("client_id", "kind", "policy"),
             multiprocess_mode="livemostrecent",
         )
-        self._flush_seconds = Histogram(
-            f"{prefix}_flush_seconds", "Time that a sync cycle with MongoDB took.", buckets=FLUSH_BUCKETS_S
+        self._flush_seconds = histogram(
+            "flush_seconds", "Time that a sync cycle with MongoDB took.", buckets=FLUSH_BUCKETS_S
         )
-        self._flush_keys = Histogram(
-            f"{prefix}_flush_keys", "Documents that a sync cycle has written.", buckets=FLUSH_KEYS_BUCKETS
+        self._flush_keys = histogram(
+            "flush_keys", "Documents that a sync cycle has written.", buckets=FLUSH_KEYS_BUCKETS
         )
-        self._flush_conflicts = Counter(f"{prefix}_flush_conflicts", "Writes that lost a race and were repeated.")
-        self._flush_failures = Counter(f"{prefix}_flush_failures", "Sync cycles that MongoDB did not let end.")
-        self._in_flight_hits = Gauge(
-            f"{prefix}_in_flight_hits",
+        self._flush_conflicts = counter("flush_conflicts", "Writes that lost a race and were repeated.")
+        self._flush_failures = counter("flush_failures", "Sync cycles that MongoDB did not let end.")
+        self._in_flight_hits = gauge(
+            "in_flight_hits",
             "Requests counted here that the last sync cycle could not bring to MongoDB.",
             multiprocess_mode="livesum",
         )
-        self._tracked_keys = Gauge(
-            f"{prefix}_tracked_keys", "Keys kept in memory, summed over processes.", multiprocess_mode="livesum"
+        self._tracked_keys = gauge(
+            "tracked_keys", "Keys kept in memory, summed over processes.", multiprocess_mode="livesum"
         )
-        self._snapshot_age = Gauge(
-            f"{prefix}_snapshot_age_seconds",
+        self._snapshot_age = gauge(
+            "snapshot_age_seconds",
             "Time since the last full sync cycle without an error, of the process that lags most.",
             multiprocess_mode="livemax",
         )

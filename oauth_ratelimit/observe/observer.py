@@ -5,7 +5,7 @@ What is done about a decision besides answering: it is counted in the metrics, a
 from collections.abc import Callable
 
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.observe.metrics import Metrics
+from oauth_ratelimit.observe.metrics import Metrics, open_metrics
 
 Hook = Callable[..., object]
 """
@@ -28,27 +28,36 @@ class Observer:
     Observes the decisions of one application, off every lock.
 
     Args:
-        metrics: Where decisions are counted, None if nowhere.
-
         is_grant: Whether a grant type is one of the server's.
 
         on_denied: Called with each denial.
 
         on_near_limit: Called with each request that is admitted near its limit.
+
+    Attributes:
+        metrics: Where decisions are counted, None if nowhere.
     """
 
     def __init__(
-        self,
-        metrics: Metrics | None,
-        *,
-        is_grant: Callable[[str], bool],
-        on_denied: Hook | None,
-        on_near_limit: Hook | None,
+        self, *, is_grant: Callable[[str], bool], on_denied: Hook | None = None, on_near_limit: Hook | None = None
     ) -> None:
-        self._metrics = metrics
+        self.metrics: Metrics | None = None
         self._is_grant = is_grant
         self._on_denied = on_denied
         self._on_near_limit = on_near_limit
+
+    def start(self) -> None:
+        """
+        Count from now on, if there is something to count with.
+        """
+        self.metrics = open_metrics()
+
+    @property
+    def is_active(self) -> bool:
+        """
+        Whether there is anything to tell.
+        """
+        return self.metrics is not None or self._on_denied is not None or self._on_near_limit is not None
 
     def note(
         self, decision: Decision, client_id: str, *, username: str | None, grant_type: str | None, duration_s: float
@@ -57,8 +66,8 @@ class Observer:
         Count a decision and call the hook that it concerns, if there is one. What a hook raises is the caller's.
         """
         is_near = is_near_limit(decision)
-        if self._metrics is not None:
-            self._metrics.note_decision(
+        if self.metrics is not None:
+            self.metrics.note_decision(
                 decision,
                 client_id,
                 username=username,
