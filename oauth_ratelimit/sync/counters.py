@@ -237,7 +237,7 @@ def _packed(counts: Iterable[int]) -> Sequence[int]:
         return counts
 
 
-def refit(frames: Frames, *, from_s: int, to_s: int) -> dict[int, int]:
+def refit(frames: Frames, *, from_s: int, to_s: int, oldest_s: int, now_s: float) -> dict[int, int]:
     """
     Return hits counted in frames of one length as if they had been counted in frames of another.
 
@@ -246,15 +246,20 @@ def refit(frames: Frames, *, from_s: int, to_s: int) -> dict[int, int]:
 
         from_s: Length of those frames in seconds.
 
-        to_s: Length of the frames wanted. Hits are spread evenly where it is shorter, and count from the last moment
-            of their frame where it is longer: rather a little too long than not at all.
+        to_s: Length of the frames wanted. Hits are spread evenly where it is shorter, over the part of their frame that
+            has passed, and count from the last moment of it where it is longer: rather a little too long than not at
+            all.
+
+        oldest_s: Frames that start earlier are not wanted.
+
+        now_s: The time.
     """
     refitted: dict[int, int] = {}
     for start_s, hits in frames.items():
-        last_s = (start_s + from_s - 1) // to_s * to_s
-        parts = max(1, from_s // to_s)
+        last_s = min(start_s + from_s - 1, int(now_s)) // to_s * to_s
+        parts = max(1, (last_s - start_s) // to_s + 1)
         share, rest = divmod(hits, parts)
-        for part in range(parts):
+        for part in range(min(parts, (last_s - oldest_s) // to_s + 1)):
             target_s = last_s - part * to_s
             refitted[target_s] = refitted.get(target_s, 0) + share + (part < rest)
     return refitted

@@ -267,7 +267,10 @@ class KeyState:
             if series in former:
                 bucket.continue_from(former[series], now_s)
             elif finest is not None:
-                inherited[series] = refit(finest.frames(), from_s=finest.tier.frame_s, to_s=frame_s)
+                oldest_s = bucket.frame_end_s - frame_s * (bucket.tier.policy.window.frame_count + 1)
+                inherited[series] = refit(
+                    finest.frames(), from_s=finest.tier.frame_s, to_s=frame_s, oldest_s=oldest_s, now_s=now_s
+                )
                 bucket.merge(now_s, inherited[series])
         kept = {tier.series for tier in tiers}
         self.retired += tuple(bucket for series, bucket in former.items() if series not in kept)
