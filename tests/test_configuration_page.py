@@ -1,0 +1,87 @@
+"""
+docs/configuration.md: what it prints works, and its reference is that of the models.
+"""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from oauth_ratelimit.config import config_schema, load_config
+from oauth_ratelimit.config.reference import BEGIN, SECTIONS, reference_text, with_reference
+from tests.cli.conftest import Terminal, terminal
+
+__all__ = ["terminal"]
+
+PAGE = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    """
+    Return the page's code blocks in a language, without what indents them.
+    """
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", PAGE, re.DOTALL | re.MULTILINE)
+    return ["\n".join(line.removeprefix(indent) for line in block.splitlines()) for indent, block in found]
+
+
+def test_reference_is_up_to_date() -> None:
+    """
+    The page holds the reference that the models give now.
+    """
+    assert PAGE == with_reference(PAGE)
+
+
+def test_every_model_is_in_the_reference() -> None:
+    """
+    No section of the file is left out, and no key.
+    """
+    schema = config_schema()
+
+    assert set(schema["$defs"]) == set(SECTIONS)
+    for definition in (schema, *schema["$defs"].values()):
+        for key in definition["properties"]:
+            assert f"| `{key}` |" in reference_text()
+
+
+def test_page_without_marks() -> None:
+    """
+    A page that has nowhere to put the reference is refused.
+    """
+    with pytest.raises(ValueError, match="expected the marks"):
+        with_reference(BEGIN)
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_yaml_on_the_page(text: str) -> None:
+    """
+    Every configuration on the page is one that loads.
+    """
+    load_config(yaml.safe_load(text))
+
+
+def test_commands_on_the_page(terminal: Terminal) -> None:
+    """
+    Every command on the page runs, one after the other, on one database.
+    """
+    for line in "\n".join(blocks("shell")).splitlines():
+        program, group, *words = shlex.split(line)
+        assert ("flask", "oauth-ratelimit") == (program, group)
+        result = terminal.run(*words)
+        assert result.exit_code in (0, 1), result.output
+        assert "Error" not in result.stderr, result.stderr
+
+
+def test_links_on_the_page() -> None:
+    """
+    Every link within the page has its heading, and every file that is linked exists.
+    """
+    headings = {
+        re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)
+    }
+    for link in re.findall(r"\]\(([^)]*)\)", PAGE):
+        path, _, anchor = link.partition("#")
+        assert not path or (Path(__file__).parents[1] / "docs" / path).exists(), link
+        assert not anchor or anchor in headings, link
