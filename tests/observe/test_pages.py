@@ -1,0 +1,130 @@
+"""
+The pages for Prometheus and for load balancers.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from flask import Flask
+from prometheus_client.parser import text_string_to_metric_families
+
+from oauth_ratelimit.demo.mongod import free_port
+from oauth_ratelimit.edge.pages import health_blueprint, metrics_blueprint
+from tests.edge.test_extension import gate_of, post, protected
+from tests.helpers import wait_until
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    No settings from outside; plain HTTP for older Authlib; metrics of this process.
+    """
+    monkeypatch.setenv("AUTHLIB_INSECURE_TRANSPORT", "1")
+    monkeypatch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+
+
+@contextmanager
+def with_pages(*, max_lag_s: float | None = 60.0, **settings: Any) -> Iterator[Flask]:
+    """
+    Protect an application that has both pages.
+    """
+    with protected(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", **settings}) as app:
+        app.register_blueprint(metrics_blueprint())
+        app.register_blueprint(health_blueprint(max_lag_s=max_lag_s))
+        yield app
+
+
+def samples(app: Flask, name: str, **labels: str) -> dict[str, float]:
+    """
+    Return what the metrics page says, by outcome where there is one.
+    """
+    response = app.test_client().get("/metrics")
+    assert (200, "text/plain") == (response.status_code, response.mimetype)
+    return {
+        sample.labels.get("decision", ""): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+        if sample.name == f"oauth_ratelimit_{name}" and labels.items() <= sample.labels.items()
+    }
+
+
+def test_metrics_of_requests() -> None:
+    """
+    The page tells what was decided, in the text that Prometheus reads.
+    """
+    limits = {"client": [{"limit": 2, "window": "60s", "name": "seen-on-the-page"}]}
+    with with_pages(limits=limits) as app:
+        assert {} == samples(app, "decisions_total", policy="seen-on-the-page")
+        assert [200, 200, 429] == [post(app) for _ in range(3)]
+        assert {"allowed": 2, "denied": 1} == samples(app, "decisions_total", policy="seen-on-the-page")
+
+
+def test_pages_nobody_has_registered() -> None:
+    """
+    No page is there unless the application has registered it.
+    """
+    with protected(OAUTH_RATELIMIT_CONFIG={}) as app:
+        client = app.test_client()
+        assert [404, 404] == [client.get(url).status_code for url in ("/metrics", "/health")]
+
+
+def test_health_of_a_process_that_works(mongo_uri: str) -> None:
+    """
+    A process whose cycle runs is healthy; its first probe starts it.
+    """
+    with with_pages(store={"uri": mongo_uri}, sync={"interval": "50ms"}) as app:
+        client = app.test_client()
+        assert 200 == client.get("/health").status_code
+        post(app)
+        seen = wait_until(lambda: client.get("/health").json["tracked_keys"] and client.get("/health"), "a full cycle")
+
+    assert (200, "no-store") == (seen.status_code, seen.headers["Cache-Control"])
+    assert {
+        "status": "ok",
+        "mode": "enforce",
+        "max_sync_lag_s": 60.0,
+        "in_flight_hits": 0,
+        "tracked_keys": 1,
+        "last_error": None,
+        "last_error_ago_s": None,
+    } == {name: value for name, value in seen.json.items() if name != "sync_lag_s"}
+    assert 0.0 <= seen.json["sync_lag_s"] < 60.0
+
+
+@pytest.mark.parametrize(("max_lag_s", "status"), [(0.2, 503), (None, 200)], ids=["strict", "never"])
+def test_health_while_mongodb_is_away(max_lag_s: float | None, status: int) -> None:
+    """
+    Without MongoDB the page tells the error, the lag and what waits to be sent. Whether that is a failure is a choice.
+    """
+    store = {"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "50ms"}
+    with with_pages(store=store, sync={"interval": "50ms"}, max_lag_s=max_lag_s) as app:
+        client = app.test_client()
+        assert [200, 200] == [post(app), post(app)]
+
+        def lagging() -> Any:
+            found = client.get("/health")
+            return found.json["sync_lag_s"] > 0.3 and found.json["in_flight_hits"] and found
+
+        seen = wait_until(lagging, "the cycle lags behind")
+        assert 0.3 < samples(app, "snapshot_age_seconds")[""]
+
+    assert status == seen.status_code
+    assert ("lagging" if status == 503 else "ok", 2) == (seen.json["status"], seen.json["in_flight_hits"])
+    assert "out of reach" in seen.json["last_error"]
+    assert 0.0 <= seen.json["last_error_ago_s"] < seen.json["sync_lag_s"]
+
+
+def test_health_when_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    With the emergency switch pulled there is nothing that could lag, and nothing is started to tell so.
+    """
+    monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
+    with with_pages() as app:
+        answers = [app.test_client().get(url) for url in ("/health", "/metrics")]
+        assert gate_of(app)._worker is None
+
+    assert [200, 200] == [answer.status_code for answer in answers]
+    assert ("ok", "off") == (answers[0].json["status"], answers[0].json["mode"])
