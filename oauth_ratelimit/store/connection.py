@@ -10,7 +10,6 @@ from pymongo.database import Database
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.mongo import connect, database_of
 
 Document = dict[str, Any]
@@ -47,13 +46,10 @@ class Connection:
         The driver's client.
 
         Raises:
-            StoreRejected: An option in the connection string has a value that it cannot have.
+            StoreRejected: The connection string cannot be used.
         """
         if self._client is None:
-            try:
-                self._client = connect(self._uri, timeout_s=self._timeout_s)
-            except ValueError as exc:
-                raise StoreRejected(f"the connection string cannot be used: {exc}") from exc
+            self._client = connect(self._uri, timeout_s=self._timeout_s)
         return self._client
 
     @property

@@ -8,11 +8,13 @@ duplicate key, 11000. So one round trip tells exactly which changes lost, and a 
 bring back a document that was removed in between, however late the server applies it.
 """
 
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote_plus
 
 import structlog
 from bson.errors import BSONError
@@ -34,7 +36,8 @@ log = structlog.get_logger(__name__)
 
 DEFAULT_DATABASE = "oauth_ratelimit"
 LOST_RACE = frozenset({66, 11000})  # ImmutableField: not at this version or gone; DuplicateKey: exists already
-UNAUTHORIZED = frozenset({13, 18})
+AUTHENTICATION_FAILED = 18
+UNAUTHORIZED = frozenset({13, AUTHENTICATION_FAILED})
 # One text that is not UTF-8 or one date after the year 9999 must not make a whole batch unreadable.
 FORGIVING: dict[str, Any] = {"unicode_decode_error_handler": "replace", "datetime_conversion": "DATETIME_AUTO"}
 
@@ -151,6 +154,9 @@ class MongoStore:
 def connect(uri: str, *, timeout_s: float) -> "MongoClient[Document]":
     """
     Return a client whose every step ends within ``timeout_s``, unless the connection string says otherwise.
+
+    Raises:
+        StoreRejected: The connection string cannot be used, or a file that it names.
     """
     timeout_ms = int(timeout_s * 1000)
     defaults: dict[str, Any] = {
@@ -159,13 +165,23 @@ def connect(uri: str, *, timeout_s: float) -> "MongoClient[Document]":
         "serverSelectionTimeoutMS": timeout_ms,
         "socketTimeoutMS": timeout_ms,
     }
-    given = {name.lower() for name in parse_uri(uri)["options"]}
-    return MongoClient(
-        uri,
-        tz_aware=True,
-        **FORGIVING,
-        **{name: value for name, value in defaults.items() if name.lower() not in given},
-    )
+    try:
+        given = {name.lower() for name in parse_uri(uri)["options"]}
+        options = {name: value for name, value in defaults.items() if name.lower() not in given}
+        return MongoClient(uri, tz_aware=True, **FORGIVING, **options)
+    except (ValueError, TypeError, OSError, PyMongoError) as exc:
+        reason = f"the connection string cannot be used: {_without_secrets(str(exc), uri)}"
+        raise StoreRejected(reason) from None  # the driver's own words may repeat the password
+
+
+def _without_secrets(text: str, uri: str) -> str:
+    """
+    Return a text without what it repeats of a connection string, where a misplaced sign may make a host of a password.
+    """
+    parts = {part for part in re.split(r"[:/@?&=,]+", uri) if len(part) > 2}
+    for part in sorted(parts | set(map(unquote_plus, parts)), key=len, reverse=True):
+        text = text.replace(part, "…")
+    return text
 
 
 def database_of(client: "MongoClient[Document]") -> Database[Document]:
@@ -182,6 +198,8 @@ def ensure_expiry(collection: Collection[Document]) -> None:
     try:
         collection.create_index("expire", name="expire", expireAfterSeconds=0)
     except OperationFailure as exc:
+        if exc.code == AUTHENTICATION_FAILED:
+            raise
         log.warning("expiry_index_missing", collection=collection.name, reason=exc.details and exc.details["errmsg"])
 
 

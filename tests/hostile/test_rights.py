@@ -1,0 +1,250 @@
+"""
+A MongoDB that asks for a password and grants no more than needed.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.demo.authserver import create_app, seed
+from oauth_ratelimit.demo.mongod import Mongod
+from oauth_ratelimit.demo.seeds import BATCH_JOBS
+from oauth_ratelimit.errors import RateLimitError
+from oauth_ratelimit.store.connection import Connection
+from oauth_ratelimit.store.mongo import MongoStore
+from tests.helpers import Clock, wait_until
+
+PASSWORD = "correct-horse-battery-staple"
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+COUNTERS = {"db": "oauth", "collection": "ratelimits"}
+
+
+class Guarded:
+    """
+    A server with authentication.
+    """
+
+    def __init__(self, mongod: Mongod) -> None:
+        self._mongod = mongod
+        with mongod.client() as client:  # while there is no user, one may be made from this machine
+            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+
+    def uri(self, user: str, *, password: str = PASSWORD, database: str = "oauth") -> str:
+        """
+        Return the connection string of a user.
+        """
+        return f"mongodb://{user}:{password}@{self._mongod.address}/{database}?authSource=admin"
+
+    def grant(self, user: str, *privileges: dict[str, Any]) -> str:
+        """
+        Make a user with these rights alone, or change the rights of one, and return the connection string.
+        """
+        with self._mongod.client(username="root", password=PASSWORD) as client:
+            if client.admin.command("usersInfo", user)["users"]:
+                client.admin.command("updateRole", user, privileges=list(privileges))
+            else:
+                client.admin.command("createRole", user, privileges=list(privileges), roles=[])
+                client.admin.command("createUser", user, pwd=PASSWORD, roles=[user])
+        return self.uri(user)
+
+    def indexes(self) -> set[str]:
+        """
+        Return the names of the counters' indexes.
+        """
+        with self._mongod.client(username="root", password=PASSWORD) as client:
+            return set(client["oauth"]["ratelimits"].index_information())
+
+    def empty(self) -> None:
+        """
+        Remove all data.
+        """
+        with self._mongod.client(username="root", password=PASSWORD) as client:
+            client.drop_database("oauth")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Guarded]:
+    """
+    A server of these tests' own.
+    """
+    with Mongod(["--auth"]) as mongod:
+        yield Guarded(mongod)
+
+
+@pytest.fixture
+def guarded(server: Guarded) -> Guarded:
+    """
+    The server, empty.
+    """
+    server.empty()
+    return server
+
+
+def a_limiter(uri: str, clock: Clock) -> Limiter:
+    """
+    Return a limiter that shares its counters there.
+    """
+    return Limiter(
+        load_config({"mode": "enforce", "store": {"uri": uri, "timeout": "300ms"}, "limits": {"client": ["5/hour"]}}),
+        clock=clock,
+    )
+
+
+def documented_role() -> dict[str, Any]:
+    """
+    Return the role that the page about security prints.
+    """
+    block = re.search(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert block is not None
+    role: dict[str, Any] = json.loads(block[1])
+    return role
+
+
+def test_finding_inserting_and_updating_is_enough(guarded: Guarded, clock: Clock) -> None:
+    """
+    Without the right to make the index, counters are shared all the same, and one warning says what is missing.
+    """
+    uri = guarded.grant("minimal", {"resource": COUNTERS, "actions": ["find", "insert", "update"]})
+    with capture_logs() as logs:
+        one, other = a_limiter(uri, clock), a_limiter(uri, clock)
+        for _ in range(3):
+            one.check("app")
+            assert (None, None) == (one.sync().error, other.sync().error)
+        other.check("app")
+        for _ in range(2):
+            assert (None, None) == (other.sync().error, one.sync().error)
+        assert 1 == one.peek("app").remaining
+        assert 1 == other.preload()
+        one.close()
+        other.close()
+
+    assert ["expiry_index_missing"] * 2 == [entry["event"] for entry in logs]
+
+
+def test_documented_role(guarded: Guarded, tmp_path: Path) -> None:
+    """
+    With the role in the documentation the whole extension runs without a complaint, and the index is made.
+    """
+    uri = guarded.grant("documented", *documented_role()["privileges"])
+    seed(tmp_path / "demo.sqlite3")
+    with capture_logs() as logs:
+        app = create_app(tmp_path / "demo.sqlite3", {"mode": "enforce", "sync": {"interval": "100ms"}}, mongo_uri=uri)
+        try:
+            assert 200 == a_token(app)
+            wait_until(lambda: _stored(uri), "a flush")
+            wait_until(lambda: _heartbeats(uri), "a sign of life")
+        finally:
+            app.extensions["oauth_ratelimit"].close()
+
+    assert [] == [entry for entry in logs if entry["log_level"] in ("warning", "error")]
+    assert {"_id_", "expire"} == guarded.indexes()
+
+
+def a_token(app: Flask) -> int:
+    """
+    Ask for a token, and return the status.
+    """
+    auth = (BATCH_JOBS.client_id, BATCH_JOBS.client_secret or "")
+    return app.test_client().post("/token", data={"grant_type": "client_credentials"}, auth=auth).status_code
+
+
+def _stored(uri: str) -> bool:
+    store = MongoStore(uri)
+    try:
+        return bool(store.read([Key(BATCH_JOBS.client_id, None)]))
+    finally:
+        store.close()
+
+
+def _heartbeats(uri: str) -> bool:
+    connection = Connection(uri)
+    try:
+        return connection.collection("ratelimit_stats").find_one() is not None
+    finally:
+        connection.close()
+
+
+def test_right_that_comes_later(guarded: Guarded, clock: Clock) -> None:
+    """
+    Without the right to write, nothing is lost: hits wait, and are sent when the right is there.
+    """
+    uri = guarded.grant("reader", {"resource": COUNTERS, "actions": ["find"]})
+    with capture_logs() as logs:
+        limiter = a_limiter(uri, clock)
+        for _ in range(3):
+            assert limiter.check("app").allowed
+            assert limiter.sync().error is not None
+        guarded.grant("reader", {"resource": COUNTERS, "actions": ["find", "insert", "update"]})
+        wait_until(lambda: limiter.sync().error is None, "the right to be known")
+        limiter.close()
+
+    assert ["expiry_index_missing", "flush_failed", "flush_recovered"] == [entry["event"] for entry in logs]
+    store = MongoStore(uri)
+    assert 3 == sum(store.read([Key("app", None)])[Key("app", None)].hits["360"].values())
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "mongodb://root:{password}@{address}/oauth?authSource=admin",
+        "mongodb://nobody:{password}@{address}/oauth?authSource=admin",
+        "mongodb://root:{password}@127.0.0.1:1/oauth?serverSelectionTimeoutMS=50",
+        "mongodb://root:{password}@{address}/oauth?authMechanism=NONSENSE",
+        "mongodb://root:{password}@{address}/oauth?tlsCAFile=/nowhere&tls=true",
+        "mongodb://root:{password}@{address}:99999/oauth",
+        "mongodb://root:{password}/{address}/oauth",
+        "mongodb://root:12:{password}@{address}/oauth",
+        "mongodb://{password}",
+        "mongodb://root:12/{password}@{address}/oauth",
+        "mongodb://{address}/oauth?w={password}&wtimeoutMS={password}&maxPoolSize={password}",
+        "mongodb+srv://root:{password}@a.invalid:27017/oauth",
+    ],
+)
+def test_password_is_never_said(
+    guarded: Guarded, clock: Clock, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder, uri: str
+) -> None:
+    """
+    Whatever is wrong with a connection string or its password, nothing repeats it: no log, no error, no warning.
+    """
+    secret = "wrong-horse"
+    said: list[str] = []
+    text = uri.format(password=secret, address=guarded._mongod.address)
+    with capture_logs() as logs, caplog.at_level(logging.WARNING):
+        try:
+            limiter = a_limiter(text, clock)
+            limiter.check("app")
+            said.append(repr(limiter.sync()))
+            limiter.preload()
+            limiter.close()
+        except RateLimitError as exc:
+            said.append(_chain(exc))
+        connection = Connection(text)
+        try:
+            assert connection.client
+        except RateLimitError as exc:
+            said.append(_chain(exc))
+        connection.close()
+    said += [repr(logs), caplog.text, *(str(warning.message) for warning in recwarn)]
+
+    assert secret not in "\n".join(said)
+
+
+def _chain(exc: BaseException | None) -> str:
+    """
+    Return what a traceback would say.
+    """
+    messages = []
+    while exc is not None:
+        messages.append(f"{exc!r} {exc}")
+        exc = exc.__cause__ or (None if exc.__suppress_context__ else exc.__context__)
+    return "\n".join(messages)
