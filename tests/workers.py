@@ -50,6 +50,8 @@ class Gunicorn:
         env: Added to our own environment.
 
         extra: Further arguments of gunicorn.
+
+        config: Python text that follows in gunicorn's configuration file.
     """
 
     def __init__(
@@ -62,13 +64,14 @@ class Gunicorn:
         preload: bool = False,
         env: Mapping[str, str] | None = None,
         extra: Sequence[str] = (),
+        config: str = "",
     ) -> None:
         self.port = free_port()
         self._workers = workers
         self._directory = tempfile.TemporaryDirectory(prefix="oauth_ratelimit-gunicorn-")
         self._log_path = Path(self._directory.name) / "log"
         self._config_path = Path(self._directory.name) / "gunicorn.conf.py"
-        self._config_path.write_text(_CONFIG)
+        self._config_path.write_text(_CONFIG + config)
         self._command = [
             *(sys.executable, "-m", "gunicorn", app_import),
             f"--config={self._config_path}",

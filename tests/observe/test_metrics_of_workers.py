@@ -1,0 +1,113 @@
+"""
+Metrics of several worker processes, over real HTTP.
+"""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+
+from oauth_ratelimit.demo.authserver import seed
+from oauth_ratelimit.demo.seeds import BATCH_JOBS
+from tests.edge.flows import TIMEOUT_S, post
+from tests.helpers import wait_until
+from tests.workers import Gunicorn
+
+APP = "tests.observe.paged_app:app"
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+def gunicorn_config() -> str:
+    """
+    Return what the documentation tells operators to write into gunicorn's configuration.
+    """
+    [block] = re.findall(r"```python\n(# gunicorn\.conf\.py\n.*?)```", OPERATIONS.read_text(), re.DOTALL)
+    return block
+
+
+@pytest.fixture
+def environment(tmp_path: Path, mongo_uri: str) -> dict[str, str]:
+    """
+    What the workers need: a seeded database, MongoDB, and a directory that they share.
+    """
+    database, directory = tmp_path / "demo.sqlite3", tmp_path / "metrics"
+    seed(database)
+    directory.mkdir()
+    return {
+        "DEMO_DATABASE": str(database),
+        "WORKER_MONGO_URI": mongo_uri,
+        "PROMETHEUS_MULTIPROC_DIR": str(directory),
+    }
+
+
+def samples(server: Gunicorn, name: str) -> list[float]:
+    """
+    Return the values that one scrape finds under a name.
+    """
+    text = requests.get(f"{server.url}/metrics", timeout=TIMEOUT_S).text
+    return [
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == f"oauth_ratelimit_{name}"
+    ]
+
+
+def ask(server: Gunicorn) -> str:
+    """
+    Take a token, and return which worker has issued it.
+    """
+    answer = post(f"{server.url}/token", BATCH_JOBS, {"grant_type": "client_credentials"})
+    assert 200 == answer.status_code, answer.text
+    return answer.headers["X-Worker"]
+
+
+def ask_until_both_answer(server: Gunicorn) -> int:
+    """
+    Take tokens until two workers have issued some, and return how many.
+    """
+    workers: list[str] = []
+
+    def both_have_answered() -> bool:
+        workers.append(ask(server))
+        return len(set(workers)) == 2
+
+    wait_until(both_have_answered, "both workers issue a token", 30.0)
+    return len(workers)
+
+
+@pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
+def test_two_workers(environment: dict[str, str], preload: bool) -> None:
+    """
+    Whichever worker is scraped, it tells what all have decided.
+    """
+    with Gunicorn(APP, workers=2, preload=preload, env=environment, config=gunicorn_config()) as server:
+        count = ask_until_both_answer(server)
+
+        assert [[count]] * 6 == [samples(server, "decisions_total") for _ in range(6)]
+        assert [count] == samples(server, "decision_seconds_count")
+        assert [count] == samples(server, "client_decisions_total")
+        assert [100.0] == samples(server, "client_limit_per_second")
+        wait_until(lambda: samples(server, "tracked_keys") == [2], "both workers track the key")
+        wait_until(lambda: samples(server, "flush_keys_sum")[0] >= 2, "both workers flush")
+        assert [0] == samples(server, "flush_failures_total")
+        assert "Traceback" not in server.log, server.log
+
+
+def test_worker_that_is_killed(environment: dict[str, str]) -> None:
+    """
+    What a killed worker has decided stays counted; what it kept in memory is gone.
+    """
+    with Gunicorn(APP, workers=2, env=environment, config=gunicorn_config()) as server:
+        count = ask_until_both_answer(server)
+        wait_until(lambda: samples(server, "tracked_keys") == [2], "both workers track the key")
+        victim = server.pids()[0]
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: victim not in server.pids() and len(server.pids()) == 2, "a new worker runs", 30.0)
+
+        assert [1] == samples(server, "tracked_keys")
+        assert [count] == samples(server, "decisions_total")
