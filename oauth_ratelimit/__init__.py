@@ -20,6 +20,15 @@ The way of a request through the package::
     store/mongo.py       compare-and-set in bulks                             (MongoDB)
     edge/response.py     Decision -> 429 body and headers
     edge/extension.py    OAuthRateLimit.init_app(): reads config, wires everything
+
+Beside it, for operators::
+
+    core/overrides.py    changes at run time -> a new PolicySet; store/overrides.py keeps them, overlay.py follows them
+    core/layers.py       which layer of the configuration has won
+    standing.py          a document -> how much of each limit is used
+    pulse.py             signs of life of each instance
+    store/migrate.py     migrations/, run once under a lease
+    cli/                 flask oauth-ratelimit
 """
 
 from oauth_ratelimit.config import Settings, load_config

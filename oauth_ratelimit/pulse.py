@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from oauth_ratelimit.errors import StoreError
+from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.store.heartbeats import Heartbeat, HeartbeatStore
@@ -126,7 +126,7 @@ class Pulse:
 
     def beat(self, *, override_count: int) -> None:
         """
-        Leave a sign of life, if it is time to. Without an answer the next call tries again.
+        Leave a sign of life, if it is time to. Without an answer the next call tries again; a refusal is not hurried.
 
         Args:
             override_count: Overrides in force here.
@@ -151,8 +151,10 @@ class Pulse:
                     clock_offset_s=self._limiter.clock_offset_s,
                 )
             )
-        except StoreError:
+        except StoreUnavailable:
             return
+        except StoreRejected:
+            pass  # rights are missing: instances are not seen then, which is all
         self._next_beat_s = now_s + BEAT_EVERY_S
 
     def stop(self) -> None:

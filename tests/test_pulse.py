@@ -9,7 +9,7 @@ from typing import Any
 import mongomock
 import pytest
 
-from oauth_ratelimit import Limiter, StoreUnavailable, load_config
+from oauth_ratelimit import Limiter, StoreRejected, StoreUnavailable, load_config
 from oauth_ratelimit.pulse import BEAT_EVERY_S, Pulse
 from oauth_ratelimit.store import connection as module
 from oauth_ratelimit.store.connection import Connection
@@ -124,6 +124,25 @@ def test_mongodb_out_of_reach(store: HeartbeatStore, clock: Clock, monkeypatch: 
     pulse.beat(override_count=0)
 
     assert 1 == len(store.read(clock()))
+
+
+def test_rights_that_are_missing(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    An instance that may not write there does not try with every cycle.
+    """
+    store = HeartbeatStore(Connection("mongodb://127.0.0.1:1/test"))
+    tries: list[object] = []
+
+    def refuse(beat: object) -> None:
+        tries.append(beat)
+        raise StoreRejected("not authorized")
+
+    monkeypatch.setattr(store, "put", refuse)
+    pulse = pulse_of(store, clock)
+    for _ in range(3):
+        pulse.beat(override_count=0)
+
+    assert 1 == len(tries)
 
 
 def test_counters_that_are_not_shared(clock: Clock) -> None:

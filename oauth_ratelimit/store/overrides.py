@@ -14,6 +14,7 @@ import structlog
 from bson import Int64, ObjectId
 from pymongo.collection import Collection
 
+from oauth_ratelimit.config.values import MAX_FRAMES, MAX_WINDOW_S
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
@@ -206,8 +207,11 @@ def _parse_policy(content: Mapping[str, Any]) -> Policy:
     frame_count, mode = content.get("frames"), content.get("mode")
     return Policy(
         name=_text(content["name"]),
-        limit=_whole(content["limit"]),
-        window=Window.of(_whole(content["window"]), frame_count=None if frame_count is None else _whole(frame_count)),
+        limit=_whole(content["limit"], MAX_LIMIT),
+        window=Window.of(
+            _whole(content["window"], MAX_WINDOW_S),
+            frame_count=None if frame_count is None else _whole(frame_count, MAX_FRAMES),
+        ),
         estimator=Estimator(content.get("estimator", Estimator.SLIDING)),
         count_denied=content.get("countDenied") is True,
         mode=None if mode is None else Mode(mode),
@@ -234,9 +238,9 @@ def _seconds(value: object) -> float:
     return value.timestamp() if value.tzinfo else value.replace(tzinfo=UTC).timestamp()
 
 
-def _whole(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
-        raise ValueError(f"expected a whole number from 1 to 2^53, got {value!r}")
+def _whole(value: object, most: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ValueError(f"expected a whole number from 1 to {most}, got {value!r}")
     return int(value)
 
 

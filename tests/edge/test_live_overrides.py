@@ -136,6 +136,19 @@ def test_instance_that_starts_later(open_sites: Callable[..., list[Site]], overr
     wait_until(lambda: site.remaining(CLIENT_ID) > 900, "the override is known")
 
 
+def test_emergency_switch_beats_overrides(
+    open_sites: Callable[..., list[Site]], overrides: OverrideStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    OAUTH_RATELIMIT_MODE=off in the environment beats an override that enforces.
+    """
+    monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
+    overrides.put(Override(Target(OverrideKind.MODE), "ann", "a test", 0.0, mode=Mode.ENFORCE))
+    (site,) = open_sites(1, limit=1)
+
+    assert [200] * 3 == [ask(site) for _ in range(3)]
+
+
 def test_request_during_a_change(open_sites: Callable[..., list[Site]], overrides: OverrideStore) -> None:
     """
     A request sees the limits before a change or those after it, never a mix of both.

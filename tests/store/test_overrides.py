@@ -73,6 +73,7 @@ def documents(mongo_uri: str) -> Iterator[Any]:
     """
     The collection, on the real server.
     """
+    client: MongoClient[Any]
     with MongoClient(mongo_uri) as client:
         yield client.get_default_database()["ratelimit_overrides"]
 
@@ -198,7 +199,18 @@ def test_damaged_override(real_store: OverrideStore, documents: Any, damage: dic
 
 @pytest.mark.parametrize(
     "damage",
-    [{"limit": 0}, {"limit": 1.5}, {"limit": True}, {"window": 0}, {"window": "1m"}, {"frames": 7}, {"estimator": "x"}],
+    [
+        {"limit": 0},
+        {"limit": 1.5},
+        {"limit": True},
+        {"limit": MAX_LIMIT + 1},
+        {"window": 0},
+        {"window": "1m"},
+        {"window": 10**9},
+        {"frames": 7},
+        {"frames": 5000, "window": 50_000},
+        {"estimator": "x"},
+    ],
     ids=ascii,
 )
 def test_damaged_limit(real_store: OverrideStore, documents: Any, damage: dict[str, Any]) -> None:
