@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from oauth_ratelimit.sync.place import Place
 
 SLACK_S = 60  # how long after its last use a frame is kept, for instances with another clock or a wider window
+WIDEST_WINDOW_S = 366 * 86_400  # of an instance with other limits, whose frames are not ours to judge
 UNLISTED = 0  # no slot of the agenda
 MAX_STALE = 50  # frames and marks removed by one write: MongoDB looks through the whole document for each
 WRITER_SLACK_S = 600  # the same for a writer's mark, which is dated by the writer's clock
@@ -240,8 +241,12 @@ class KeyState:
     def _note_stale(self, snapshot: Snapshot, now_s: float, flush_id: int) -> None:
         horizon_s = self.place.horizon_s
         oldest_s = now_s - horizon_s - SLACK_S
+        own = {bucket.tier.series for bucket in self.buckets}
         self.stale_frames = tuple(
-            (series, start_s) for series, frames in snapshot.hits.items() for start_s in frames if start_s < oldest_s
+            (series, start_s)
+            for series, frames in snapshot.hits.items()
+            for start_s in frames
+            if start_s < (oldest_s if series in own else oldest_s - WIDEST_WINDOW_S)
         )
         if snapshot.writers:
             age_ms = (horizon_s + WRITER_SLACK_S) * 1000

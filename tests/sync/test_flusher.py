@@ -1,0 +1,366 @@
+"""
+Flushing on a store that fails: every hit arrives, and arrives once.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import Limiter, StoreRejected
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.store.base import Change, Outcome
+from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.sync.flusher import MAX_BATCH, MAX_ROUNDS
+from oauth_ratelimit.sync.keys import SLACK_S
+from tests.helpers import Clock
+from tests.limiters import CLIENT, KEY, a_limiter, a_policy, stored_hits
+from tests.sync.faulty_store import Fault, FaultyStore
+
+Pair = tuple[Limiter, Limiter]
+
+
+@pytest.fixture
+def inner() -> MemoryStore:
+    """
+    The store behind the faults.
+    """
+    return MemoryStore()
+
+
+@pytest.fixture
+def faulty(inner: MemoryStore) -> FaultyStore:
+    """
+    The store that fails as ordered.
+    """
+    return FaultyStore(inner)
+
+
+@pytest.fixture
+def pair(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> Iterator[Pair]:
+    """
+    An instance whose store fails, and one whose does not.
+    """
+    limiters = a_limiter(faulty, clock), a_limiter(inner, clock)
+    yield limiters
+    for limiter in limiters:
+        limiter.close()
+
+
+def hit(limiter: Limiter, *, cost: int = 1) -> None:
+    """
+    Count, and flush.
+    """
+    limiter.check(CLIENT, cost=cost)
+    limiter.sync()
+
+
+@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
+@pytest.mark.parametrize("is_first", (True, False), ids=("first write", "later write"))
+@pytest.mark.parametrize("rivals", (0, 1, 5), ids=("alone", "one other write", "other writes"))
+def test_write_without_an_answer(
+    pair: Pair, faulty: FaultyStore, inner: MemoryStore, fault: Fault, is_first: bool, rivals: int
+) -> None:
+    """
+    Whether it was applied or not, and however many others wrote since: its hits count once.
+    """
+    here, there = pair
+    if not is_first:
+        hit(here)
+    faulty.faults.append(fault)
+    hit(here, cost=10)
+    assert 10 == here.counts(CLIENT).in_flight_hits
+    for _ in range(rivals):
+        hit(there, cost=100)
+    for held in faulty.held:
+        faulty.deliver(held)
+    here.sync()
+    assert (not is_first) + 10 + rivals * 100 == stored_hits(inner)
+    assert 0 == here.counts(CLIENT).in_flight_hits
+
+
+@pytest.mark.parametrize("rivals", (0, 3), ids=("alone", "other writes"))
+def test_write_that_arrives_after_it_was_sent_again(
+    pair: Pair, faulty: FaultyStore, inner: MemoryStore, rivals: int
+) -> None:
+    """
+    Both name the same version, so the late one finds the document moved on.
+    """
+    here, there = pair
+    hit(here)
+    faulty.faults.append(Fault.LATE)
+    hit(here, cost=10)
+    here.sync()
+    for _ in range(rivals):
+        hit(there, cost=100)
+    assert [] == faulty.deliver(faulty.held[0])
+    here.sync()
+    assert 11 + rivals * 100 == stored_hits(inner)
+
+
+def test_first_of_two_writes_without_an_answer_arrives_late(
+    pair: Pair, faulty: FaultyStore, inner: MemoryStore
+) -> None:
+    """
+    Each attempt is remembered: the late one is recognised though another was made after it, with more hits.
+    """
+    here, _ = pair
+    hit(here)
+    faulty.faults += [Fault.LATE, Fault.LOST_REQUEST]
+    hit(here, cost=10)
+    hit(here, cost=20)
+    faulty.deliver(faulty.held[0])
+    here.sync()
+    assert 31 == stored_hits(inner)
+
+
+def test_late_write_between_reading_and_writing(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
+    """
+    A write that arrives at the worst moment, after the document was read again, is found with the conflict it makes.
+    """
+    here, _ = pair
+    hit(here)
+    faulty.faults.append(Fault.LATE)
+    hit(here, cost=10)
+    faulty.before_write = lambda: [faulty.deliver(held) for held in list(faulty.held)]
+    here.sync()
+    assert (11, 0) == (stored_hits(inner), here.counts(CLIENT).in_flight_hits)
+
+
+def test_hits_that_come_while_the_outcome_is_unknown(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
+    """
+    What is counted after a lost answer is not mistaken for what was in it.
+    """
+    here, _ = pair
+    faulty.faults.append(Fault.LOST_REPLY)
+    hit(here, cost=10)
+    here.check(CLIENT, cost=5)
+    assert 15 == here.counts(CLIENT).in_flight_hits
+    here.sync()
+    assert (15, 0) == (stored_hits(inner), here.counts(CLIENT).in_flight_hits)
+
+
+def test_bulk_that_was_applied_in_part(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> None:
+    """
+    Of a bulk without an answer, each key finds out for itself.
+    """
+    limiter = a_limiter(faulty, clock)
+    users = [f"user-{number}" for number in range(5)]
+    faulty.faults.append(Fault.PARTLY)
+    for user in users:
+        limiter.check(CLIENT, user)
+    limiter.sync()
+    assert [1, 0, 1, 0, 1] == [stored_hits(inner, Key(CLIENT, user)) for user in users]
+    limiter.sync()
+    assert [1] * 5 == [stored_hits(inner, Key(CLIENT, user)) for user in users]
+
+
+@pytest.mark.parametrize("is_known_gone", (True, False), ids=("after reading", "without reading"))
+def test_document_that_was_removed_and_made_anew(pair: Pair, inner: MemoryStore, is_known_gone: bool) -> None:
+    """
+    An instance that knows a former life of a document neither overwrites the new one nor brings back the old.
+    """
+    here, there = pair
+    for _ in range(3):
+        hit(here)
+    inner.remove(KEY)
+    if is_known_gone:
+        here.peek(CLIENT)
+        here.sync()
+    for _ in range(3):
+        hit(there, cost=100)
+    hit(here, cost=10)
+    assert 310 == stored_hits(inner)
+    hit(there)
+    assert 311 == there.counts(CLIENT).shared_hits
+
+
+def test_late_write_to_a_former_life(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
+    """
+    A write to a document that was removed does not fit the one that was made since, however often that was written.
+    """
+    here, there = pair
+    hit(here)
+    faulty.faults.append(Fault.LATE)
+    hit(here, cost=10)
+    inner.remove(KEY)
+    here.sync()
+    assert 10 == stored_hits(inner)
+    assert [] == faulty.deliver(faulty.held[0])
+    for _ in range(5):
+        hit(there, cost=100)
+    assert (510, 510) == (stored_hits(inner), there.counts(CLIENT).shared_hits)
+
+
+def test_versions(inner: MemoryStore, clock: Clock) -> None:
+    """
+    Each life of a document starts at a version of its own, and each write adds one.
+    """
+    first = set()
+    for _ in range(50):
+        limiter = a_limiter(inner, clock)
+        hit(limiter)
+        first.add(inner.read([KEY])[KEY].version)
+        hit(limiter)
+        assert inner.read([KEY])[KEY].version - 1 in first
+        inner.remove(KEY)
+    assert 50 == len(first)
+
+
+def test_key_that_others_write_all_the_time(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
+    """
+    The number of tries is bounded; what was not sent goes with a later cycle.
+    """
+    here, there = pair
+    hit(here)
+    faulty.before_write = lambda: hit(there, cost=100)
+    here.check(CLIENT, cost=10)
+    faulty.calls.clear()
+    report = here.sync()
+    assert (0, MAX_ROUNDS, MAX_ROUNDS) == (report.flushed_count, report.conflict_count, report.round_count)
+    assert MAX_ROUNDS == faulty.calls.count(("write", 1))
+    assert 10 == here.counts(CLIENT).in_flight_hits
+    assert 1 + MAX_ROUNDS * 100 == here.counts(CLIENT).shared_hits
+    faulty.before_write = lambda: None
+    here.sync()
+    assert (11 + MAX_ROUNDS * 100, 0) == (stored_hits(inner), here.counts(CLIENT).in_flight_hits)
+
+
+def test_conflicts_do_not_hold_up_other_keys(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
+    """
+    Of many keys only those that lost are written again.
+    """
+    here, there = pair
+    users = [f"user-{number}" for number in range(10)]
+    for limiter in (here, there):
+        for user in users:
+            limiter.check(CLIENT, user)
+    here.sync()
+    there.check(CLIENT, "user-3")
+    there.sync()
+    for user in users:
+        here.check(CLIENT, user)
+    faulty.calls.clear()
+    report = here.sync()
+    assert {("write", 10), ("read", 10), ("write", 10)} >= set(faulty.calls)
+    assert (10, 10, 2) == (report.flushed_count, report.conflict_count, report.round_count)
+    assert [3] * 3 + [4] + [3] * 6 == [stored_hits(inner, Key(CLIENT, user)) for user in users]
+
+
+def test_many_keys(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> None:
+    """
+    Keys go in batches; a batch that fails leaves those before it sent, and those after it in flight.
+    """
+    limiter = a_limiter(faulty, clock)
+    users = [f"user-{number}" for number in range(2 * MAX_BATCH + 7)]
+    for user in users:
+        limiter.check(CLIENT, user)
+    faulty.faults += [None, Fault.LOST_REPLY]
+    report = limiter.sync()
+    assert (MAX_BATCH, True) == (report.flushed_count, report.error is not None)
+    in_flight = [limiter.counts(CLIENT, user).in_flight_hits for user in users]
+    assert [0] * MAX_BATCH + [1] * (MAX_BATCH + 7) == in_flight
+    limiter.sync()
+    assert [1] * len(users) == [stored_hits(inner, Key(CLIENT, user)) for user in users]
+    assert 0 == sum(limiter.counts(CLIENT, user).in_flight_hits for user in users)
+
+
+def test_store_that_cannot_be_read(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> None:
+    """
+    While nothing can be read, decisions go on from what is known, and nothing is lost.
+    """
+    limiter = a_limiter(faulty, clock, a_policy(10))
+    hit(limiter, cost=2)
+    faulty.is_down = True
+    for _ in range(5):
+        assert limiter.check(CLIENT).allowed
+        assert limiter.sync().error is not None
+    assert (3, 2, 5) == (
+        limiter.peek(CLIENT).remaining,
+        limiter.counts(CLIENT).shared_hits,
+        limiter.counts(CLIENT).in_flight_hits,
+    )
+    faulty.is_down = False
+    assert None is limiter.sync().error
+    assert 7 == stored_hits(inner)
+
+
+class RefusingStore(FaultyStore):
+    """
+    Refuses everything, or one document.
+    """
+
+    refused: Key | None = None
+
+    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
+        """
+        Refuse a document by position, or everything with an error.
+        """
+        if self.refused is None:
+            raise StoreRejected("not authorized")
+        bad = {index: "no such field" for index, change in enumerate(changes) if change.key == self.refused}
+        good = [change for change in changes if change.key != self.refused]
+        if good:
+            super().compare_and_set(writer, good)
+        return Outcome(rejected=bad)
+
+
+def test_store_that_refuses_everything(inner: MemoryStore, clock: Clock) -> None:
+    """
+    Without rights nothing is written; decisions go on, and the hits wait for the rights.
+    """
+    refusing = RefusingStore(inner)
+    limiter = a_limiter(refusing, clock)
+    with capture_logs() as events:
+        hit(limiter, cost=5)
+    assert ["flush_failed"] == [event["event"] for event in events]
+    assert 5 == limiter.counts(CLIENT).in_flight_hits
+    refusing.refused = Key("nobody", None)
+    limiter.sync()
+    assert (5, 0) == (stored_hits(inner), limiter.counts(CLIENT).in_flight_hits)
+
+
+def test_store_that_refuses_one_document(inner: MemoryStore, clock: Clock) -> None:
+    """
+    A document that cannot be written is reported, and keeps no other from being written.
+    """
+    refusing = RefusingStore(inner)
+    refusing.refused = KEY
+    limiter = a_limiter(refusing, clock)
+    with capture_logs() as events:
+        limiter.check(CLIENT)
+        limiter.check(CLIENT, "kim")
+        report = limiter.sync()
+    assert (1, 1, None) == (report.flushed_count, report.rejected_count, report.error)
+    assert 1 == stored_hits(inner, Key(CLIENT, "kim"))
+    (event,) = [event for event in events if event["event"] == "document_rejected"]
+    assert (CLIENT, "no such field") == (event["client_id"], event["reason"])
+
+
+def test_frames_that_no_window_can_hold(inner: MemoryStore, clock: Clock) -> None:
+    """
+    They are removed from a document that lives on, so that it does not grow.
+    """
+    limiter = a_limiter(inner, clock, a_policy(window_s=60, frames=10))
+    sizes = []
+    for _ in range(100):
+        hit(limiter)
+        clock.advance(6)
+        sizes.append(len(inner.read([KEY])[KEY].hits["6"]))
+    assert max(sizes) <= 2 * (66 + 66 + SLACK_S) / 6
+    assert sizes[-1] >= 10
+
+
+def test_instances_with_windows_of_different_length(inner: MemoryStore, clock: Clock) -> None:
+    """
+    While a change of limits is on its way, none removes frames that another's wider window holds.
+    """
+    wide = a_limiter(inner, clock, a_policy(window_s=3600, frames=10))
+    narrow = a_limiter(inner, clock, a_policy(window_s=1, frames=1))
+    hit(wide, cost=10)
+    for _ in range(40):
+        clock.advance(60)
+        hit(narrow)
+    hit(wide)
+    assert 11 == stored_hits(inner, series="360")
+    assert 11 == wide.counts(CLIENT).shared_hits
