@@ -1,0 +1,159 @@
+"""
+The dashboard and the alerts that are shipped go with the metrics that there are.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from oauth_ratelimit.core.decision import Finding
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.window import Window
+from oauth_ratelimit.observe.metrics import Metrics
+
+ROOT = Path(__file__).parents[2]
+ALERTS = ROOT / "config" / "prometheus-alerts.yaml"
+DASHBOARD = json.loads((ROOT / "config" / "grafana-dashboard.json").read_text())
+RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+
+SELECTOR = re.compile(r"(oauth_ratelimit_\w+)(?:\{([^}]*)\})?")
+FROM_SCRAPING = {"job", "instance", "le"}
+
+
+def exposed() -> Mapping[str, set[str]]:
+    """
+    Return every series' name with its labels, as a scrape finds them.
+    """
+    registry = CollectorRegistry()
+    rule = Policy("client", 10, Window.of(60))
+    Metrics(registry).note_decision(
+        Finding(True, False, Mode.ENFORCE, rule=rule),
+        "some-client",
+        username=None,
+        grant_type=None,
+        is_near_limit=True,
+        duration_s=0.0,
+        is_grant=lambda name: False,
+    )
+    return {sample.name: set(sample.labels) for family in registry.collect() for sample in family.samples}
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """
+    Yield every expression with the place where it stands.
+    """
+    for rule in RULES:
+        yield rule["alert"], rule["expr"]
+    for panel in PANELS:
+        for target in panel["targets"]:
+            yield f"{panel['title']} {target['refId']}", target["expr"]
+    for variable in DASHBOARD["templating"]["list"]:
+        if "definition" in variable:
+            yield variable["name"], variable["definition"]
+
+
+@pytest.mark.parametrize("expression", [pytest.param(text, id=place) for place, text in expressions()])
+def test_expression(expression: str) -> None:
+    """
+    Every metric that an expression names exists, with the labels that it selects or groups by.
+    """
+    known = exposed()
+    selectors = SELECTOR.findall(expression)
+    grouped = {label.strip() for labels in re.findall(r"\bby \(([^)]*)\)", expression) for label in labels.split(",")}
+    assert selectors
+    for name, matchers in selectors:
+        assert name in known
+        selected = set(re.findall(r"(\w+)(?:=~|!~|!=|=)\"", matchers))
+        assert selected <= known[name] | FROM_SCRAPING
+        assert grouped <= known[name] | FROM_SCRAPING
+    for opening, closing in ("()", "{}", "[]"):
+        assert expression.count(opening) == expression.count(closing)
+
+
+def test_every_metric_is_shown() -> None:
+    """
+    The dashboard leaves out no metric.
+    """
+    shown = {name for panel in PANELS for target in panel["targets"] for name, _ in SELECTOR.findall(target["expr"])}
+    part = re.compile(r"_(sum|count|bucket)$")
+
+    assert {part.sub("", name) for name in shown} == {
+        part.sub("", name) for name in exposed() if not name.endswith("_created")
+    }
+
+
+def test_the_two_charts_of_clients() -> None:
+    """
+    The denied rate per client, and the allowed rate per client with the line of its limit.
+    """
+    charts = {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in PANELS}
+
+    assert "denied|would_deny" in charts["Denied rate per client"][0]
+    allowed, limit = charts["Allowed rate per client, with the limit"]
+    assert "allowed|would_deny" in allowed
+    assert "client_limit_per_second" in limit
+
+
+def test_layout() -> None:
+    """
+    Panels have ids of their own, lie within the 24 columns and cover nothing of each other.
+    """
+    panels = DASHBOARD["panels"]
+    assert len(panels) == len({panel["id"] for panel in panels})
+
+    def cells(panel: Mapping[str, Any]) -> set[tuple[int, int]]:
+        at = panel["gridPos"]
+        return {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+
+    assert all(x < 24 for panel in panels for x, _ in cells(panel))
+    assert not any(cells(one) & cells(other) for one, other in combinations(panels, 2))
+
+
+def test_variables() -> None:
+    """
+    Every variable that the dashboard uses is Grafana's own or defined.
+    """
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD["panels"])))
+
+    assert used <= {variable["name"] for variable in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_alert(rule: Mapping[str, Any]) -> None:
+    """
+    An alert has a severity, says what is wrong and what to do, and the documentation names it.
+    """
+    assert {"alert", "expr", "for", "labels", "annotations"} == rule.keys()
+    assert rule["labels"]["severity"] in {"page", "ticket", "info"}
+    assert {"summary", "description"} == rule["annotations"].keys()
+    assert f"`{rule['alert']}`" in OPERATIONS
+
+
+def test_alerts_for_prometheus(tmp_path: Path) -> None:
+    """
+    Prometheus takes the rules and the expressions of the dashboard, asked where its promtool is installed.
+    """
+    recorded = [
+        {"record": f"test:expression_{index}", "expr": target["expr"].replace("$__rate_interval", "5m")}
+        for index, target in enumerate(target for panel in PANELS for target in panel["targets"])
+    ]
+    dashboard = tmp_path / "dashboard.yaml"
+    dashboard.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
+    promtool = shutil.which("promtool")
+    if promtool is not None:
+        done = subprocess.run(
+            [promtool, "check", "rules", ALERTS, dashboard], capture_output=True, text=True, timeout=60
+        )
+        assert 0 == done.returncode, done.stdout + done.stderr
