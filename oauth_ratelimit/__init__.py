@@ -20,6 +20,8 @@ The way of a request through the package::
     store/mongo.py       compare-and-set in bulks                             (MongoDB)
     edge/response.py     Decision -> 429 body and headers
     edge/extension.py    OAuthRateLimit.init_app(): reads config, wires everything
+    edge/pages.py        metrics and health, where the application registers them
+    observe/             what operators see: events, metrics, hooks
 
 Beside it, for operators::
 
