@@ -32,9 +32,10 @@ class FailingStore(MemoryStore):
     """
 
     is_down = False
+    takes_writes = True
 
     def compare_and_set(self, writer: str, changes: list[Change]) -> Outcome:  # type: ignore[override]
-        if self.is_down:
+        if self.is_down or not self.takes_writes:
             raise StoreUnavailable("down")
         return super().compare_and_set(writer, changes)
 
@@ -122,6 +123,43 @@ def test_flood_while_the_store_is_away(limiter: Limiter, store: FailingStore) ->
     limiter.sync()
 
     assert MAX_KEYS == stored_hits(store)
+
+
+def test_writes_of_unknown_outcome(limiter: Limiter, store: FailingStore, clock: Clock) -> None:
+    """
+    A key whose hits have left every window is forgotten, although nobody will ever know whether they arrived.
+    """
+    store.takes_writes = False
+    limiter.check("app", "user")
+    for _ in range(50):
+        limiter.sync()
+        clock.advance(10)
+
+    assert 0 == places_of(limiter).key_count
+    store.takes_writes = True
+
+
+def test_cycle_that_breaks(limiter: Limiter, store: FailingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    An error that nobody has thought of ends one cycle, loses no key, and counts nothing twice.
+    """
+    inner = store.compare_and_set
+
+    def broken(writer: str, changes: list[Change]) -> Outcome:
+        inner(writer, changes)
+        raise ZeroDivisionError("a bug")
+
+    limiter.check("app", "user")
+    monkeypatch.setattr(store, "compare_and_set", broken)
+    with capture_logs() as logs:
+        assert limiter.sync().error is not None
+    monkeypatch.undo()
+    for _ in range(3):
+        assert limiter.sync().error is None
+
+    assert ["cycle_failed", "flush_failed"] == [entry["event"] for entry in logs]
+    assert 1 == stored_hits(store)
+    assert 0 == limiter.counts("app", "user").in_flight_hits
 
 
 def test_room_for_new_users(limiter: Limiter, clock: Clock) -> None:
