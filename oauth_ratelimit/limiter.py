@@ -10,7 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.admission import Admission
+from oauth_ratelimit.core.admission import Admission, JointAdmission
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT
@@ -124,27 +124,32 @@ class Limiter:
                     return self.check(client_id, username, endpoint=endpoint, cost=cost, grant_type=grant_type)
                 head = places.add_key(place, username, now_s)
             tier, full = head.tier, head.full
-            if full + cost <= head.ceiling and now_s < head.frame_end_s and tier.is_plain:
+            if tier.is_alone and full + cost <= head.ceiling and now_s < head.frame_end_s:
                 if full == head.sent:
                     place.notices.touch(head.state)
                 head.full = full = full + cost
-                return Admission(tier, full, head.edge, head.frame_end_s, now_s)
+                return Admission((tier, full, head.edge, head.frame_end_s, now_s))
             refusal = head.state.refusal
             if refusal is None or not refusal.since_s <= now_s < refusal.until_s or cost != 1:
                 if self._reservations is not None and place.is_near_limit(head):
                     self._reserve(self._reservations, place, head.state)
-                decision = place.decide(head, now_s, cost=cost)
-                if not decision.would_deny:
+                decision = place.decide(head, now_s, cost)
+                if isinstance(decision, JointAdmission) or not decision.would_deny:
                     return decision
             else:
-                decision = RepeatedDenial(refusal, now_s)
                 if not head.state.is_touched:
                     place.notices.touch(head.state)
+                silence = refusal.silence
+                silence.suppressed_count += 1
+                return RepeatedDenial((refusal, now_s, silence.suppressed_count))
         finally:
             place.lock.release()
-        self._events.report(
+        silence = self._events.report(
             place.client_id, head.state.username, decision=decision, is_canary=place.is_canary, now_s=now_s
         )
+        refusal = head.state.refusal
+        if refusal is not None:
+            refusal.enforce(silence)
         return decision
 
     def _reserve(self, reservations: Reservations, place: Place, state: KeyState) -> None:

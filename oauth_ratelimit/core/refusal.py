@@ -9,7 +9,33 @@ from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import Policy
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class Silence:
+    """
+    Nothing more is said about the denials of a key, because it was said a moment ago.
+
+    Args:
+        since_s: When it was, seconds since the epoch.
+
+        until_s: When the next event may come.
+
+        first_id: The number that names the denial that was logged. Those after it have the numbers after it.
+
+        suppressed_count: How many were left out.
+    """
+
+    since_s: float
+    until_s: float
+    first_id: int
+    suppressed_count: int = 0
+
+    def decision_id(self, number: int) -> str:
+        """
+        Return the name of a denial, by how many were left out before and with it.
+        """
+        return f"{(self.first_id + number) % 2**64:016x}"
+
+
 class Refusal:
     """
     What requests are told until they would be admitted, if nothing else happens.
@@ -19,52 +45,70 @@ class Refusal:
 
         since_s: When that was, seconds since the epoch.
 
-        until_s: How long it surely holds: a little shorter than what the first request was told, which is rounded up.
+        good_until_s: How long it surely holds: a little shorter than what the first request was told, which is rounded
+            up.
+
+    Attributes:
+        until_s: How long it is in force: not before the first denial was reported, and not after the next is to be.
     """
 
-    first: Finding
-    since_s: float
-    until_s: float
+    __slots__ = ("_good_until_s", "first", "silence", "since_s", "until_s")
+
+    def __init__(self, first: Finding, since_s: float, good_until_s: float) -> None:
+        self.first = first
+        self.since_s = since_s
+        self._good_until_s = good_until_s
+        self.until_s = since_s
+        self.silence = NO_SILENCE
+
+    def enforce(self, silence: Silence) -> None:
+        """
+        Let requests be refused without a word until the next event may come.
+        """
+        self.silence = silence
+        self.until_s = min(self._good_until_s, silence.until_s)
 
 
-class RepeatedDenial(Decision):
+NO_SILENCE = Silence(0.0, 0.0, 0)
+
+
+class RepeatedDenial(Decision, tuple[Refusal, float, int]):
     """
     The decision about a request under a refusal: the first one's, with the delays counted from now.
 
-    Args:
-        refusal: What it falls under.
-
-        now_s: When it came.
+    A tuple, as ``Admission`` is: the refusal, when the request came, and its number among those not reported.
     """
 
-    __slots__ = ("_now_s", "_refusal", "decision_id")
+    __slots__ = ()
 
     would_deny = True
     trusted = False
     remaining = 0
 
-    def __init__(self, refusal: Refusal, now_s: float) -> None:
-        self._refusal = refusal
-        self._now_s = now_s
-        self.decision_id: str | None = None
-
     @property
     def allowed(self) -> bool:  # type: ignore[override]  # to be read only, here and in every decision
-        return self._refusal.first.allowed
+        return self[0].first.allowed
 
     @property
     def mode(self) -> Mode:  # type: ignore[override]
-        return self._refusal.first.mode
+        return self[0].first.mode
 
     @property
     def rule(self) -> Policy | None:  # type: ignore[override]
-        return self._refusal.first.rule
+        return self[0].first.rule
 
     @property
     def reset_after_s(self) -> float:  # type: ignore[override]
-        return self._refusal.first.reset_after_s + self._refusal.since_s - self._now_s
+        refusal, now_s, _ = self
+        return refusal.first.reset_after_s + refusal.since_s - now_s
 
     @property
     def retry_after_s(self) -> float:  # type: ignore[override]
+        refusal, now_s, _ = self
         # Rounded, so that a whole second stays one after the time of day was added and taken off.
-        return round(self._refusal.first.retry_after_s + self._refusal.since_s - self._now_s, 6)
+        return round(refusal.first.retry_after_s + refusal.since_s - now_s, 6)
+
+    @property
+    def decision_id(self) -> str | None:  # type: ignore[override]
+        refusal, _, number = self
+        return None if refusal.first.allowed else refusal.silence.decision_id(number)

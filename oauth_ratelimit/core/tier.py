@@ -25,15 +25,17 @@ class Tier:
     Attributes:
         series: Name of its counters in a document: the frame's length, marked where it counts other requests.
 
-        is_plain: Whether a request that adds to ``full`` and stays below a bound is all there is to decide.
+        is_alone: Whether no other tier applies to the same requests.
     """
 
     __slots__ = (
         "_frame_end_s",
         "count_denied",
+        "estimator",
+        "frame_count",
         "frame_s",
+        "is_alone",
         "is_enforced",
-        "is_plain",
         "is_proportional",
         "limit",
         "mode",
@@ -48,22 +50,25 @@ class Tier:
         self.limit = policy.limit
         self.window_s = policy.window.window_s
         self.frame_s = policy.window.frame_s
+        self.frame_count = policy.window.frame_count
         self.is_enforced = mode is Mode.ENFORCE
+        self.estimator = policy.estimator
         self.is_proportional = policy.estimator is Estimator.PROPORTIONAL
-        self.is_plain = alone and not self.is_proportional
+        self.is_alone = alone
         self.count_denied = policy.count_denied
-        self._frame_end_s = 0
+        self._frame_end_s = 0.0
         self.series = str(self.frame_s) + ("+denied" if policy.count_denied else "") + ("+dry-run" if apart else "")
 
-    def frame_end_after(self, now_s: float) -> int:
+    def frame_end_after(self, now_s: float) -> float:
         """
         Return the end of the frame that ``now_s`` lies in.
 
-        The number is kept, so that all keys share one object: less memory, and most of all fewer places to fetch from.
+        A float, because it is compared with the time for each request. It is kept, so that all keys share one object:
+        that is less memory, and most of all fewer places to fetch from.
         """
         end_s = self._frame_end_s
         if not end_s - self.frame_s <= now_s < end_s:
-            end_s = self._frame_end_s = self.policy.window.frame_start_s(now_s) + self.frame_s
+            end_s = self._frame_end_s = float(self.policy.window.frame_start_s(now_s) + self.frame_s)
         return end_s
 
 

@@ -12,7 +12,7 @@ Sources: the articles of Allegro and of Criteo on distributed rate limiting; Clo
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 ROUNDING_S = 0.002  # a delay is told up to this much too long
@@ -29,6 +29,9 @@ class Estimator(enum.StrEnum):
 
     PROPORTIONAL = "proportional"
     """Every frame counts by its share of the window, the current one by the part that has passed (Allegro)."""
+
+
+PROPORTIONAL = Estimator.PROPORTIONAL  # looking it up in the class takes longer than the sum it decides about
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ def weigh(current: int, past: Sequence[int], frame_count: int, estimator: Estima
     """
     full = current + sum(past[: frame_count - 1])
     edge = past[frame_count - 1] if len(past) >= frame_count else 0
-    if estimator is Estimator.PROPORTIONAL:
+    if estimator is PROPORTIONAL:
         edge -= current
     return full, edge
 
@@ -111,21 +114,31 @@ def estimate_hits(full: int, edge: int, left_s: float, frame_s: int) -> float:
     return full + edge * left_s / frame_s
 
 
-def age(current: int, past: Sequence[int], frames: int, frame_count: int) -> tuple[int, tuple[int, ...]]:
+def pack(counts: Iterable[int]) -> Sequence[int]:
+    """
+    Return counts as a sequence that takes as little memory as they allow.
+    """
+    counts = tuple(counts)
+    try:
+        return bytes(counts)
+    except ValueError:  # one is above 255
+        return counts
+
+
+def age(current: int, past: Sequence[int], frames: int, frame_count: int) -> tuple[int, Sequence[int]]:
     """
     Return ``(current, past)`` as they are ``frames`` frames later if nothing else happens.
 
-    The past never holds more than ``frame_count`` frames, and no zeros at its far end.
+    The past never holds more than ``frame_count`` frames.
     """
     if frames == 0:
-        return current, tuple(past)
+        return current, past
     if frames > frame_count:
-        return 0, ()
-    aged = ((0,) * (frames - 1) + (current, *past))[:frame_count]
-    length = len(aged)
-    while length and not aged[length - 1]:
-        length -= 1
-    return 0, aged[:length]
+        return 0, b""
+    recent = (*(0,) * (frames - 1), current)
+    if current < 256 and isinstance(past, bytes):  # what ``pack`` would return, sooner
+        return 0, (bytes(recent) + past)[:frame_count]
+    return 0, pack((*recent, *past)[:frame_count])
 
 
 def retry_after_s(

@@ -3,24 +3,17 @@ Events about denials, few enough to be read while a client floods.
 """
 
 import random
-from dataclasses import dataclass
 
 import structlog
 
-from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.decision import Finding
 from oauth_ratelimit.core.key import visible_name
+from oauth_ratelimit.core.refusal import Silence
 
 log = structlog.get_logger("oauth_ratelimit")
 
 REPEAT_S = 60.0  # one event per key and this long
 MAX_KEYS = 10_000  # keys that are remembered for it
-
-
-@dataclass(slots=True)
-class _Said:
-    since_s: float
-    until_s: float
-    suppressed_count: int = 0
 
 
 class DenialEvents:
@@ -31,11 +24,11 @@ class DenialEvents:
     """
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, str | None], _Said] = {}
+        self._said: dict[tuple[str, str | None], Silence] = {}
 
     def report(
-        self, client_id: str, username: str | None, *, decision: Decision, is_canary: bool, now_s: float
-    ) -> None:
+        self, client_id: str, username: str | None, *, decision: Finding, is_canary: bool, now_s: float
+    ) -> Silence:
         """
         Log ``request_denied`` or ``request_would_be_denied``, unless that was done a moment ago.
 
@@ -51,21 +44,23 @@ class DenialEvents:
             is_canary: Whether the client is in the share that a canary enforces.
 
             now_s: The time, seconds since the epoch.
+
+        Returns:
+            How long nothing more is to be said of this key; until then the caller may just count.
         """
-        is_denied = not decision.allowed
-        if is_denied:
-            # This generator starts anew after a fork. Every denial has a slot for it, which the base class cannot.
-            decision.decision_id = f"{random.getrandbits(64):016x}"  # type: ignore[misc]
         key = (client_id, username)
-        said = self._said.get(key)
-        if said is not None and said.since_s <= now_s < said.until_s:
-            said.suppressed_count += 1
-            return
+        last = self._said.get(key)
+        if last is not None and last.since_s <= now_s < last.until_s:
+            last.suppressed_count += 1
+            _name(decision, last)
+            return last
         if len(self._said) >= MAX_KEYS:
             self._said.clear()
-        self._said[key] = _Said(now_s, now_s + REPEAT_S)
+        silence = Silence(now_s, now_s + REPEAT_S, random.getrandbits(64))  # this generator starts anew after a fork
+        self._said[key] = silence
+        _name(decision, silence)
         log.warning(
-            "request_denied" if is_denied else "request_would_be_denied",
+            "request_would_be_denied" if decision.allowed else "request_denied",
             client_id=visible_name(client_id),
             username=None if username is None else visible_name(username),
             policy=decision.policy,
@@ -74,6 +69,12 @@ class DenialEvents:
             retry_after_s=decision.retry_after_s,
             mode=decision.mode.value,
             canary=is_canary,
-            suppressed_count=said.suppressed_count if said else 0,
-            **({"decision_id": decision.decision_id} if is_denied else {}),
+            suppressed_count=last.suppressed_count if last else 0,
+            **({} if decision.decision_id is None else {"decision_id": decision.decision_id}),
         )
+        return silence
+
+
+def _name(decision: Finding, silence: Silence) -> None:
+    if not decision.allowed:
+        decision.decision_id = silence.decision_id(silence.suppressed_count)

@@ -7,16 +7,17 @@ request touches is then one number, and ``i`` is a difference that only the flus
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from oauth_ratelimit.core.tier import Tier
-from oauth_ratelimit.core.window import age, estimate_hits, reset_after_s, retry_after_s, weigh
+from oauth_ratelimit.core.window import age, estimate_hits, pack, reset_after_s, retry_after_s, weigh
 
 if TYPE_CHECKING:
     from oauth_ratelimit.sync.keys import KeyState
 
 AHEAD_S = 5  # hits of a frame that starts this much later are current hits from an instance whose clock is ahead
+NO_ALERT = 2**60  # far above any limit
 Frames = Mapping[int, int]
 NO_FRAMES: Frames = {}
 
@@ -28,7 +29,7 @@ class Bucket:
     Attributes:
         state: The key that it belongs to.
 
-        frame_end_s: End of the current frame, seconds since the epoch.
+        frame_end_s: End of the current frame, seconds since the epoch; a whole number.
 
         full, edge: What an estimate is made of, see ``core.window``.
 
@@ -40,7 +41,8 @@ class Bucket:
 
         alert: When ``full`` reaches this, the other instances should hear of it soon.
 
-        ceiling: Until ``full`` passes this, a hit is surely within the limit and below the alert.
+        ceiling: Until ``full`` passes this, a hit is surely within the limit and below the alert, and counting it is to
+            add it to ``full``.
     """
 
     __slots__ = ("alert", "carried", "ceiling", "edge", "frame_end_s", "full", "past", "sent", "state", "tier")
@@ -54,8 +56,8 @@ class Bucket:
         self.past: Sequence[int] = b""
         self.sent = 0
         self.carried: dict[int, int] | None = None
-        self.alert: float = math.inf
-        self.ceiling: float = tier.limit
+        self.alert = NO_ALERT
+        self._set_ceiling()
 
     def left_s(self, now_s: float) -> float:
         """
@@ -68,39 +70,48 @@ class Bucket:
         """
         Move on to the frame that ``now_s`` lies in, and return the seconds until it ends.
         """
-        frame_s, end_s = self.tier.frame_s, self.tier.frame_end_after(now_s)
-        frames = (end_s - self.frame_end_s) // frame_s
+        tier, full = self.tier, self.full
+        end_s = tier.frame_end_after(now_s)
+        frames = int(end_s - self.frame_end_s) // tier.frame_s
         if frames == -1:
-            return float(frame_s)  # the clock stepped back a little: stay in the newest frame until it comes
-        current, fresh = self.current, self.full - self.sent  # if it stepped back by frames, they count from now on
+            return float(tier.frame_s)  # the clock stepped back a little: stay in the newest frame until it comes
+        current, fresh = full - sum(self.past[: tier.frame_count - 1]), full - self.sent
         if frames > 0:
             if fresh:
-                self.carried = {**(self.carried or {}), self.frame_end_s - frame_s: fresh}
-            current, past = age(current, self.past, frames, self.tier.policy.window.frame_count)
-            self.past = _packed(past)
-            fresh = 0
+                self.carried = {**(self.carried or {}), self.frame_start_s: fresh}
+            current, self.past = age(current, self.past, frames, tier.frame_count)
+            fresh = 0  # if it stepped back by frames, they count from now on
         self.frame_end_s = end_s
         self._weigh(current, fresh=fresh)
         return end_s - now_s
 
     def _weigh(self, current: int, *, fresh: int) -> None:
-        window, full = self.tier.policy.window, self.full
-        self.full, self.edge = weigh(current, self.past, window.frame_count, self.tier.policy.estimator)
+        tier, before = self.tier, self.full
+        self.full, self.edge = weigh(current, self.past, tier.frame_count, tier.estimator)
         self.sent = self.full - fresh
-        self.alert += self.full - full
+        self.alert += self.full - before
         self._set_ceiling()
 
     def _set_ceiling(self) -> None:
-        limit = self.tier.limit
-        bound = limit if self.alert > limit else self.alert - 1
-        self.ceiling = bound - self.edge if self.edge > 0 else bound
+        tier, edge = self.tier, self.edge
+        bound = tier.limit if self.alert > tier.limit else self.alert - 1
+        if tier.is_proportional:
+            bound = -1
+        self.ceiling = bound - edge if edge > 0 else bound
+
+    @property
+    def frame_start_s(self) -> int:
+        """
+        Start of the current frame.
+        """
+        return int(self.frame_end_s) - self.tier.frame_s
 
     @property
     def current(self) -> int:
         """
         Hits of the current frame.
         """
-        return self.full - sum(self.past[: self.tier.policy.window.frame_count - 1])
+        return self.full - sum(self.past[: self.tier.frame_count - 1])
 
     def estimate(self, now_s: float) -> float:
         """
@@ -124,8 +135,7 @@ class Bucket:
         window, left_s = self.tier.policy.window, self.left_s(now_s)
         current, past = self.current, self.past
         if later_s:
-            start_s = self.frame_end_s - window.frame_s
-            frames = int((now_s + later_s - start_s) // window.frame_s)
+            frames = int((now_s + later_s - self.frame_start_s) // window.frame_s)
             current, past = age(current, past, frames, window.frame_count)
             left_s += frames * window.frame_s - later_s
         return later_s + retry_after_s(
@@ -147,7 +157,7 @@ class Bucket:
         fresh = self.full - self.sent
         if fresh:
             frames = frames or {}
-            start_s = self.frame_end_s - self.tier.frame_s
+            start_s = self.frame_start_s
             frames[start_s] = frames.get(start_s, 0) + fresh
             self.sent = self.full
         return frames
@@ -163,11 +173,11 @@ class Bucket:
 
             reserves: Whether the store is then asked, and before each of the last requests: two for each instance.
         """
-        share = (self.tier.limit - self.estimate(now_s)) / peers
+        share = math.ceil((self.tier.limit - self.estimate(now_s)) / peers)
         if reserves:
-            self.alert = self.full + max(0.0, share - 2)
+            self.alert = self.full + max(0, share - 2)
         else:
-            self.alert = self.full + max(1.0, share) if peers > 1 else math.inf
+            self.alert = self.full + max(1, share) if peers > 1 else NO_ALERT
         self._set_ceiling()
 
     def distrust(self) -> None:
@@ -187,8 +197,7 @@ class Bucket:
             sources: Hits by frame start: those of the snapshot, those that a flush has taken and the snapshot lacks.
         """
         self.left_s(now_s)
-        frame_s = self.tier.frame_s
-        start_s = self.frame_end_s - frame_s
+        frame_s, start_s = self.tier.frame_s, self.frame_start_s
         ahead_s = start_s + max(frame_s, AHEAD_S)
         fresh = self.full - self.sent
         current = fresh
@@ -203,14 +212,14 @@ class Bucket:
         ]
         while past and not past[-1]:
             past.pop()
-        self.past = _packed(past)
+        self.past = pack(past)
         self._weigh(current, fresh=fresh)
 
     def frames(self) -> dict[int, int]:
         """
         Return the hits of every frame that is known, by frame start.
         """
-        start_s = self.frame_end_s - self.tier.frame_s
+        start_s = self.frame_start_s
         hits = {start_s: self.current}
         hits.update((start_s - age * self.tier.frame_s, count) for age, count in enumerate(self.past, start=1))
         return hits
@@ -224,17 +233,6 @@ class Bucket:
         self.carried, former.carried = former.carried, None
         self.past = former.past[: self.tier.policy.window.frame_count]
         self._weigh(former.current, fresh=former.full - former.sent)
-
-
-def _packed(counts: Iterable[int]) -> Sequence[int]:
-    """
-    Return counts as a sequence that takes little memory.
-    """
-    counts = tuple(counts)
-    try:
-        return bytes(counts)
-    except ValueError:  # one is above 255
-        return counts
 
 
 def refit(frames: Frames, *, from_s: int, to_s: int, oldest_s: int, now_s: float) -> dict[int, int]:

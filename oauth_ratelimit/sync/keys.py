@@ -272,7 +272,7 @@ class KeyState:
             if series in former:
                 bucket.continue_from(former[series], now_s)
             elif finest is not None:
-                oldest_s = bucket.frame_end_s - frame_s * (bucket.tier.policy.window.frame_count + 1)
+                oldest_s = bucket.frame_start_s - frame_s * bucket.tier.frame_count
                 inherited[series] = refit(
                     finest.frames(), from_s=finest.tier.frame_s, to_s=frame_s, oldest_s=oldest_s, now_s=now_s
                 )
@@ -304,11 +304,10 @@ class KeyState:
             return Counts(0, 0)
         bucket = self.buckets[0]
         frames = bucket.frames()
-        current_s = bucket.frame_end_s - bucket.tier.frame_s
         pending = [
             (self.unsent or {}).get(bucket.tier.series, NO_FRAMES),
             bucket.carried or NO_FRAMES,
-            {current_s: bucket.full - bucket.sent},
+            {bucket.frame_start_s: bucket.full - bucket.sent},
         ]
         in_flight = sum(sum(hits.values()) for hits in pending)
         own = sum(hits for source in pending for start_s, hits in source.items() if start_s in frames)

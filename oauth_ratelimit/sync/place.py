@@ -7,14 +7,14 @@ import threading
 from collections.abc import Sequence
 from operator import itemgetter
 
-from oauth_ratelimit.core.admission import Admission
+from oauth_ratelimit.core.admission import JointAdmission, Term
 from oauth_ratelimit.core.decision import Decision, Finding
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import MAX_LIMIT, ClientPolicies, Limits, Policy
 from oauth_ratelimit.core.refusal import Refusal
 from oauth_ratelimit.core.tier import Tier, tiers_of
-from oauth_ratelimit.core.window import ROUNDING_S, Window, estimate_hits
+from oauth_ratelimit.core.window import ROUNDING_S, Window
 from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.keys import KeyState
 from oauth_ratelimit.sync.notices import Notices
@@ -149,40 +149,55 @@ class Place:
         """
         return head.state.is_near_limit or (self.total is not None and self.total.is_near_limit)
 
-    def decide(self, head: Bucket, now_s: float, *, cost: int) -> Decision:
+    def decide(self, head: Bucket, now_s: float, cost: int) -> JointAdmission | Finding:
         """
         Look at every bucket that a request concerns, and count it where it counts. The lock is held by the caller.
         """
-        buckets = self._touch(head.state)
-        least_room = math.inf
+        state, total = head.state, self.total
+        buckets = state.buckets
+        if not state.is_touched:
+            self.notices.touch(state)
+        if total is not None:
+            buckets += total.buckets
+            if not total.is_touched:
+                self.notices.touch(total)
+        terms: list[Term] = []
         for bucket in buckets:
-            tier, left_s = bucket.tier, bucket.left_s(now_s)
-            estimate = estimate_hits(bucket.full, bucket.edge, left_s, tier.frame_s)
-            if estimate + cost > tier.limit:
-                return self._refuse(head.state, buckets, now_s=now_s, cost=cost)
-            if tier.is_proportional:  # a hit counts for less than one
-                estimate = estimate_hits(bucket.full + cost, bucket.edge - cost, left_s, tier.frame_s) - cost
-            if tier.limit - estimate < least_room:
-                least_room = tier.limit - estimate
-                nearest = bucket
-        if least_room == math.inf:
-            return Finding(True, False, self.mode)
+            if now_s >= bucket.frame_end_s:
+                bucket.turn(now_s)
+            full = bucket.full + cost
+            if full > bucket.ceiling:
+                for counted in buckets[: len(terms)]:
+                    counted.full -= cost
+                return self._decide_exactly(state, buckets, now_s=now_s, cost=cost)
+            bucket.full = full
+            terms.append((bucket.tier, full, bucket.edge, bucket.frame_end_s, now_s))
+        return JointAdmission(terms) if terms else Finding(True, False, self.mode)
+
+    def _decide_exactly(
+        self, state: KeyState, buckets: Sequence[Bucket], *, now_s: float, cost: int
+    ) -> JointAdmission | Finding:
+        """
+        Decide about a request that is near a limit.
+        """
+        over = over_limit(buckets, now_s, cost)
+        if over:
+            return self._refuse(state, buckets, over, now_s=now_s, cost=cost)
         for bucket in buckets:
             bucket.add(cost)
             if bucket.full >= bucket.alert:
                 self.notices.hurry(bucket.state)
-        return Admission(nearest.tier, nearest.full, nearest.edge, nearest.frame_end_s, now_s)
+        return JointAdmission((bucket.tier, bucket.full, bucket.edge, bucket.frame_end_s, now_s) for bucket in buckets)
 
     def _touch(self, state: KeyState) -> tuple[Bucket, ...]:
         """
         Have the next cycle look at a key, and at the total; return the buckets of both.
         """
         self.notices.touch(state)
-        total = self.total
-        if total is None:
+        if self.total is None:
             return state.buckets
-        self.notices.touch(total)
-        return state.buckets + total.buckets
+        self.notices.touch(self.total)
+        return state.buckets + self.total.buckets
 
     def preview(self, head: Bucket, now_s: float, *, cost: int) -> Finding:
         """
@@ -194,13 +209,14 @@ class Place:
         over = over_limit(buckets, now_s, cost)
         return _denial(buckets, over, now_s, cost=cost) if over else _admission(buckets, now_s)
 
-    def _refuse(self, state: KeyState, buckets: Sequence[Bucket], *, now_s: float, cost: int) -> Finding:
+    def _refuse(
+        self, state: KeyState, buckets: Sequence[Bucket], over: Sequence[Bucket], *, now_s: float, cost: int
+    ) -> Finding:
         """
         Describe a denial, and count the request where it counts all the same.
 
         A dry run beside enforced policies denies nothing, so what they admit counts for them.
         """
-        over = over_limit(buckets, now_s, cost)
         denied = any(bucket.tier.is_enforced for bucket in over)
         counting = [
             bucket for bucket in buckets if bucket.tier.count_denied or (bucket.tier.is_enforced and not denied)
