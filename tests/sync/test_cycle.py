@@ -1,0 +1,366 @@
+"""
+Which keys a cycle looks at, what it forgets, and what it says.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import Limiter
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.sync.keys import Counts
+from tests.helpers import Clock
+from tests.limiters import CLIENT, KEY, a_limiter, a_policy, some_settings, stored_hits
+from tests.sync.faulty_store import FaultyStore
+
+USERS = [f"user-{number}" for number in range(1000)]
+
+
+@pytest.fixture
+def faulty() -> FaultyStore:
+    """
+    A store that can go down, and that counts calls.
+    """
+    return FaultyStore(MemoryStore())
+
+
+@pytest.fixture
+def events() -> Iterator[list[Any]]:
+    """
+    What is logged.
+    """
+    with capture_logs() as captured:
+        yield captured
+
+
+def read_count(faulty: FaultyStore) -> int:
+    """
+    Return how many documents were asked for, and forget it.
+    """
+    count = sum(keys for kind, keys in faulty.calls if kind == "read")
+    faulty.calls.clear()
+    return count
+
+
+def test_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+    """
+    A failure is said when it begins, once a minute while it lasts, and when it is over.
+    """
+    limiter = a_limiter(faulty, clock, a_policy(window_s=600))
+    faulty.is_down = True
+    for _ in range(150):
+        limiter.check(CLIENT)
+        limiter.sync()
+        clock.advance(1)
+    faulty.is_down = False
+    for _ in range(3):
+        limiter.check(CLIENT)
+        limiter.sync()
+    assert ["flush_failed"] * 3 + ["flush_recovered"] == [event["event"] for event in events]
+    assert [0.0, 60.0, 120.0] == [event["failing_for_s"] for event in events[:3]]
+    assert ("warning", "down") == (events[0]["log_level"], events[0]["error"])
+    assert ("info", 150.0) == (events[3]["log_level"], events[3]["failed_for_s"])
+    assert 153 == stored_hits(faulty.inner)
+
+
+def test_second_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+    """
+    After a recovery the next failure is said at once.
+    """
+    limiter = a_limiter(faulty, clock)
+    for is_down in (True, False, True, False):
+        faulty.is_down = is_down
+        limiter.check(CLIENT)
+        limiter.sync()
+    assert ["flush_failed", "flush_recovered"] * 2 == [event["event"] for event in events]
+
+
+def test_outage_longer_than_the_window(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+    """
+    Hits whose frames have left every window are given up, which is said with their number; the rest arrives.
+    """
+    limiter = a_limiter(faulty, clock, a_policy(window_s=60, frames=10))
+    faulty.is_down = True
+    for _ in range(100):
+        limiter.check(CLIENT)
+        limiter.sync()
+        clock.advance(6)
+    faulty.is_down = False
+    limiter.sync()
+    dropped = sum(event["hits"] for event in events if event["event"] == "hits_dropped")
+    assert 100 == dropped + stored_hits(faulty.inner)
+    assert 9 <= stored_hits(faulty.inner) <= 11
+    assert 0 == limiter.counts(CLIENT).in_flight_hits
+
+
+def test_memory_in_an_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+    """
+    What waits for the store does not grow with the outage.
+    """
+    limiter = a_limiter(faulty, clock, a_policy(window_s=60, frames=10))
+    faulty.is_down = True
+    in_flight = []
+    for _ in range(300):
+        limiter.check(CLIENT)
+        limiter.sync()
+        clock.advance(6)
+        in_flight.append(limiter.counts(CLIENT).in_flight_hits)
+    assert max(in_flight) <= 12
+    limiter.close()
+    assert "hits_undelivered" == events[-1]["event"]
+
+
+def test_idle_cycle(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    Where nothing happened, nothing is sent.
+    """
+    limiter = a_limiter(faulty, clock)
+    for _ in range(5):
+        limiter.sync()
+        clock.advance(1)
+    assert [] == faulty.calls
+
+
+def test_one_write_for_many_requests(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    However many requests came, a cycle costs one round trip, and no reading while nobody else writes.
+    """
+    limiter = a_limiter(faulty, clock)
+    for _ in range(10):
+        for user in USERS[:100]:
+            limiter.check(CLIENT, user)
+        limiter.sync()
+        clock.advance(1)
+    assert [("write", 100)] * 10 == faulty.calls
+
+
+def test_keys_that_nobody_asks_for(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    Keys far from their limit are not read again unless they are asked for, then forgotten: no call is made for them.
+    """
+    limiter = a_limiter(faulty, clock, a_policy(window_s=60))
+    for user in USERS:
+        limiter.check(CLIENT, user)
+    limiter.sync()
+    read_count(faulty)
+    for _ in range(300):
+        clock.advance(1)
+        limiter.sync()
+    assert read_count(faulty) <= len(USERS)
+    assert 0 == limiter.sync().key_count
+
+
+def test_keys_near_their_limit_that_nobody_asks_for_here(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    They are followed, but less and less often: a few reads each until their window is over.
+    """
+    limiter = a_limiter(faulty, clock, a_policy(4, 60))
+    for user in USERS:
+        limiter.check(CLIENT, user, cost=3)
+    limiter.sync()
+    read_count(faulty)
+    for _ in range(60):
+        clock.advance(1)
+        limiter.sync()
+    assert len(USERS) <= read_count(faulty) <= 10 * len(USERS)
+    for _ in range(120):
+        clock.advance(1)
+        limiter.sync()
+    read_count(faulty)
+    assert 0 == limiter.sync().key_count
+
+
+def test_key_that_others_use_up(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    An instance that has denied or nearly denied a key hears of what others do within the key's window.
+    """
+    here, there = (a_limiter(faulty, clock, a_policy(10, 60)) for _ in range(2))
+    here.check(CLIENT, cost=6)
+    here.sync()
+    there.check(CLIENT, cost=4)
+    there.sync()
+    for _ in range(20):
+        clock.advance(1)
+        here.sync()
+    assert Counts(10, 0) == here.counts(CLIENT)
+    assert not here.check(CLIENT).allowed
+
+
+def test_asked_again_after_a_while(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    A key that was left alone is read with the first cycle after it is asked for again.
+    """
+    here, there = (a_limiter(faulty, clock, a_policy(100, 60)) for _ in range(2))
+    here.check(CLIENT)
+    here.sync()
+    for _ in range(20):
+        clock.advance(1)
+        here.sync()
+    there.check(CLIENT, cost=50)
+    there.sync()
+    here.peek(CLIENT)
+    here.sync()
+    assert Counts(51, 0) == here.counts(CLIENT)
+
+
+def test_new_key(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    A key that is new here is urgent: the next short cycle learns what the others have counted.
+    """
+    here, there = (a_limiter(faulty, clock) for _ in range(2))
+    there.check(CLIENT, cost=50)
+    there.sync()
+    assert None is here.sync_urgent()
+    here.check(CLIENT)
+    report = here.sync_urgent()
+    assert report is not None
+    assert Counts(51, 0) == here.counts(CLIENT)
+    assert None is here.sync_urgent()
+    here.check(CLIENT)
+    assert None is here.sync_urgent()
+
+
+def test_key_near_its_limit(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    An instance that has used its share of what is left says so before the cycle ends, if it is not alone.
+    """
+    limiters = [a_limiter(faulty, clock, a_policy(100, 60)) for _ in range(2)]
+    for _ in range(2):
+        for limiter in limiters:
+            limiter.check(CLIENT)
+            limiter.sync()
+    here = limiters[0]
+    here.sync_urgent()
+    for count in range(100):
+        here.check(CLIENT)
+        if here.sync_urgent():
+            break
+    assert 40 <= count <= 50
+
+
+def test_alone_near_the_limit(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    With no other instance there is nothing to hurry for.
+    """
+    limiter = a_limiter(faulty, clock, a_policy(100, 60))
+    limiter.check(CLIENT)
+    limiter.sync()
+    for _ in range(120):
+        limiter.check(CLIENT)
+    assert None is limiter.sync_urgent()
+
+
+def test_document_that_an_operator_removes(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    A client that is denied and whose document is removed is admitted again after the next cycle, on every instance.
+    """
+    limiters = [a_limiter(faulty, clock, a_policy(2)) for _ in range(2)]
+    for limiter in limiters:
+        limiter.check(CLIENT)
+        limiter.sync()
+    for limiter in limiters:
+        limiter.peek(CLIENT)
+        limiter.sync()
+        assert not limiter.check(CLIENT).allowed
+    assert isinstance(faulty.inner, MemoryStore)
+    faulty.inner.remove(KEY)
+    for limiter in limiters:
+        assert not limiter.check(CLIENT).allowed
+        limiter.sync()
+        assert limiter.check(CLIENT).allowed
+
+
+def test_store_with_a_bug(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+    """
+    An exception that no store should raise costs a cycle and no hit, and is logged as the bug it is.
+    """
+    limiter = a_limiter(faulty, clock)
+
+    def fail() -> None:
+        raise ZeroDivisionError("a bug")
+
+    faulty.before_write = fail
+    limiter.check(CLIENT)
+    assert limiter.sync().error is not None
+    assert {"cycle_failed", "flush_failed"} == {event["event"] for event in events}
+    faulty.before_write = lambda: None
+    limiter.check(CLIENT)
+    assert None is limiter.sync().error
+    assert 2 == stored_hits(faulty.inner)
+
+
+def test_closing(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+    """
+    Closing sends what is left, trying again if the first answers are lost.
+    """
+    limiter = a_limiter(faulty, clock)
+    limiter.check(CLIENT, cost=7)
+    outages = iter((True, False))
+    faulty.before_write = lambda: setattr(faulty, "is_down", next(outages))
+    faulty.before_read = lambda: setattr(faulty, "is_down", False)
+    limiter.close()
+    assert 7 == stored_hits(faulty.inner)
+    assert "hits_undelivered" not in {event["event"] for event in events}
+
+
+def test_closing_while_the_store_is_down(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+    """
+    What could not be sent is said by client, after a few tries.
+    """
+    limiter = a_limiter(faulty, clock)
+    faulty.is_down = True
+    limiter.check("one", cost=2)
+    limiter.check("one", "kim")
+    limiter.check("two")
+    limiter.close()
+    event = events[-1]
+    assert ("hits_undelivered", 4, {"one": 3, "two": 1}) == (event["event"], event["hits"], event["by_client"])
+    assert 3 == len(faulty.calls)
+
+
+def test_closing_without_a_store(clock: Clock) -> None:
+    """
+    There is nothing to send, and nothing to say.
+    """
+    limiter = a_limiter(None, clock)
+    limiter.check(CLIENT)
+    with capture_logs() as logged:
+        limiter.close()
+        limiter.close()
+    assert [] == logged
+
+
+def test_preload(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    A new instance can learn what was busy last before its first request, the busiest first.
+    """
+    old, new = (a_limiter(faulty, clock, a_policy(10)) for _ in range(2))
+    for user in ("kim", "lee"):
+        old.check(CLIENT, user, cost=4)
+        old.sync()
+        clock.advance(6)
+    assert 1 == new.preload(1)
+    assert [6, 10] == [new.peek(CLIENT, user).remaining for user in ("lee", "kim")]
+    assert 2 == new.preload()
+    assert [6, 6] == [new.peek(CLIENT, user).remaining for user in ("lee", "kim")]
+
+
+def test_totals_are_shared(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    The total of all users has a document of its own, beside the users'.
+    """
+    settings = some_settings(a_policy(), total=(a_policy(10, name="total"),))
+    here, there = (Limiter(settings, faulty, clock=clock) for _ in range(2))
+    for user in ("kim", "lee"):
+        here.check(CLIENT, user, cost=4)
+    here.sync()
+    there.peek(CLIENT, "max")
+    there.sync()
+    assert [8, 4, 4] == [
+        stored_hits(faulty.inner, key)
+        for key in (Key(CLIENT, None, "client_total"), Key(CLIENT, "kim"), Key(CLIENT, "lee"))
+    ]
+    assert ("total", 2) == (there.peek(CLIENT, "max").policy, there.peek(CLIENT, "max").remaining)
