@@ -149,6 +149,22 @@ def test_reset_between_count_and_flush(limiters: list[Limiter], documents: Docum
     assert [3] * 3 == [limiter.peek("app").remaining for limiter in limiters]
 
 
+def test_reset_under_steady_requests(limiters: list[Limiter], documents: Documents) -> None:
+    """
+    An instance with something to send in every cycle learns of a reset, too: its next write loses the race.
+    """
+    busy = limiters[0]
+    for _ in range(3):
+        busy.check("app")
+        busy.sync()
+    documents.reset("app")
+    for _ in range(2):
+        busy.check("app")
+        busy.sync()
+
+    assert 3 == busy.peek("app").remaining
+
+
 def test_foreign_documents(connection: Connection, documents: Documents) -> None:
     """
     Documents that are not ours are not shown.
