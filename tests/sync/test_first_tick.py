@@ -2,6 +2,8 @@
 What else is looked at beside the counters, and when.
 """
 
+from itertools import pairwise
+
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.scheduler import TICKS_PER_INTERVAL, SyncScheduler
 
@@ -40,5 +42,5 @@ def test_ticks_of_three_intervals() -> None:
     full = [number for number, report in seen if report is limiter.full]
     assert 0 == seen[0][0]
     assert 3 == len(full)
-    assert [TICKS_PER_INTERVAL] * 2 == [later - sooner for sooner, later in zip(full, full[1:], strict=False)]
+    assert [TICKS_PER_INTERVAL] * 2 == [later - sooner for sooner, later in pairwise(full)]
     assert len(seen) - len(full) <= 1
