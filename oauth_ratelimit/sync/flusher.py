@@ -8,7 +8,7 @@ at most; each leaves its number in the document, so that a lost answer is found 
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -85,30 +85,73 @@ class Flusher:
         Raises:
             StoreError: The cycle cannot go on. All hits are kept, those of unknown outcome included.
         """
+        current: list[KeyState] = []
+        lost: list[KeyState] = []
+        batches = self._taken(states, now_s, report)
+        try:
+            for batch in batches:
+                doubtful = [state for state in batch if state.attempts or state.is_contested or state.is_quarantined]
+                self._read_first(doubtful, now_s, report)
+                lost += self._write_round(1, batch, current, now_s=now_s, report=report)
+        except Exception:
+            for _ in batches:
+                pass  # the rest is in flight all the same
+            raise
+        for write_count in range(1, MAX_ROUNDS + 1):
+            if not lost:
+                break
+            self._sleep(FIRST_PAUSE_S * 2 ** (write_count - 1) * random.random())
+            self.pull(lost, now_s, report)
+            if write_count < MAX_ROUNDS:
+                lost = self._write_round(write_count + 1, lost, current, now_s=now_s, report=report)
+        return current
+
+    def _taken(self, states: Iterable[KeyState], now_s: float, report: CycleReport) -> Iterator[list[KeyState]]:
+        """
+        Take what the keys have counted, and yield those that have something to send, a batch at a time.
+
+        No sooner than the batch is wanted: so few objects live at a time that the garbage collector has no reason to
+        look at everything, which would keep requests waiting.
+        """
+        batch = []
         for state in states:
             report.dropped_hits += state.take(now_s)
-        to_read = [
-            state
-            for state in states
-            if state.attempts or ((state.is_contested or state.is_quarantined) and state.unsent)
-        ]
-        changed = set(self.pull(to_read, now_s, report))
-        for state in to_read:
+            if state.unsent:
+                batch.append(state)
+                if len(batch) == MAX_BATCH:
+                    yield batch
+                    batch = []
+        if batch:
+            yield batch
+
+    def _read_first(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> None:
+        """
+        Read documents that may well be at another version than the one known here.
+        """
+        changed = set(self.pull(states, now_s, report))
+        for state in states:
             state.is_contested = state in changed
+
+    def _write_round(
+        self,
+        number: int,
+        states: Sequence[KeyState],
+        current: list[KeyState],
+        *,
+        now_s: float,
+        report: CycleReport,
+    ) -> list[KeyState]:
+        """
+        Write what is unsent, add the keys that are up to date then to ``current``, and return those that lost the race.
+        """
         pending = [state for state in states if state.unsent and not state.is_quarantined]
-        current: list[KeyState] = []
-        for round_index in range(MAX_ROUNDS):
-            if not pending:
-                break
-            report.round_count = max(report.round_count, round_index + 1)
-            lost = self._write(pending, now_s, report)
-            contested = set(map(id, lost))
-            current += [state for state in pending if id(state) not in contested and not state.unsent]
-            if lost:
-                self._sleep(FIRST_PAUSE_S * 2**round_index * random.random())
-                self.pull(lost, now_s, report)
-            pending = [state for state in lost if state.unsent and not state.is_quarantined]
-        return current
+        if not pending:
+            return []
+        report.round_count = max(report.round_count, number)
+        lost = self._write(pending, now_s, report)
+        contested = set(map(id, lost))
+        current += [state for state in pending if id(state) not in contested and not state.unsent]
+        return lost
 
     def pull(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
         """
