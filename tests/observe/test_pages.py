@@ -62,6 +62,17 @@ def test_metrics_of_requests() -> None:
         assert {"allowed": 2, "denied": 1} == samples(app, "decisions_total", policy="seen-on-the-page")
 
 
+def test_snapshot_that_grows_old() -> None:
+    """
+    The age of the snapshot is that of the moment of the scrape, also while no cycle runs.
+    """
+    with with_pages(sync={"interval": "60s"}) as app:
+        post(app)
+        ages = [samples(app, "snapshot_age_seconds")[""] for _ in range(3)]
+
+    assert 0.0 < ages[0] < ages[1] < ages[2] < 60.0
+
+
 def test_pages_nobody_has_registered() -> None:
     """
     No page is there unless the application has registered it.
