@@ -1,0 +1,47 @@
+"""
+Runs benchmarks: ``python -m benchmarks [topic...] [--short]``.
+"""
+
+import argparse
+import importlib
+import platform
+import sys
+
+from benchmarks import subjects
+from benchmarks.results import PATH, Result, save, table
+
+TOPICS = ("decision", "flush", "memory", "endpoint", "salesforce", "accuracy")
+
+
+def main() -> int:
+    """
+    Run the topics asked for, show and keep the results; 1 if a goal was missed.
+    """
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What oauth_ratelimit costs.")
+    parser.add_argument(
+        "topics", nargs="*", metavar="topic", help=f"one or more of {', '.join(TOPICS)}; all by default"
+    )
+    parser.add_argument("--short", action="store_true", help="fewer repetitions, nothing is kept")
+    options = parser.parse_args()
+    unknown = set(options.topics) - set(TOPICS)
+    if unknown:
+        parser.error(f"no topic {', '.join(sorted(unknown))}; there are {', '.join(TOPICS)}")
+    subjects.silence()
+    print(f"Python {platform.python_version()} on {platform.platform()}")
+    missed = 0
+    for topic in options.topics or TOPICS:
+        print(f"\n{topic}", flush=True)
+        results: list[Result] = []
+        for result in importlib.import_module(f"benchmarks.{topic}").run(short=options.short):
+            results.append(result)
+            print(table([result]), flush=True)
+        missed += sum(result.met is False for result in results)
+        if not options.short:
+            save(results, command=f"python -m benchmarks {topic}")
+    if not options.short:
+        print(f"\nkept in {PATH.name}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

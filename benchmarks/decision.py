@@ -1,0 +1,215 @@
+"""
+One decision, beside the limiters that people use.
+"""
+
+import contextlib
+import random
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import repeat
+
+import redis
+
+from benchmarks import instructions, subjects
+from benchmarks.cases import CASES, USER, VARIANTS
+from benchmarks.results import Result
+from benchmarks.subjects import Hit, settings_of
+from benchmarks.timing import Run, Timing, in_threads, take_turns
+from oauth_ratelimit.demo.mongod import Mongod, free_port
+
+KEY_COUNT = 100_000
+THREAD_COUNT = 4
+REDIS_START_S = 10.0
+
+
+def run(*, short: bool) -> Iterator[Result]:
+    """
+    Yield the cost of a decision: instructions, times on one key, on many, in threads, and beside shared stores.
+    """
+    if instructions.is_available():
+        yield from _instructions()
+    yield from _one_key(turn_count=5 if short else 15)
+    yield from _many_keys(turn_count=3 if short else 7)
+    yield from _threads(turn_count=3 if short else 9)
+    yield from _shared_stores(turn_count=3 if short else 5)
+
+
+def _instructions() -> Iterator[Result]:
+    counts = instructions.count(list(CASES))
+    for name, count in counts.items():
+        yield Result(f"decision/instructions/{name}", count, "instructions")
+    base, peer = counts["ours"], counts["limits"]
+    yield Result("decision/instructions/of limits, one key", base / peer, "x", "<= 0.15")
+    yield Result(
+        "decision/instructions/of limits, many keys", counts["ours, many keys"] / counts["limits, many keys"], "x"
+    )
+    yield Result(
+        "decision/instructions/denied, of limits' denied",
+        counts["ours, denied"] / counts["limits, denied"],
+        "x",
+        "<= 0.2",
+    )
+    yield Result("decision/instructions/denied, of limits' admitted", counts["ours, denied"] / peer, "x")
+    yield Result(
+        "decision/instructions/k = 60 against k = 1", counts["ours, k = 60"] / counts["ours, k = 1"], "x", "<= 1.1"
+    )
+    for name in ("two tiers", "client_total", "override", "trusted"):
+        yield Result(f"decision/instructions/{name}, more", counts[f"ours, {name}"] / base - 1, "x", "<= 0.6")
+
+
+def _one_key(*, turn_count: int) -> Iterator[Result]:
+    hits: dict[str, Hit] = {
+        "ours": subjects.ours(),
+        "ours, denied": subjects.ours(settings_of(1)),
+        **{f"ours, {name}": subjects.ours(config) for name, config in VARIANTS.items()},
+        **{f"limits {strategy}": subjects.limits(strategy) for strategy in subjects.STRATEGIES},
+        "limits sliding, denied": subjects.limits(limit=1),
+        "throttled-py": subjects.throttled(),
+        "pyrate-limiter": subjects.pyrate(),
+    }
+    times = take_turns({name: _repeated(hit, 20_000) for name, hit in hits.items()}, turn_count=turn_count)
+    yield from _listed("one key", times)
+    base_ns, peer_ns = times["ours"].median_ns, times["limits sliding"].median_ns
+    yield Result("decision/one key/faster than limits sliding", peer_ns / base_ns, "x", ">= 7")
+    denied = times["limits sliding, denied"].median_ns / times["ours, denied"].median_ns
+    yield Result("decision/one key/denied, faster than limits sliding", denied, "x")
+    yield Result(
+        "decision/one key/k = 60 against k = 1",
+        times["ours, k = 60"].median_ns / times["ours, k = 1"].median_ns,
+        "x",
+        "<= 1.1",
+    )
+    for name in ("two tiers", "client_total", "override", "trusted"):
+        more = times[f"ours, {name}"].median_ns / base_ns - 1
+        yield Result(f"decision/one key/{name}, more", more, "x", "<= 0.6")
+
+
+def _many_keys(*, turn_count: int) -> Iterator[Result]:
+    """
+    All keys are known; each turn asks for every key once, in another order.
+    """
+    looks = subjects.limiter()
+    first_look = "ours, first since the last cycle"
+    passes = {
+        "ours": _Pass(subjects.ours()),
+        first_look: _Pass(partial(looks.check, subjects.CLIENT_ID), before=looks.sync),
+        "limits sliding": _Pass(subjects.limits()),
+        "limits moving": _Pass(subjects.limits("moving")),
+        "throttled-py": _Pass(subjects.throttled()),
+        "pyrate-limiter": _Pass(subjects.pyrate()),
+    }
+    times = take_turns(
+        {name: one.run for name, one in passes.items()},
+        turn_count=turn_count,
+        before={name: one.prepare for name, one in passes.items()},
+    )
+    yield from _listed(f"{KEY_COUNT:,} keys", times)
+    peer_ns = times["limits sliding"].median_ns
+    for name in ("ours", first_look):
+        factor = peer_ns / times[name].median_ns
+        yield Result(f"decision/{KEY_COUNT:,} keys/{name}: faster than limits sliding", factor, "x", ">= 7")
+
+
+def _threads(*, turn_count: int) -> Iterator[Result]:
+    hits = {
+        "ours": subjects.ours(),
+        "limits sliding": subjects.limits(),
+        "limits moving": subjects.limits("moving"),
+        "throttled-py": subjects.throttled(),
+        "pyrate-limiter": subjects.pyrate(),
+    }
+    runs = {name: in_threads(_repeated(hit, 10_000), thread_count=THREAD_COUNT) for name, hit in hits.items()}
+    times = take_turns(runs, turn_count=turn_count)
+    yield from _listed(f"{THREAD_COUNT} threads", times)
+    factor = times["limits sliding"].median_ns / times["ours"].median_ns
+    yield Result(f"decision/{THREAD_COUNT} threads/faster than limits sliding", factor, "x", ">= 3")
+
+
+def _shared_stores(*, turn_count: int) -> Iterator[Result]:
+    """
+    What a limiter costs that asks a server at each request.
+    """
+    with contextlib.ExitStack() as servers:
+        uris = {"MongoDB": servers.enter_context(Mongod()).uri.replace("/?", "/limits?")}
+        if shutil.which("redis-server"):
+            uris["Redis"] = servers.enter_context(_redis())
+        runs = {name: _repeated(subjects.shared_limits(uri), 300) for name, uri in uris.items()}
+        times = take_turns({"ours": _repeated(subjects.ours(), 20_000), **runs}, turn_count=turn_count)
+    yield from _listed("shared store", {f"limits on {name}": times[name] for name in uris})
+    for name, goal in (("MongoDB", ">= 300"), ("Redis", ">= 60")):
+        if name in times:
+            factor = times[name].median_ns / times["ours"].median_ns
+            yield Result(f"decision/shared store/faster than limits on {name}", factor, "x", goal)
+
+
+@contextlib.contextmanager
+def _redis() -> Iterator[str]:
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-redis-") as directory:
+        options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", directory, "--save", "", "--appendonly", "no"]
+        server = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
+        try:
+            _wait_for_redis(port)
+            yield f"redis://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def _wait_for_redis(port: int) -> None:
+    deadline_s = time.monotonic() + REDIS_START_S
+    with redis.Redis(port=port) as client:
+        while True:
+            try:
+                client.ping()
+                return
+            except redis.ConnectionError:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(0.02)
+
+
+def _repeated(hit: Hit, count: int) -> Run:
+    def run_once() -> int:
+        for _ in repeat(None, count):
+            hit(USER)
+        return count
+
+    return run_once
+
+
+class _Pass:
+    """
+    Hits on every key once, each time in another order.
+    """
+
+    def __init__(self, hit: Hit, *, before: Callable[[], object] = lambda: None) -> None:
+        self._hit = hit
+        self._before = before
+        self._users = subjects.user_names(KEY_COUNT)
+        self._source = random.Random(3)
+
+    def prepare(self) -> None:
+        """
+        Do what is not timed.
+        """
+        self._before()
+        self._source.shuffle(self._users)
+
+    def run(self) -> int:
+        """
+        Do what is timed.
+        """
+        hit = self._hit
+        for user in self._users:
+            hit(user)
+        return len(self._users)
+
+
+def _listed(group: str, times: Mapping[str, Timing]) -> Iterator[Result]:
+    for name, timing in times.items():
+        yield Result(f"decision/{group}/{name}", timing.median_ns, "ns", spread=timing.spread_ns)

@@ -1,0 +1,240 @@
+"""
+What a token request costs with and without the limiter, and with Flask-Limiter on the same view.
+"""
+
+import base64
+import contextlib
+import gc
+import http.client
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlencode
+
+from flask import Flask
+from flask_limiter import Limiter as FlaskLimiter
+from flask_limiter.util import get_remote_address
+
+from benchmarks import subjects
+from benchmarks.results import Result
+from benchmarks.timing import spread
+from oauth_ratelimit.demo.authserver import create_app
+from oauth_ratelimit.demo.instance import HOST, Instance
+from oauth_ratelimit.demo.mongod import Mongod
+from oauth_ratelimit.demo.seeds import BATCH_JOBS, DEMO_USERS, WEB_SHOP, seed
+
+FLASK_LIMITER = {"Flask-Limiter moving": "moving-window", "Flask-Limiter sliding": "sliding-window-counter"}
+BASE, OURS = "unprotected", "ours"
+VARIABLE = "BENCHMARK_SUBJECT"  # what a server under gunicorn is to be
+BURST_COUNT = 20  # requests in a row to one subject, so that what disturbs the machine disturbs all of them
+
+BODIES = {
+    "client_credentials": (BATCH_JOBS, {"grant_type": "client_credentials"}),
+    "password": (
+        WEB_SHOP,
+        {"grant_type": "password", "username": DEMO_USERS[0].username, "password": DEMO_USERS[0].password},
+    ),
+}
+CONFIG = {"mode": "enforce", "limits": {"client": ["1000000000/minute"], "user": ["1000000000/minute"]}}
+
+
+def run(*, short: bool) -> Iterator[Result]:
+    """
+    Yield the price of a request in this process, and through gunicorn.
+    """
+    with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-endpoint-") as directory:
+        database = Path(directory, "accounts.sqlite3")
+        seed(database)
+        yield from _in_process(database, turn_count=15 if short else 400)
+        yield from _through_gunicorn(database, turn_count=10 if short else 250)
+
+
+def application(subject: str, database: Path, mongo_uri: str | None = None) -> Flask:
+    """
+    Return the demo server, protected by one of the subjects or by nothing.
+    """
+    app = create_app(database, ratelimit_config=CONFIG if subject.startswith(OURS) else None, mongo_uri=mongo_uri)
+    if subject in FLASK_LIMITER:
+        limiter = FlaskLimiter(
+            get_remote_address,
+            app=app,
+            storage_uri="memory://",
+            strategy=FLASK_LIMITER[subject],
+            headers_enabled=True,
+        )
+        app.view_functions["token"] = limiter.limit("1000000000/minute")(app.view_functions["token"])
+    return app
+
+
+def served() -> Flask:
+    """
+    Return what gunicorn serves, as the environment says.
+    """
+    subjects.silence()
+    database, mongo_uri = Path(os.environ["DEMO_DATABASE"]), os.environ.get("BENCHMARK_MONGO_URI")
+    app = application(os.environ[VARIABLE], database, mongo_uri)
+    app.add_url_rule("/pid", view_func=lambda: str(os.getpid()))
+    return app
+
+
+def _in_process(database: Path, *, turn_count: int) -> Iterator[Result]:
+    apps = {subject: application(subject, database) for subject in (BASE, OURS, *FLASK_LIMITER)}
+    for grant in BODIES:
+        runs = {subject: _requests(app, grant) for subject, app in apps.items()}
+        yield from _compared(f"endpoint/test client, {grant}", _bursts(runs, turn_count))
+    for app in apps.values():
+        if "oauth_ratelimit" in app.extensions:
+            app.extensions["oauth_ratelimit"].close()
+
+
+def _requests(app: Flask, grant: str) -> Callable[[], None]:
+    client, (oauth_client, form) = app.test_client(), BODIES[grant]
+    headers = _headers(oauth_client.client_id, oauth_client.client_secret)
+
+    def request() -> None:
+        response = client.post("/token", data=form, headers=headers)
+        if response.status_code != http.client.OK:
+            raise RuntimeError(f"{response.status_code}: {response.text}")
+
+    return request
+
+
+def _through_gunicorn(database: Path, *, turn_count: int) -> Iterator[Result]:
+    with contextlib.ExitStack() as running:
+        directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="oauth_ratelimit-gunicorn-")))
+        mongod = running.enter_context(Mongod())
+        names = (BASE, OURS, f"{OURS}, shared through MongoDB", *FLASK_LIMITER)
+        instances = {name: _instance(name, database, directory, mongod.uri) for name in names}
+        for instance in instances.values():
+            running.enter_context(instance)
+        for instance in instances.values():
+            instance.wait_until_ready()
+        connections = {name: running.enter_context(_Connection(instance)) for name, instance in instances.items()}
+        times_us = _bursts(
+            {name: connection.request for name, connection in connections.items()},
+            turn_count,
+            cpu_ns={name: _cpu_of(connection.pid()) for name, connection in connections.items()},
+        )
+    name = "endpoint/gunicorn gthread, client_credentials"
+    yield from _compared(name, times_us)
+    for subject in (OURS, f"{OURS}, shared through MongoDB"):
+        percent = 100 * _added_us(times_us, subject) / statistics.median(times_us[BASE])
+        yield Result(f"{name}/{subject}, of the request", percent, "%", "<= 2")
+
+
+def _instance(name: str, database: Path, directory: Path, mongo_uri: str) -> Instance:
+    env = {VARIABLE: name, "DEMO_DATABASE": str(database)}
+    if "MongoDB" in name:
+        env["BENCHMARK_MONGO_URI"] = mongo_uri
+    return Instance(name.replace(" ", "-"), "benchmarks.endpoint:served()", directory=directory, env=env)
+
+
+class _Connection:
+    """
+    One client that sends its next request when the last was answered.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self._connection = http.client.HTTPConnection(HOST, instance.port, timeout=30)
+        client, form = BODIES["client_credentials"]
+        self._body = urlencode(form)
+        self._headers = {
+            **_headers(client.client_id, client.client_secret),
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+
+    def __enter__(self) -> "_Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def request(self) -> None:
+        """
+        Get a token.
+        """
+        self._connection.request("POST", "/token", body=self._body, headers=self._headers)
+        self._answer()
+
+    def pid(self) -> int:
+        """
+        Return the process that answers.
+        """
+        self._connection.request("GET", "/pid")
+        return int(self._answer())
+
+    def _answer(self) -> bytes:
+        response = self._connection.getresponse()
+        body = response.read()
+        if response.status != http.client.OK:
+            raise RuntimeError(f"{response.status}: {body!r}")
+        return body
+
+
+def _headers(client_id: str, secret: str | None) -> dict[str, str]:
+    credentials = base64.b64encode(f"{client_id}:{secret}".encode()).decode()
+    return {"Authorization": f"Basic {credentials}"}
+
+
+def _bursts(
+    runs: Mapping[str, Callable[[], None]], turn_count: int, *, cpu_ns: Mapping[str, Callable[[], int]] | None = None
+) -> dict[str, list[float]]:
+    """
+    Return the CPU time per request, in us, of many short bursts that the subjects take in turn.
+
+    CPU time, because what others do on the machine would hide differences of a few microseconds.
+
+    Args:
+        runs: Send a request.
+
+        turn_count: How many bursts.
+
+        cpu_ns: Tell the CPU time that a subject has used; that of this thread by default.
+    """
+    clocks = cpu_ns or dict.fromkeys(runs, time.thread_time_ns)
+    times_us: dict[str, list[float]] = {name: [] for name in runs}
+    order = list(runs)
+    for turn in range(turn_count + 2):
+        gc.collect()
+        for name in order[:: -1 if turn % 2 else 1]:
+            request, clock = runs[name], clocks[name]
+            started_ns = clock()
+            for _ in range(BURST_COUNT):
+                request()
+            if turn >= 2:  # until then everything is new
+                times_us[name].append((clock() - started_ns) / BURST_COUNT / 1000)
+    return times_us
+
+
+def _cpu_of(pid: int) -> Callable[[], int]:
+    """
+    Return a clock of the CPU time of a process, all its threads together. Linux only.
+    """
+    tasks = Path(f"/proc/{pid}/task")
+
+    def cpu_ns() -> int:
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir())
+
+    return cpu_ns
+
+
+def _compared(name: str, times_us: Mapping[str, list[float]]) -> Iterator[Result]:
+    for subject, times in times_us.items():
+        yield Result(f"{name}/{subject}", statistics.median(times), "us of CPU per request", spread=spread(times))
+    added_us = {subject: _added_us(times_us, subject) for subject in times_us if subject != BASE}
+    for subject, value in added_us.items():
+        yield Result(f"{name}/added by {subject}", value, "us of CPU per request")
+    for subject in FLASK_LIMITER:
+        ratio = added_us[OURS] / added_us[subject]
+        yield Result(f"{name}/added by ours, of what {subject} adds", ratio, "x", "<= 0.1")
+
+
+def _added_us(times_us: Mapping[str, list[float]], subject: str) -> float:
+    """
+    Return what a subject adds: the median over the turns, of which each compares bursts of the same moment.
+    """
+    pairs = zip(times_us[subject], times_us[BASE], strict=True)
+    return statistics.median(with_it - without for with_it, without in pairs)

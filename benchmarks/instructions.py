@@ -1,0 +1,71 @@
+"""
+Instructions per operation, counted by valgrind: the same on a busy machine as on an idle one.
+
+One process imports everything once; each case runs in a fork of it, at two lengths, so that the difference is the
+operations alone.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+SHORT_COUNT, LONG_COUNT = 2_000, 12_000
+
+
+def is_available() -> bool:
+    """
+    Return whether valgrind is installed.
+    """
+    return shutil.which("valgrind") is not None
+
+
+def count(names: Sequence[str]) -> dict[str, float]:
+    """
+    Return the instructions per operation of cases of ``benchmarks.cases``.
+    """
+    with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-instructions-") as directory:
+        tool = ["valgrind", "--tool=cachegrind", "--cache-sim=no"]
+        outputs = [f"--cachegrind-out-file={directory}/%p.out", f"--log-file={directory}/%p.log"]
+        forks = subprocess.run(
+            [*tool, *outputs, sys.executable, "-m", __name__, *names],
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        totals = [_total(Path(directory, f"{pid}.out")) for pid in forks]
+    short, long = totals[0::2], totals[1::2]
+    return {name: (long[i] - short[i]) / (LONG_COUNT - SHORT_COUNT) for i, name in enumerate(names)}
+
+
+def _total(output: Path) -> int:
+    found = re.search(r"^summary: (\d+)", output.read_text(), re.MULTILINE)
+    if found is None:
+        raise RuntimeError(f"no summary in {output}")
+    return int(found[1])
+
+
+def _run_in_fork(name: str, operation_count: int) -> None:
+    pid = os.fork()
+    if pid == 0:
+        CASES[name]()(operation_count)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    if status:
+        raise RuntimeError(f"case {name!r} ended with status {status}")
+    print(pid, flush=True)
+
+
+if __name__ == "__main__":
+    from benchmarks import subjects
+    from benchmarks.cases import CASES
+
+    subjects.silence()
+    for case in sys.argv[1:]:
+        for length in (SHORT_COUNT, LONG_COUNT):
+            _run_in_fork(case, length)
