@@ -1,0 +1,172 @@
+"""
+The store in MongoDB when the server is away, hangs, or says no.
+"""
+
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from bson import Int64
+from pymongo import MongoClient
+from pymongo.collection import Collection
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import StoreUnavailable
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.demo.mongod import Mongod
+from oauth_ratelimit.store.mongo import MongoStore
+from tests.faults import FaultyProxy
+from tests.helpers import wait_until, with_database
+from tests.limiters import KEY
+from tests.stores import a_change
+
+Documents = Collection[dict[str, Any]]
+
+
+class Failures:
+    """
+    Makes the server fail.
+    """
+
+    def __init__(self, client: "MongoClient[dict[str, Any]]") -> None:
+        self._client = client
+
+    def fail_updates(self, *, times: int, **how: Any) -> None:
+        """
+        Have the next updates fail.
+        """
+        self._client.admin.command(
+            {"configureFailPoint": "failCommand", "mode": {"times": times}, "data": {"failCommands": ["update"], **how}}
+        )
+
+
+@pytest.fixture
+def store(mongo_uri: str) -> Iterator[MongoStore]:
+    """
+    A store.
+    """
+    with closing(MongoStore(mongo_uri)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def documents(mongo_uri: str) -> Iterator[Documents]:
+    """
+    Its collection, through a connection of its own.
+    """
+    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
+    with client:
+        yield client.get_default_database()["ratelimits"]
+
+
+@pytest.fixture
+def failing(mongod: Mongod) -> Iterator[tuple[MongoStore, Failures]]:
+    """
+    A store, and a hand on the server's fail points.
+    """
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with closing(MongoStore(with_database(mongod.uri, name))) as opened, mongod.client() as client:
+        yield opened, Failures(client)
+        client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+        client.drop_database(name)
+
+
+def test_server_that_is_not_there() -> None:
+    """
+    The error says so, in time, and tells nothing of the connection string.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    uri = f"mongodb://user:secret@127.0.0.1:{port}/"
+    with closing(MongoStore(uri, timeout_s=0.2)) as absent:
+        began_s = time.monotonic()
+        for call in (
+            lambda: absent.read([KEY]),
+            lambda: absent.compare_and_set("here", [a_change(KEY, version=None, next_version=1)]),
+            lambda: absent.latest(10),
+            absent.clock_offset_s,
+        ):
+            with pytest.raises(StoreUnavailable) as caught:
+                call()
+            assert "secret" not in str(caught.value)
+        assert time.monotonic() - began_s < 5
+
+
+def test_server_that_does_not_answer(mongod: Mongod) -> None:
+    """
+    A connection that hangs ends a call within its time, and the store works again when the connection does.
+    """
+    with FaultyProxy("127.0.0.1", mongod.port) as proxy, closing(MongoStore(proxy.uri, timeout_s=0.5)) as hanging:
+        hanging.read([KEY])
+        proxy.swallow(True)
+        began_s = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            hanging.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
+        assert time.monotonic() - began_s < 3
+        proxy.swallow(False)
+        wait_until(lambda: is_answering(hanging), "the connection's return")
+
+
+def is_answering(store: MongoStore) -> bool:
+    """
+    Return whether a store can be read.
+    """
+    try:
+        store.read([KEY])
+    except StoreUnavailable:
+        return False
+    return True
+
+
+def test_write_that_no_majority_confirms(failing: tuple[MongoStore, Failures]) -> None:
+    """
+    Its outcome is unknown: it may be lost again with the server that has it.
+    """
+    store, failures = failing
+    failures.fail_updates(times=1, writeConcernError={"code": 64, "errmsg": "waiting for replication timed out"})
+    with pytest.raises(StoreUnavailable, match="majority"):
+        store.compare_and_set("here", [a_change(KEY, version=None, next_version=7)])
+    assert 7 == store.read([KEY])[KEY].version
+
+
+@pytest.mark.parametrize("code", (91, 189, 11602, 50, 8000), ids=str)
+def test_errors_of_the_server(failing: tuple[MongoStore, Failures], code: int) -> None:
+    """
+    Whatever the server answers to a bulk as a whole, its outcome is unknown, and no error of the driver gets out.
+    """
+    store, failures = failing
+    failures.fail_updates(times=2, errorCode=code)  # the driver tries some again
+    with pytest.raises(StoreUnavailable):
+        store.compare_and_set("here", [a_change(KEY, version=None, next_version=7)])
+
+
+def test_change_that_the_server_refuses(store: MongoStore, documents: Documents) -> None:
+    """
+    A document that cannot be changed is told apart from one that has moved on, and stops no other.
+    """
+    documents.insert_one({"_id": {"clientId": "bad", "username": None}, "version": Int64(5), "requestCounters": "text"})
+    changes = [
+        a_change(Key("moved on", None), version=1, next_version=2),
+        a_change(Key("bad", None), version=5, next_version=6),
+        a_change(Key("good", None), version=None, next_version=1),
+    ]
+    outcome = store.compare_and_set("here", changes)
+    assert ([0], [1]) == (list(outcome.lost), list(outcome.rejected))
+    assert "requestCounters" in outcome.rejected[1]
+    assert 1 == store.read([Key("good", None)])[Key("good", None)].version
+
+
+def test_index_that_exists_with_other_options(mongo_uri: str, documents: Documents) -> None:
+    """
+    An index that cannot be made is said once, and counting goes on.
+    """
+    documents.create_index("expire", name="expire")
+    with capture_logs() as events, closing(MongoStore(mongo_uri)) as opened:
+        opened.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
+        opened.read([KEY])
+    assert ["expiry_index_missing"] == [event["event"] for event in events]
+    assert 1 == documents.count_documents({})
