@@ -3,15 +3,15 @@ Which keys a cycle looks at: those with something to send, those to read again, 
 
 A key that a request touched is flushed, or read if there was nothing to flush. A successful compare-and-set needs no
 reading: it proves that nobody else has written. A key that nobody touches any more is read once more; after that it is
-only followed, less and less often, if half of a limit is used up, so that what others count may soon matter here. It is
-forgotten when its last frame has left every window: idle keys cost nothing.
+only followed while a good part of a limit is used up, so that what others count may soon matter here. It is forgotten
+when its last frame has left every window: idle keys cost nothing.
 """
 
 from collections.abc import Iterable
 
 from oauth_ratelimit.sync.keys import UNLISTED, KeyState
 
-MAX_PULL_GAP_SHARE = 4  # of a key's horizon: so long may a key that was quiet elsewhere have been busy unseen
+PULLS_PER_HORIZON = 30  # of a followed key that does not change; benchmarks/accuracy.py tells what fewer would cost
 NEXT = -1  # the slot of keys that the next cycle looks at
 
 
@@ -79,13 +79,13 @@ class Agenda:
 
     def put_off(self, state: KeyState) -> None:
         """
-        Have a key looked at again after twice the time that it was left alone before, if it is followed at all.
+        Have a key looked at again: if it is followed, after twice the time that it was left alone before.
         """
         if state.agenda_slot != UNLISTED:
             return
         horizon = int(state.place.horizon_s / self.interval_s) + 1
-        if state.is_half_used:
-            state.pull_gap = min(max(1, horizon // MAX_PULL_GAP_SHARE), state.pull_gap * 2 or 1)
+        if state.is_filling:
+            state.pull_gap = min(max(1, horizon // PULLS_PER_HORIZON), state.pull_gap * 2 or 1)
         else:
             state.pull_gap = max(2, horizon)
         state.agenda_slot = self._slot + state.pull_gap

@@ -145,7 +145,7 @@ class SyncCycle:
         for state in states:
             if state in touched:
                 state.seen_s = now_s
-            if state in busy or state.unsent or (state in changed and state.is_half_used):
+            if state in busy or state.unsent or (state in changed and state.is_filling):
                 state.pull_gap = 0
                 self.agenda.add((state,))
             elif state.is_idle(now_s) and state.place.forget(state):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 SLACK_S = 60  # how long after its last use a frame is kept, for instances with another clock or a wider window
 WIDEST_WINDOW_S = 366 * 86_400  # of an instance with other limits, whose frames are not ours to judge
+FOLLOWED_RATIO = 1 / 3  # of a limit; less is cheaper to learn anew when a request comes (benchmarks/accuracy.py)
 UNLISTED = 0  # no slot of the agenda
 MAX_STALE = 50  # frames and marks removed by one write: MongoDB looks through the whole document for each
 WRITER_SLACK_S = 600  # the same for a writer's mark, which is dated by the writer's clock
@@ -320,18 +321,19 @@ class KeyState:
         return now_s - self.read_s > 2 * self.place.horizon_s
 
     @property
-    def is_half_used(self) -> bool:
+    def is_filling(self) -> bool:
         """
-        Whether half of a limit is used up. A glance without the lock: near enough to choose what to read.
+        Whether so much of a limit is used up that what others count may soon matter. A glance without the lock: near
+        enough to choose what to read.
         """
-        return any(2 * (bucket.full + bucket.edge) >= bucket.tier.limit for bucket in self.buckets)
+        return any(bucket.full + bucket.edge >= FOLLOWED_RATIO * bucket.tier.limit for bucket in self.buckets)
 
     @property
     def is_followed(self) -> bool:
         """
         Whether the document is to be read although nobody asks for the key here.
         """
-        return not self.pull_gap or self.is_half_used
+        return not self.pull_gap or self.is_filling
 
     def is_idle(self, now_s: float) -> bool:
         """
