@@ -155,7 +155,7 @@ def test_keys_that_nobody_asks_for(faulty: FaultyStore, clock: Clock) -> None:
 
 def test_keys_near_their_limit_that_nobody_asks_for_here(faulty: FaultyStore, clock: Clock) -> None:
     """
-    They are followed, but less and less often: a few reads each until their window is over.
+    They are followed until their window is over, at most thirty-odd reads each.
     """
     limiter = a_limiter(faulty, clock, a_policy(4, 60))
     for user in USERS:
@@ -165,7 +165,7 @@ def test_keys_near_their_limit_that_nobody_asks_for_here(faulty: FaultyStore, cl
     for _ in range(60):
         clock.advance(1)
         limiter.sync()
-    assert len(USERS) <= read_count(faulty) <= 10 * len(USERS)
+    assert len(USERS) <= read_count(faulty) <= 35 * len(USERS)
     for _ in range(120):
         clock.advance(1)
         limiter.sync()
