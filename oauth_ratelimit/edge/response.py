@@ -17,7 +17,8 @@ DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 
 MAX_FIELD_INTEGER = 10**15 - 1  # the largest integer of a structured field (RFC 9651, 3.3.1)
 
-Headers = list[tuple[str, str]]
+Header = tuple[str, str]
+Headers = list[Header]
 
 _NOT_IN_A_STRING = re.compile(r"[^ !#-\[\]-~]")  # what a structured field's string would have to escape or cannot hold
 
@@ -109,22 +110,21 @@ def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
     else:
         reset_s = whole_seconds(decision.retry_after_s, at_least=1)
     remaining = decision.remaining
+    name, policy_header, limit_header = _constant_parts(rule.name, rule.limit, rule.window.window_s)
     headers: Headers = []
     if "ietf" in families:
-        name, policy = _policy_field(rule.name, rule.limit, window_s=rule.window.window_s)
-        headers.append(("RateLimit-Policy", policy))
-        headers.append(("RateLimit", f"{name};r={min(remaining, MAX_FIELD_INTEGER)};t={reset_s}"))
+        item = f"{name};r={min(remaining, MAX_FIELD_INTEGER)};t={reset_s}"
+        headers += (policy_header, ("RateLimit", item))
     if "x-ratelimit" in families:
-        headers.append(("X-RateLimit-Limit", str(rule.limit)))
-        headers.append(("X-RateLimit-Remaining", str(remaining)))
-        headers.append(("X-RateLimit-Reset", str(reset_s)))
+        headers += (limit_header, ("X-RateLimit-Remaining", str(remaining)), ("X-RateLimit-Reset", str(reset_s)))
     return headers
 
 
 @functools.lru_cache(maxsize=1000)
-def _policy_field(name: str, limit: int, *, window_s: int) -> tuple[str, str]:
+def _constant_parts(name: str, limit: int, window_s: int) -> tuple[str, Header, Header]:
     """
-    Return a policy's name as a structured field's string, and the whole item that describes the policy.
+    Return a policy's name as a structured field's string, and the headers that are the same in all its answers.
     """
     quoted = f'"{_NOT_IN_A_STRING.sub("?", name)}"'
-    return quoted, f"{quoted};q={min(limit, MAX_FIELD_INTEGER)};w={window_s}"
+    policy = f"{quoted};q={min(limit, MAX_FIELD_INTEGER)};w={window_s}"
+    return quoted, ("RateLimit-Policy", policy), ("X-RateLimit-Limit", str(limit))
