@@ -1,0 +1,156 @@
+"""
+What a request is told, however it was decided.
+"""
+
+import math
+
+import pytest
+
+from oauth_ratelimit.core.admission import Admission, JointAdmission
+from oauth_ratelimit.core.decision import Decision, Finding, whole_seconds
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.refusal import Refusal, RepeatedDenial, Silence
+from oauth_ratelimit.core.tier import Tier, tiers_of
+from oauth_ratelimit.core.window import Window
+
+NOW_S = 1_200_000_000.0  # where a minute begins
+POLICY = Policy("user", 10, Window(60, 10))
+WIDE = Policy("wide", 12, Window(600, 10))
+
+
+def a_tier(policy: Policy = POLICY) -> Tier:
+    """
+    Return an enforced tier.
+    """
+    return Tier(policy, Mode.ENFORCE)
+
+
+def test_decision_without_a_policy() -> None:
+    """
+    Where nothing applies, nothing is named.
+    """
+    decision = Finding(True, False, Mode.DRY_RUN)
+    assert (None, None, None) == (decision.policy, decision.limit, decision.window_s)
+    assert (0, 0.0, 0.0, False) == (
+        decision.remaining,
+        decision.reset_after_s,
+        decision.retry_after_s,
+        decision.trusted,
+    )
+
+
+def test_decision_about_a_policy() -> None:
+    """
+    A decision names its policy and what it allows.
+    """
+    decision = Finding(True, False, Mode.ENFORCE, rule=POLICY, remaining=3)
+    assert ("user", 10, 60) == (decision.policy, decision.limit, decision.window_s)
+    assert "policy='user' remaining=3" in repr(decision)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "at_least", "expected"),
+    ((0.0, 0, 0), (0.001, 0, 1), (1.0, 0, 1), (1.002, 0, 2), (0.0, 1, 1), (math.inf, 0, 0), (math.inf, 1, 1)),
+)
+def test_whole_seconds(seconds: float, at_least: int, expected: int) -> None:
+    """
+    Delays are rounded up; one that never ends is as good as none.
+    """
+    assert expected == whole_seconds(seconds, at_least=at_least)
+
+
+def test_admission() -> None:
+    """
+    Its figures are those of the moment of the request.
+    """
+    decision = Admission((a_tier(), 4, 2, NOW_S + 6, NOW_S + 1.5))
+    assert (True, False, False, 0.0) == (
+        decision.allowed,
+        decision.would_deny,
+        decision.trusted,
+        decision.retry_after_s,
+    )
+    assert (Mode.ENFORCE, "user", 10, 60) == (decision.mode, decision.policy, decision.limit, decision.window_s)
+    assert math.floor(10 - (4 + 2 * 4.5 / 6)) == decision.remaining
+    assert 64.5 == decision.reset_after_s
+    assert "allowed=True" in repr(decision)
+
+
+def test_admission_after_the_clock_stepped_back() -> None:
+    """
+    No figure is larger than it can be.
+    """
+    decision = Admission((a_tier(), 4, 2, NOW_S + 6, NOW_S - 3600))
+    assert (4, 66.0) == (decision.remaining, decision.reset_after_s)
+
+
+def test_admission_by_several_tiers() -> None:
+    """
+    The tier that has least left is described.
+    """
+    narrow = (a_tier(), 4, 0, NOW_S + 6, NOW_S)
+    wide = (a_tier(WIDE), 7, 0, NOW_S + 60, NOW_S)
+    for terms in ((narrow, wide), (wide, narrow)):
+        decision = JointAdmission(terms)
+        assert ("wide", 5, 660.0) == (decision.policy, decision.remaining, decision.reset_after_s)
+        assert (Mode.ENFORCE, True, 0.0) == (decision.mode, decision.allowed, decision.retry_after_s)
+
+
+def test_repeated_denial() -> None:
+    """
+    It says what the first one said, with the delays that are left.
+    """
+    first = Finding(
+        False, True, Mode.ENFORCE, rule=POLICY, remaining=0, reset_after_s=66.0, retry_after_s=31.0, decision_id="a0"
+    )
+    refusal = Refusal(first, NOW_S, NOW_S + 30.998)
+    assert refusal.until_s == NOW_S
+    refusal.enforce(Silence(NOW_S, NOW_S + 60, 0xA0))
+    assert NOW_S + 30.998 == refusal.until_s
+    refusal.enforce(Silence(NOW_S, NOW_S + 10, 0xA0))
+    assert NOW_S + 10 == refusal.until_s
+    decision = RepeatedDenial((refusal, NOW_S + 0.25, 2))
+    assert (False, True, "user", 0) == (decision.allowed, decision.would_deny, decision.policy, decision.remaining)
+    assert (30.75, 65.75) == (decision.retry_after_s, decision.reset_after_s)
+    assert f"{0xA2:016x}" == decision.decision_id
+
+
+def test_every_kind_is_a_decision() -> None:
+    """
+    Callers need to know of one type only.
+    """
+    assert all(issubclass(kind, Decision) for kind in (Finding, Admission, JointAdmission, RepeatedDenial))
+
+
+def test_tiers() -> None:
+    """
+    The widest comes first; those that are off are left out.
+    """
+    off = Policy("off", 1, Window(1, 1), mode=Mode.OFF)
+    tiers = tiers_of((POLICY, off, WIDE), Mode.ENFORCE)
+    assert [("wide", "60"), ("user", "6")] == [(tier.policy.name, tier.series) for tier in tiers]
+    assert all(tier.is_enforced for tier in tiers)
+
+
+def test_series() -> None:
+    """
+    Tiers that count other requests have counters of their own, though their frames are as long.
+    """
+    angry = Policy("angry", 1, Window(60, 10), count_denied=True)
+    trial = Policy("trial", 1, Window(60, 10), mode=Mode.DRY_RUN)
+    both = Policy("both", 1, Window(60, 10), count_denied=True, mode=Mode.DRY_RUN)
+    series = {tier.policy.name: tier.series for tier in tiers_of((POLICY, angry, trial, both), Mode.ENFORCE)}
+    assert {"user": "6", "angry": "6+denied", "trial": "6+dry-run", "both": "6+denied+dry-run"} == series
+    assert ["6"] == [tier.series for tier in tiers_of((trial,), Mode.DRY_RUN)]
+
+
+@pytest.mark.parametrize(("now_s", "end_s"), ((0.0, 6), (5.999, 6), (6.0, 12), (3.0, 6), (100.0, 102)))
+def test_end_of_a_frame(now_s: float, end_s: int) -> None:
+    """
+    It is the same whatever was asked for before, forward and back.
+    """
+    tier = a_tier()
+    for before_s in (0.0, 50.0, 99.0, 6.0, now_s):
+        tier.frame_end_after(before_s)
+        assert end_s == tier.frame_end_after(now_s)
