@@ -20,9 +20,8 @@ from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.flusher import CycleReport
-from oauth_ratelimit.sync.keys import Counts, KeyState
+from oauth_ratelimit.sync.keys import Counts
 from oauth_ratelimit.sync.notices import Notices
-from oauth_ratelimit.sync.place import Place
 from oauth_ratelimit.sync.places import Places
 from oauth_ratelimit.sync.reservation import Reservations
 from oauth_ratelimit.wiring import open_store
@@ -132,8 +131,9 @@ class Limiter:
             refusal = head.state.refusal
             if refusal is None or not refusal.since_s <= now_s < refusal.until_s or cost != 1:
                 if self._reservations is not None and place.is_near_limit(head):
-                    self._reserve(self._reservations, place, head.state)
-                decision = place.decide(head, now_s, cost)
+                    decision = self._reservations.decide(place, head, now_s, cost)
+                else:
+                    decision = place.decide(head, now_s, cost)
                 if isinstance(decision, JointAdmission) or not decision.would_deny:
                     return decision
             else:
@@ -151,18 +151,6 @@ class Limiter:
         if refusal is not None:
             refusal.enforce(silence)
         return decision
-
-    def _reserve(self, reservations: Reservations, place: Place, state: KeyState) -> None:
-        """
-        Let go of the place's lock until the store was asked or the deadline is over, and flush soon after.
-        """
-        states = (state,) if place.total is None else (state, place.total)
-        place.lock.release()
-        try:
-            reservations.ask(states)
-        finally:
-            place.lock.acquire()
-            reservations.send(states)
 
     def peek(
         self,

@@ -89,7 +89,8 @@ class Bucket:
         tier, before = self.tier, self.full
         self.full, self.edge = weigh(current, self.past, tier.frame_count, tier.estimator)
         self.sent = self.full - fresh
-        self.alert += self.full - before
+        if self.alert != NO_ALERT:  # which all keys share, and should go on sharing
+            self.alert += self.full - before
         self._set_ceiling()
 
     def _set_ceiling(self) -> None:

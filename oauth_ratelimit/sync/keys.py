@@ -19,7 +19,7 @@ that may still arrive and the new one exclude each other.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.refusal import Refusal
@@ -64,6 +64,37 @@ class Counts:
     in_flight_hits: int
 
 
+class Stale(NamedTuple):
+    """
+    What the next writes remove from a document, ``MAX_STALE`` of each.
+
+    Attributes:
+        frames: Series and frame starts.
+
+        writers: Marks.
+    """
+
+    frames: tuple[tuple[str, int], ...] = ()
+    writers: tuple[str, ...] = ()
+
+
+class Former(NamedTuple):
+    """
+    What is left of tiers that a key had before.
+
+    Attributes:
+        retired: Their buckets whose hits are still to be taken.
+
+        inherited: Hits counted in frames of their length, as estimates start from them; they are never sent again.
+    """
+
+    retired: tuple[Bucket, ...] = ()
+    inherited: Hits = {}  # noqa: RUF012  # a default that nobody changes
+
+
+NOTHING_STALE, NO_FORMER = Stale(), Former()  # of nearly all keys: one object instead of many
+
+
 class KeyState:
     """
     All that an instance knows of one key.
@@ -71,13 +102,9 @@ class KeyState:
     The lock of its place guards the buckets, ``refusal`` and ``is_touched``; everything else is the sync cycle's alone.
 
     Attributes:
-        buckets: One for each tier.
-
         refusal: What requests are told until a moment, if nothing changes.
 
-        retired: Buckets of former tiers whose hits are still to be taken.
-
-        inherited: Hits counted in frames of a former length, as estimates start from them; they are never sent again.
+        former: What is left of tiers that it had before.
 
         is_touched: A request came since the last cycle.
 
@@ -93,7 +120,7 @@ class KeyState:
 
         peers: How many instances have written the document lately, this one included.
 
-        stale_frames, stale_writers: What the next writes remove, ``MAX_STALE`` of each.
+        stale: What the next writes remove from the document.
 
         seen_s: When the cycle last saw a request's touch.
 
@@ -105,10 +132,10 @@ class KeyState:
     """
 
     __slots__ = (
+        "_buckets",
         "agenda_slot",
         "attempts",
-        "buckets",
-        "inherited",
+        "former",
         "is_contested",
         "is_touched",
         "is_urgent",
@@ -117,11 +144,9 @@ class KeyState:
         "pull_gap",
         "read_s",
         "refusal",
-        "retired",
         "scope",
         "seen_s",
-        "stale_frames",
-        "stale_writers",
+        "stale",
         "unsent",
         "username",
         "version",
@@ -135,8 +160,7 @@ class KeyState:
         self.scope = scope
         self.buckets = tuple(Bucket(self, tier, now_s) for tier in tiers)
         self.refusal: Refusal | None = None
-        self.retired: tuple[Bucket, ...] = ()
-        self.inherited: Hits | None = None
+        self.former = NO_FORMER
         self.is_touched = False
         self.is_contested = False
         self.is_urgent = False
@@ -144,12 +168,24 @@ class KeyState:
         self.unsent: Hits | None = None
         self.attempts: tuple[Attempt, ...] = ()
         self.peers = 1
-        self.stale_frames: tuple[tuple[str, int], ...] = ()
-        self.stale_writers: tuple[str, ...] = ()
+        self.stale = NOTHING_STALE
         self.seen_s = now_s
         self.read_s = now_s
         self.pull_gap = 0
         self.agenda_slot = UNLISTED
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """
+        One for each tier.
+        """
+        buckets = self._buckets
+        return buckets if isinstance(buckets, tuple) else (buckets,)
+
+    @buckets.setter
+    def buckets(self, buckets: tuple[Bucket, ...]) -> None:
+        # Nearly every key has one: without a tuple around it there is less memory to fill, and to collect garbage in.
+        self._buckets: Bucket | tuple[Bucket, ...] = buckets[0] if len(buckets) == 1 else buckets
 
     @property
     def key(self) -> Key:
@@ -175,11 +211,12 @@ class KeyState:
         fresh: dict[str, Mapping[int, int]] = {}
         with self.place.lock:
             self.is_touched = False
-            for bucket in self.buckets + self.retired:
+            for bucket in self.buckets + self.former.retired:
                 frames = bucket.take()
                 if frames:
                     fresh.setdefault(bucket.tier.series, frames)
-            self.retired = ()
+            if self.former.retired:
+                self.former = Former(inherited=self.former.inherited)
         taken = arithmetic.added(self.unsent, fresh) if self.unsent else fresh
         oldest_s = now_s - self.place.horizon_s
         dropped = 0
@@ -228,7 +265,7 @@ class KeyState:
             flush_id: This instance's present flush number, to tell old marks by.
         """
         hits: Hits = snapshot.hits if snapshot else {}
-        sources = [source for source in (hits, self.unsent, self.inherited) if source]
+        sources = [source for source in (hits, self.unsent, self.former.inherited) if source]
         self.version = snapshot.version if snapshot else None
         self.read_s = now_s
         if snapshot:
@@ -237,25 +274,32 @@ class KeyState:
             self.refusal = None
             for bucket in self.buckets:
                 bucket.merge(now_s, *(source.get(bucket.tier.series, NO_FRAMES) for source in sources))
-                bucket.watch(now_s, peers=self.peers, reserves=self.place.reserves)
+                self._watch(bucket, now_s)
+
+    def _watch(self, bucket: Bucket, now_s: float) -> None:
+        reserves = self.place.reserves
+        # Who asks for certainty reckons with every instance that counts anything, not only with those seen on this key.
+        peers = max(self.peers, self.place.notices.peer_count) if reserves else self.peers
+        bucket.watch(now_s, peers=peers, reserves=reserves)
 
     def _note_stale(self, snapshot: Snapshot, now_s: float, flush_id: int) -> None:
         horizon_s = self.place.horizon_s
         oldest_s = now_s - horizon_s - SLACK_S
         own = {bucket.tier.series for bucket in self.buckets}
-        self.stale_frames = tuple(
+        frames = tuple(
             (series, start_s)
             for series, frames in snapshot.hits.items()
             for start_s in frames
             if start_s < (oldest_s if series in own else oldest_s - WIDEST_WINDOW_S)
         )
+        writers: tuple[str, ...] = ()
         if snapshot.writers:
             age_ms = (horizon_s + WRITER_SLACK_S) * 1000
-            self.stale_writers = tuple(
-                name for name, last_id in snapshot.writers.items() if last_id < flush_id - age_ms
-            )
+            writers = tuple(name for name, last_id in snapshot.writers.items() if last_id < flush_id - age_ms)
             lately = flush_id - horizon_s * 1000
             self.peers = max(1, sum(last_id >= lately for last_id in snapshot.writers.values()))
+            self.place.notices.see_peers(self.peers)
+        self.stale = Stale(frames, writers) if frames or writers else NOTHING_STALE
 
     def adopt(self, tiers: tuple[Tier, ...], now_s: float) -> None:
         """
@@ -267,7 +311,7 @@ class KeyState:
         former = {bucket.tier.series: bucket for bucket in reversed(self.buckets)}
         finest = min(self.buckets, key=lambda bucket: bucket.tier.frame_s, default=None)
         buckets = tuple(Bucket(self, tier, now_s) for tier in tiers)
-        inherited = dict(self.inherited or {})
+        inherited = dict(self.former.inherited)
         for bucket in buckets:
             series, frame_s = bucket.tier.series, bucket.tier.frame_s
             if series in former:
@@ -279,8 +323,8 @@ class KeyState:
                 )
                 bucket.merge(now_s, inherited[series])
         kept = {tier.series for tier in tiers}
-        self.retired += tuple(bucket for series, bucket in former.items() if series not in kept)
-        self.inherited = inherited or None
+        retired = tuple(bucket for series, bucket in former.items() if series not in kept)
+        self.former = Former(self.former.retired + retired, inherited)
         self.buckets = buckets
 
     def commit(self, version: int, now_s: float) -> None:
@@ -290,12 +334,13 @@ class KeyState:
         self.version = version
         self.unsent = None
         self.attempts = ()
-        self.stale_frames = self.stale_frames[MAX_STALE:]
-        self.stale_writers = self.stale_writers[MAX_STALE:]
+        if self.stale is not NOTHING_STALE:
+            frames, writers = self.stale.frames[MAX_STALE:], self.stale.writers[MAX_STALE:]
+            self.stale = Stale(frames, writers) if frames or writers else NOTHING_STALE
         if self.peers > 1 or self.place.reserves:
             with self.place.lock:
                 for bucket in self.buckets:
-                    bucket.watch(now_s, peers=self.peers, reserves=self.place.reserves)
+                    self._watch(bucket, now_s)
 
     def counts(self) -> Counts:
         """

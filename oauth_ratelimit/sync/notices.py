@@ -15,9 +15,13 @@ class Notices:
 
     Args:
         is_shared: Whether counters are shared at all, so that a key can be urgent.
+
+    Attributes:
+        peer_count: The most instances that were seen to count one key.
     """
 
     def __init__(self, *, is_shared: bool) -> None:
+        self.peer_count = 1
         self._is_shared = is_shared
         self._touched: deque[KeyState] = deque()
         self._urgent: deque[KeyState] = deque()
@@ -47,6 +51,12 @@ class Notices:
         if self._is_shared and not state.is_urgent:
             state.is_urgent = True
             self._urgent.append(state)
+
+    def see_peers(self, count: int) -> None:
+        """
+        Note how many instances count a key.
+        """
+        self.peer_count = max(self.peer_count, count)
 
     def take_touched(self) -> list["KeyState"]:
         """

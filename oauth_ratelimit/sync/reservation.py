@@ -1,19 +1,23 @@
 """
 Asking the store before the last requests of a quota: ``near_limit: reserve``.
 
-A request whose key is that close waits for its key to be synchronised, but not past a deadline, and is then decided on
-what is known. A thread does it, for all requests that wait at the same time in one cycle, because only another thread
-can be given up on.
+A request whose key is that close waits for its key to be synchronised, is decided on what is known then, and waits
+until its own hit is sent, so that the next one finds it, but not past a deadline. A thread does it, for all requests
+that wait at the same time in one cycle, because only another thread can be given up on.
 """
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from oauth_ratelimit.core.admission import JointAdmission
+from oauth_ratelimit.core.decision import Finding
+from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.keys import KeyState
+from oauth_ratelimit.sync.place import Place
 
 
 class Reservations:
@@ -35,24 +39,29 @@ class Reservations:
         self._waiting: deque[tuple[tuple[KeyState, ...], threading.Event]] = deque()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="oauth_ratelimit-reserve")
 
-    def ask(self, states: Iterable[KeyState]) -> bool:
+    def decide(self, place: Place, head: Bucket, now_s: float, cost: int) -> JointAdmission | Finding:
         """
-        Synchronise keys and wait for it.
+        Decide with what the store knows, and tell it of the outcome, but return by the deadline.
 
-        Returns:
-            Whether it was done by the deadline.
+        The lock of the place is held by the caller, before and after, not while this waits.
         """
         deadline_s = time.monotonic() + self._deadline_s
-        return self.send(states).wait(deadline_s - time.monotonic())
+        states = (head.state,) if place.total is None else (head.state, place.total)
+        self._synchronise(place, states, deadline_s)
+        decision = place.decide(head, now_s, cost)
+        if decision.allowed:
+            self._synchronise(place, states, deadline_s)
+        return decision
 
-    def send(self, states: Iterable[KeyState]) -> threading.Event:
-        """
-        Synchronise keys as soon as possible, without waiting. The event is set when it is done.
-        """
+    def _synchronise(self, place: Place, states: tuple[KeyState, ...], deadline_s: float) -> None:
         done = threading.Event()
-        self._waiting.append((tuple(states), done))
+        self._waiting.append((states, done))
         self._executor.submit(self._work)
-        return done
+        place.lock.release()
+        try:
+            done.wait(max(0.0, deadline_s - time.monotonic()))
+        finally:
+            place.lock.acquire()
 
     def _work(self) -> None:
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
