@@ -103,7 +103,7 @@ class Limiter:
 
             ValueError: The cost is not a whole number from 1 to 2^53.
         """
-        if cost != 1:
+        if cost != 1 or type(cost) is not int:
             _refuse_bad_cost(cost)
         else:
             cost = 1  # True and 1.0 are equal to it, but must not get into a counter
@@ -145,7 +145,12 @@ class Limiter:
         finally:
             place.lock.release()
         silence = self._events.report(
-            place.client_id, head.state.username, decision=decision, is_canary=place.is_canary, now_s=now_s
+            place.client_id,
+            head.state.username,
+            scope=place.scope,
+            decision=decision,
+            is_canary=place.is_canary,
+            now_s=now_s,
         )
         refusal = head.state.refusal
         if refusal is not None:
@@ -251,7 +256,7 @@ class Limiter:
 
     def close(self) -> None:
         """
-        Flush once more, up to three tries within five seconds, and release everything.
+        Flush once more, up to three tries of which none begins after five seconds, and release everything.
 
         Logs ``hits_undelivered`` with the clients whose hits could not be sent.
         """

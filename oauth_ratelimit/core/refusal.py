@@ -105,8 +105,8 @@ class RepeatedDenial(Decision, tuple[Refusal, float, int]):
     @property
     def retry_after_s(self) -> float:  # type: ignore[override]
         refusal, now_s, _ = self
-        # Rounded, so that a whole second stays one after the time of day was added and taken off.
-        return round(refusal.first.retry_after_s + refusal.since_s - now_s, 6)
+        # In this order the result is exact: added to ``now_s`` it is the moment that the first request was told.
+        return (refusal.since_s + refusal.first.retry_after_s) - now_s
 
     @property
     def decision_id(self) -> str | None:  # type: ignore[override]

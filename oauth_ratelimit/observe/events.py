@@ -24,10 +24,17 @@ class DenialEvents:
     """
 
     def __init__(self) -> None:
-        self._said: dict[tuple[str, str | None], Silence] = {}
+        self._said: dict[tuple[str, str | None, str | None], Silence] = {}
 
     def report(
-        self, client_id: str, username: str | None, *, decision: Finding, is_canary: bool, now_s: float
+        self,
+        client_id: str,
+        username: str | None,
+        *,
+        scope: str | None,
+        decision: Finding,
+        is_canary: bool,
+        now_s: float,
     ) -> Silence:
         """
         Log ``request_denied`` or ``request_would_be_denied``, unless that was done a moment ago.
@@ -39,6 +46,8 @@ class DenialEvents:
 
             username: For whom, None for grants without a user.
 
+            scope: Where it is counted, None for the plain token counter.
+
             decision: What was decided.
 
             is_canary: Whether the client is in the share that a canary enforces.
@@ -48,7 +57,7 @@ class DenialEvents:
         Returns:
             How long nothing more is to be said of this key; until then the caller may just count.
         """
-        key = (client_id, username)
+        key = (client_id, username, scope)
         last = self._said.get(key)
         if last is not None and last.since_s <= now_s < last.until_s:
             last.suppressed_count += 1
@@ -63,6 +72,7 @@ class DenialEvents:
             "request_would_be_denied" if decision.allowed else "request_denied",
             client_id=visible_name(client_id),
             username=None if username is None else visible_name(username),
+            scope=scope,
             policy=decision.policy,
             limit=decision.limit,
             window_s=decision.window_s,

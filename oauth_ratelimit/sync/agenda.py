@@ -70,9 +70,9 @@ class Agenda:
             if state.unsent and state is not state.place.total
         )
 
-    def quietest_first(self) -> list[KeyState]:
+    def all(self) -> list[KeyState]:
         """
-        Return all keys, those that are to be looked at last first: they have been quiet longest.
+        Return all keys, those first that are to be looked at last: they have been quiet longest.
         """
         later = [state for slot in sorted(self._later, reverse=True) for state in self._later[slot]]
         return later + self._next

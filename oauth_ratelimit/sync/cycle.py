@@ -45,6 +45,7 @@ class SyncCycle:
         self._lock = threading.Lock()  # one cycle at a time
         self._failing_since_s: float | None = None
         self._said_s = 0.0
+        self._last_s: float | None = None  # when the last full cycle was
 
     def run(self, now_s: float, *, urgent_only: bool = False) -> CycleReport:
         """
@@ -64,6 +65,10 @@ class SyncCycle:
             touched = set(states)
             if not urgent_only:
                 touched.update(self._places.notices.take_touched())
+                states |= dict.fromkeys(touched)
+                if now_s == self._last_s:  # its owner wants to know now, on a clock that stands
+                    touched.update(self.agenda.all())
+                self._last_s = now_s
                 states |= dict.fromkeys(touched)
                 states |= dict.fromkeys(self.agenda.due(now_s))
             if states:
@@ -160,7 +165,7 @@ class SyncCycle:
         Costs accuracy when they come again, but no count: what is still to be sent stays.
         """
         excess = self._places.excess_count
-        for state in self.agenda.quietest_first() if excess else ():
+        for state in self.agenda.all() if excess else ():
             if state.place.forget(state):
                 self._places.count_forgotten()
                 excess -= 1

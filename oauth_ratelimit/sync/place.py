@@ -266,7 +266,7 @@ def over_limit(buckets: Sequence[Bucket], now_s: float, cost: int) -> list[Bucke
     """
     Return the buckets that do not admit a request.
     """
-    return [bucket for bucket in buckets if bucket.estimate(now_s) + cost > bucket.tier.limit]
+    return [bucket for bucket in buckets if bucket.estimate(now_s) > bucket.tier.limit - cost]
 
 
 def _admission(buckets: Sequence[Bucket], now_s: float) -> Finding:

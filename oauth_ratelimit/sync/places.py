@@ -104,6 +104,8 @@ class Places:
         """
         if not isinstance(client_id, str):
             raise TypeError(f"client_id must be text, got {client_id!r}")
+        if not isinstance(endpoint, str):
+            raise TypeError(f"endpoint must be text, got {endpoint!r}")
         name = storable_name(client_id)
         if endpoint == TOKEN_ENDPOINT and grant_type not in self.grants:
             place = self.plain.get(name)

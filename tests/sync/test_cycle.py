@@ -364,3 +364,17 @@ def test_totals_are_shared(faulty: FaultyStore, clock: Clock) -> None:
         for key in (Key(CLIENT, None, "client_total"), Key(CLIENT, "kim"), Key(CLIENT, "lee"))
     ]
     assert ("total", 2) == (there.peek(CLIENT, "max").policy, there.peek(CLIENT, "max").remaining)
+
+
+def test_sync_on_a_clock_that_stands(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    Who calls ``sync`` again in the same instant learns what others have counted meanwhile, of idle keys, too.
+    """
+    here, there = (a_limiter(faulty, clock, a_policy(10, 60)) for _ in range(2))
+    here.check(CLIENT)
+    for _ in range(3):
+        here.sync()
+    there.check(CLIENT)
+    there.sync()
+    here.sync()
+    assert Counts(2, 0) == here.counts(CLIENT)
