@@ -207,9 +207,9 @@ def count_keys() -> int:
     return sum(type(thing) is KeyState for thing in gc.get_objects())  # isinstance() would wake dead weak references
 
 
-def test_idle_keys_with_something_to_send(clock: Clock) -> None:
+def test_idle_keys_without_a_store(clock: Clock) -> None:
     """
-    Without a store everything is settled at once; a key comes back with nothing.
+    A key comes back with nothing.
     """
     limiter = a_limiter(None, clock, a_policy(2, 10))
     limiter.check(CLIENT, cost=2)

@@ -223,6 +223,23 @@ def test_new_key(faulty: FaultyStore, clock: Clock) -> None:
     assert None is here.sync_urgent()
 
 
+def test_new_key_in_an_outage(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    What could not be read is read with the first cycle that can.
+    """
+    here, there = (a_limiter(faulty, clock) for _ in range(2))
+    there.check(CLIENT, cost=50)
+    there.sync()
+    here.peek(CLIENT)
+    faulty.is_down = True
+    for _ in range(3):
+        here.sync()
+        clock.advance(1)
+    faulty.is_down = False
+    here.sync()
+    assert Counts(50, 0) == here.counts(CLIENT)
+
+
 def test_key_near_its_limit(faulty: FaultyStore, clock: Clock) -> None:
     """
     An instance that has used its share of what is left says so before the cycle ends, if it is not alone.
@@ -234,7 +251,7 @@ def test_key_near_its_limit(faulty: FaultyStore, clock: Clock) -> None:
             limiter.sync()
     here = limiters[0]
     here.sync_urgent()
-    for count in range(100):
+    for _ in range(100):
         here.check(CLIENT)
         if here.sync_urgent():
             break
