@@ -1,0 +1,228 @@
+"""
+How far several instances are from an exact log, on recorded traffic in compressed time.
+
+The traces have one-second resolution: the n requests of a second are spread over it at ``(r + 0.5) / n``. Each request
+goes to an instance at random. The instances run as the scheduler runs them, cycles at their own phase and urgent keys each
+tenth of the interval, on an injected clock and one store.
+
+The exact log admits a request if fewer than the limit were admitted in the window that ends with it. Against it are
+counted, in percent of all requests: *allow*, admitted although the exact log of what was admitted denies; *deny*, the other
+way round; and the *overshoot*, the most hits admitted in any window as a multiple of the limit.
+"""
+
+import gzip
+import heapq
+import os
+import random
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from benchmarks.results import Result
+from oauth_ratelimit.config import load_config
+from oauth_ratelimit.limiter import Limiter
+from oauth_ratelimit.store.base import CounterStore
+from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.sync.flusher import CycleReport
+from oauth_ratelimit.sync.scheduler import TICKS_PER_INTERVAL
+
+SHIPPED = Path(__file__).parents[1] / "oauth_ratelimit" / "demo" / "nasa19950801.csv.gz"
+LCG_VARIABLE = "LCG2005"  # path of lcg2005.csv.gz, which may be measured but not shipped
+INSTANCE_COUNT = 10
+GOALS = {
+    "flush": {"allow": "<= 0.20", "deny": "<= 0.12", "overshoot": "<= 1.22"},
+    "reserve": {"allow": "<= 0.11", "deny": "<= 0.11", "overshoot": "<= 1.16"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """
+    One row of a trace.
+    """
+
+    at_s: float
+    key: str
+
+
+@dataclass(slots=True)
+class Tally:
+    """
+    What a replay came to.
+    """
+
+    requests: int = 0
+    wrongly_allowed: int = 0
+    wrongly_denied: int = 0
+    most_in_window: int = 0
+    operations: int = 0
+
+    def add(self, report: CycleReport | None) -> None:
+        """
+        Add what a cycle did in the store.
+        """
+        if report is not None:
+            self.operations += report.flushed_count + report.conflict_count + report.pulled_count
+
+    def percent(self, count: int) -> float:
+        """
+        Return a share of all requests.
+        """
+        return 100 * count / self.requests
+
+
+def load_trace(path: Path, *, most: int | None = None) -> list[Request]:
+    """
+    Return a trace's requests in order.
+
+    Args:
+        path: A gzip file of ``epoch_seconds,key`` lines, sorted by time.
+
+        most: Stop after so many.
+    """
+    requests: list[Request] = []
+    with gzip.open(path, "rt") as lines:
+        rows = (line.strip().split(",") for line in lines)
+        for second, group in groupby(rows, key=lambda row: row[0]):
+            keys = [row[1] for row in group]
+            requests += [Request(int(second) + (rank + 0.5) / len(keys), key) for rank, key in enumerate(keys)]
+            if most is not None and len(requests) >= most:
+                break
+    return requests
+
+
+class Clock:
+    """
+    The time of the trace.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class ExactLog:
+    """
+    The admitted requests of each key in the window that ends now.
+    """
+
+    def __init__(self, limit: int, window_s: int) -> None:
+        self._limit = limit
+        self._window_s = window_s
+        self._admitted: Mapping[str, deque[float]] = defaultdict(deque)
+
+    def has_room(self, request: Request) -> bool:
+        """
+        Return whether it would admit a request.
+        """
+        admitted = self._admitted[request.key]
+        while admitted and admitted[0] <= request.at_s - self._window_s:
+            admitted.popleft()
+        return len(admitted) < self._limit
+
+    def add(self, request: Request) -> int:
+        """
+        Note an admitted request, and return how many there are in its window.
+        """
+        admitted = self._admitted[request.key]
+        admitted.append(request.at_s)
+        return len(admitted)
+
+
+def replay(
+    requests: Sequence[Request],
+    *,
+    limit: int,
+    window_s: int,
+    interval_s: float = 1.0,
+    instances: int = INSTANCE_COUNT,
+    near_limit: str = "flush",
+    early: bool = True,
+    store: CounterStore | None = None,
+) -> Tally:
+    """
+    Send a trace through several instances.
+
+    Args:
+        requests: The trace.
+
+        limit: Requests per key and window.
+
+        window_s: The window in seconds.
+
+        interval_s: The sync interval.
+
+        instances: How many there are.
+
+        near_limit: ``flush`` or ``reserve``.
+
+        early: Whether urgent keys are synchronised between cycles.
+
+        store: What they share; in memory by default.
+    """
+    clock = Clock(requests[0].at_s)
+    shared = store or MemoryStore()
+    settings = load_config(
+        {
+            "mode": "enforce",
+            "limits": {"client": [{"limit": limit, "window": window_s}]},
+            "sync": {"interval": interval_s, "near_limit": near_limit, "deadline": 1},
+        }
+    )
+    limiters = [Limiter(settings, shared, clock=clock) for _ in range(instances)]
+    rng = random.Random(2005)
+    # Events: when, which instance, whether a full cycle. Urgent ticks are only played when a request may have asked.
+    events = [(clock.now_s + rng.random() * interval_s, index, True) for index in range(instances)]
+    heapq.heapify(events)
+    exact, tally = ExactLog(limit, window_s), Tally()
+    for request in requests:
+        while events[0][0] <= request.at_s:
+            clock.now_s, index, is_full = heapq.heappop(events)
+            tally.add(limiters[index].sync() if is_full else limiters[index].sync_urgent())
+            if is_full:
+                heapq.heappush(events, (clock.now_s + interval_s, index, True))
+        clock.now_s = request.at_s
+        has_room = exact.has_room(request)
+        index = rng.randrange(instances)
+        allowed = limiters[index].check(request.key).allowed
+        if early:
+            tick_s = request.at_s + rng.random() * interval_s / TICKS_PER_INTERVAL
+            heapq.heappush(events, (tick_s, index, False))
+        tally.requests += 1
+        tally.wrongly_allowed += allowed and not has_room
+        tally.wrongly_denied += has_room and not allowed
+        if allowed:
+            tally.most_in_window = max(tally.most_in_window, exact.add(request))
+    for limiter in limiters:
+        limiter.close()
+    return tally
+
+
+def run(*, short: bool) -> Iterator[Result]:
+    """
+    Yield the errors of the default configuration and of its alternatives, each with what it costs.
+    """
+    most = 20_000 if short else None
+    traces = [("nasa19950801", SHIPPED, 10)]
+    if os.environ.get(LCG_VARIABLE):
+        traces.append(("lcg2005", Path(os.environ[LCG_VARIABLE]), 25))
+    for name, path, limit in traces:
+        requests = load_trace(path, most=most)
+        for label, options in (
+            ("one instance", {"instances": 1}),
+            ("flush", {}),
+            ("fixed interval 1 s", {"early": False}),
+            ("fixed interval 3 s", {"early": False, "interval_s": 3.0}),
+            ("reserve", {"near_limit": "reserve"}),
+        ):
+            tally = replay(requests, limit=limit, window_s=60, **options)  # type: ignore[arg-type]
+            goals = GOALS.get(label, {}) if name == "lcg2005" else {}
+            prefix = f"accuracy/{name}, {limit} in 60 s, {label}"
+            yield Result(f"{prefix}/allow", tally.percent(tally.wrongly_allowed), "%", goals.get("allow"))
+            yield Result(f"{prefix}/deny", tally.percent(tally.wrongly_denied), "%", goals.get("deny"))
+            yield Result(f"{prefix}/overshoot", tally.most_in_window / limit, "x", goals.get("overshoot"))
+            yield Result(f"{prefix}/operations", 1000 * tally.operations / tally.requests, "per 1,000 requests")
