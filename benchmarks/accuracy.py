@@ -2,12 +2,12 @@
 How far several instances are from an exact log, on recorded traffic in compressed time.
 
 The traces have one-second resolution: the n requests of a second are spread over it at ``(r + 0.5) / n``. Each request
-goes to an instance at random. The instances run as the scheduler runs them, cycles at their own phase and urgent keys each
-tenth of the interval, on an injected clock and one store.
+goes to an instance at random. The instances run as the scheduler runs them, cycles at their own phase and urgent keys
+each tenth of the interval, on an injected clock and one store.
 
 The exact log admits a request if fewer than the limit were admitted in the window that ends with it. Against it are
-counted, in percent of all requests: *allow*, admitted although the exact log of what was admitted denies; *deny*, the other
-way round; and the *overshoot*, the most hits admitted in any window as a multiple of the limit.
+counted, in percent of all requests: *allow*, admitted although the exact log of what was admitted denies; *deny*, the
+other way round; and the *overshoot*, the most hits admitted in any window as a multiple of the limit.
 """
 
 import gzip
