@@ -191,7 +191,7 @@ class ExactlyOnce(RuleBasedStateMachine):
             if state.key == key:
                 (bucket,) = state.buckets
                 frames.update(bucket.carried or {})
-                frames.update({bucket.frame_end_s - FRAME_S: bucket.full - bucket.sent})
+                frames.update({int(bucket.frame_end_s) - FRAME_S: bucket.full - bucket.sent})
                 frames.update((state.unsent or {}).get(SERIES, {}))
         frames.subtract(self.arrived_unknown(limiter, key))
         return frames
