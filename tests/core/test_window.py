@@ -63,7 +63,9 @@ class Held:
         return Held(self.window, self.estimator, current, past, left_s)
 
 
-WINDOWS = st.sampled_from([Window(length, count) for length in (1, 4, 12, 60) for count in (1, 2, 4) if length >= count])
+WINDOWS = st.sampled_from(
+    [Window(length, count) for length in (1, 4, 12, 60) for count in (1, 2, 4) if length >= count]
+)
 
 
 @st.composite
