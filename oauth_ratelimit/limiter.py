@@ -117,28 +117,28 @@ class Limiter:
             return place.exempt
         place.lock.acquire()  # with try and finally half the price of a with statement
         try:
-            head = place.heads.get(username)
-            if head is None:
+            state = place.keys.get(username)
+            if state is None:
                 if place.is_gone:  # since it was found
                     return self.check(client_id, username, endpoint=endpoint, cost=cost, grant_type=grant_type)
-                head = places.add_key(place, username, now_s)
-            tier, full = head.tier, head.full
-            if tier.is_alone and full + cost <= head.ceiling and now_s < head.frame_end_s:
-                if full == head.sent:
-                    place.notices.touch(head.state)
-                head.full = full = full + cost
-                return Admission((tier, full, head.edge, head.frame_end_s, now_s))
-            refusal = head.state.refusal
+                state = places.add_key(place, username, now_s)
+            tier, full = state.tier, state.full
+            if tier.is_alone and full + cost <= state.ceiling and now_s < state.frame_end_s:
+                if full == state.sent:
+                    place.notices.touch(state)
+                state.full = full = full + cost
+                return Admission((tier, full, state.edge, state.frame_end_s, now_s))
+            refusal = state.refusal
             if refusal is None or not refusal.since_s <= now_s < refusal.until_s or cost != 1:
-                if self._reservations is not None and place.is_near_limit(head):
-                    decision = self._reservations.decide(place, head, now_s, cost)
+                if self._reservations is not None and place.is_near_limit(state):
+                    decision = self._reservations.decide(place, state, now_s, cost)
                 else:
-                    decision = place.decide(head, now_s, cost)
+                    decision = place.decide(state, now_s, cost)
                 if isinstance(decision, JointAdmission) or not decision.would_deny:
                     return decision
             else:
-                if not head.state.is_touched:
-                    place.notices.touch(head.state)
+                if not state.is_touched:
+                    place.notices.touch(state)
                 silence = refusal.silence
                 silence.suppressed_count += 1
                 return RepeatedDenial((refusal, now_s, silence.suppressed_count))
@@ -146,13 +146,13 @@ class Limiter:
             place.lock.release()
         silence = self._events.report(
             place.client_id,
-            head.state.username,
+            state.username,
             scope=place.scope,
             decision=decision,
             is_canary=place.is_canary,
             now_s=now_s,
         )
-        refusal = head.state.refusal
+        refusal = state.refusal
         if refusal is not None:
             refusal.enforce(silence)
         return decision
@@ -174,8 +174,8 @@ class Limiter:
         with self._places.held(client_id, endpoint=endpoint, grant_type=grant_type) as place:
             if place.exempt is not None:
                 return place.exempt
-            head = place.heads.get(username) or self._places.add_key(place, username, now_s)
-            return place.preview(head, now_s, cost=cost)
+            state = place.keys.get(username) or self._places.add_key(place, username, now_s)
+            return place.preview(state, now_s, cost=cost)
 
     def counts(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> Counts:
         """
@@ -183,8 +183,8 @@ class Limiter:
         """
         place = self._places.get(client_id, endpoint=endpoint)
         with place.lock:
-            head = place.heads.get(username if username is None else storable_name(username))
-            return head.state.counts() if head else Counts(0, 0)
+            state = place.keys.get(username if username is None else storable_name(username))
+            return state.counts() if state else Counts(0, 0)
 
     def sync(self) -> CycleReport:
         """
@@ -229,9 +229,9 @@ class Limiter:
                 with self._places.held(key.client_id) as place:
                     if place.exempt is not None:
                         continue
-                    head = place.heads.get(key.username) or self._places.add_key(place, key.username, now_s)
-                if head is not place.blank:
-                    states[head.state] = snapshot
+                    state = place.keys.get(key.username) or self._places.add_key(place, key.username, now_s)
+                if state is not place.blank:
+                    states[state] = snapshot
         self._cycle.load(states, now_s)
         return len(states)
 

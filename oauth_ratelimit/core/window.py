@@ -82,14 +82,14 @@ def weigh(current: int, past: Sequence[int], frame_count: int, estimator: Estima
     Args:
         current: Hits of the current frame.
 
-        past: Hits of the frames before it, newest first; missing ones count as zero.
+        past: Hits of the frames before it, newest first, at most ``frame_count``; missing ones count as zero.
 
         frame_count: Frames per window.
 
         estimator: Whether the current frame counts in full or by the part of it that has passed.
     """
-    full = current + sum(past[: frame_count - 1])
     edge = past[frame_count - 1] if len(past) >= frame_count else 0
+    full = current + sum(past) - edge
     if estimator is PROPORTIONAL:
         edge -= current
     return full, edge
@@ -114,6 +114,9 @@ def estimate_hits(full: int, edge: int, left_s: float, frame_s: int) -> float:
     return full + edge * left_s / frame_s
 
 
+BYTES = tuple(bytes((count,)) for count in range(256))  # each a sequence of one small count
+
+
 def pack(counts: Iterable[int]) -> Sequence[int]:
     """
     Return counts as a sequence that takes as little memory as they allow.
@@ -135,10 +138,9 @@ def age(current: int, past: Sequence[int], frames: int, frame_count: int) -> tup
         return current, past
     if frames > frame_count:
         return 0, b""
-    recent = (*(0,) * (frames - 1), current)
     if current < 256 and isinstance(past, bytes):  # what ``pack`` would return, sooner
-        return 0, (bytes(recent) + past)[:frame_count]
-    return 0, pack((*recent, *past)[:frame_count])
+        return 0, (b"\0" * (frames - 1) + BYTES[current] + past)[:frame_count]
+    return 0, pack((*(0,) * (frames - 1), current, *past)[:frame_count])
 
 
 def retry_after_s(

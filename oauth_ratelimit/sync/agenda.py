@@ -9,7 +9,7 @@ when its last frame has left every window: idle keys cost nothing.
 
 from collections.abc import Iterable
 
-from oauth_ratelimit.sync.keys import UNLISTED, KeyState
+from oauth_ratelimit.sync.keys import FORGOTTEN, UNLISTED, KeyState
 
 PULLS_PER_HORIZON = 30  # of a followed key that does not change; benchmarks/accuracy.py tells what fewer would cost
 NEXT = -1  # the slot of keys that the next cycle looks at
@@ -34,7 +34,7 @@ class Agenda:
         Have the next cycle look at keys.
         """
         for state in states:
-            if state.agenda_slot != NEXT:
+            if state.agenda_slot not in (NEXT, FORGOTTEN):
                 state.agenda_slot = NEXT
                 self._next.append(state)
 
@@ -42,7 +42,8 @@ class Agenda:
         """
         Return the keys to look at now, and take them off the list.
         """
-        states, self._next = self._next, []
+        states = [state for state in self._next if state.agenda_slot == NEXT]  # the others were forgotten meanwhile
+        self._next = []
         slot = int(now_s / self.interval_s)
         stepped_back = slot < self._slot
         for passed in [later for later in self._later if later <= slot or stepped_back]:
@@ -51,7 +52,7 @@ class Agenda:
         self._slot = slot
         for state in states:
             state.agenda_slot = UNLISTED
-        return [state for state in states if state.buckets]  # the others were forgotten meanwhile
+        return states
 
     def listed(self) -> list[KeyState]:
         """

@@ -8,13 +8,9 @@ request touches is then one number, and ``i`` is a difference that only the flus
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.core.window import age, estimate_hits, pack, reset_after_s, retry_after_s, weigh
-
-if TYPE_CHECKING:
-    from oauth_ratelimit.sync.keys import KeyState
 
 AHEAD_S = 5  # hits of a frame that starts this much later are current hits from an instance whose clock is ahead
 NO_ALERT = 2**60  # far above any limit
@@ -27,8 +23,6 @@ class Bucket:
     Counter state of one policy and key. Guarded by the lock of its ``Place``.
 
     Attributes:
-        state: The key that it belongs to.
-
         frame_end_s: End of the current frame, seconds since the epoch; a whole number.
 
         full, edge: What an estimate is made of, see ``core.window``.
@@ -45,10 +39,9 @@ class Bucket:
             add it to ``full``.
     """
 
-    __slots__ = ("alert", "carried", "ceiling", "edge", "frame_end_s", "full", "past", "sent", "state", "tier")
+    __slots__ = ("alert", "carried", "ceiling", "edge", "frame_end_s", "full", "past", "sent", "tier")
 
-    def __init__(self, state: "KeyState", tier: Tier, now_s: float) -> None:
-        self.state = state
+    def __init__(self, tier: Tier, now_s: float) -> None:
         self.tier = tier
         self.frame_end_s = tier.frame_end_after(now_s)
         self.full = 0
@@ -70,22 +63,22 @@ class Bucket:
         """
         Move on to the frame that ``now_s`` lies in, and return the seconds until it ends.
         """
-        tier, full = self.tier, self.full
+        tier = self.tier
         end_s = tier.frame_end_after(now_s)
         frames = int(end_s - self.frame_end_s) // tier.frame_s
         if frames == -1:
             return float(tier.frame_s)  # the clock stepped back a little: stay in the newest frame until it comes
-        current, fresh = full - sum(self.past[: tier.frame_count - 1]), full - self.sent
+        current, fresh = self.current, self.full - self.sent
         if frames > 0:
             if fresh:
                 self.carried = {**(self.carried or {}), self.frame_start_s: fresh}
             current, self.past = age(current, self.past, frames, tier.frame_count)
             fresh = 0  # if it stepped back by frames, they count from now on
         self.frame_end_s = end_s
-        self._weigh(current, fresh=fresh)
+        self._weigh(current, fresh)
         return end_s - now_s
 
-    def _weigh(self, current: int, *, fresh: int) -> None:
+    def _weigh(self, current: int, fresh: int) -> None:
         tier, before = self.tier, self.full
         self.full, self.edge = weigh(current, self.past, tier.frame_count, tier.estimator)
         self.sent = self.full - fresh
@@ -112,7 +105,7 @@ class Bucket:
         """
         Hits of the current frame.
         """
-        return self.full - sum(self.past[: self.tier.frame_count - 1])
+        return self.full - weigh(0, self.past, self.tier.frame_count, self.tier.estimator)[0]
 
     def estimate(self, now_s: float) -> float:
         """
@@ -150,7 +143,7 @@ class Bucket:
         left_s = self.left_s(now_s)
         return reset_after_s(self.current, self.past, self.tier.policy.window, left_s=left_s)
 
-    def take(self) -> dict[int, int] | None:
+    def drain(self) -> dict[int, int] | None:
         """
         Return the hits that no flush has taken yet, by frame start, and note that one has now.
         """
@@ -188,7 +181,7 @@ class Bucket:
         self.alert = self.full
         self._set_ceiling()
 
-    def merge(self, now_s: float, *sources: Frames) -> None:
+    def load(self, now_s: float, *sources: Frames) -> None:
         """
         Take over a global snapshot, and put on top what is not in it.
 
@@ -214,7 +207,7 @@ class Bucket:
         while past and not past[-1]:
             past.pop()
         self.past = pack(past)
-        self._weigh(current, fresh=fresh)
+        self._weigh(current, fresh)
 
     def frames(self) -> dict[int, int]:
         """
@@ -225,6 +218,15 @@ class Bucket:
         hits.update((start_s - age * self.tier.frame_s, count) for age, count in enumerate(self.past, start=1))
         return hits
 
+    def copy(self) -> "Bucket":
+        """
+        Return another bucket with the same content.
+        """
+        other = Bucket.__new__(Bucket)
+        for name in Bucket.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
     def continue_from(self, former: "Bucket", now_s: float) -> None:
         """
         Take over the hits of a bucket of the same series, those that no flush has taken included.
@@ -233,7 +235,7 @@ class Bucket:
         self.frame_end_s = former.frame_end_s
         self.carried, former.carried = former.carried, None
         self.past = former.past[: self.tier.policy.window.frame_count]
-        self._weigh(former.current, fresh=former.full - former.sent)
+        self._weigh(former.current, former.full - former.sent)
 
 
 def refit(frames: Frames, *, from_s: int, to_s: int, oldest_s: int, now_s: float) -> dict[int, int]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SLACK_S = 60  # how long after its last use a frame is kept, for instances with another clock or a wider window
 WIDEST_WINDOW_S = 366 * 86_400  # of an instance with other limits, whose frames are not ours to judge
 FOLLOWED_RATIO = 1 / 3  # of a limit; less is cheaper to learn anew when a request comes (benchmarks/accuracy.py)
-UNLISTED = 0  # no slot of the agenda
+UNLISTED, FORGOTTEN = 0, -2  # no slot of the agenda; and never one again
 MAX_STALE = 50  # frames and marks removed by one write: MongoDB looks through the whole document for each
 WRITER_SLACK_S = 600  # the same for a writer's mark, which is dated by the writer's clock
 
@@ -95,13 +95,18 @@ class Former(NamedTuple):
 NOTHING_STALE, NO_FORMER = Stale(), Former()  # of nearly all keys: one object instead of many
 
 
-class KeyState:
+class KeyState(Bucket):
     """
     All that an instance knows of one key.
+
+    It is the bucket of its first tier itself: most keys have no other, and then one object is all that a request has to
+    fetch and the garbage collector to look at.
 
     The lock of its place guards the buckets, ``refusal`` and ``is_touched``; everything else is the sync cycle's alone.
 
     Attributes:
+        others: The buckets of further tiers.
+
         refusal: What requests are told until a moment, if nothing changes.
 
         former: What is left of tiers that it had before.
@@ -132,13 +137,13 @@ class KeyState:
     """
 
     __slots__ = (
-        "_buckets",
         "agenda_slot",
         "attempts",
         "former",
         "is_contested",
         "is_touched",
         "is_urgent",
+        "others",
         "peers",
         "place",
         "pull_gap",
@@ -155,10 +160,10 @@ class KeyState:
     def __init__(
         self, place: "Place", username: str | None, scope: str | None, tiers: tuple[Tier, ...], now_s: float
     ) -> None:
+        self._begin(tiers, now_s)
         self.place = place
         self.username = username
         self.scope = scope
-        self.buckets = tuple(Bucket(self, tier, now_s) for tier in tiers)
         self.refusal: Refusal | None = None
         self.former = NO_FORMER
         self.is_touched = False
@@ -174,18 +179,16 @@ class KeyState:
         self.pull_gap = 0
         self.agenda_slot = UNLISTED
 
+    def _begin(self, tiers: tuple[Tier, ...], now_s: float) -> None:
+        Bucket.__init__(self, tiers[0], now_s)
+        self.others = tuple(Bucket(tier, now_s) for tier in tiers[1:])
+
     @property
     def buckets(self) -> tuple[Bucket, ...]:
         """
         One for each tier.
         """
-        buckets = self._buckets
-        return buckets if isinstance(buckets, tuple) else (buckets,)
-
-    @buckets.setter
-    def buckets(self, buckets: tuple[Bucket, ...]) -> None:
-        # Nearly every key has one: without a tuple around it there is less memory to fill, and to collect garbage in.
-        self._buckets: Bucket | tuple[Bucket, ...] = buckets[0] if len(buckets) == 1 else buckets
+        return (self, *self.others)
 
     @property
     def key(self) -> Key:
@@ -212,7 +215,7 @@ class KeyState:
         with self.place.lock:
             self.is_touched = False
             for bucket in self.buckets + self.former.retired:
-                frames = bucket.take()
+                frames = bucket.drain()
                 if frames:
                     fresh.setdefault(bucket.tier.series, frames)
             if self.former.retired:
@@ -273,7 +276,7 @@ class KeyState:
         with self.place.lock:
             self.refusal = None
             for bucket in self.buckets:
-                bucket.merge(now_s, *(source.get(bucket.tier.series, NO_FRAMES) for source in sources))
+                bucket.load(now_s, *(source.get(bucket.tier.series, NO_FRAMES) for source in sources))
                 self._watch(bucket, now_s)
 
     def _watch(self, bucket: Bucket, now_s: float) -> None:
@@ -308,24 +311,24 @@ class KeyState:
         self.refusal = None
         if [bucket.tier for bucket in self.buckets] == list(tiers):
             return
-        former = {bucket.tier.series: bucket for bucket in reversed(self.buckets)}
-        finest = min(self.buckets, key=lambda bucket: bucket.tier.frame_s, default=None)
-        buckets = tuple(Bucket(self, tier, now_s) for tier in tiers)
+        buckets = (self.copy(), *self.others)
+        former = {bucket.tier.series: bucket for bucket in reversed(buckets)}
+        finest = min(buckets, key=lambda bucket: bucket.tier.frame_s)
         inherited = dict(self.former.inherited)
-        for bucket in buckets:
+        self._begin(tiers, now_s)
+        for bucket in self.buckets:
             series, frame_s = bucket.tier.series, bucket.tier.frame_s
             if series in former:
                 bucket.continue_from(former[series], now_s)
-            elif finest is not None:
+            else:
                 oldest_s = bucket.frame_start_s - frame_s * bucket.tier.frame_count
                 inherited[series] = refit(
                     finest.frames(), from_s=finest.tier.frame_s, to_s=frame_s, oldest_s=oldest_s, now_s=now_s
                 )
-                bucket.merge(now_s, inherited[series])
+                bucket.load(now_s, inherited[series])
         kept = {tier.series for tier in tiers}
         retired = tuple(bucket for series, bucket in former.items() if series not in kept)
         self.former = Former(self.former.retired + retired, inherited)
-        self.buckets = buckets
 
     def commit(self, version: int, now_s: float) -> None:
         """
@@ -346,14 +349,11 @@ class KeyState:
         """
         Return the hits of the widest window's frames. The lock of the place is held by the caller.
         """
-        if not self.buckets:
-            return Counts(0, 0)
-        bucket = self.buckets[0]
-        frames = bucket.frames()
+        frames = self.frames()
         pending = [
-            (self.unsent or {}).get(bucket.tier.series, NO_FRAMES),
-            bucket.carried or NO_FRAMES,
-            {bucket.frame_start_s: bucket.full - bucket.sent},
+            (self.unsent or {}).get(self.tier.series, NO_FRAMES),
+            self.carried or NO_FRAMES,
+            {self.frame_start_s: self.full - self.sent},
         ]
         in_flight = sum(sum(hits.values()) for hits in pending)
         own = sum(hits for source in pending for start_s, hits in source.items() if start_s in frames)

@@ -16,7 +16,7 @@ from oauth_ratelimit.core.refusal import Refusal
 from oauth_ratelimit.core.tier import Tier, tiers_of
 from oauth_ratelimit.core.window import ROUNDING_S, Window
 from oauth_ratelimit.sync.counters import Bucket
-from oauth_ratelimit.sync.keys import KeyState
+from oauth_ratelimit.sync.keys import FORGOTTEN, KeyState
 from oauth_ratelimit.sync.notices import Notices
 
 CLIENT_TOTAL = "client_total"
@@ -28,18 +28,19 @@ class Place:
     One client at one endpoint: its policies and its keys.
 
     Attributes:
-        lock: Guards ``heads``, ``former``, ``total`` and the buckets of their states.
+        lock: Guards ``keys``, ``former``, ``total`` and the buckets of their states.
 
         exempt: The answer to every request, if nothing is to be decided.
 
         blank: Stands for every user where users are not limited, so that they take no memory.
 
-        heads: The first bucket of each key, by user name, None for grants without a user. Most keys have no other, so
-            that a request has to fetch nothing else.
+        keys: By user name, None for grants without a user.
 
         former: Keys that requests have not asked for since the policies last changed.
 
         total: All users together, if that is limited.
+
+        total_buckets: Its buckets.
 
         horizon_s: How long a frame can matter, from its start.
 
@@ -58,16 +59,17 @@ class Place:
         "client_tiers",
         "exempt",
         "former",
-        "heads",
         "horizon_s",
         "is_canary",
         "is_gone",
+        "keys",
         "lock",
         "mode",
         "notices",
         "reserves",
         "scope",
         "total",
+        "total_buckets",
         "total_tiers",
         "user_tiers",
     )
@@ -80,14 +82,14 @@ class Place:
         self.reserves = reserves
         self.scope = None if policies.scope is None else storable_name(policies.scope)
         self.lock = threading.Lock()
-        self.heads: dict[str | None, Bucket] = {}
+        self.keys: dict[str | None, KeyState] = {}
         self.former: dict[str | None, KeyState] = {}
         self.total: KeyState | None = None
+        self.total_buckets: tuple[Bucket, ...] = ()
         self.horizon_s = 0
         self.is_gone = False
-        nobody = KeyState(self, None, None, (), now_s)
-        nobody.is_touched = True  # keeps it off every list
-        self.blank = Bucket(nobody, UNLIMITED, now_s)
+        self.blank = KeyState(self, None, None, (UNLIMITED,), now_s)
+        self.blank.is_touched = True  # keeps it off every list
         self.apply(policies, now_s)
 
     def apply(self, policies: ClientPolicies, now_s: float) -> None:
@@ -109,8 +111,8 @@ class Place:
             tiers = (*self.user_tiers, *self.client_tiers, *self.total_tiers)
             # Never shorter than before: hits counted under a wider window are still to be sent.
             self.horizon_s = max(self.horizon_s, *(tier.window_s + tier.frame_s for tier in tiers), 0)
-            self.former.update((username, head.state) for username, head in self.heads.items())
-            self.heads = {}
+            self.former.update(self.keys)
+            self.keys = {}
             total = self.total
             if not self.total_tiers:
                 self.total = None
@@ -119,10 +121,11 @@ class Place:
                 self.total = self._new_key(None, scope, self.total_tiers, now_s)
             else:
                 total.adopt(self.total_tiers, now_s)
+            self.total_buckets = self.total.buckets if self.total else ()
 
-    def add_key(self, username: str | None, now_s: float) -> Bucket:
+    def add_key(self, username: str | None, now_s: float) -> KeyState:
         """
-        Return the head of a key that is not in ``heads``, after putting it there unless it has no limits. The lock is
+        Return the state of a key that is not in ``keys``, after putting it there unless it has no limits. The lock is
         held by the caller.
         """
         tiers = self.client_tiers if username is None else self.user_tiers
@@ -133,8 +136,8 @@ class Place:
             state = self._new_key(username, self.scope, tiers, now_s)
         else:
             state.adopt(tiers, now_s)
-        head = self.heads[username] = state.buckets[0]
-        return head
+        self.keys[username] = state
+        return state
 
     def _new_key(self, username: str | None, scope: str | None, tiers: tuple[Tier, ...], now_s: float) -> KeyState:
         state = KeyState(self, username, scope, tiers, now_s)
@@ -143,67 +146,74 @@ class Place:
                 bucket.distrust()
         return state
 
-    def is_near_limit(self, head: Bucket) -> bool:
+    def is_near_limit(self, state: KeyState) -> bool:
         """
         Whether the store should be asked before a request is decided. The lock is held by the caller.
         """
-        return head.state.is_near_limit or (self.total is not None and self.total.is_near_limit)
+        return state.is_near_limit or (self.total is not None and self.total.is_near_limit)
 
-    def decide(self, head: Bucket, now_s: float, cost: int) -> JointAdmission | Finding:
+    def decide(self, state: KeyState, now_s: float, cost: int) -> JointAdmission | Finding:
         """
         Look at every bucket that a request concerns, and count it where it counts. The lock is held by the caller.
         """
-        state, total = head.state, self.total
-        buckets = state.buckets
+        total, others = self.total, state.others
         if not state.is_touched:
             self.notices.touch(state)
         if total is not None:
-            buckets += total.buckets
+            others += self.total_buckets
             if not total.is_touched:
                 self.notices.touch(total)
-        terms: list[Term] = []
-        for bucket in buckets:
+        if now_s >= state.frame_end_s:
+            state.turn(now_s)
+        full = state.full + cost
+        if full > state.ceiling or state is self.blank:
+            return self._decide_exactly(state, now_s, cost=cost)
+        terms: list[Term] = [(state.tier, full, state.edge, state.frame_end_s, now_s)]
+        for bucket in others:
             if now_s >= bucket.frame_end_s:
                 bucket.turn(now_s)
             full = bucket.full + cost
             if full > bucket.ceiling:
-                for counted in buckets[: len(terms)]:
+                for counted in others[: len(terms) - 1]:
                     counted.full -= cost
-                return self._decide_exactly(state, buckets, now_s=now_s, cost=cost)
+                return self._decide_exactly(state, now_s, cost=cost)
             bucket.full = full
             terms.append((bucket.tier, full, bucket.edge, bucket.frame_end_s, now_s))
-        return JointAdmission(terms) if terms else Finding(True, False, self.mode)
+        state.full += cost
+        return JointAdmission(terms)
 
-    def _decide_exactly(
-        self, state: KeyState, buckets: Sequence[Bucket], *, now_s: float, cost: int
-    ) -> JointAdmission | Finding:
+    def _decide_exactly(self, state: KeyState, now_s: float, *, cost: int) -> JointAdmission | Finding:
         """
         Decide about a request that is near a limit.
         """
+        buckets = self._buckets(state)
+        if not buckets:
+            return Finding(True, False, self.mode)
         over = over_limit(buckets, now_s, cost)
         if over:
             return self._refuse(state, buckets, over, now_s=now_s, cost=cost)
         for bucket in buckets:
             bucket.add(cost)
-            if bucket.full >= bucket.alert:
-                self.notices.hurry(bucket.state)
+        for concerned in (state,) if self.total is None else (state, self.total):
+            if concerned.is_near_limit:
+                self.notices.hurry(concerned)
         return JointAdmission((bucket.tier, bucket.full, bucket.edge, bucket.frame_end_s, now_s) for bucket in buckets)
 
-    def _touch(self, state: KeyState) -> tuple[Bucket, ...]:
+    def _buckets(self, state: KeyState) -> tuple[Bucket, ...]:
         """
-        Have the next cycle look at a key, and at the total; return the buckets of both.
+        Return the buckets that a request of a key concerns.
         """
-        self.notices.touch(state)
-        if self.total is None:
-            return state.buckets
-        self.notices.touch(self.total)
-        return state.buckets + self.total.buckets
+        own = () if state is self.blank else state.buckets
+        return own + self.total_buckets
 
-    def preview(self, head: Bucket, now_s: float, *, cost: int) -> Finding:
+    def preview(self, state: KeyState, now_s: float, *, cost: int) -> Finding:
         """
         Decide as ``decide`` does, and count nothing. The lock is held by the caller.
         """
-        buckets = self._touch(head.state)
+        self.notices.touch(state)
+        if self.total is not None:
+            self.notices.touch(self.total)
+        buckets = self._buckets(state)
         if not buckets:
             return Finding(True, False, self.mode)
         over = over_limit(buckets, now_s, cost)
@@ -236,11 +246,11 @@ class Place:
             Whether it was dropped.
         """
         with self.lock:
-            if state is self.total or not state.is_settled or not state.buckets:
+            if state is self.total or not state.is_settled or state.agenda_slot == FORGOTTEN:
                 return False
-            self.heads.pop(state.username, None)
+            self.keys.pop(state.username, None)
             self.former.pop(state.username, None)
-            state.buckets = ()  # they refer to the state: without this, both would wait for the garbage collector
+            state.agenda_slot = FORGOTTEN
             return True
 
     def is_empty(self, now_s: float) -> bool:
@@ -248,7 +258,7 @@ class Place:
         Whether nothing would be lost if the place were forgotten. The lock is held by the caller.
         """
         total = self.total
-        if self.heads or self.former:
+        if self.keys or self.former:
             return False
         return total is None or (total.is_settled and total.is_idle(now_s))
 
@@ -258,8 +268,9 @@ class Place:
         """
         self.is_gone = True
         if self.total is not None:
-            self.total.buckets = ()  # as in ``forget``
+            self.total.agenda_slot = FORGOTTEN
             self.total = None
+            self.total_buckets = ()
 
 
 def over_limit(buckets: Sequence[Bucket], now_s: float, cost: int) -> list[Bucket]:

@@ -13,7 +13,7 @@ import structlog
 from oauth_ratelimit.core.decision import Finding
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, PolicySet
-from oauth_ratelimit.sync.counters import Bucket
+from oauth_ratelimit.sync.keys import KeyState
 from oauth_ratelimit.sync.notices import Notices
 from oauth_ratelimit.sync.place import Place
 
@@ -177,9 +177,9 @@ class Places:
             places = [*self.plain.values(), *self._special.values()]
         return iter(places)
 
-    def add_key(self, place: Place, username: str | None, now_s: float) -> Bucket:
+    def add_key(self, place: Place, username: str | None, now_s: float) -> KeyState:
         """
-        Return the first bucket of a key that the place does not have under this name. Its lock is held by the caller.
+        Return the state of a key that the place does not have under this name. Its lock is held by the caller.
 
         Raises:
             TypeError: The user name is neither text nor None.
@@ -188,9 +188,9 @@ class Places:
             if not isinstance(username, str):
                 raise TypeError(f"username must be text or None, got {username!r}")
             username = storable_name(username)
-            head = place.heads.get(username)
-            if head is not None:
-                return head
+            state = place.keys.get(username)
+            if state is not None:
+                return state
         if username in place.former:  # counted already
             return place.add_key(username, now_s)
         with self._lock:
@@ -199,12 +199,12 @@ class Places:
         if is_full:
             self._say_full(now_s)
             return place.blank
-        head = place.add_key(username, now_s)
-        if head is place.blank:
+        state = place.add_key(username, now_s)
+        if state is place.blank:
             self.count_forgotten()
         else:
-            self.notices.hurry(head.state)
-        return head
+            self.notices.hurry(state)
+        return state
 
     def count_forgotten(self) -> None:
         """

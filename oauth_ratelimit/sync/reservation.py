@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from oauth_ratelimit.core.admission import JointAdmission
 from oauth_ratelimit.core.decision import Finding
-from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.keys import KeyState
 from oauth_ratelimit.sync.place import Place
@@ -39,16 +38,16 @@ class Reservations:
         self._waiting: deque[tuple[tuple[KeyState, ...], threading.Event]] = deque()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="oauth_ratelimit-reserve")
 
-    def decide(self, place: Place, head: Bucket, now_s: float, cost: int) -> JointAdmission | Finding:
+    def decide(self, place: Place, state: KeyState, now_s: float, cost: int) -> JointAdmission | Finding:
         """
         Decide with what the store knows, and tell it of the outcome, but return by the deadline.
 
         The lock of the place is held by the caller, before and after, not while this waits.
         """
         deadline_s = time.monotonic() + self._deadline_s
-        states = (head.state,) if place.total is None else (head.state, place.total)
+        states = (state,) if place.total is None else (state, place.total)
         self._synchronise(place, states, deadline_s)
-        decision = place.decide(head, now_s, cost)
+        decision = place.decide(state, now_s, cost)
         if decision.allowed:
             self._synchronise(place, states, deadline_s)
         return decision

@@ -246,7 +246,7 @@ def test_many_threads_at_the_bound(clock: Clock) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(flood, [f"app-{index}" for index in range(8)]))
 
-    assert MAX_KEYS == places_of(limiter).key_count == sum(len(place.heads) for place in places_of(limiter))
+    assert MAX_KEYS == places_of(limiter).key_count == sum(len(place.keys) for place in places_of(limiter))
     limiter.close()
 
 
@@ -300,7 +300,7 @@ def test_place_that_goes_between_finding_and_locking(limiter: Limiter, clock: Cl
 
     limiter.check("app")
 
-    assert {} == stale.heads
+    assert {} == stale.keys
     assert LIMIT - 1 == limiter.peek("app").remaining
 
 
@@ -366,7 +366,7 @@ def forget_everything(places: Places) -> None:
     """
     for place in places:
         with place.lock:
-            states = [head.state for head in place.heads.values()]
+            states = list(place.keys.values())
         for state in states:
             if place.forget(state):
                 places.count_forgotten()
@@ -385,7 +385,7 @@ def test_names_of_megabytes(limiter: Limiter, store: FailingStore) -> None:
     limiter.sync()
 
     kept = [place.client_id for place in places_of(limiter)]
-    kept += [username for place in places_of(limiter) for username in place.heads if username]
+    kept += [username for place in places_of(limiter) for username in place.keys if username]
     kept += [part for key in store.latest(10) for part in key if part]
     kept += [name for key in limiter._events._said for name in key if name]
     kept += [entry[field] for entry in logs for field in ("client_id", "username")]

@@ -35,15 +35,15 @@ def test_taking() -> None:
     """
     bucket = a_bucket(Window(60, 10))
     bucket.add(2)
-    assert {START_S: 2} == bucket.take()
-    assert not bucket.take()
+    assert {START_S: 2} == bucket.drain()
+    assert not bucket.drain()
     bucket.add(3)
     bucket.turn(START_S + 6)
     bucket.add(4)
     bucket.turn(START_S + 13)
     bucket.add(5)
-    assert {START_S: 3, START_S + 6: 4, START_S + 12: 5} == bucket.take()
-    assert not bucket.take()
+    assert {START_S: 3, START_S + 6: 4, START_S + 12: 5} == bucket.drain()
+    assert not bucket.drain()
     assert 14 == bucket.estimate(START_S + 13)
 
 
@@ -53,12 +53,12 @@ def test_merging_what_was_taken() -> None:
     """
     bucket = a_bucket(Window(60, 10))
     bucket.add(1)
-    taken = bucket.take()
+    taken = bucket.drain()
     assert taken is not None
     bucket.add(2)
-    bucket.merge(START_S, {START_S: 40, START_S - 6: 500}, taken)
+    bucket.load(START_S, {START_S: 40, START_S - 6: 500}, taken)
     assert 543 == bucket.estimate(START_S)
-    assert {START_S: 2} == bucket.take()
+    assert {START_S: 2} == bucket.drain()
 
 
 def test_merging_across_a_frame() -> None:
@@ -70,9 +70,9 @@ def test_merging_across_a_frame() -> None:
     bucket.turn(START_S + 6)
     bucket.add(2)
     for _ in range(3):
-        bucket.merge(START_S + 7, {START_S: 10, START_S + 6: 20})
+        bucket.load(START_S + 7, {START_S: 10, START_S + 6: 20})
         assert 33 == bucket.estimate(START_S + 7)
-    assert {START_S: 1, START_S + 6: 2} == bucket.take()
+    assert {START_S: 1, START_S + 6: 2} == bucket.drain()
 
 
 def test_snapshot_of_a_clock_that_is_ahead() -> None:
@@ -81,7 +81,7 @@ def test_snapshot_of_a_clock_that_is_ahead() -> None:
     """
     bucket = a_bucket(Window(10, 10))
     far_s = START_S + AHEAD_S + 1
-    bucket.merge(START_S, {START_S + 1: 1, START_S + AHEAD_S: 2, far_s: 40})
+    bucket.load(START_S, {START_S + 1: 1, START_S + AHEAD_S: 2, far_s: 40})
     assert 3 == bucket.estimate(START_S)
 
 
@@ -121,17 +121,17 @@ def test_any_order(events: list[tuple[str, int]], window: Window, is_sliding: bo
         elif event == "elsewhere":
             stored[start_s] += amount
         else:
-            taken = Counter(bucket.take() or {})
+            taken = Counter(bucket.drain() or {})
             sent += taken
             if event == "send":
                 stored += taken
-                bucket.merge(now_s, stored)
+                bucket.load(now_s, stored)
             else:
-                bucket.merge(now_s, stored, taken)  # the send failed, and is tried again at once
+                bucket.load(now_s, stored, taken)  # the send failed, and is tried again at once
                 stored += taken
             known = stored.copy()
     assert estimated(known, window, now_s=now_s, estimator=estimator) == bucket.estimate(now_s)
-    sent += Counter(bucket.take() or {})
+    sent += Counter(bucket.drain() or {})
     assert own == sent
 
 

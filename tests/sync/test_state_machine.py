@@ -168,7 +168,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     def states(self, limiter: Limiter) -> Iterator[KeyState]:
         for place in limiter._places:
-            yield from (head.state for head in place.heads.values())
+            yield from place.keys.values()
 
     def writer(self, limiter: Limiter) -> str:
         assert limiter._cycle._flusher is not None
