@@ -13,6 +13,7 @@ from oauth_ratelimit.sync.keys import FORGOTTEN, UNLISTED, KeyState
 
 PULLS_PER_HORIZON = 30  # of a followed key that does not change; benchmarks/accuracy.py tells what fewer would cost
 NEXT = -1  # the slot of keys that the next cycle looks at
+TAKEN = -3  # and of those that the present one looks at
 
 
 class Agenda:
@@ -38,11 +39,22 @@ class Agenda:
                 state.agenda_slot = NEXT
                 self._next.append(state)
 
+    def take(self, states: Iterable[KeyState]) -> list[KeyState]:
+        """
+        Return keys, each once, and have ``due`` leave them out: they are looked at now.
+        """
+        taken = []
+        for state in states:
+            if state.agenda_slot not in (TAKEN, FORGOTTEN):
+                state.agenda_slot = TAKEN
+                taken.append(state)
+        return taken
+
     def due(self, now_s: float) -> list[KeyState]:
         """
         Return the keys to look at now, and take them off the list.
         """
-        states = [state for state in self._next if state.agenda_slot == NEXT]  # the others were forgotten meanwhile
+        states = [state for state in self._next if state.agenda_slot == NEXT]  # the others are looked at, or forgotten
         self._next = []
         slot = int(now_s / self.interval_s)
         stepped_back = slot < self._slot
@@ -50,9 +62,7 @@ class Agenda:
             # A key that was added or put off again since is due at another time, or is on the list already.
             states += [state for state in self._later.pop(passed) if state.agenda_slot == passed]
         self._slot = slot
-        for state in states:
-            state.agenda_slot = UNLISTED
-        return states
+        return self.take(states)
 
     def listed(self) -> list[KeyState]:
         """
@@ -82,7 +92,7 @@ class Agenda:
         """
         Have a key looked at again: if it is followed, after twice the time that it was left alone before.
         """
-        if state.agenda_slot != UNLISTED:
+        if state.agenda_slot not in (UNLISTED, TAKEN):
             return
         horizon = int(state.place.horizon_s / self.interval_s) + 1
         if state.is_filling:

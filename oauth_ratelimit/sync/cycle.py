@@ -20,6 +20,7 @@ from oauth_ratelimit.sync.places import Places
 
 log = structlog.get_logger(__name__)
 
+PART_SIZE = 10_000  # keys
 MAX_CLIENTS_SAID = 50
 REPEAT_FAILURE_S = 60.0  # a lasting outage is said again this often
 
@@ -58,28 +59,27 @@ class SyncCycle:
         """
         report = CycleReport()
         with self._lock:
-            states = dict.fromkeys(self._places.notices.take_urgent())
+            urgent = self._places.notices.take_urgent()
             if urgent_only:
-                for state in states:
+                for state in urgent:
                     state.is_contested = True  # most are new here, and others know them: reading first saves a write
-            touched = set(states)
-            if not urgent_only:
-                touched.update(self._places.notices.take_touched())
-                states |= dict.fromkeys(touched)
+                self._synchronise(urgent, now_s, report, touched=True)
+            else:
+                touched = urgent + self._places.notices.take_touched()
                 if now_s == self._last_s:  # its owner wants to know now, on a clock that stands
-                    touched.update(self.agenda.all())
+                    touched += self.agenda.all()
                 self._last_s = now_s
-                states |= dict.fromkeys(touched)
-                states |= dict.fromkeys(self.agenda.due(now_s))
-            if states:
-                self._synchronise(list(states), touched, now_s, report)
+                touched = self.agenda.take(touched)
+                due = self.agenda.due(now_s)
+                self._synchronise_in_parts(touched, now_s, report, touched=True)
+                self._synchronise_in_parts(due, now_s, report, touched=False)
             self._make_room()
             if not urgent_only:
                 self._places.sweep(now_s)
                 report.in_flight_hits = self.agenda.in_flight_hits()
                 report.key_count = self._places.key_count
-            if self._clock_watch is not None and states and report.error is None and not urgent_only:
-                self._clock_watch.look(now_s)
+                if self._clock_watch is not None and (touched or due) and report.error is None:
+                    self._clock_watch.look(now_s)
         self._say(report, now_s)
         return report
 
@@ -89,8 +89,7 @@ class SyncCycle:
         """
         report = CycleReport()
         with self._lock:
-            chosen = list(dict.fromkeys(states))
-            self._synchronise(chosen, set(chosen), now_s, report)
+            self._synchronise(list(dict.fromkeys(states)), now_s, report, touched=True)
         self._say(report, now_s)
         return report
 
@@ -124,33 +123,57 @@ class SyncCycle:
                 "hits_undelivered", hits=undelivered.total(), by_client=dict(undelivered.most_common(MAX_CLIENTS_SAID))
             )
 
-    def _synchronise(self, states: list[KeyState], touched: set[KeyState], now_s: float, report: CycleReport) -> None:
-        busy, changed = touched, set[KeyState]()
+    def _synchronise_in_parts(
+        self, states: list[KeyState], now_s: float, report: CycleReport, *, touched: bool
+    ) -> None:
+        """
+        Flush and pull keys, not all at once: what is remembered of each meanwhile would double their memory.
+        """
+        for start in range(0, len(states), PART_SIZE):
+            self._synchronise(states[start : start + PART_SIZE], now_s, report, touched=touched)
+
+    def _synchronise(self, states: list[KeyState], now_s: float, report: CycleReport, *, touched: bool) -> None:
+        """
+        Flush and pull keys.
+
+        Args:
+            states: The keys.
+
+            now_s: The time.
+
+            report: Is added to. If the store has failed in this cycle already, hits are only taken.
+
+            touched: Whether requests have asked for them.
+        """
+        is_failed = False
+        busy, changed = set[KeyState](), set[KeyState]()
         try:
-            if self._flusher is None:
+            if self._flusher is None or report.is_cut_short:
+                is_failed = report.is_cut_short
                 for state in states:
-                    state.take(now_s)
-                    state.unsent = None
+                    report.dropped_hits += state.take(now_s)
+                    if self._flusher is None:
+                        state.unsent = None
             else:
-                current = set(self._flusher.flush(states, now_s, report))
-                busy = touched | current
+                busy.update(self._flusher.flush(states, now_s, report))
                 to_pull = [
                     state
                     for state in states
-                    if state.is_to_be_read(now_s) or (state not in current and (state in touched or state.is_followed))
+                    if state.is_to_be_read(now_s) or (state not in busy and (touched or state.is_followed))
                 ]
-                changed = set(self._flusher.pull(to_pull, now_s, report))
+                changed.update(self._flusher.pull(to_pull, now_s, report))
         except StoreError as exc:
             report.error = exc
-            busy = set(states)
+            is_failed = report.is_cut_short = True
         except Exception as exc:  # noqa: BLE001  # a bug, but no key may fall off the agenda for it
             log.error("cycle_failed", error=repr(exc), traceback=traceback.format_exc())
             report.error = StoreUnavailable(f"the cycle failed: {type(exc).__name__}")
-            busy = set(states)
+            is_failed = True
         for state in states:
-            if state in touched:
+            if touched:
                 state.seen_s = now_s
-            if state in busy or state.unsent or (state in changed and state.is_filling):
+            is_busy = touched or is_failed or state in busy or (state in changed and state.is_filling)
+            if is_busy or state.unsent:
                 state.pull_gap = 0
                 self.agenda.add((state,))
             elif state.is_idle(now_s) and state.place.forget(state):

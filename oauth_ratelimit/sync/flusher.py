@@ -40,7 +40,9 @@ class CycleReport:
 
         rejected_count: Writes that the store refused for good.
 
-        error: Why the cycle ended early, None if it did not.
+        error: What went wrong, None if nothing did.
+
+        is_cut_short: Whether the store failed, so that it was asked nothing more.
 
         in_flight_hits: Of a full cycle: hits that it should have sent and that are not yet known to have arrived.
 
@@ -54,6 +56,7 @@ class CycleReport:
     dropped_hits: int = 0
     rejected_count: int = 0
     error: StoreError | None = None
+    is_cut_short: bool = False
     in_flight_hits: int = 0
     key_count: int = 0
 
