@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 import yaml
 from click.testing import CliRunner, Result
 
@@ -63,8 +64,9 @@ class Terminal:
 @pytest.fixture
 def terminal(tmp_path: Path, mongo_uri: str) -> Terminal:
     """
-    The command line for a configuration with an empty database.
+    The command line for a configuration with an empty database, in a process that has not configured its log.
     """
+    structlog.reset_defaults()
     settings = {**CONFIG, "store": {"uri": mongo_uri}}
     path = tmp_path / "ratelimit.yaml"
     path.write_text(yaml.safe_dump(settings))

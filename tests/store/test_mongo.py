@@ -231,7 +231,7 @@ def test_round_trips_of_a_flush(limiter: Limiter, commands: Commands, count: int
         assert ["update"] * -(-count // 500) == commands.names()
 
 
-def test_round_trips_of_an_idle_cycle(limiter: Limiter, commands: Commands) -> None:
+def test_round_trips_of_an_idle_cycle(limiter: Limiter, future: Clock, commands: Commands) -> None:
     """
     After one look at what was last written, nothing is sent until something is counted.
     """
@@ -241,6 +241,7 @@ def test_round_trips_of_an_idle_cycle(limiter: Limiter, commands: Commands) -> N
     limiter.sync()
     assert ["find"] == commands.names()
     for _ in range(5):
+        future.advance(1)
         limiter.sync()
     assert [] == commands.names()
 
