@@ -238,6 +238,7 @@ def test_round_trips_of_an_idle_cycle(limiter: Limiter, future: Clock, commands:
     limiter.check(CLIENT)
     limiter.sync()
     assert ["update"] == commands.names()
+    future.advance(1)
     limiter.sync()
     assert ["find"] == commands.names()
     for _ in range(5):
