@@ -1,0 +1,47 @@
+"""
+Brings the tables of ``docs/performance.md`` up to date with the kept results: ``python -m benchmarks.document``.
+
+Each table stands between ``<!-- results: flush -->``, which names the beginning of its results, and ``<!-- end -->``.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import load
+
+PATH = Path(__file__).parents[1] / "docs" / "performance.md"
+
+_TABLE = re.compile(r"<!-- results: (.+?) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def main() -> None:
+    """
+    Write the tables anew.
+    """
+    entries = load()
+
+    def table_of(found: re.Match[str]) -> str:
+        chosen = [entry for entry in entries if entry["name"].startswith(found[1] + "/")]
+        return f"<!-- results: {found[1]} -->\n{_markdown(chosen, len(found[1]) + 1)}<!-- end -->"
+
+    PATH.write_text(_TABLE.sub(table_of, PATH.read_text()))
+
+
+def _markdown(entries: Iterable[Mapping[str, Any]], prefix_length: int) -> str:
+    met = {True: "met", False: "**missed**", None: ""}
+    rows = [
+        f"| {entry['name'][prefix_length:]} | {_number(entry['value'])} {entry['unit']} "
+        f"| {entry['goal'] or ''} | {met[entry['met']]} |\n"
+        for entry in entries
+    ]
+    return "".join(["| what | value | goal | |\n| --- | ---: | --- | --- |\n", *rows])
+
+
+def _number(value: float) -> str:
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+if __name__ == "__main__":
+    main()
