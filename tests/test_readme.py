@@ -67,3 +67,12 @@ def test_limiter_alone(config_path: Path, capsys: pytest.CaptureFixture[str]) ->
     """
     exec(compile(block("python", "Limiter(load_config"), "README.md", "exec"), {})
     assert "True 9 0.0\n" == capsys.readouterr().out
+
+
+def test_links() -> None:
+    """
+    Every file that the README links to is there.
+    """
+    targets = {target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", README) if "://" not in target}
+    missing = {target for target in targets if not (ROOT / target).exists()}
+    assert not missing
