@@ -14,7 +14,7 @@ from pymongo import MongoClient
 from oauth_ratelimit.demo.authserver import seed
 from oauth_ratelimit.demo.seeds import BATCH_JOBS, WEB_SHOP
 from tests.edge.flows import password_of, post
-from tests.helpers import wait_until
+from tests.helpers import is_running, wait_until
 from tests.workers import Gunicorn
 
 APP = "tests.edge.worker_app:app"
@@ -94,6 +94,20 @@ def test_workers_that_are_replaced(environment: dict[str, str], documents: Any, 
 
     assert 12 == count(documents, "batch-jobs", None), server.log
     assert 12 == count(documents, "web-shop", "alice"), server.log
+
+
+def test_workers_that_are_interrupted(environment: dict[str, str], documents: Any) -> None:
+    """
+    Ctrl-C at gunicorn flushes like an orderly end.
+    """
+    with Gunicorn(APP, workers=2, env=environment) as server:
+        ask_for_tokens(server.url)
+        workers = server.pids()
+        server.signal(signal.SIGINT)
+        wait_until(lambda: not any(map(is_running, workers)), "the workers end", 30.0)
+
+    assert 6 == count(documents, "batch-jobs", None), server.log
+    assert 6 == count(documents, "web-shop", "alice"), server.log
 
 
 def test_workers_that_retire(environment: dict[str, str], documents: Any) -> None:
