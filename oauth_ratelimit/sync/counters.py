@@ -29,6 +29,8 @@ class Bucket:
 
         past: Hits of the frames before the current one, newest first.
 
+        base: What ``full`` would be without the hits of the current frame.
+
         sent: What ``full`` would be without the hits of the current frame that no flush has taken yet.
 
         carried: Hits of earlier frames that no flush has taken yet.
@@ -39,7 +41,7 @@ class Bucket:
             add it to ``full``.
     """
 
-    __slots__ = ("alert", "carried", "ceiling", "edge", "frame_end_s", "full", "past", "sent", "tier")
+    __slots__ = ("alert", "base", "carried", "ceiling", "edge", "frame_end_s", "full", "past", "sent", "tier")
 
     def __init__(self, tier: Tier, now_s: float) -> None:
         self.tier = tier
@@ -47,6 +49,7 @@ class Bucket:
         self.full = 0
         self.edge = 0
         self.past: Sequence[int] = b""
+        self.base = 0
         self.sent = 0
         self.carried: dict[int, int] | None = None
         self.alert = NO_ALERT
@@ -68,7 +71,7 @@ class Bucket:
         frames = int(end_s - self.frame_end_s) // tier.frame_s
         if frames == -1:
             return float(tier.frame_s)  # the clock stepped back a little: stay in the newest frame until it comes
-        current, fresh = self.current, self.full - self.sent
+        current, fresh = self.full - self.base, self.full - self.sent
         if frames > 0:
             if fresh:
                 self.carried = {**(self.carried or {}), self.frame_start_s: fresh}
@@ -81,6 +84,7 @@ class Bucket:
     def _weigh(self, current: int, fresh: int) -> None:
         tier, before = self.tier, self.full
         self.full, self.edge = weigh(current, self.past, tier.frame_count, tier.estimator)
+        self.base = self.full - current
         self.sent = self.full - fresh
         if self.alert != NO_ALERT:  # which all keys share, and should go on sharing
             self.alert += self.full - before
@@ -105,7 +109,7 @@ class Bucket:
         """
         Hits of the current frame.
         """
-        return self.full - weigh(0, self.past, self.tier.frame_count, self.tier.estimator)[0]
+        return self.full - self.base
 
     def estimate(self, now_s: float) -> float:
         """
