@@ -31,6 +31,7 @@ from oauth_ratelimit.sync.scheduler import TICKS_PER_INTERVAL
 SHIPPED = Path(__file__).parents[1] / "oauth_ratelimit" / "demo" / "nasa19950801.csv.gz"
 LCG_VARIABLE = "LCG2005"  # path of lcg2005.csv.gz, which may be measured but not shipped
 INSTANCE_COUNT = 10
+BESIDE_COUNT = 60_000  # requests; reading every key each second takes long
 GOALS = {
     "flush": {"allow": "<= 0.20", "deny": "<= 0.12", "overshoot": "<= 1.22"},
     "reserve": {"allow": "<= 0.11", "deny": "<= 0.11", "overshoot": "<= 1.16"},
@@ -142,6 +143,7 @@ def replay(
     instances: int = INSTANCE_COUNT,
     near_limit: str = "flush",
     early: bool = True,
+    follow_all: bool = False,
     store: CounterStore | None = None,
 ) -> Tally:
     """
@@ -162,6 +164,8 @@ def replay(
 
         early: Whether urgent keys are synchronised between cycles.
 
+        follow_all: Whether each cycle reads every key that an instance knows: the plain protocol, at a fixed interval.
+
         store: What they share; in memory by default.
     """
     clock = Clock(requests[0].at_s)
@@ -174,6 +178,9 @@ def replay(
         }
     )
     limiters = [Limiter(settings, shared, clock=clock) for _ in range(instances)]
+    if follow_all:
+        for limiter in limiters:
+            _follow_all(limiter)
     rng = random.Random(2005)
     # Events: when, which instance, whether a full cycle. Urgent ticks are only played when a request may have asked.
     events = [(clock.now_s + rng.random() * interval_s, index, True) for index in range(instances)]
@@ -202,6 +209,11 @@ def replay(
     return tally
 
 
+def _follow_all(limiter: Limiter) -> None:
+    agenda = limiter._cycle.agenda
+    agenda.put_off = lambda state: agenda.add((state,))  # type: ignore[method-assign]
+
+
 def run(*, short: bool) -> Iterator[Result]:
     """
     Yield the errors of the default configuration and of its alternatives, each with what it costs.
@@ -226,3 +238,15 @@ def run(*, short: bool) -> Iterator[Result]:
             yield Result(f"{prefix}/deny", tally.percent(tally.wrongly_denied), "%", goals.get("deny"))
             yield Result(f"{prefix}/overshoot", tally.most_in_window / limit, "x", goals.get("overshoot"))
             yield Result(f"{prefix}/operations", 1000 * tally.operations / tally.requests, "per 1,000 requests")
+        yield from _beside_the_plain_protocol(name, requests[:BESIDE_COUNT], limit)
+
+
+def _beside_the_plain_protocol(name: str, requests: Sequence[Request], limit: int) -> Iterator[Result]:
+    for label, options in (
+        ("flush", {}),
+        ("every key each second", {"early": False, "follow_all": True}),
+    ):
+        tally = replay(requests, limit=limit, window_s=60, **options)  # type: ignore[arg-type]
+        prefix = f"accuracy/{name}, first {len(requests)}, {label}"
+        yield Result(f"{prefix}/allow", tally.percent(tally.wrongly_allowed), "%")
+        yield Result(f"{prefix}/operations", 1000 * tally.operations / tally.requests, "per 1,000 requests")
