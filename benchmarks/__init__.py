@@ -6,7 +6,8 @@ What the package costs, beside its peers: ``python -m benchmarks [topic...] [--s
     results.py       a measured value, its goal, the table and the file
     timing.py        interleaved runs, medians, spread
     instructions.py  instruction counts through valgrind
-    subjects.py      the limiters compared, ours and others', behind one call
+    subjects.py      our limiter, and what is asked of it; peers.py the others
+    cases.py         what instructions are counted of
     decision.py memory.py flush.py endpoint.py salesforce.py accuracy.py    one topic each
     guard.py         instruction counts against the committed ones
 """

@@ -1,5 +1,5 @@
 """
-Runs benchmarks: ``python -m benchmarks [topic...] [--short]``.
+Runs benchmarks: ``python -m benchmarks [topic...] [--short]``, or ``python -m benchmarks --guard``.
 """
 
 import argparse
@@ -8,6 +8,7 @@ import platform
 import sys
 
 from benchmarks import subjects
+from benchmarks.guard import guard
 from benchmarks.results import PATH, Result, save, table
 
 TOPICS = ("decision", "flush", "memory", "endpoint", "salesforce", "accuracy")
@@ -22,7 +23,11 @@ def main() -> int:
         "topics", nargs="*", metavar="topic", help=f"one or more of {', '.join(TOPICS)}; all by default"
     )
     parser.add_argument("--short", action="store_true", help="fewer repetitions, nothing is kept")
+    parser.add_argument("--guard", action="store_true", help="only compare instruction counts with the committed ones")
+    parser.add_argument("--keep", action="store_true", help="with --guard: commit to what is counted now")
     options = parser.parse_args()
+    if options.guard:
+        return guard(keep=options.keep)
     unknown = set(options.topics) - set(TOPICS)
     if unknown:
         parser.error(f"no topic {', '.join(sorted(unknown))}; there are {', '.join(TOPICS)}")

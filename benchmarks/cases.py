@@ -3,6 +3,8 @@ The decisions that are compared, by name, each as a function of the number of de
 """
 
 import random
+import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import repeat
@@ -11,12 +13,14 @@ from typing import Any
 
 from benchmarks import subjects
 from benchmarks.subjects import NO_LIMIT, Hit, settings_of
-from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.store.base import CounterStore
+from oauth_ratelimit.store.memory import MemoryStore
 
 Repeated = Callable[[int], object]
 
 MANY_COUNT = 1_000  # keys of the instruction counts; more would only take longer
 USER = "user.1@example.com"
+STANDING_S = 1_700_000_000.0
 MINUTE, TEN_SECONDS = {"limit": NO_LIMIT, "window": 60}, {"limit": NO_LIMIT, "window": 10}
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -62,37 +66,82 @@ def many(hit: Hit) -> Repeated:
     return run
 
 
-def cycles(pause_s: float) -> Repeated:
+def cycles(pause_s: float, config: Mapping[str, Any] | None = None, store: CounterStore | None = None) -> Repeated:
     """
     Return hits on many keys, one each and then a sync cycle, with so much time between.
     """
-    moment = [1_700_000_000.0]
-    limiter = Limiter(load_config(settings_of()), clock=partial(getitem, moment, 0))  # type: ignore[arg-type]
+    moment = [STANDING_S]
+    limiter = subjects.limiter(config, store, clock=_reading(moment))
     users = subjects.user_names(MANY_COUNT)
 
     def run(count: int) -> None:
         for _ in repeat(None, count // MANY_COUNT):
             for user in users:
                 limiter.check(subjects.CLIENT_ID, user)
-            limiter.sync()
             moment[0] += pause_s
+            limiter.sync()
 
     return run
 
 
+def bare() -> Repeated:
+    """
+    Return the least that Python can do for a decision: look the key up, ask the time, compare, count, answer.
+    """
+    counters, lock = {USER: Counter()}, threading.Lock()
+
+    def check(user: str) -> tuple[Counter, int, float]:
+        now_s = time.time()
+        lock.acquire()
+        try:
+            counter = counters[user]
+            full = counter.full + 1
+            if full <= counter.ceiling and now_s < counter.frame_end_s:
+                counter.full = full
+            return counter, full, now_s
+        finally:
+            lock.release()
+
+    return hot(check)
+
+
+class Counter:
+    """
+    What the bare decision counts in.
+    """
+
+    __slots__ = ("ceiling", "frame_end_s", "full")
+
+    def __init__(self) -> None:
+        self.full = 0
+        self.ceiling = NO_LIMIT
+        self.frame_end_s = 1e12
+
+
+def _ours(config: Mapping[str, Any] | None = None) -> Hit:
+    return subjects.ours(config, clock=_reading([STANDING_S]))
+
+
+def _reading(moment: list[float]) -> Callable[[], float]:
+    """
+    Return a clock that reads a list: no frame ends by chance, and no Python function is called for it.
+    """
+    return partial(getitem, moment, 0)  # type: ignore[return-value]
+
+
 def _hot_with(config: Mapping[str, Any]) -> Repeated:
-    return hot(subjects.ours(config))
+    return hot(_ours(config))
 
 
 CASES: Mapping[str, Callable[[], Repeated]] = {
-    "ours": lambda: hot(subjects.ours()),
-    "ours, many keys": lambda: many(subjects.ours()),
-    "ours, cycles": lambda: cycles(0.0),
+    "bare": bare,
+    "ours": lambda: hot(_ours()),
+    "ours, many keys": lambda: many(_ours()),
+    "ours, denied": lambda: hot(_ours(settings_of(1))),
+    **{f"ours, {name}": partial(_hot_with, config) for name, config in VARIANTS.items()},
+    "ours, cycles": lambda: cycles(1.0),
     "ours, cycles of a frame": lambda: cycles(6.0),
     "ours, cycles of a window": lambda: cycles(66.0),
-    "ours, denied": lambda: hot(subjects.ours(settings_of(1))),
-    **{f"ours, {name}": partial(_hot_with, config) for name, config in VARIANTS.items()},
-    "limits": lambda: hot(subjects.limits()),
-    "limits, many keys": lambda: many(subjects.limits()),
-    "limits, denied": lambda: hot(subjects.limits(limit=1)),
+    "ours, shared cycles": lambda: cycles(1.0, store=MemoryStore()),
 }
+"""What instructions are counted of, by name."""

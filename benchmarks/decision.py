@@ -9,17 +9,19 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import repeat
 
 import redis
 
-from benchmarks import instructions, subjects
+from benchmarks import instructions, peers, subjects
 from benchmarks.cases import CASES, USER, VARIANTS
 from benchmarks.results import Result
 from benchmarks.subjects import Hit, settings_of
 from benchmarks.timing import Run, Timing, in_threads, take_turns
 from oauth_ratelimit.demo.mongod import Mongod, free_port
+from oauth_ratelimit.store.memory import MemoryStore
 
 KEY_COUNT = 100_000
 THREAD_COUNT = 4
@@ -35,11 +37,12 @@ def run(*, short: bool) -> Iterator[Result]:
     yield from _one_key(turn_count=5 if short else 15)
     yield from _many_keys(turn_count=3 if short else 7)
     yield from _threads(turn_count=3 if short else 9)
+    yield from _exactness(duration_s=2.0 if short else 30.0)
     yield from _shared_stores(turn_count=3 if short else 5)
 
 
 def _instructions() -> Iterator[Result]:
-    counts = instructions.count(list(CASES))
+    counts = instructions.count([*CASES, *peers.CASES])
     for name, count in counts.items():
         yield Result(f"decision/instructions/{name}", count, "instructions")
     base, peer = counts["ours"], counts["limits"]
@@ -69,10 +72,10 @@ def _one_key(*, turn_count: int) -> Iterator[Result]:
         "ours": subjects.ours(),
         "ours, denied": subjects.ours(settings_of(1)),
         **{f"ours, {name}": subjects.ours(config) for name, config in VARIANTS.items()},
-        **{f"limits {strategy}": subjects.limits(strategy) for strategy in subjects.STRATEGIES},
-        "limits sliding, denied": subjects.limits(limit=1),
-        "throttled-py": subjects.throttled(),
-        "pyrate-limiter": subjects.pyrate(),
+        **{f"limits {strategy}": peers.limits(strategy) for strategy in peers.STRATEGIES},
+        "limits sliding, denied": peers.limits(limit=1),
+        "throttled-py": peers.throttled(),
+        "pyrate-limiter": peers.pyrate(),
     }
     times = take_turns(
         {name: _repeated(hit, 20_000) for name, hit in hits.items()},
@@ -104,15 +107,14 @@ def _many_keys(*, turn_count: int) -> Iterator[Result]:
     passes = {
         "ours": _Pass(subjects.ours()),
         first_in_cycle: _Pass(partial(cycled.check, subjects.CLIENT_ID), before=cycled.sync),
-        "limits sliding": _Pass(subjects.limits()),
-        "limits moving": _Pass(subjects.limits("moving")),
-        "throttled-py": _Pass(subjects.throttled()),
-        "pyrate-limiter": _Pass(subjects.pyrate()),
+        "limits sliding": _Pass(peers.limits()),
+        "limits moving": _Pass(peers.limits("moving")),
+        "throttled-py": _Pass(peers.throttled()),
+        "pyrate-limiter": _Pass(peers.pyrate()),
     }
     before = {name: one.prepare for name, one in passes.items()}
     # The others' turns take longer than a frame, so that the first pass over our keys would always be in a new one.
-    before["ours"] = lambda: (passes["ours"].run(), passes["ours"].prepare())
-    before[first_in_cycle] = lambda: (passes[first_in_cycle].run(), passes[first_in_cycle].prepare())
+    before["ours"], before[first_in_cycle] = passes["ours"].rehearse, passes[first_in_cycle].rehearse
     passes[first_in_frame] = _Pass(partial(framed.check, subjects.CLIENT_ID), before=framed.sync)
     before[first_in_frame] = passes[first_in_frame].prepare
     times = take_turns(
@@ -131,16 +133,41 @@ def _many_keys(*, turn_count: int) -> Iterator[Result]:
 def _threads(*, turn_count: int) -> Iterator[Result]:
     hits = {
         "ours": subjects.ours(),
-        "limits sliding": subjects.limits(),
-        "limits moving": subjects.limits("moving"),
-        "throttled-py": subjects.throttled(),
-        "pyrate-limiter": subjects.pyrate(),
+        "limits sliding": peers.limits(),
+        "limits moving": peers.limits("moving"),
+        "throttled-py": peers.throttled(),
+        "pyrate-limiter": peers.pyrate(),
     }
     runs = {name: in_threads(_repeated(hit, 10_000), thread_count=THREAD_COUNT) for name, hit in hits.items()}
     times = take_turns(runs, turn_count=turn_count)
     yield from _listed(f"{THREAD_COUNT} threads", times)
     factor = times["limits sliding"].median_ns / times["ours"].median_ns
     yield Result(f"decision/{THREAD_COUNT} threads/faster than limits sliding", factor, "x", ">= 3")
+
+
+def _exactness(*, duration_s: float) -> Iterator[Result]:
+    """
+    Threads hammer one key while a cycle runs again and again: what they were admitted is what the store has.
+    """
+    store = MemoryStore()
+    limiter = subjects.limiter(settings_of(), store)
+    deadline_s = time.monotonic() + duration_s
+
+    def hammer() -> int:
+        count = 0
+        while time.monotonic() < deadline_s:
+            count += sum(limiter.check(subjects.CLIENT_ID, USER).allowed for _ in repeat(None, 1000))
+        return count
+
+    with ThreadPoolExecutor(THREAD_COUNT) as pool:
+        hammering = [pool.submit(hammer) for _ in range(THREAD_COUNT)]
+        while time.monotonic() < deadline_s:
+            limiter.sync()
+        admitted = sum(one.result() for one in hammering)
+    limiter.close()
+    stored = sum(sum(frames.values()) for one in store.latest(1).values() for frames in one.hits.values())
+    yield Result(f"decision/{THREAD_COUNT} threads/admitted in {duration_s:g} s", admitted, "hits")
+    yield Result(f"decision/{THREAD_COUNT} threads/lost or doubled", abs(admitted - stored), "hits", "<= 0")
 
 
 def _shared_stores(*, turn_count: int) -> Iterator[Result]:
@@ -151,7 +178,7 @@ def _shared_stores(*, turn_count: int) -> Iterator[Result]:
         uris = {"MongoDB": servers.enter_context(Mongod()).uri.replace("/?", "/limits?")}
         if shutil.which("redis-server"):
             uris["Redis"] = servers.enter_context(_redis())
-        runs = {name: _repeated(subjects.shared_limits(uri), 300) for name, uri in uris.items()}
+        runs = {name: _repeated(peers.shared_limits(uri), 300) for name, uri in uris.items()}
         runs["ours"] = _repeated(subjects.ours(), 20_000)
         times = take_turns(runs, turn_count=turn_count)
     yield from _listed("shared store", {f"limits on {name}": times[name] for name in uris})
@@ -214,6 +241,14 @@ class _Pass:
         """
         self._before()
         self._source.shuffle(self._users)
+
+    def rehearse(self) -> None:
+        """
+        Do it once untimed.
+        """
+        self.prepare()
+        self.run()
+        self.prepare()
 
     def run(self) -> int:
         """

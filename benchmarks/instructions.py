@@ -5,16 +5,20 @@ One process imports everything once; each case runs in a fork of it, at two leng
 operations alone.
 """
 
+import importlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-SHORT_COUNT, LONG_COUNT = 2_000, 12_000
+from benchmarks.cases import CASES, Repeated
+from benchmarks.subjects import silence
+
+SHORT_COUNT, LONG_COUNT = 2_000, 7_000
 
 
 def is_available() -> bool:
@@ -26,7 +30,7 @@ def is_available() -> bool:
 
 def count(names: Sequence[str]) -> dict[str, float]:
     """
-    Return the instructions per operation of cases of ``benchmarks.cases``.
+    Return the instructions per operation of cases of ``benchmarks.cases`` and ``benchmarks.peers``.
     """
     with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-instructions-") as directory:
         tool = ["valgrind", "--tool=cachegrind", "--cache-sim=no"]
@@ -50,22 +54,26 @@ def _total(output: Path) -> int:
     return int(found[1])
 
 
-def _run_in_fork(name: str, operation_count: int) -> None:
+def _run_in_fork(case: Callable[[], Repeated], operation_count: int) -> None:
     pid = os.fork()
     if pid == 0:
-        CASES[name]()(operation_count)
+        case()(operation_count)
         os._exit(0)
     _, status = os.waitpid(pid, 0)
     if status:
-        raise RuntimeError(f"case {name!r} ended with status {status}")
+        raise RuntimeError(f"{case} ended with status {status}")
     print(pid, flush=True)
 
 
-if __name__ == "__main__":
-    from benchmarks import subjects
-    from benchmarks.cases import CASES
-
-    subjects.silence()
-    for case in sys.argv[1:]:
+def _main(names: Sequence[str]) -> None:
+    known = dict(CASES)
+    if not known.keys() >= set(names):
+        known |= importlib.import_module("benchmarks.peers").CASES  # only then do they have to be installed
+    silence()
+    for name in names:
         for length in (SHORT_COUNT, LONG_COUNT):
-            _run_in_fork(case, length)
+            _run_in_fork(known[name], length)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

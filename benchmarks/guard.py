@@ -1,0 +1,75 @@
+"""
+Whether anything has become slower: instruction counts against the committed ones.
+
+Not instructions as such, which differ from one build of Python to the next, but how many bare decisions
+(``benchmarks.cases.bare``) each case is worth in the same run.
+"""
+
+import json
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks import instructions
+
+PATH = Path(__file__).with_name("baseline.json")
+TOLERATED_RATIO = 1.10
+UNIT = "bare"
+GUARDED = (
+    "ours",
+    "ours, many keys",
+    "ours, denied",
+    "ours, two tiers",
+    "ours, client_total",
+    "ours, trusted",
+    "ours, proportional",
+    "ours, cycles",
+    "ours, cycles of a frame",
+    "ours, shared cycles",
+)
+
+
+def guard(*, keep: bool) -> int:
+    """
+    Count, show the table, and return the exit code: 1 if a case has become more than a tenth slower.
+
+    Args:
+        keep: Make the counts the new baseline of this version of Python.
+    """
+    if not instructions.is_available():
+        print("valgrind is not installed, which counts the instructions (Debian, Ubuntu: apt-get install valgrind)")
+        return 2
+    version = ".".join(platform.python_version_tuple()[:2])
+    baselines = _read()
+    costs = _costs()
+    slower = [name for name in GUARDED if costs[name] > baselines.get(version, {}).get(name, 1e9) * TOLERATED_RATIO]
+    print(_table(costs, baselines.get(version, {})))
+    if keep:
+        text = json.dumps({**baselines, version: {name: round(cost, 3) for name, cost in costs.items()}}, indent=2)
+        PATH.write_text(text + "\n")
+        print(f"kept as the baseline of Python {version}")
+        return 0
+    if version not in baselines:
+        print(f"no baseline of Python {version} yet: python -m benchmarks --guard --keep makes one")
+    if slower:
+        print(f"more than {TOLERATED_RATIO - 1:.0%} slower: {'; '.join(slower)}")
+    return 1 if slower else 0
+
+
+def _costs() -> dict[str, float]:
+    counts = instructions.count([UNIT, *GUARDED])
+    return {name: counts[name] / counts[UNIT] for name in GUARDED}
+
+
+def _read() -> dict[str, dict[str, float]]:
+    return dict(json.loads(PATH.read_text())) if PATH.exists() else {}
+
+
+def _table(costs: Mapping[str, float], baseline: Mapping[str, float]) -> str:
+    width = max(map(len, costs))
+    lines = [f"{'in bare decisions':<{width}}  baseline      now  change"]
+    for name, cost in costs.items():
+        known = baseline.get(name)
+        change = "" if known is None else f"{cost / known - 1:+.1%}"
+        lines.append(f"{name:<{width}}  {'' if known is None else f'{known:.2f}':>8} {cost:>8.2f} {change:>7}")
+    return "\n".join(lines)
