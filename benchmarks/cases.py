@@ -141,7 +141,7 @@ CASES: Mapping[str, Callable[[], Repeated]] = {
     **{f"ours, {name}": partial(_hot_with, config) for name, config in VARIANTS.items()},
     "ours, cycles": lambda: cycles(1.0),
     "ours, cycles of a frame": lambda: cycles(6.0),
-    "ours, cycles of a window": lambda: cycles(66.0),
+    "ours, cycles of a window": lambda: cycles(60.0),
     "ours, shared cycles": lambda: cycles(1.0, store=MemoryStore()),
 }
 """What instructions are counted of, by name."""

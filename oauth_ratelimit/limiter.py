@@ -134,7 +134,7 @@ class Limiter:
                     decision = self._reservations.decide(place, state, now_s, cost)
                 else:
                     decision = place.decide(state, now_s, cost)
-                if isinstance(decision, JointAdmission) or not decision.would_deny:
+                if type(decision) is JointAdmission or not decision.would_deny:
                     return decision
             else:
                 if not state.is_touched:

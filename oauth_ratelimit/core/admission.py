@@ -5,6 +5,7 @@ They are tuples, because making one takes half the instructions that an object w
 """
 
 from operator import attrgetter
+from typing import final
 
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.enforcement import Mode
@@ -59,6 +60,7 @@ class Admission(Decision, Term):
         return tier.window_s + min(frame_end_s - now_s, tier.frame_s)
 
 
+@final
 class JointAdmission(Decision, tuple[Term, ...]):
     """
     The decision about a request that several tiers admitted: it describes the one that has least left.

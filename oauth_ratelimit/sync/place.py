@@ -14,13 +14,14 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import MAX_LIMIT, ClientPolicies, Limits, Policy
 from oauth_ratelimit.core.refusal import Refusal
 from oauth_ratelimit.core.tier import Tier, tiers_of
-from oauth_ratelimit.core.window import ROUNDING_S, Window
+from oauth_ratelimit.core.window import ROUNDING_S, Estimator, Window
 from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.keys import FORGOTTEN, KeyState
 from oauth_ratelimit.sync.notices import Notices
 
 CLIENT_TOTAL = "client_total"
-UNLIMITED = Tier(Policy("unlimited", MAX_LIMIT, Window(1, 1)), Mode.OFF)
+# Of the kind that is always decided exactly, where it is left out.
+UNLIMITED = Tier(Policy("unlimited", MAX_LIMIT, Window(1, 1), Estimator.PROPORTIONAL), Mode.OFF)
 
 
 class Place:
@@ -160,15 +161,15 @@ class Place:
         if not state.is_touched:
             self.notices.touch(state)
         if total is not None:
-            others += self.total_buckets
+            others = others + self.total_buckets if others else self.total_buckets
             if not total.is_touched:
                 self.notices.touch(total)
         if now_s >= state.frame_end_s:
             state.turn(now_s)
-        full = state.full + cost
-        if full > state.ceiling or state is self.blank:
+        first = state.full + cost
+        if first > state.ceiling:
             return self._decide_exactly(state, now_s, cost=cost)
-        terms: list[Term] = [(state.tier, full, state.edge, state.frame_end_s, now_s)]
+        terms: list[Term] = [(state.tier, first, state.edge, state.frame_end_s, now_s)]
         for bucket in others:
             if now_s >= bucket.frame_end_s:
                 bucket.turn(now_s)
@@ -179,7 +180,7 @@ class Place:
                 return self._decide_exactly(state, now_s, cost=cost)
             bucket.full = full
             terms.append((bucket.tier, full, bucket.edge, bucket.frame_end_s, now_s))
-        state.full += cost
+        state.full = first
         return JointAdmission(terms)
 
     def _decide_exactly(self, state: KeyState, now_s: float, *, cost: int) -> JointAdmission | Finding:
