@@ -29,6 +29,7 @@ Beside it, for operators::
     core/layers.py       which layer of the configuration has won
     standing.py          a document -> how much of each limit is used
     pulse.py             signs of life of each instance
+    worker.py            what each process runs in the background: the cycle, and further duties
     store/migrate.py     migrations/, run once under a lease
     cli/                 flask oauth-ratelimit
 """

@@ -1,14 +1,18 @@
 """
-The overrides that a process knows of: read in the background, kept while MongoDB is out of reach.
+What applies now: the configuration, and over it the overrides that a process knows of. They are read in the background,
+and kept while MongoDB is out of reach.
 """
 
 import math
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
-from oauth_ratelimit.core.overrides import Override, in_force
+from oauth_ratelimit.config import Settings, describe_changes
+from oauth_ratelimit.core.overrides import Override, in_force, overridden
 from oauth_ratelimit.errors import StoreError
 
 log = structlog.get_logger(__name__)
@@ -64,3 +68,53 @@ class Overlay:
         Return the overrides that hold now.
         """
         return in_force(self._known, now_s)
+
+
+class LiveSettings:
+    """
+    The settings of one application, as they are now. Outlives forks: whatever changes them runs in one thread.
+
+    Args:
+        settings: The configuration, until ``poll`` says otherwise.
+
+        poll: Returns a changed configuration, or None.
+
+    Attributes:
+        current: What applies: the configuration with the overrides of operators on top.
+    """
+
+    def __init__(self, settings: Settings, poll: Callable[[], Settings | None]) -> None:
+        self.current = settings
+        self._base = settings
+        self._poll = poll
+        self._overrides: tuple[Override, ...] = ()
+
+    @property
+    def override_count(self) -> int:
+        """
+        How many overrides are in force.
+        """
+        return len(self._overrides)
+
+    def update(self, overrides: tuple[Override, ...]) -> bool:
+        """
+        Take over a changed configuration, if there is one, and these overrides. Logs what is different then.
+
+        Returns:
+            Whether anything is.
+        """
+        base = self._poll()
+        if base is None and overrides == self._overrides:
+            return False
+        self._base, self._overrides = base or self._base, overrides
+        old = self.current
+        self.current = new = replace(self._base, policies=overridden(self._base.policies, overrides))
+        log.info(
+            "config_reloaded",
+            origin="overrides" if base is None else "file",
+            changes=describe_changes(old, new),
+            restart_needed=(old.store, old.sync) != (new.store, new.sync),
+        )
+        if old.policies.mode is not new.policies.mode:
+            log.warning("mode_changed", old=old.policies.mode.value, new=new.policies.mode.value)
+        return True

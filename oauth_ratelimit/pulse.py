@@ -54,6 +54,9 @@ class Pulse:
         clock: Tells the time, seconds since the epoch.
 
         metrics: Where it is counted, too.
+
+    Attributes:
+        is_failing: Whether the last cycle failed.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class Pulse:
         self._last_full = CycleReport()
         self._started_at_s = clock()
         self._next_beat_s = 0.0
-        self._is_failing = False
+        self.is_failing = False
         self._flushed_count = self._conflict_count = self._failure_count = 0
         self.instance = f"{limiter.settings.policies.instance}:{os.getpid()}:{secrets.token_hex(2)}"
 
@@ -163,7 +166,7 @@ class Pulse:
         """
         if self._metrics is not None:
             self._metrics.note_state(in_flight_hits=0, key_count=0, lag_s=0.0)
-        if self._store is None or self._is_failing or not self._next_beat_s:
+        if self._store is None or self.is_failing or not self._next_beat_s:
             return
         try:
             self._store.remove(self.instance)
@@ -172,14 +175,14 @@ class Pulse:
 
     def _note(self, report: CycleReport, begun_s: float) -> None:
         now_s = time.monotonic()
-        self._is_failing = report.error is not None
+        self.is_failing = report.error is not None
         if report.error is not None:
             self._last_error = (str(report.error), now_s)
         if self._metrics is not None:
             self._metrics.note_cycle(report, duration_s=now_s - begun_s)
         self._flushed_count += report.flushed_count
         self._conflict_count += report.conflict_count
-        self._failure_count += self._is_failing
+        self._failure_count += self.is_failing
 
 
 def package_version() -> str:

@@ -13,7 +13,7 @@ import structlog
 from authlib.integrations.flask_oauth2 import token_authenticated
 from flask import Flask, Response, abort
 
-from oauth_ratelimit.config import ConfigSource, Settings, load_config
+from oauth_ratelimit.config import ConfigSource, load_config
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.edge.authlib import attach, has_grant
 from oauth_ratelimit.edge.endpoints import caller_of_token, decide_at, decide_token
@@ -22,6 +22,7 @@ from oauth_ratelimit.edge.hangup import WatchedFile, ask_on_hangup
 from oauth_ratelimit.edge.request import EXTENSION, Caller, username_of
 from oauth_ratelimit.edge.response import RateLimited
 from oauth_ratelimit.observe.observer import Hook, Observer
+from oauth_ratelimit.overlay import LiveSettings
 
 log = structlog.get_logger(__name__)
 
@@ -108,10 +109,8 @@ class OAuthRateLimit:
         if EXTENSION in app.extensions:
             raise RuntimeError("this application has an OAuthRateLimit already; create one and initialise it once")
         is_switched_off = _is_switched_off()
-        settings, poll = _read(app.config, mode=Mode.OFF.value if is_switched_off else None)
         gate = AppGate(
-            settings,
-            poll,
+            _read(app.config, mode=Mode.OFF.value if is_switched_off else None),
             username_of=self._username_of,
             caller_of=self._caller_of,
             observer=Observer(
@@ -155,20 +154,20 @@ class OAuthRateLimit:
             abort(Response(json.dumps(dict(body)), status=status, headers=headers))
 
 
-def _read(config: Mapping[str, Any], *, mode: str | None) -> tuple[Settings, Callable[[], Settings | None]]:
+def _read(config: Mapping[str, Any], *, mode: str | None) -> LiveSettings:
     """
-    Return the settings, and a function that returns new ones when they have changed, else None.
+    Return the settings that the application's configuration names.
     """
     source = config.get(CONFIG_KEY)
     mode = mode or config.get(MODE_KEY) or None
     uri = config.get(MONGO_URI_KEY) or None
     if source is None or isinstance(source, Mapping):
-        return load_config(source or {}, mode=mode, uri=uri), lambda: None
+        return LiveSettings(load_config(source or {}, mode=mode, uri=uri), lambda: None)
     found = ConfigSource(source, mode=mode, uri=uri)
     settings, file = found.load(), WatchedFile(found)
     if config.get(SIGHUP_KEY) and not ask_on_hangup(file):
         log.warning("sighup_not_available", hint="a changed file is taken over all the same")
-    return settings, file.poll
+    return LiveSettings(settings, file.poll)
 
 
 def _is_switched_off() -> bool:

@@ -8,56 +8,25 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
-from oauth_ratelimit.config import Settings, describe_changes
+from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.overrides import Override, overridden
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.edge.request import Caller, Verdict
 from oauth_ratelimit.edge.response import RateLimited, quota_headers
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.observer import Observer
-from oauth_ratelimit.overlay import Overlay
-from oauth_ratelimit.pulse import Health, Pulse
-from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.heartbeats import HeartbeatStore
-from oauth_ratelimit.store.overrides import OverrideStore
-from oauth_ratelimit.sync.flusher import CycleReport
-from oauth_ratelimit.sync.scheduler import SyncScheduler
-from oauth_ratelimit.wiring import open_connection
+from oauth_ratelimit.overlay import LiveSettings
+from oauth_ratelimit.pulse import Health
+from oauth_ratelimit.worker import Worker
 
 log = structlog.get_logger(__name__)
 
 REPORT_INTERVAL_S = 10.0  # between two log lines on the same trouble
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """
-    What a process starts for itself. A fork must not use it: its thread, locks and connections stay with the parent.
-    """
-
-    pid: int
-    limiter: Limiter
-    scheduler: SyncScheduler
-    overlay: Overlay
-    pulse: Pulse
-    connection: Connection | None
-
-    def stop(self) -> None:
-        """
-        Flush for the last time and release everything.
-        """
-        self.scheduler.stop()
-        self.limiter.close()
-        self.pulse.stop()
-        if self.connection is not None:
-            self.connection.close()
 
 
 class AppGate:
@@ -65,9 +34,7 @@ class AppGate:
     Decides the requests of one application. Starts its background cycle with the first of them in each process.
 
     Args:
-        settings: The configuration, until ``poll`` says otherwise.
-
-        poll: Returns a changed configuration, or None. Asked in the background.
+        live: The configuration.
 
         username_of: Names a user.
 
@@ -81,14 +48,11 @@ class AppGate:
 
         clock: Tells the time, seconds since the epoch.
 
-    Attributes:
-        settings: What applies now: the configuration with the overrides of operators on top.
     """
 
     def __init__(
         self,
-        settings: Settings,
-        poll: Callable[[], Settings | None],
+        live: LiveSettings,
         *,
         username_of: Callable[[Any], str],
         caller_of: Callable[[Any], Caller | None],
@@ -97,12 +61,9 @@ class AppGate:
         is_switched_off: bool,
         clock: Callable[[], float],
     ) -> None:
-        self.settings = settings
-        self._base = settings
-        self._overrides: tuple[Override, ...] = ()
+        self._live = live
         self.authorize_endpoint = authorize_endpoint
         self.is_switched_off = is_switched_off
-        self._poll = poll
         self._username_of = username_of
         self.caller_of = caller_of
         self._observer = observer
@@ -111,6 +72,13 @@ class AppGate:
         self._inherited: list[Worker] = []  # of the parent: kept, because collecting them would close what it uses
         self._locks: dict[int, threading.Lock] = {}  # by pid; guards the start
         self._reports: dict[str, tuple[float, int]] = {}  # event: when it was logged last, how often suppressed since
+
+    @property
+    def settings(self) -> Settings:
+        """
+        What applies now: the configuration with the overrides of operators on top.
+        """
+        return self._live.current
 
     @property
     def limiter(self) -> Limiter:
@@ -230,48 +198,13 @@ class AppGate:
                 return worker
             if worker is not None:
                 self._inherited.append(worker)
-            settings = self.settings
-            limiter = Limiter(settings, clock=self._clock)
-            connection = open_connection(settings.store)
-            overlay = Overlay(OverrideStore(connection) if connection else None)
             self._observer.start()
-            heartbeats = HeartbeatStore(connection) if connection else None
-            pulse = Pulse(limiter, heartbeats, clock=self._clock, metrics=self._observer.metrics)
-            scheduler = SyncScheduler(pulse, interval_s=settings.sync.interval_s, on_tick=self._reload)
-            scheduler.start()
-            worker = self._worker = Worker(pid, limiter, scheduler, overlay, pulse, connection)
+            worker = Worker(self._live, observer=self._observer, clock=self._clock)
+            worker.start()
+            self._worker = worker
             atexit.unregister(self.at_exit)  # a fork inherits the registration
             atexit.register(self.at_exit)
             return worker
-
-    def _reload(self, report: CycleReport | None) -> None:
-        """
-        Take over a changed configuration, and overrides that came or went. Runs in the background, after a sync cycle.
-        """
-        worker = self._worker
-        if worker is None:
-            return
-        if self._clock is time.time:  # an injected clock is right by definition
-            worker.limiter.correct_clock(worker.limiter.clock_offset_s)
-        base = self._poll()
-        if report is None or report.error is None:  # else MongoDB would only keep the next cycle waiting
-            worker.overlay.refresh()
-            worker.pulse.beat(override_count=len(self._overrides))
-        overrides = worker.overlay.in_force(self._clock())
-        if base is None and overrides == self._overrides:
-            return
-        self._base, self._overrides = base or self._base, overrides
-        settings = replace(self._base, policies=overridden(self._base.policies, overrides))
-        old, self.settings = self.settings, settings
-        worker.limiter.reconfigure(settings)
-        log.info(
-            "config_reloaded",
-            origin="overrides" if base is None else "file",
-            changes=describe_changes(old, settings),
-            restart_needed=(old.store, old.sync) != (settings.store, settings.sync),
-        )
-        if old.policies.mode is not settings.policies.mode:
-            log.warning("mode_changed", old=old.policies.mode.value, new=settings.policies.mode.value)
 
     def _report(self, event: str, **facts: Any) -> None:
         """

@@ -20,6 +20,7 @@ from flask import Flask
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit import worker as worker_module
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.demo.records import Client
 from oauth_ratelimit.edge import gate as gate_module
@@ -166,7 +167,7 @@ def test_emergency_switch(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     The environment variable wins over everything, and nothing is started.
     """
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", value)
-    monkeypatch.setattr(gate_module, "Limiter", None)
+    monkeypatch.setattr(worker_module, "Limiter", None)
 
     settings = {"OAUTH_RATELIMIT_CONFIG": config(limit=1), "OAUTH_RATELIMIT_MODE": "enforce"}
     with capture_logs() as logs, protected(**settings) as app:
@@ -303,7 +304,7 @@ def schedulers(monkeypatch: pytest.MonkeyPatch) -> list[CountedScheduler]:
     """
     started: list[CountedScheduler] = []
     monkeypatch.setattr(CountedScheduler, "started", started, raising=False)
-    monkeypatch.setattr(gate_module, "SyncScheduler", CountedScheduler)
+    monkeypatch.setattr(worker_module, "SyncScheduler", CountedScheduler)
     return started
 
 
@@ -387,7 +388,7 @@ def test_start_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_args: Any, **_options: Any) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(gate_module, "SyncScheduler", fail)
+    monkeypatch.setattr(worker_module, "SyncScheduler", fail)
     with capture_logs() as logs, protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         assert [200, 200] == [post(app), post(app)]
 
@@ -399,7 +400,7 @@ def test_failure_is_reported_again_later(monkeypatch: pytest.MonkeyPatch) -> Non
     Trouble that lasts is reported once per interval, with the number of times it was not.
     """
     elapsed = Clock(0.0)
-    monkeypatch.setattr(gate_module, "SyncScheduler", None)
+    monkeypatch.setattr(worker_module, "SyncScheduler", None)
     monkeypatch.setattr(gate_module.time, "monotonic", elapsed)
     with capture_logs() as logs, protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         for _ in range(3):
@@ -519,7 +520,8 @@ def test_settings_are_taken_over_whole() -> None:
     with protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         gate = gate_of(app)
         post(app)
-        gate.settings = replace(gate.settings, denial=replace(gate.settings.denial, headers=()))
+        live = gate._live
+        live.current = replace(live.current, denial=replace(live.current.denial, headers=()))
 
         auth = (CLIENT.client_id, CLIENT.client_secret)
         denied = app.test_client().post("/token", data={"grant_type": "client_credentials"}, auth=auth)

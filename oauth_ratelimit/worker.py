@@ -1,0 +1,103 @@
+"""
+What a process starts for itself: the limiter, its background cycle, and what else is to be done now and then.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from oauth_ratelimit.limiter import Limiter
+from oauth_ratelimit.observe.observer import Observer
+from oauth_ratelimit.overlay import LiveSettings, Overlay
+from oauth_ratelimit.pulse import Pulse
+from oauth_ratelimit.store.heartbeats import HeartbeatStore
+from oauth_ratelimit.store.overrides import OverrideStore
+from oauth_ratelimit.sync.flusher import CycleReport
+from oauth_ratelimit.sync.scheduler import SyncScheduler
+from oauth_ratelimit.wiring import open_connection
+
+
+class Duty(Protocol):
+    """
+    Something to be done with MongoDB in the background, besides the counters.
+    """
+
+    def run(self, now_s: float) -> None:
+        """
+        Do what is due. Called after each full sync cycle that reached MongoDB; may block on it, raises nothing.
+        """
+
+    def close(self) -> None:
+        """
+        Do what is left, once, when the process ends. Called after the last flush, if that reached MongoDB.
+        """
+
+
+class Worker:
+    """
+    One process's share of the work. A fork must not use it: its thread, locks and connections stay with the parent.
+
+    Args:
+        live: The configuration.
+
+        observer: Whose metrics the cycles are counted in.
+
+        clock: Tells the time, seconds since the epoch.
+
+    Attributes:
+        pid: The process.
+
+        limiter: Decides its requests.
+
+        pulse: How its sync cycle fares.
+    """
+
+    def __init__(self, live: LiveSettings, *, observer: Observer, clock: Callable[[], float]) -> None:
+        settings = live.current
+        self.pid = os.getpid()
+        self._live = live
+        self._clock = clock
+        self.limiter = Limiter(settings, clock=clock)
+        self._connection = open_connection(settings.store)
+        self._overlay = Overlay(OverrideStore(self._connection) if self._connection else None)
+        heartbeats = HeartbeatStore(self._connection) if self._connection else None
+        self.pulse = Pulse(self.limiter, heartbeats, clock=clock, metrics=observer.metrics)
+        self._duties: tuple[Duty, ...] = ()
+        self._scheduler = SyncScheduler(self.pulse, interval_s=settings.sync.interval_s, on_tick=self._tick)
+
+    def start(self) -> None:
+        """
+        Start the background cycle.
+        """
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """
+        Flush for the last time and release everything.
+        """
+        self._scheduler.stop()
+        self.limiter.close()
+        self.pulse.stop()
+        if not self.pulse.is_failing:
+            for duty in self._duties:
+                duty.close()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _tick(self, report: CycleReport | None) -> None:
+        """
+        Take over a changed configuration, and overrides that came or went; then do what else is due.
+        """
+        now_s = self._clock()
+        if self._clock is time.time:  # an injected clock is right by definition
+            self.limiter.correct_clock(self.limiter.clock_offset_s)
+        has_answer = report is None or report.error is None  # else MongoDB would only keep the next cycle waiting
+        if has_answer:
+            self._overlay.refresh()
+        if self._live.update(self._overlay.in_force(now_s)):
+            self.limiter.reconfigure(self._live.current)
+        if has_answer:
+            self.pulse.beat(override_count=self._live.override_count)
+            for duty in self._duties:
+                duty.run(now_s)
