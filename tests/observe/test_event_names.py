@@ -11,9 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "oauth_ratelimit"
-ROWS = re.findall(
-    r"^\| `([a-z_]+)` \| (info|warning|error) \| (.*) \|$", (ROOT / "docs/operations.md").read_text(), re.M
-)
+ROWS = re.findall(r"^\| `([a-z_]+)` \| (info|warning|error) \| (.*) \|$", (ROOT / "docs/events.md").read_text(), re.M)
 KEYS = {event: set(re.findall(r"`(\w+)`", keys)) for event, _, keys in ROWS}
 LEVELS = {event: level for event, level, _ in ROWS}
 
