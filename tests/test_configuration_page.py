@@ -3,27 +3,19 @@ docs/configuration.md: what it prints works, and its reference is that of the mo
 """
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
-import yaml
 
-from oauth_ratelimit.config import config_schema, load_config
+from oauth_ratelimit.config import config_schema
 from oauth_ratelimit.config.reference import BEGIN, SECTIONS, reference_text, with_reference
 from tests.cli.conftest import Terminal, terminal
+from tests.docs.blocks import blocks_of, commands_of, words_of
 
 __all__ = ["terminal"]
 
-PAGE = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text(encoding="utf-8")
-
-
-def blocks(language: str) -> list[str]:
-    """
-    Return the page's code blocks in a language, without what indents them.
-    """
-    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", PAGE, re.DOTALL | re.MULTILINE)
-    return ["\n".join(line.removeprefix(indent) for line in block.splitlines()) for indent, block in found]
+PATH = Path(__file__).parents[1] / "docs" / "configuration.md"
+PAGE = PATH.read_text(encoding="utf-8")
 
 
 def test_reference_is_up_to_date() -> None:
@@ -53,20 +45,12 @@ def test_page_without_marks() -> None:
         with_reference(BEGIN)
 
 
-@pytest.mark.parametrize("text", blocks("yaml"))
-def test_yaml_on_the_page(text: str) -> None:
-    """
-    Every configuration on the page is one that loads.
-    """
-    load_config(yaml.safe_load(text))
-
-
 def test_commands_on_the_page(terminal: Terminal) -> None:
     """
     Every command on the page runs, one after the other, on one database.
     """
-    for line in "\n".join(blocks("shell")).splitlines():
-        program, group, *words = shlex.split(line)
+    for line in (line for block in blocks_of(PATH) if block.language == "shell" for line in commands_of(block)):
+        program, group, *words = words_of(line)
         assert ("flask", "oauth-ratelimit") == (program, group)
         result = terminal.run(*words)
         assert result.exit_code in (0, 1), result.output

@@ -11,21 +11,19 @@ import pytest
 
 from oauth_ratelimit.demo.authserver import create_app, seed
 from oauth_ratelimit.demo.seeds import BATCH_JOBS
+from tests.docs.blocks import PAGES, ROOT, the_block
 from tests.edge.flows import post
 from tests.edge.serving import serving
 from tests.helpers import wait_until
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+README = ROOT / "README.md"
 
 
 def block(language: str, containing: str) -> str:
     """
     Return the one code block in this language that contains a text.
     """
-    blocks = re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
-    (found,) = [block for block in blocks if containing in block]
-    return str(found)
+    return the_block(README, language, containing)
 
 
 @pytest.fixture
@@ -69,10 +67,12 @@ def test_limiter_alone(config_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "True 9 0.0\n" == capsys.readouterr().out
 
 
-def test_links() -> None:
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links(path: Path) -> None:
     """
-    Every file that the README links to is there.
+    Every file that a page links to is there.
     """
-    targets = {target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", README) if "://" not in target}
-    missing = {target for target in targets if not (ROOT / target).exists()}
+    page = re.sub(r"^ *```.*?^ *```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    targets = {target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", page) if "://" not in target}
+    missing = {target for target in targets if not (path.parent / target).exists()}
     assert not missing

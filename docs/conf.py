@@ -1,0 +1,49 @@
+"""
+How the site is built from these pages: ``make docs``, or ``sphinx-build --fail-on-warning docs .venv/docs``.
+
+The pages are plain Markdown that reads well in a repository, too. What only the site needs stands here.
+"""
+
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # the reference describes these sources, not what is installed
+
+metadata = ConfigParser()
+metadata.read(ROOT / "setup.cfg")
+
+project = "oauth_ratelimit"
+author = "the authors of oauth_ratelimit"
+project_copyright = author
+version = release = metadata["metadata"]["version"]
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["README.md"]
+needs_sphinx = "8.0"
+
+myst_heading_anchors = 4  # links such as operations.md#events are checked
+myst_enable_extensions = ["attrs_block"]
+
+nitpicky = True  # a name in a docstring that leads nowhere is an error
+nitpick_ignore_regex = [
+    # Other projects' names: their sites are not asked while ours is built.
+    (r"py:.*", r"(flask|authlib|click|pymongo|collections|pathlib)\..*"),
+    (r"py:class", r"(Callable|Hook|Flask|PathLike|CounterStore|Policy|Mapping|optional)"),
+]
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+napoleon_numpy_docstring = False
+
+html_theme = "furo"  # brings its own scripts and uses the reader's fonts: nothing is loaded from elsewhere
+html_title = project
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_copy_source = False
+html_theme_options = {"navigation_with_keys": True}
+pygments_style = "friendly"
+pygments_dark_style = "native"

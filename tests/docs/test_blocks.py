@@ -1,0 +1,164 @@
+"""
+Every code block of the documentation is one that works.
+
+What belongs together to a story (README, tutorial, migration) is run as one by a test of its own; here each block is
+checked by itself.
+"""
+
+import configparser
+import importlib.util
+import json
+import queue
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from oauth_ratelimit import OAuthRateLimit, load_config
+from oauth_ratelimit.cli import command as cli
+from oauth_ratelimit.demo.authserver import create_app, seed
+from tests.docs.blocks import PAGES, ROOT, Block, all_blocks, blocks_of, commands_of, words_of
+
+SHELLS = ("console", "shell", "sh", "bash")
+CODE = ("python", "yaml", "json", "ini", *SHELLS)
+NOT_CODE = ("text", "http", "dockerfile", "promql")  # what programs print, and what no test can run
+SITE = ("{toctree}", "{include}", "{eval-rst}")  # checked when the site is built
+OWN_STORY = {"docs/tutorial.md", "docs/migrating-from-flask-limiter.md"}  # tests of the same name run the Python there
+
+
+def named(blocks: list[Block]) -> Any:
+    """
+    Return a parametrisation over blocks.
+    """
+    return pytest.mark.parametrize("block", blocks, ids=[block.name for block in blocks])
+
+
+@pytest.fixture
+def place(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """
+    An empty directory with the configuration that the pages speak of.
+    """
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ratelimit.yaml").write_text(yaml.safe_dump({"store": {"uri": mongo_uri}}))
+    return tmp_path
+
+
+@pytest.fixture
+def myserver(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """
+    The reader's own module: an application and its Authlib server.
+    """
+    database = place / "demo.sqlite3"
+    seed(database)
+    app = create_app(database)
+    module = types.ModuleType("myserver")
+    module.__dict__.update(app=app, server=app.extensions["authorization_server"])
+    monkeypatch.setitem(sys.modules, "myserver", module)
+    yield module
+    extension = app.extensions.get("oauth_ratelimit")
+    if extension is not None:
+        extension.close()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_languages(path: Path) -> None:
+    """
+    Each block has a language that a test knows.
+    """
+    languages = {block.name: block.language for block in blocks_of(path)}
+    assert {} == {name: it for name, it in languages.items() if it not in (*CODE, *NOT_CODE, *SITE)}
+
+
+@named([block for block in all_blocks("python") if block.page not in OWN_STORY])
+def test_python(block: Block, myserver: types.ModuleType) -> None:
+    """
+    The lines run in the reader's module, where the application and its server are at hand.
+
+    Where they cannot run, they are Python all the same.
+    """
+    code = compile(block.text, block.name, "exec")
+    given = {"queue": queue.Queue(), "OAuthRateLimit": OAuthRateLimit, "app": myserver.app, "server": myserver.server}
+    if not block.reason:
+        exec(code, {"__name__": "myserver", **given})
+
+
+@named([block for block in all_blocks("yaml") if not block.reason])
+def test_yaml(block: Block) -> None:
+    """
+    Every configuration is one that loads.
+    """
+    load_config(yaml.safe_load(block.text))
+
+
+@named([block for block in all_blocks("yaml", "json", "ini") if block.reason or block.language != "yaml"])
+def test_other_files(block: Block) -> None:
+    """
+    Every other file is well-formed.
+    """
+    if block.language == "ini":
+        configparser.ConfigParser(strict=False, interpolation=None).read_string(block.text)
+    elif block.language == "json":
+        json.loads(block.text)
+    else:
+        list(yaml.safe_load_all(block.text))
+
+
+@named(all_blocks(*SHELLS))
+def test_shell(block: Block, place: Path) -> None:
+    """
+    Every command line is one that a shell understands, and what it calls of ours exists, with these options.
+    """
+    text = "\n".join(commands_of(block))
+    assert text, f"{block.name}: nothing to run; commands in a console stand behind a dollar sign"
+    subprocess.run(["bash", "-n"], input=text, check=True, text=True, capture_output=True)
+    for line in commands_of(block):
+        check_command(words_of(line))
+
+
+def check_command(words: list[str]) -> None:
+    """
+    Fail if a program of this project is called in a way that it does not know.
+    """
+    if "oauth-ratelimit" in words:
+        (Path.cwd() / "ratelimit.yaml").touch()
+        check_click(cli, words[words.index("oauth-ratelimit") + 1 :])
+    elif "-m" in words and (module := words[words.index("-m") + 1]).startswith(("oauth_ratelimit", "benchmarks")):
+        assert importlib.util.find_spec(module), module
+    elif words[:1] == ["make"]:
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert {word for word in words[1:] if "=" not in word and not word.startswith("-")} <= set(targets)
+
+
+def check_click(command: click.Command, words: list[str], parent: click.Context | None = None) -> None:
+    """
+    Parse a command's words as click would, without running it.
+    """
+    # Redirections and further commands are the shell's.
+    ends = [index for index, word in enumerate(words) if word in ("|", ">", ">>", "&&", "||", ";")]
+    words = words[: ends[0]] if ends else words
+    if "--help" in words:
+        words = words[: words.index("--help")]
+        if not words:
+            return
+    with command.make_context(command.name, list(words), parent=parent) as context:
+        if isinstance(command, click.Group):
+            rest = [*context._protected_args, *context.args]
+            name, found, rest = command.resolve_command(context, rest)
+            assert found is not None, name
+            check_click(found, rest, context)
+
+
+def test_broken_commands_are_found() -> None:
+    """
+    The check above refuses what is not there.
+    """
+    for words in (["limit", "sett", "a"], ["status", "--jsn"], ["mode", "set", "dryrun"]):
+        with pytest.raises(click.UsageError):
+            check_click(cli, words)
