@@ -6,7 +6,7 @@ The way of a file::
   source.py     watches the file
   load.py       the one call: path or mapping -> settings
   document.py   bytes -> mapping, whatever the file holds
-  models.py     the keys of the file, checked by pydantic; limits.py, section.py and values.py are its parts
+  models.py     the keys of the file, checked by pydantic; limits.py, section.py, telling.py and values.py are its parts
   schema.py     the JSON Schema of that
   notation.py   how durations and limits are written
   problems.py   errors in words
@@ -18,12 +18,21 @@ The way of a file::
 from oauth_ratelimit.config.changes import describe_changes
 from oauth_ratelimit.config.load import load_config
 from oauth_ratelimit.config.schema import config_schema, schema_text
-from oauth_ratelimit.config.settings import DenialSettings, Settings, StoreSettings, SyncSettings
+from oauth_ratelimit.config.settings import (
+    DenialSettings,
+    DigestSettings,
+    EventSettings,
+    Settings,
+    StoreSettings,
+    SyncSettings,
+)
 from oauth_ratelimit.config.source import ConfigSource
 
 __all__ = [
     "ConfigSource",
     "DenialSettings",
+    "DigestSettings",
+    "EventSettings",
     "Settings",
     "StoreSettings",
     "SyncSettings",

@@ -9,7 +9,15 @@ from oauth_ratelimit.config.limits import Entry, LimitModel, LimitsModel, named
 from oauth_ratelimit.config.models import CanaryModel, ClientModel, FileModel, PlaceModel, PlanModel
 from oauth_ratelimit.config.problems import dotted
 from oauth_ratelimit.config.section import Switch
-from oauth_ratelimit.config.settings import DenialSettings, Settings, StoreSettings, SyncSettings
+from oauth_ratelimit.config.settings import (
+    DenialSettings,
+    DigestSettings,
+    EventSettings,
+    Settings,
+    StoreSettings,
+    SyncSettings,
+)
+from oauth_ratelimit.config.telling import DigestModel
 from oauth_ratelimit.core.enforcement import Canary, Mode
 from oauth_ratelimit.core.policy import Limits, OwnLimits, Policy, PolicySet, Rules
 from oauth_ratelimit.core.window import Estimator, Window
@@ -36,7 +44,19 @@ def build_settings(file: FileModel) -> Settings:
             error_uri=file.denial.error_uri,
             headers=tuple(dict.fromkeys(file.denial.headers)),
         ),
+        events=EventSettings(
+            per_minute=file.events.per_minute,
+            keep_denials_s=file.events.keep_denials,
+            request_id_header=file.events.request_id_header,
+        ),
+        digest=_digest(file.digest) if file.digest else None,
         max_keys=file.max_keys,
+    )
+
+
+def _digest(model: DigestModel) -> DigestSettings:
+    return DigestSettings(
+        url=model.url, secret=model.secret, hour=model.at, minimum=model.minimum, timeout_s=model.timeout
     )
 
 

@@ -11,8 +11,8 @@ from oauth_ratelimit.core.window import Estimator, default_frame_count
 
 MAX_CHANGES = 50  # lines; a log event is no place for a whole file
 
-_KEYS = {"trusted": "trusted_clients", "paths": "path", "methods": "method"}
-_SECRET = "store.uri"
+_KEYS = {"trusted": "trusted_clients", "paths": "path", "methods": "method", "hour": "at"}
+_SECRETS = ("store.uri", "digest.url", "digest.secret")
 
 
 def describe_changes(old: Settings, new: Settings) -> list[str]:
@@ -28,7 +28,7 @@ def describe_changes(old: Settings, new: Settings) -> list[str]:
 
 
 def _line(path: str, old: str | None, new: str | None) -> str:
-    if path == _SECRET:
+    if path in _SECRETS:
         return f"{path}: changed"
     if old is None:
         return f"{path}: added {new}" if new else f"{path}: added"

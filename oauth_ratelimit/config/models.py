@@ -12,6 +12,7 @@ from oauth_ratelimit.config.limits import BUILT_IN_LIMITS, LimitsModel, built_in
 from oauth_ratelimit.config.problems import expects, refused
 from oauth_ratelimit.config.section import Section, Switch
 from oauth_ratelimit.config.settings import DEFAULT_DESCRIPTION
+from oauth_ratelimit.config.telling import DigestModel, EventsModel
 from oauth_ratelimit.config.values import (
     ClientId,
     CollectionName,
@@ -220,6 +221,12 @@ class FileModel(Section):
         "dry run. A client or plan with a mode of its own is not affected.",
     )
     denial: DenialModel = Field(default_factory=DenialModel, description="What a denied client is told.")
+    events: EventsModel = Field(
+        default_factory=EventsModel, description="What the log and the database keep of denials."
+    )
+    digest: DigestModel | None = Field(
+        default=None, description="A daily message per client that is over its limits. Left out: none."
+    )
     max_keys: Annotated[int, Field(ge=1, le=10**9), expects("a whole number from 1 to 1000000000")] = Field(
         default=1_000_000, description="How many keys (client and user) an instance keeps in memory at most."
     )

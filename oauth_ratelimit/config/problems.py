@@ -15,7 +15,7 @@ MAX_SHOWN = 60  # characters of a bad value; enough to find it
 KEY_MARK = "[key]"  # pydantic puts it behind a key that is itself not allowed
 
 # What stands here may be an address with a slip in it and a password.
-_SECRET_PATHS = ("store", "store.uri", "OAUTH_RATELIMIT_MONGO_URI")
+_SECRET_PATHS = ("store", "store.uri", "OAUTH_RATELIMIT_MONGO_URI", "digest", "digest.url", "digest.secret")
 
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 

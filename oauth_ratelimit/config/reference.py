@@ -29,6 +29,8 @@ SECTIONS = {
     "EndpointModel": "One endpoint",
     "CanaryModel": "canary",
     "DenialModel": "denial",
+    "EventsModel": "events",
+    "DigestModel": "digest",
 }
 
 _DURATIONS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"), (0.001, "ms"))
@@ -116,7 +118,7 @@ def _choice(parts: list[Mapping[str, Any]]) -> str:
 
 
 def _duration(seconds: float) -> str:
-    unit_s, unit = next((unit_s, unit) for unit_s, unit in _DURATIONS if seconds >= unit_s)
+    unit_s, unit = next((item for item in _DURATIONS if seconds >= item[0]), (1, "s"))
     return f"{seconds / unit_s:g} {unit}"
 
 

@@ -77,6 +77,48 @@ class DenialSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EventSettings:
+    """
+    What the log and the database keep of denials.
+
+    Args:
+        per_minute: How many events about denials a process logs in a minute at most.
+
+        keep_denials_s: How long ``explain --id`` finds a denial; 0 keeps none.
+
+        request_id_header: The request header that becomes ``request_id``, None for none.
+    """
+
+    per_minute: int = 300
+    keep_denials_s: float = 30 * 86_400.0
+    request_id_header: str | None = "X-Request-ID"
+
+
+@dataclass(frozen=True, slots=True)
+class DigestSettings:
+    """
+    The daily message per client.
+
+    Args:
+        url: The webhook. Not in the repr, because it may hold a secret, as may the next.
+
+        secret: The key of the signature, None for no signature.
+
+        hour: From which hour of the day on, in UTC.
+
+        minimum: How many requests of a client must have been over a limit.
+
+        timeout_s: How long the webhook may hang in any one step.
+    """
+
+    url: str = field(repr=False)
+    secret: str | None = field(default=None, repr=False)
+    hour: int = 6
+    minimum: int = 1
+    timeout_s: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """
     Everything that the configuration says.
@@ -90,6 +132,10 @@ class Settings:
 
         denial: What a denied client is told.
 
+        events: What the log and the database keep of denials.
+
+        digest: The daily message per client, None for none.
+
         max_keys: How many keys an instance keeps in memory at most.
     """
 
@@ -97,4 +143,6 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     sync: SyncSettings = field(default_factory=SyncSettings)
     denial: DenialSettings = field(default_factory=DenialSettings)
+    events: EventSettings = field(default_factory=EventSettings)
+    digest: DigestSettings | None = None
     max_keys: int = 1_000_000

@@ -1,0 +1,83 @@
+"""
+The sections about what operators and the owners of clients are told.
+"""
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field
+
+from oauth_ratelimit.config.problems import expects
+from oauth_ratelimit.config.section import Section
+from oauth_ratelimit.config.values import Seconds
+
+MAX_KEPT_S = 366 * 86_400
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def _is_encrypted_or_here(address: str) -> str:
+    """
+    Refuse an address that would send numbers about clients in the open, or that holds a password.
+    """
+    parts = urlsplit(address)
+    if not parts.hostname or "@" in parts.netloc or (parts.scheme == "http" and parts.hostname not in LOOPBACK):
+        raise ValueError
+    _ = parts.port  # raises if it is no number
+    return address
+
+
+WebhookAddress = Annotated[
+    str,
+    Field(max_length=1000, pattern=r"^https?://[!#-\[\]-~]+$"),
+    AfterValidator(_is_encrypted_or_here),
+    expects("an https address in ASCII without a user name, up to 1000 characters; http for this machine only"),
+]
+
+SigningSecret = Annotated[str, Field(min_length=16, max_length=512), expects("text of 16 to 512 characters")]
+
+HeaderName = Annotated[
+    str,
+    Field(max_length=100, pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"),
+    expects("the name of an HTTP header, such as X-Request-ID"),
+]
+
+
+class EventsModel(Section):
+    """
+    What the log and the database keep of denials.
+    """
+
+    per_minute: Annotated[int, Field(ge=1, le=1_000_000), expects("a whole number from 1 to 1000000")] = Field(
+        default=300,
+        description="How many events about denials a process logs in a minute at most. A single client gets up to a "
+        "quarter of it.",
+    )
+    keep_denials: Annotated[float, Seconds(0, MAX_KEPT_S, "0 to 366 days")] = Field(
+        default=30 * 86_400.0,
+        description="How long explain --id finds a denial: one small document per logged event; 0 keeps none.",
+    )
+    request_id_header: HeaderName | None = Field(
+        default="X-Request-ID",
+        description="The request header whose value becomes request_id in events about denials; null for none.",
+    )
+
+
+class DigestModel(Section):
+    """
+    A daily message per client that is over its limits, sent to a webhook by one of the instances.
+    """
+
+    url: WebhookAddress = Field(description="Where it is posted to. Redirects are not followed.")
+    at: Annotated[int, Field(ge=0, le=23), expects("a whole number from 0 to 23")] = Field(
+        default=6, description="The hour, in UTC, from which the message about the day before is sent."
+    )
+    minimum: Annotated[int, Field(ge=1, le=10**12), expects("a whole number from 1 to 1000000000000")] = Field(
+        default=1, description="How many requests of a client must have been over a limit, denied or not."
+    )
+    secret: SigningSecret | None = Field(
+        default=None, description="The key of the signature in the header OAuth-RateLimit-Signature. Left out: none."
+    )
+    timeout: Annotated[float, Seconds(0.1, 60, "100 ms to 60 s")] = Field(
+        default=5.0, description="How long the webhook may hang in any one step."
+    )
