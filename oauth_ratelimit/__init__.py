@@ -32,6 +32,7 @@ Beside it, for operators::
     worker.py            what each process runs in the background: the cycle, and further duties
     store/migrate.py     migrations/, run once under a lease
     cli/                 flask oauth-ratelimit
+    testing.py           a frozen clock and counters in memory, for users' tests
 """
 
 from oauth_ratelimit.config import Settings, load_config

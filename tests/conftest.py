@@ -4,6 +4,7 @@ Real servers and a clock for every test that asks for them.
 
 import contextlib
 import os
+import signal
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,14 @@ from oauth_ratelimit.demo.mongod import Mongod
 from oauth_ratelimit.demo.mongod_program import MONGO_URI_VARIABLE
 from oauth_ratelimit.demo.replica_set import ReplicaSet
 from tests.helpers import Clock, with_database
+
+
+def pytest_configure() -> None:
+    """
+    Have SIGINT end what tests start, even if a shell runs them in the background and so has it ignored.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -58,6 +58,8 @@ class OAuthRateLimit:
         clock: Tells the time in seconds since the epoch; instances that share counters must agree on it.
     """
 
+    _gate_type: type[AppGate] = AppGate
+
     def __init__(
         self,
         app: Flask | None = None,
@@ -109,7 +111,7 @@ class OAuthRateLimit:
         if EXTENSION in app.extensions:
             raise RuntimeError("this application has an OAuthRateLimit already; create one and initialise it once")
         is_switched_off = _is_switched_off()
-        gate = AppGate(
+        gate = self._gate_type(
             _read(app.config, mode=Mode.OFF.value if is_switched_off else None),
             username_of=self._username_of,
             caller_of=self._caller_of,

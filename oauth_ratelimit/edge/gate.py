@@ -48,7 +48,11 @@ class AppGate:
 
         clock: Tells the time, seconds since the epoch.
 
+    Attributes:
+        worker_type: What is started in each process.
     """
+
+    worker_type: type[Worker] = Worker
 
     def __init__(
         self,
@@ -199,7 +203,7 @@ class AppGate:
             if worker is not None:
                 self._inherited.append(worker)
             self._observer.start()
-            worker = Worker(self._live, observer=self._observer, clock=self._clock)
+            worker = self.worker_type(self._live, observer=self._observer, clock=self._clock)
             worker.start()
             self._worker = worker
             atexit.unregister(self.at_exit)  # a fork inherits the registration
