@@ -13,6 +13,7 @@ from oauth_ratelimit.config.settings import (
     DenialSettings,
     DigestSettings,
     EventSettings,
+    PrivacySettings,
     Settings,
     StoreSettings,
     SyncSettings,
@@ -50,6 +51,7 @@ def build_settings(file: FileModel) -> Settings:
             request_id_header=file.events.request_id_header,
         ),
         digest=_digest(file.digest) if file.digest else None,
+        privacy=PrivacySettings(user_names=file.privacy.forms()),
         max_keys=file.max_keys,
     )
 

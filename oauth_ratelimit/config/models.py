@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from oauth_ratelimit.config.limits import BUILT_IN_LIMITS, LimitsModel, built_in_limits
+from oauth_ratelimit.config.privacy import PrivacyModel
 from oauth_ratelimit.config.problems import expects, refused
 from oauth_ratelimit.config.section import Section, Switch
 from oauth_ratelimit.config.settings import DEFAULT_DESCRIPTION
@@ -226,6 +227,9 @@ class FileModel(Section):
     )
     digest: DigestModel | None = Field(
         default=None, description="A daily message per client that is over its limits. Left out: none."
+    )
+    privacy: PrivacyModel = Field(
+        default_factory=PrivacyModel, description="What stands for a user wherever something is kept or shown."
     )
     max_keys: Annotated[int, Field(ge=1, le=10**9), expects("a whole number from 1 to 1000000000")] = Field(
         default=1_000_000, description="How many keys (client and user) an instance keeps in memory at most."

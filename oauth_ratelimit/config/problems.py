@@ -14,9 +14,22 @@ MAX_SHOWN = 60  # characters of a bad value; enough to find it
 
 KEY_MARK = "[key]"  # pydantic puts it behind a key that is itself not allowed
 
-# What stands here may be an address with a slip in it and a password.
-_SECRET_PATHS = ("store", "store.uri", "OAUTH_RATELIMIT_MONGO_URI", "digest", "digest.url", "digest.secret")
+# What stands here may be an address with a slip in it and a password, or a key in the place of its path.
+_SECRET_PATHS = (
+    "store",
+    "store.uri",
+    "OAUTH_RATELIMIT_MONGO_URI",
+    "digest",
+    "digest.url",
+    "digest.secret",
+    "privacy",
+    "privacy.keys",
+    "privacy.keys[]",
+    "privacy.keys[].env",
+    "privacy.keys[].file",
+)
 
+_INDEX = re.compile(r"\[[0-9]+\]")
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 _ALLOWED = {
@@ -83,7 +96,7 @@ def _line(path: str, details: Mapping[str, Any]) -> str:
         return f"{path}: missing"
     if kind in ("refused", "unknown_key"):
         return f"{path}: {text}"
-    found = "another text" if path in _SECRET_PATHS and isinstance(value, str) else show(value)
+    found = "another text" if _INDEX.sub("[]", path) in _SECRET_PATHS and isinstance(value, str) else show(value)
     return f"{path}: got {found}, allowed: {_ALLOWED.get(kind, text)}"
 
 

@@ -31,6 +31,8 @@ SECTIONS = {
     "DenialModel": "denial",
     "EventsModel": "events",
     "DigestModel": "digest",
+    "PrivacyModel": "privacy",
+    "NameKeyModel": "One key of user names",
 }
 
 _DURATIONS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"), (0.001, "ms"))

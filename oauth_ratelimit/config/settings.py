@@ -5,6 +5,7 @@ The configuration as the rest of the package sees it: checked, complete, never c
 from dataclasses import dataclass, field
 from typing import Literal
 
+from oauth_ratelimit.core.names import PLAIN, Form, Names
 from oauth_ratelimit.core.policy import PolicySet
 
 NearLimit = Literal["flush", "reserve"]
@@ -119,6 +120,31 @@ class DigestSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PrivacySettings:
+    """
+    What stands for a user.
+
+    Args:
+        user_names: Forms that names take: the first is written and shown, the others are read, too.
+    """
+
+    user_names: tuple[Form, ...] = (PLAIN,)
+
+    @property
+    def is_plain(self) -> bool:
+        """
+        Whether names stay as they are, and nothing else is read.
+        """
+        return self.user_names == (PLAIN,)
+
+    def names(self) -> Names:
+        """
+        Return what turns names into what stands for them.
+        """
+        return Names(self.user_names)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """
     Everything that the configuration says.
@@ -136,6 +162,8 @@ class Settings:
 
         digest: The daily message per client, None for none.
 
+        privacy: What stands for a user.
+
         max_keys: How many keys an instance keeps in memory at most.
     """
 
@@ -145,4 +173,5 @@ class Settings:
     denial: DenialSettings = field(default_factory=DenialSettings)
     events: EventSettings = field(default_factory=EventSettings)
     digest: DigestSettings | None = None
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
     max_keys: int = 1_000_000
