@@ -6,6 +6,8 @@ import os
 import time
 import weakref
 from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 import structlog
 
@@ -13,11 +15,13 @@ from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.admission import Admission, JointAdmission
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.names import Names
 from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT
 from oauth_ratelimit.core.refusal import RepeatedDenial
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.base import CounterStore
+from oauth_ratelimit.store.renamed import RenamedStore
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.keys import Counts
@@ -52,9 +56,31 @@ class Limiter:
         self.settings = settings
         self._clock = self._given_clock = clock
         self._store = store if store is not None else open_store(settings.store)
+        self._names = None if settings.privacy.is_plain else settings.privacy.names()
+        if self._names is not None:
+            self._hash_names(self._names)
         self._events = DenialEvents()
         self._begin()
         _live.add(self)
+
+    def _hash_names(self, names: Names) -> None:
+        """
+        Let nothing behind the methods that are handed a user's name see more than what stands for it.
+
+        Shadowed in this object, so that ``check`` costs nothing more where names are not hashed.
+        """
+        if names.is_in_transition and self._store is not None:
+            self._store = RenamedStore(self._store)
+        for method in ("check", "peek", "counts"):
+            setattr(self, method, _with_stored_name(getattr(self, method), names))
+
+    def stored_name(self, username: str | None) -> str | None:
+        """
+        Return what stands for a user in the store and everywhere else: the name itself, unless names are hashed.
+
+        All methods take it as well as the name.
+        """
+        return username if self._names is None else self._names(username)
 
     def _begin(self) -> None:
         """
@@ -71,7 +97,12 @@ class Limiter:
             max_keys=self.settings.max_keys,
             reserves=reserves,
         )
-        self._cycle = SyncCycle(self._store, places=self._places, interval_s=sync.interval_s)
+        self._cycle = SyncCycle(
+            self._store,
+            places=self._places,
+            interval_s=sync.interval_s,
+            reads_first=isinstance(self._store, RenamedStore),
+        )
         if reserves:
             self._reservations = Reservations(self._cycle, clock=self._now, deadline_s=sync.deadline_s)
 
@@ -202,7 +233,9 @@ class Limiter:
 
     def reconfigure(self, settings: Settings) -> None:
         """
-        Take over new limits, modes and trusted clients; counters stay. The store and the interval need a new limiter.
+        Take over new limits, modes and trusted clients; counters stay.
+
+        The store, the interval and the keys of user names need a new limiter.
         """
         self.settings = settings
         self._events = DenialEvents()
@@ -277,6 +310,14 @@ class Limiter:
         if self._store is not None:
             self._store.abandon()
         self._begin()
+
+
+def _with_stored_name(method: Callable[..., Any], names: Names) -> Callable[..., Any]:
+    @wraps(method)
+    def with_stored_name(client_id: str, username: str | None = None, **options: Any) -> Any:
+        return method(client_id, names(username), **options)
+
+    return with_stored_name
 
 
 def _refuse_bad_cost(cost: int) -> None:
