@@ -113,7 +113,7 @@ class LiveSettings:
             "config_reloaded",
             origin="overrides" if base is None else "file",
             changes=describe_changes(old, new),
-            restart_needed=(old.store, old.sync) != (new.store, new.sync),
+            restart_needed=(old.store, old.sync, old.privacy) != (new.store, new.sync, new.privacy),
         )
         if old.policies.mode is not new.policies.mode:
             log.warning("mode_changed", old=old.policies.mode.value, new=new.policies.mode.value)

@@ -122,6 +122,7 @@ class AppGate:
         try:
             client_id = str(client.get_client_id())
             limiter = self.limiter
+            username = limiter.stored_name(username)  # what is told of the request below has no other
             begun_s = time.perf_counter()
             decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
             if self._observer.is_active:
