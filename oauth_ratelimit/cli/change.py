@@ -4,21 +4,17 @@ What all changes have in common: who, why, until when; put in force, taken back.
 
 import getpass
 from collections.abc import Iterable
-from datetime import datetime
 from typing import Any
 
 import click
-from pydantic import TypeAdapter, ValidationError
 
 from oauth_ratelimit.cli.output import print_json
-from oauth_ratelimit.cli.record import override_data, print_overrides
+from oauth_ratelimit.cli.record import print_overrides
 from oauth_ratelimit.cli.session import Function, Session
-from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration
-from oauth_ratelimit.config.values import ClientId
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-
-LONGEST_S = 3650 * 86_400.0
+from oauth_ratelimit.operating.change import checked_client_id, end_after, end_at
+from oauth_ratelimit.operating.records import override_data
 
 
 def who_and_why(command: Function) -> Function:
@@ -57,11 +53,9 @@ def checked(client_id: str) -> str:
     Return a client id that can be stored; anything else is refused.
     """
     try:
-        TypeAdapter(ClientId).validate_python(client_id, strict=True)
-        client_id.encode()
-    except (ValidationError, UnicodeEncodeError):
-        raise click.UsageError("a client id is text of 1 to 1024 characters") from None
-    return client_id
+        return checked_client_id(client_id)
+    except ValueError as exc:
+        raise click.UsageError(str(exc)) from None
 
 
 def override(session: Session, target: Target, options: dict[str, Any], *, mode: Mode | None = None) -> Override:
@@ -81,27 +75,13 @@ def override(session: Session, target: Target, options: dict[str, Any], *, mode:
 def _end(length: str | None, end: str | None, *, now_s: float) -> float | None:
     if length is not None and end is not None:
         raise click.UsageError("name either --for or --until")
-    if length is not None:
-        try:
-            length_s = parse_duration(length)
-        except ValueError:
-            raise click.BadParameter(f"allowed: {DURATION_NOTATION}", param_hint="--for") from None
-        if not 0 < length_s <= LONGEST_S:
-            raise click.BadParameter("allowed: longer than nothing, up to 10 years", param_hint="--for")
-        return now_s + length_s
-    return None if end is None else _moment(end, now_s=now_s)
-
-
-def _moment(text: str, *, now_s: float) -> float:
+    param_hint = "--for" if length is not None else "--until"
     try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        when = None
-    if when is None or when.tzinfo is None:
-        raise click.BadParameter("allowed: a time with its zone, such as 2026-12-01T00:00:00Z", param_hint="--until")
-    if when.timestamp() <= now_s:
-        raise click.BadParameter(f"{text} is over", param_hint="--until")
-    return when.timestamp()
+        if length is not None:
+            return end_after(length, now_s=now_s)
+        return None if end is None else end_at(end, now_s=now_s)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc), param_hint=param_hint) from None
 
 
 def put(session: Session, overrides: Iterable[Override], *, as_json: bool) -> None:

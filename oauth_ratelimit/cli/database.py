@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from oauth_ratelimit.cli.output import Cell, Column, moment, print_json, print_table
+from oauth_ratelimit.cli.output import Cell, Column, print_json, print_table
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
+from oauth_ratelimit.operating.words import moment
 from oauth_ratelimit.store.migrate import Migrations
 
 

@@ -3,20 +3,14 @@ Commands that change limits.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
 
 from oauth_ratelimit.cli.change import checked, override, print_kind, put, remove, until_when, who_and_why
 from oauth_ratelimit.cli.session import Function, Session, json_option, pass_session
-from oauth_ratelimit.config.build import find_clashes
-from oauth_ratelimit.config.document import parse_yaml
-from oauth_ratelimit.config.load import limits_of
-from oauth_ratelimit.core.overrides import LimitKind, OverrideKind, Target, overridden
-from oauth_ratelimit.errors import ConfigError
-
-NO_LIMIT = "none"
+from oauth_ratelimit.core.overrides import LimitKind, OverrideKind, Target
+from oauth_ratelimit.operating.change import limit_overrides
 
 
 @click.group()
@@ -63,33 +57,11 @@ def set_limit(session: Session, /, client: str | None, everybody: bool, as_json:
       limit set --everybody --client 20000/minute --for 36h --reason "Black Friday"
     """
     client_id = _whose(client, everybody)
-    named = {
-        kind.value: [_limit(text) for text in options[_parameter(kind)]]
-        for kind in LimitKind
-        if options[_parameter(kind)]
-    }
+    named = {kind: list(options[_parameter(kind)]) for kind in LimitKind if options[_parameter(kind)]}
     if not named:
         raise click.UsageError("name at least one limit: --client, --user or --client-total")
-    own = limits_of({kind: [limit for limit in limits if limit] for kind, limits in named.items()})
-    overrides = [
-        replace(
-            override(session, Target(OverrideKind.LIMIT, client_id, LimitKind(kind)), options),
-            policies=getattr(own, kind),
-        )
-        for kind in named
-    ]
-    if clashes := list(find_clashes(overridden(session.policies, overrides))):
-        raise ConfigError(clashes, source="limits")
-    put(session, overrides, as_json=as_json)
-
-
-def _limit(text: str) -> object:
-    """
-    Return what stands for a limit in a configuration file; None for no limit.
-    """
-    if text == NO_LIMIT:
-        return None
-    return parse_yaml(text.encode(), source="limit") if text.lstrip().startswith("{") else text
+    like = override(session, Target(OverrideKind.LIMIT, client_id, next(iter(named))), options)
+    put(session, limit_overrides(session.policies, client_id, named, like=like), as_json=as_json)
 
 
 @limit.command("unset")

@@ -2,11 +2,7 @@
 Commands that look: status, top, show.
 """
 
-import heapq
 import time
-from collections.abc import Iterable, Mapping
-from operator import attrgetter
-from typing import Any
 
 import click
 
@@ -14,7 +10,6 @@ from oauth_ratelimit.cli.output import (
     Cell,
     Column,
     Row,
-    duration,
     is_terminal,
     mode_cell,
     print_facts,
@@ -24,10 +19,10 @@ from oauth_ratelimit.cli.output import (
 )
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.operating.records import LATE_AFTER_S, beat_data, nearest, standing_data
+from oauth_ratelimit.operating.words import duration
 from oauth_ratelimit.standing import Standing, Standings
 from oauth_ratelimit.store.heartbeats import Heartbeat
-
-LATE_AFTER_S = 30.0  # three heartbeats
 
 STANDING_COLUMNS = (
     Column("client"),
@@ -64,7 +59,7 @@ def status(session: Session, as_json: bool) -> None:
                 "canary": canary and {"percent": canary.percent, "instances": canary.instances},
                 "override_count": len(session.overrides),
                 "mongodb": {"version": facts.version, "document_count": facts.document_count},
-                "instances": [_beat_data(beat, facts.clock_s) for beat in beats],
+                "instances": [beat_data(beat, facts.clock_s) for beat in beats],
             }
         )
         return
@@ -100,23 +95,6 @@ def _canary_text(session: Session) -> str:
     if canary.instances:
         return f"instances {', '.join(canary.instances)}"
     return f"{canary.percent:g} % of the clients"
-
-
-def _beat_data(beat: Heartbeat, now_s: float) -> dict[str, Any]:
-    return {
-        "instance": beat.instance,
-        "seen_s": max(0.0, now_s - beat.beat_at_s),
-        "is_late": now_s - beat.beat_at_s > LATE_AFTER_S,
-        "up_s": beat.beat_at_s - beat.started_at_s,
-        "version": beat.version,
-        "mode": beat.mode,
-        "interval_s": beat.interval_s,
-        "override_count": beat.override_count,
-        "flushed_count": beat.flushed_count,
-        "conflict_count": beat.conflict_count,
-        "failure_count": beat.failure_count,
-        "clock_offset_s": beat.clock_offset_s,
-    }
 
 
 def _beat_row(beat: Heartbeat, now_s: float) -> Row:
@@ -169,13 +147,6 @@ def _nearest(session: Session, count: int) -> list[Standing]:
     return nearest((standing for standing in everybody if standing.estimate > 0), count)
 
 
-def nearest(standings: Iterable[Standing], count: int) -> list[Standing]:
-    """
-    Return those that have used up most of their limit, the first one first.
-    """
-    return heapq.nlargest(count, standings, key=attrgetter("used_ratio"))
-
-
 @click.command()
 @click.argument("client")
 @click.argument("user", required=False)
@@ -196,27 +167,6 @@ def show(session: Session, client: str, user: str | None, count: int, as_json: b
         print_json([standing_data(standing) for standing in standings])
     else:
         print_table(STANDING_COLUMNS, list(map(standing_row, standings)), empty="No limited requests lately.")
-
-
-def standing_data(standing: Standing) -> Mapping[str, object]:
-    """
-    Return where a key stands, for programs.
-    """
-    return {
-        "client_id": standing.key.client_id,
-        "username": standing.key.username,
-        "scope": standing.key.scope,
-        "kind": standing.kind.value,
-        "policy": standing.policy.name,
-        "mode": standing.mode.value,
-        "limit": standing.policy.limit,
-        "window_s": standing.policy.window.window_s,
-        "estimate": standing.estimate,
-        "used_ratio": standing.used_ratio,
-        "remaining": standing.remaining,
-        "retry_after_s": standing.retry_after_s,
-        "reset_after_s": standing.reset_after_s,
-    }
 
 
 def standing_row(standing: Standing) -> Row:

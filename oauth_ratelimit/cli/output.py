@@ -9,7 +9,6 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -179,24 +178,3 @@ def mode_cell(mode: str) -> Cell:
     Return a mode in its colour.
     """
     return Cell(mode, {"enforce": "bold", "dry-run": "cyan"}.get(mode, "dim"))
-
-
-def duration(seconds: float) -> str:
-    """
-    Return a duration for people, rounded up to whole seconds: somebody who comes early comes in vain.
-    """
-    if math.isinf(seconds):
-        return "never"
-    whole = math.ceil(seconds)
-    for unit_s, unit, rest_s, rest in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= unit_s:
-            more = whole % unit_s // rest_s
-            return f"{whole // unit_s} {unit}" + (f" {more} {rest}" if more else "")
-    return f"{whole} s"
-
-
-def moment(at_s: float) -> str:
-    """
-    Return a time for people and programs.
-    """
-    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

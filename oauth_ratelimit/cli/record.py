@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 
-from oauth_ratelimit.cli.look import standing_data
-from oauth_ratelimit.cli.output import Cell, Column, Row, json_line, mode_cell, moment, print_json, print_table
+from oauth_ratelimit.cli.output import Cell, Column, Row, json_line, mode_cell, print_json, print_table
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.core.overrides import Override, Target
-from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.operating.records import entry_data, override_data, policy_text, standing_data
+from oauth_ratelimit.operating.words import moment
 from oauth_ratelimit.standing import Standings
 from oauth_ratelimit.store.overrides import HistoryEntry
 
@@ -33,7 +33,7 @@ def overrides(session: Session, client: str | None, is_history: bool, as_json: b
     if is_history:
         entries = session.override_store.history(client)
         if as_json:
-            print_json(list(map(_entry_data, entries)))
+            print_json(list(map(entry_data, entries)))
         else:
             columns = [Column(name) for name in ("when", "who", "did", "what", "whose", "value", "until", "why")]
             print_table(columns, list(map(_entry_row, entries)), empty="Nothing was ever overridden.")
@@ -64,7 +64,7 @@ def export(session: Session, what: str, form: str) -> None:
     elif what == "overrides":
         records = map(override_data, session.overrides)
     else:
-        records = map(_entry_data, session.override_store.history())
+        records = map(entry_data, session.override_store.history())
     if form == "csv":
         _write_csv(records)
         return
@@ -96,51 +96,6 @@ def print_overrides(chosen: Sequence[Override]) -> None:
     """
     columns = [Column(name) for name in ("what", "whose", "value", "until", "who", "when", "why")]
     print_table(columns, list(map(_override_row, chosen)), empty="No overrides: the configuration holds.")
-
-
-def override_data(override: Override) -> dict[str, object]:
-    """
-    Return an override for programs.
-    """
-    return {
-        **_target_data(override.target),
-        "mode": override.mode and override.mode.value,
-        "limits": [policy_text(policy) for policy in override.policies],
-        "by": override.author,
-        "reason": override.reason,
-        "at": moment(override.made_at_s),
-        "until": None if override.until_s is None else moment(override.until_s),
-    }
-
-
-def policy_text(policy: Policy) -> str:
-    """
-    Return a limit in a few words.
-    """
-    mode = f" {policy.mode.value}" if policy.mode else ""
-    return f"{policy.name}: {policy.limit}/{policy.window.window_s}s{mode}"
-
-
-def _target_data(target: Target) -> dict[str, object]:
-    return {
-        "kind": target.kind.value,
-        "client_id": target.client_id,
-        "limit_kind": target.limit_kind and target.limit_kind.value,
-    }
-
-
-def _entry_data(entry: HistoryEntry) -> dict[str, object]:
-    override = entry.override
-    return {
-        "action": "set" if override else "unset",
-        **_target_data(entry.target),
-        "mode": override and override.mode and override.mode.value,
-        "limits": [policy_text(policy) for policy in override.policies] if override else [],
-        "by": entry.author,
-        "reason": entry.reason,
-        "at": moment(entry.at_s),
-        "until": None if override is None or override.until_s is None else moment(override.until_s),
-    }
 
 
 def _override_row(override: Override) -> Row:

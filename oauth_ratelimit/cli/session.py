@@ -6,27 +6,21 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, TypeVar
 
 import click
 from flask.cli import ScriptInfo
 
 from oauth_ratelimit.config import Settings, load_config
-from oauth_ratelimit.core.layers import Layers
-from oauth_ratelimit.core.overrides import Override, in_force, overridden
-from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.edge.request import EXTENSION
+from oauth_ratelimit.operating.desk import Desk
 from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.documents import Documents
-from oauth_ratelimit.store.heartbeats import HeartbeatStore
-from oauth_ratelimit.store.overrides import OverrideStore
 from oauth_ratelimit.wiring import open_connection
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Session:
+class Session(Desk):
     """
     One run of the command line. Everything is looked up when it is first needed.
 
@@ -39,16 +33,12 @@ class Session:
     """
 
     def __init__(self, config_path: str | None, mongo_uri: str | None, script: ScriptInfo | None) -> None:
+        super().__init__(self._settings, self._open, clock=time.time)
         self._config_path = config_path
         self._mongo_uri = mongo_uri
         self._script = script
-        self.now_s = time.time()
 
-    @cached_property
-    def settings(self) -> Settings:
-        """
-        The configuration, without overrides.
-        """
+    def _settings(self) -> Settings:
         if self._config_path is not None:
             return load_config(self._config_path, uri=self._mongo_uri)
         if self._script is None:
@@ -61,66 +51,12 @@ class Session:
             return settings
         return replace(settings, store=replace(settings.store, uri=self._mongo_uri))
 
-    @cached_property
-    def connection(self) -> Connection:
-        """
-        The database that counters are shared through.
-        """
+    def _open(self) -> Connection:
         connection = open_connection(self.settings.store)
         if connection is None:
             raise click.UsageError("counters are not shared: the configuration has no store.uri")
         click.get_current_context().call_on_close(connection.close)
         return connection
-
-    @cached_property
-    def documents(self) -> Documents:
-        """
-        The counters.
-        """
-        return Documents(self.connection, collection=self.settings.store.collection)
-
-    @cached_property
-    def override_store(self) -> OverrideStore:
-        """
-        Where overrides are.
-        """
-        return OverrideStore(self.connection)
-
-    @cached_property
-    def heartbeats(self) -> HeartbeatStore:
-        """
-        Where instances tell of themselves.
-        """
-        return HeartbeatStore(self.connection)
-
-    @cached_property
-    def overrides(self) -> tuple[Override, ...]:
-        """
-        The overrides in force.
-        """
-        return in_force(self.override_store.read(), self.now_s)
-
-    @cached_property
-    def policies(self) -> PolicySet:
-        """
-        What instances go by: the configuration with the overrides on top.
-        """
-        return overridden(self.settings.policies, self.overrides)
-
-    @cached_property
-    def layers(self) -> Layers:
-        """
-        Where all that comes from.
-        """
-        return Layers(self.settings.policies, self.overrides)
-
-    def refresh(self) -> None:
-        """
-        Look at the clock and at the overrides again, for a command that goes on.
-        """
-        self.now_s = time.time()
-        for name in ("overrides", "policies", "layers"):
-            self.__dict__.pop(name, None)
 
     @property
     def is_switched_off(self) -> bool:
