@@ -90,6 +90,13 @@ class LiveSettings:
         self._overrides: tuple[Override, ...] = ()
 
     @property
+    def base(self) -> Settings:
+        """
+        The configuration, without overrides.
+        """
+        return self._base
+
+    @property
     def override_count(self) -> int:
         """
         How many overrides are in force.

@@ -2,6 +2,7 @@
 One connection to MongoDB for what is beside the counters: overrides, signs of life, what the command line looks at.
 """
 
+import threading
 from typing import Any
 
 from pymongo import MongoClient, ReadPreference
@@ -24,7 +25,7 @@ def full_name(collection: str, *, namespace: str | None) -> str:
 
 class Connection:
     """
-    A client that connects on first use. Not for several threads at once.
+    A client that connects on first use. Thread-safe.
 
     Args:
         uri: Connection string.
@@ -38,6 +39,7 @@ class Connection:
         self._uri = uri
         self.namespace = namespace
         self._timeout_s = timeout_s
+        self._lock = threading.Lock()  # guards the making of the client
         self._client: MongoClient[Document] | None = None
 
     @property
@@ -48,9 +50,10 @@ class Connection:
         Raises:
             StoreRejected: The connection string cannot be used.
         """
-        if self._client is None:
-            self._client = connect(self._uri, timeout_s=self._timeout_s)
-        return self._client
+        with self._lock:
+            if self._client is None:
+                self._client = connect(self._uri, timeout_s=self._timeout_s)
+            return self._client
 
     @property
     def database(self) -> Database[Document]:
@@ -73,6 +76,7 @@ class Connection:
         """
         Release connections. Idempotent.
         """
-        client, self._client = self._client, None
+        with self._lock:
+            client, self._client = self._client, None
         if client is not None:
             client.close()
