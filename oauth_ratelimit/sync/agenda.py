@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from oauth_ratelimit.sync.keys import FORGOTTEN, UNLISTED, KeyState
 
 PULLS_PER_HORIZON = 30  # of a followed key that does not change; benchmarks/accuracy.py tells what fewer would cost
+CLOSE_RATIO = 1 / 2  # of a limit: from here on twice as many
 NEXT = -1  # the slot of keys that the next cycle looks at
 TAKEN = -3  # and of those that the present one looks at
 
@@ -90,13 +91,15 @@ class Agenda:
 
     def put_off(self, state: KeyState) -> None:
         """
-        Have a key looked at again: if it is followed, after twice the time that it was left alone before.
+        Have a key looked at again: if it is followed, after twice the time that it was left alone before,
+        and the sooner the closer it is to its limit.
         """
         if state.agenda_slot not in (UNLISTED, TAKEN):
             return
         horizon = int(state.place.horizon_s / self.interval_s) + 1
         if state.is_filling:
-            state.pull_gap = min(max(1, horizon // PULLS_PER_HORIZON), state.pull_gap * 2 or 1)
+            pulls = 2 * PULLS_PER_HORIZON if state.has_used(CLOSE_RATIO) else PULLS_PER_HORIZON
+            state.pull_gap = min(max(1, horizon // pulls), state.pull_gap * 2 or 1)
         else:
             state.pull_gap = max(2, horizon)
         state.agenda_slot = self._slot + state.pull_gap

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SLACK_S = 60  # how long after its last use a frame is kept, for instances with another clock or a wider window
 WIDEST_WINDOW_S = 366 * 86_400  # of an instance with other limits, whose frames are not ours to judge
-FOLLOWED_RATIO = 1 / 3  # of a limit; less is cheaper to learn anew when a request comes (benchmarks/accuracy.py)
+FOLLOWED_RATIO = 1 / 4  # of a limit; less is cheaper to learn anew when a request comes (benchmarks/accuracy.py)
 UNLISTED, FORGOTTEN = 0, -2  # no slot of the agenda; and never one again
 MAX_STALE = 50  # frames and marks removed by one write: MongoDB looks through the whole document for each
 WRITER_SLACK_S = 600  # the same for a writer's mark, which is dated by the writer's clock
@@ -371,7 +371,13 @@ class KeyState(Bucket):
         Whether so much of a limit is used up that what others count may soon matter. A glance without the lock: near
         enough to choose what to read.
         """
-        return any(bucket.full + bucket.edge >= FOLLOWED_RATIO * bucket.tier.limit for bucket in self.buckets)
+        return self.has_used(FOLLOWED_RATIO)
+
+    def has_used(self, ratio: float) -> bool:
+        """
+        Whether at least this share of a limit is used up. A glance, too.
+        """
+        return any(bucket.full + bucket.edge >= ratio * bucket.tier.limit for bucket in self.buckets)
 
     @property
     def is_followed(self) -> bool:

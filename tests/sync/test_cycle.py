@@ -153,19 +153,22 @@ def test_keys_that_nobody_asks_for(faulty: FaultyStore, clock: Clock) -> None:
     assert 0 == limiter.sync().key_count
 
 
-def test_keys_near_their_limit_that_nobody_asks_for_here(faulty: FaultyStore, clock: Clock) -> None:
+@pytest.mark.parametrize(("used", "fewest", "most"), [(1, 25, 35), (2, 50, 65), (3, 50, 65)])
+def test_keys_near_their_limit_that_nobody_asks_for_here(
+    faulty: FaultyStore, clock: Clock, used: int, fewest: int, most: int
+) -> None:
     """
-    They are followed until their window is over, at most thirty-odd reads each.
+    They are followed until their window is over: thirty-odd reads each, from half of the limit on twice as many.
     """
     limiter = a_limiter(faulty, clock, a_policy(4, 60))
     for user in USERS:
-        limiter.check(CLIENT, user, cost=3)
+        limiter.check(CLIENT, user, cost=used)
     limiter.sync()
     read_count(faulty)
     for _ in range(60):
         clock.advance(1)
         limiter.sync()
-    assert len(USERS) <= read_count(faulty) <= 35 * len(USERS)
+    assert fewest * len(USERS) <= read_count(faulty) <= most * len(USERS)
     for _ in range(120):
         clock.advance(1)
         limiter.sync()
