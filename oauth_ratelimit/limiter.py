@@ -2,6 +2,7 @@
 One pass from a request's facts to a decision.
 """
 
+import math
 import os
 import time
 import weakref
@@ -48,6 +49,10 @@ class Limiter:
         store: Where counters are shared; None takes the one that the settings name, if any.
 
         clock: Returns the time in seconds since the epoch. All instances must roughly agree.
+    Attributes:
+        settings: What applies now.
+
+        denial_events: What the log is told of denials.
     """
 
     def __init__(
@@ -59,7 +64,7 @@ class Limiter:
         self._names = None if settings.privacy.is_plain else settings.privacy.names()
         if self._names is not None:
             self._hash_names(self._names)
-        self._events = DenialEvents()
+        self.denial_events = DenialEvents(settings.events.per_minute)
         self._begin()
         _live.add(self)
 
@@ -175,10 +180,11 @@ class Limiter:
                 return RepeatedDenial((refusal, now_s, silence.suppressed_count))
         finally:
             place.lock.release()
-        silence = self._events.report(
+        silence = self.denial_events.report(
             place.client_id,
             state.username,
             scope=place.scope,
+            grant_type=grant_type,
             decision=decision,
             is_canary=place.is_canary,
             now_s=now_s,
@@ -223,7 +229,9 @@ class Limiter:
 
         Never raises for what the store does; ``CycleReport.error`` tells.
         """
-        return self._cycle.run(self._clock())
+        now_s = self._clock()
+        self.denial_events.budget.turn(now_s)
+        return self._cycle.run(now_s)
 
     def sync_urgent(self) -> CycleReport | None:
         """
@@ -238,7 +246,7 @@ class Limiter:
         The store, the interval and the keys of user names need a new limiter.
         """
         self.settings = settings
-        self._events = DenialEvents()
+        self.denial_events.reconfigure(settings.events.per_minute)
         self._places.apply(settings.policies)
 
     def preload(self, count: int = 1000) -> int:
@@ -299,6 +307,7 @@ class Limiter:
         for _ in range(CLOSING_TRIES):
             if self.sync().error is None or time.monotonic() > deadline_s:
                 break
+        self.denial_events.budget.turn(math.inf)
         self._cycle.say_undelivered()
         self._cycle.close()
         _live.discard(self)
@@ -309,6 +318,7 @@ class Limiter:
         """
         if self._store is not None:
             self._store.abandon()
+        self.denial_events.begin_anew(self.settings.events.per_minute)
         self._begin()
 
 

@@ -4,13 +4,17 @@ What a process starts for itself: the limiter, its background cycle, and what el
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from oauth_ratelimit.core.denial import Trace
 from oauth_ratelimit.limiter import Limiter
+from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.observe.observer import Observer
 from oauth_ratelimit.overlay import LiveSettings, Overlay
 from oauth_ratelimit.pulse import Pulse
+from oauth_ratelimit.store.connection import Connection
+from oauth_ratelimit.store.denials import DenialStore
 from oauth_ratelimit.store.heartbeats import HeartbeatStore
 from oauth_ratelimit.store.overrides import OverrideStore
 from oauth_ratelimit.sync.flusher import CycleReport
@@ -45,6 +49,8 @@ class Worker:
 
         clock: Tells the time, seconds since the epoch.
 
+        trace_of: Returns the trace of the request at hand.
+
     Attributes:
         pid: The process.
 
@@ -53,17 +59,25 @@ class Worker:
         pulse: How its sync cycle fares.
     """
 
-    def __init__(self, live: LiveSettings, *, observer: Observer, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        live: LiveSettings,
+        *,
+        observer: Observer,
+        clock: Callable[[], float],
+        trace_of: Callable[[], Trace] = Trace,
+    ) -> None:
         settings = live.current
         self.pid = os.getpid()
         self._live = live
         self._clock = clock
         self.limiter = Limiter(settings, clock=clock)
+        self.limiter.denial_events.trace_of = trace_of
         self._connection = open_connection(settings.store)
         self._overlay = Overlay(OverrideStore(self._connection) if self._connection else None)
         heartbeats = HeartbeatStore(self._connection) if self._connection else None
         self.pulse = Pulse(self.limiter, heartbeats, clock=clock, metrics=observer.metrics)
-        self._duties: tuple[Duty, ...] = ()
+        self._duties = tuple(self._begin_duties(self._connection)) if self._connection else ()
         self._scheduler = SyncScheduler(self.pulse, interval_s=settings.sync.interval_s, on_tick=self._tick)
 
     def start(self) -> None:
@@ -84,6 +98,14 @@ class Worker:
                 duty.close()
         if self._connection is not None:
             self._connection.close()
+
+    def _begin_duties(self, connection: Connection) -> Iterator[Duty]:
+        yield DenialRecorder(
+            self.limiter.denial_events,
+            DenialStore(connection),
+            instance=self.pulse.instance,
+            keep_s=lambda: self._live.current.events.keep_denials_s,
+        )
 
     def _tick(self, report: CycleReport | None) -> None:
         """

@@ -14,10 +14,12 @@ import structlog
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.denial import Trace
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.edge.request import Caller, Verdict
 from oauth_ratelimit.edge.response import RateLimited, quota_headers
+from oauth_ratelimit.edge.trace import trace_of_request
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.observer import Observer
 from oauth_ratelimit.overlay import LiveSettings
@@ -189,6 +191,9 @@ class AppGate:
             raise TypeError(f"username_of must return str, got {type(username).__name__}")
         return username
 
+    def _trace_of(self) -> Trace:
+        return trace_of_request(self.settings.events.request_id_header)
+
     def _start(self) -> Worker:
         """
         Start this process's worker, once.
@@ -204,7 +209,7 @@ class AppGate:
             if worker is not None:
                 self._inherited.append(worker)
             self._observer.start()
-            worker = self.worker_type(self._live, observer=self._observer, clock=self._clock)
+            worker = self.worker_type(self._live, observer=self._observer, clock=self._clock, trace_of=self._trace_of)
             worker.start()
             self._worker = worker
             atexit.unregister(self.at_exit)  # a fork inherits the registration

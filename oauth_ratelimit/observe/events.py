@@ -2,18 +2,34 @@
 Events about denials, few enough to be read while a client floods.
 """
 
+import math
 import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import structlog
 
 from oauth_ratelimit.core.decision import Finding
-from oauth_ratelimit.core.key import visible_name
+from oauth_ratelimit.core.denial import Denial, Trace
+from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.refusal import Silence
+from oauth_ratelimit.observe.budget import Budget
 
 log = structlog.get_logger("oauth_ratelimit")
 
 REPEAT_S = 60.0  # one event per key and this long
 MAX_KEYS = 10_000  # keys that are remembered for it
+MAX_WAITING = 5000  # logged denials that wait to be recorded, a few MB
+
+
+class Logged(NamedTuple):
+    """
+    A denial that was logged, and the count of those that follow it unlogged.
+    """
+
+    denial: Denial
+    silence: Silence
 
 
 class DenialEvents:
@@ -21,10 +37,46 @@ class DenialEvents:
     Says once per key and minute that it is being denied, or would be; the next event tells how many were left out.
 
     Takes no lock: when two threads meet, one more event or a count off by one costs less than waiting.
+
+    Args:
+        per_minute: How many events over all keys.
+
+    Attributes:
+        trace_of: Returns the trace of the request at hand; asked for each event, not for each denial.
+
+        budget: What bounds the events over all keys.
+
+        is_kept: Whether logged denials are kept for ``take``.
+
+        dropped_count: How many of those were lost, because nobody took them in time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, per_minute: int) -> None:
+        self.trace_of: Callable[[], Trace] = Trace
+        self.is_kept = False
+        self.begin_anew(per_minute)
+
+    def begin_anew(self, per_minute: int) -> None:
+        """
+        Forget everything: after a fork, what the parent has said.
+        """
+        self.budget = Budget(per_minute)
+        self.dropped_count = 0
         self._said: dict[tuple[str, str | None, str | None], Silence] = {}
+        self._waiting: deque[Logged] = deque()
+
+    def reconfigure(self, per_minute: int) -> None:
+        """
+        Say everything again, because it may be for another reason.
+        """
+        self.budget.per_minute = per_minute
+        self._said = {}
+
+    def take(self) -> list[Logged]:
+        """
+        Return what was logged since the last call.
+        """
+        return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
     def report(
         self,
@@ -32,12 +84,13 @@ class DenialEvents:
         username: str | None,
         *,
         scope: str | None,
+        grant_type: str | None,
         decision: Finding,
         is_canary: bool,
         now_s: float,
     ) -> Silence:
         """
-        Log ``request_denied`` or ``request_would_be_denied``, unless that was done a moment ago.
+        Log ``request_denied`` or ``request_would_be_denied``, unless that was done a moment ago, or too often.
 
         Every denial gets its ``decision_id``, those that are not logged included.
 
@@ -47,6 +100,8 @@ class DenialEvents:
             username: For whom, None for grants without a user.
 
             scope: Where it is counted, None for the plain token counter.
+
+            grant_type: How, None if that is not known.
 
             decision: What was decided.
 
@@ -65,26 +120,60 @@ class DenialEvents:
             return last
         if len(self._said) >= MAX_KEYS:
             self._said.clear()
-        silence = Silence(now_s, now_s + REPEAT_S, random.getrandbits(64))  # this generator starts anew after a fork
-        self._said[key] = silence
+        # This generator starts anew after a fork. 63 bits leave room to count on from there.
+        silence = self._said[key] = Silence(now_s, now_s + REPEAT_S, random.getrandbits(63))
+        left_out = last.suppressed_count if last else 0
+        has_room = self.budget.take(client_id, now_s)
+        if not has_room:
+            silence.suppressed_count = left_out + 1
         _name(decision, silence)
-        log.warning(
-            "request_would_be_denied" if decision.allowed else "request_denied",
-            client_id=visible_name(client_id),
-            username=None if username is None else visible_name(username),
-            scope=scope,
-            policy=decision.policy,
-            limit=decision.limit,
-            window_s=decision.window_s,
-            retry_after_s=decision.retry_after_s,
-            mode=decision.mode.value,
-            canary=is_canary,
-            suppressed_count=last.suppressed_count if last else 0,
-            **({} if decision.decision_id is None else {"decision_id": decision.decision_id}),
-        )
+        if has_room:
+            denial = Denial(
+                first_id=silence.first_id,
+                at_s=now_s,
+                client_id=storable_name(client_id),
+                username=None if username is None else storable_name(username),
+                scope=scope,
+                grant_type=grant_type,
+                policy=decision.policy,
+                limit=decision.limit,
+                window_s=decision.window_s,
+                mode=decision.mode.value,
+                is_canary=is_canary,
+                retry_after_s=decision.retry_after_s,
+                trace=self.trace_of(),
+            )
+            _say(denial, decision, suppressed_count=left_out)
+            if self.is_kept and not decision.allowed:
+                self._keep(Logged(denial, silence))
         return silence
+
+    def _keep(self, logged: Logged) -> None:
+        self._waiting.append(logged)
+        if len(self._waiting) > MAX_WAITING:
+            self._waiting.popleft()
+            self.dropped_count += 1
 
 
 def _name(decision: Finding, silence: Silence) -> None:
     if not decision.allowed:
         decision.decision_id = silence.decision_id(silence.suppressed_count)
+
+
+def _say(denial: Denial, decision: Finding, *, suppressed_count: int) -> None:
+    optional: dict[str, Any] = {"decision_id": decision.decision_id, **denial.trace._asdict()}
+    log.warning(
+        "request_would_be_denied" if decision.allowed else "request_denied",
+        client_id=visible_name(denial.client_id),
+        username=None if denial.username is None else visible_name(denial.username),
+        scope=denial.scope,
+        grant_type=denial.grant_type,
+        policy=denial.policy,
+        limit=denial.limit,
+        window_s=denial.window_s,
+        retry_after_s=denial.retry_after_s if math.isfinite(denial.retry_after_s) else None,  # JSON has no infinity
+        mode=denial.mode,
+        canary=denial.is_canary,
+        suppressed_count=suppressed_count,
+        **{name: value for name, value in optional.items() if value is not None},
+    )

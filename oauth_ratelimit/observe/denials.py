@@ -1,0 +1,150 @@
+"""
+Takes logged denials to MongoDB, now and then and in bulk.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from oauth_ratelimit.core.denial import DenialRecord
+from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
+from oauth_ratelimit.observe.events import DenialEvents, Logged
+
+log = structlog.get_logger(__name__)
+
+WRITE_EVERY_S = 10.0
+BATCH = 500  # one bulk must not keep the interpreter busy for long
+COMPLAIN_EVERY_S = 600.0
+MAX_ENTRIES = 10_000  # twice what may wait in DenialEvents
+
+
+class DenialWriter(Protocol):
+    """
+    Where records go: ``store.denials.DenialStore``.
+    """
+
+    def put(self, records: Sequence[DenialRecord], *, keep_s: float) -> None: ...
+
+
+@dataclass(slots=True)
+class _Entry:
+    """
+    A logged denial whose record may have to be brought up to date.
+    """
+
+    logged: Logged
+    last_at_s: float
+    seen_count: int = 0  # of suppressed ones, when somebody looked last
+    written_count: int = -1
+
+    def look(self, now_s: float) -> None:
+        """
+        Note whether more were suppressed.
+        """
+        count = self.logged.silence.suppressed_count
+        if count != self.seen_count:
+            self.seen_count = count
+            self.last_at_s = max(self.last_at_s, min(now_s, self.logged.silence.until_s))
+
+
+class DenialRecorder:
+    """
+    A duty of the background thread: one record per logged denial, brought up to date while more are suppressed.
+
+    What waits is bounded here and in ``DenialEvents``; what is lost for that is logged with its number.
+
+    Args:
+        events: What was logged.
+
+        store: Where records go.
+
+        instance: The name of this process.
+
+        keep_s: Returns how long records are kept; 0.0 for not at all.
+    """
+
+    def __init__(
+        self, events: DenialEvents, store: DenialWriter, *, instance: str, keep_s: Callable[[], float]
+    ) -> None:
+        self._events = events
+        self._store = store
+        self._instance = instance
+        self._keep_s = keep_s
+        self._entries: list[_Entry] = []
+        self._next_s = 0.0
+        self._now_s = 0.0
+        self._complain_at_s = 0.0
+        self._lost_count = 0
+        events.is_kept = True
+
+    def run(self, now_s: float) -> None:
+        """
+        Write what is new, if it is time to.
+        """
+        self._now_s = now_s
+        if not self._next_s - WRITE_EVERY_S <= now_s < self._next_s:
+            self._next_s = now_s + WRITE_EVERY_S
+            self._write(now_s)
+
+    def close(self) -> None:
+        """
+        Write what is left.
+        """
+        self._write(self._now_s + WRITE_EVERY_S)
+
+    def _write(self, now_s: float) -> None:
+        self._take(now_s)
+        due = [entry for entry in self._entries if entry.seen_count != entry.written_count]
+        try:
+            for start in range(0, len(due), BATCH):
+                batch = due[start : start + BATCH]
+                self._store.put([self._record(entry) for entry in batch], keep_s=self._keep_s())
+                for entry in batch:
+                    entry.written_count = entry.seen_count
+        except StoreUnavailable:
+            return  # the next call tries again
+        except StoreRejected as exc:
+            self._complain(len(due), now_s, reason=str(exc))
+            self._entries = []
+        self._entries = [
+            entry
+            for entry in self._entries
+            if now_s < entry.logged.silence.until_s or entry.written_count != entry.logged.silence.suppressed_count
+        ]
+
+    def _take(self, now_s: float) -> None:
+        """
+        Take over what was logged, and look at what has become of the rest.
+        """
+        new = self._events.take()
+        if not self._keep_s():
+            self._entries = []
+            return
+        self._entries += [_Entry(logged, logged.denial.at_s) for logged in new]
+        for entry in self._entries:
+            entry.look(now_s)
+        dropped, self._events.dropped_count = self._events.dropped_count, 0
+        dropped += max(0, len(self._entries) - MAX_ENTRIES)
+        self._entries = self._entries[-MAX_ENTRIES:]
+        if dropped:
+            self._complain(dropped, now_s, reason="MongoDB did not answer for too long")
+
+    def _record(self, entry: _Entry) -> DenialRecord:
+        return DenialRecord(
+            entry.logged.denial,
+            instance=self._instance,
+            last_at_s=entry.last_at_s,
+            suppressed_count=entry.seen_count,
+        )
+
+    def _complain(self, count: int, now_s: float, *, reason: str) -> None:
+        """
+        Say how many denials cannot be found again, once in a while.
+        """
+        self._lost_count += count
+        if not self._complain_at_s - COMPLAIN_EVERY_S <= now_s < self._complain_at_s:
+            log.warning("denials_unrecorded", count=self._lost_count, reason=reason)
+            self._complain_at_s = now_s + COMPLAIN_EVERY_S
+            self._lost_count = 0
