@@ -6,8 +6,8 @@ The way of a file::
   source.py     watches the file
   load.py       the one call: path or mapping -> settings
   document.py   bytes -> mapping, whatever the file holds
-  models.py     the keys of the file, checked by pydantic; limits.py, privacy.py, section.py, telling.py and values.py
-                are its parts
+  models.py     the keys of the file, checked by pydantic; guard.py, limits.py, privacy.py, section.py, telling.py and
+                values.py are its parts
   schema.py     the JSON Schema of that
   notation.py   how durations and limits are written
   problems.py   errors in words
@@ -23,6 +23,7 @@ from oauth_ratelimit.config.settings import (
     DenialSettings,
     DigestSettings,
     EventSettings,
+    GuardSettings,
     PrivacySettings,
     Settings,
     StoreSettings,
@@ -35,6 +36,7 @@ __all__ = [
     "DenialSettings",
     "DigestSettings",
     "EventSettings",
+    "GuardSettings",
     "PrivacySettings",
     "Settings",
     "StoreSettings",

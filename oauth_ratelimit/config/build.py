@@ -5,6 +5,7 @@ From the file's models to the values that the package works with.
 import socket
 from collections.abc import Iterator, Mapping
 
+from oauth_ratelimit.config.guard import GuardModel
 from oauth_ratelimit.config.limits import Entry, LimitModel, LimitsModel, named
 from oauth_ratelimit.config.models import CanaryModel, ClientModel, FileModel, PlaceModel, PlanModel
 from oauth_ratelimit.config.problems import dotted
@@ -13,6 +14,7 @@ from oauth_ratelimit.config.settings import (
     DenialSettings,
     DigestSettings,
     EventSettings,
+    GuardSettings,
     PrivacySettings,
     Settings,
     StoreSettings,
@@ -20,6 +22,7 @@ from oauth_ratelimit.config.settings import (
 )
 from oauth_ratelimit.config.telling import DigestModel
 from oauth_ratelimit.core.enforcement import Canary, Mode
+from oauth_ratelimit.core.failure import FailureKind, FailureLimits
 from oauth_ratelimit.core.policy import Limits, OwnLimits, Policy, PolicySet, Rules
 from oauth_ratelimit.core.window import Estimator, Window
 
@@ -37,7 +40,10 @@ def build_settings(file: FileModel) -> Settings:
             timeout_s=file.store.timeout,
         ),
         sync=SyncSettings(
-            interval_s=file.sync.interval, near_limit=file.sync.near_limit, deadline_s=file.sync.deadline
+            interval_s=file.sync.interval,
+            near_limit=file.sync.near_limit,
+            deadline_s=file.sync.deadline,
+            preload_count=file.sync.preload,
         ),
         denial=DenialSettings(
             error=file.denial.error,
@@ -45,6 +51,7 @@ def build_settings(file: FileModel) -> Settings:
             error_uri=file.denial.error_uri,
             headers=tuple(dict.fromkeys(file.denial.headers)),
         ),
+        guard=_guard(file.guard),
         events=EventSettings(
             per_minute=file.events.per_minute,
             keep_denials_s=file.events.keep_denials,
@@ -53,6 +60,18 @@ def build_settings(file: FileModel) -> Settings:
         digest=_digest(file.digest) if file.digest else None,
         privacy=PrivacySettings(user_names=file.privacy.forms()),
         max_keys=file.max_keys,
+    )
+
+
+def _guard(model: GuardModel) -> GuardSettings:
+    def policies(kind: FailureKind, entries: list[Entry]) -> tuple[Policy, ...]:
+        return tuple(_policy(name, limit) for name, limit in named(f"failures-{kind.value}", entries))
+
+    return GuardSettings(
+        mode=Mode(model.mode),
+        limits=FailureLimits(**{kind.value: policies(kind, getattr(model.limits, kind.value)) for kind in FailureKind}),
+        trusted_addresses=tuple(dict.fromkeys(model.trusted_addresses)),
+        max_keys=model.max_keys,
     )
 
 

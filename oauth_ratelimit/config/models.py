@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from oauth_ratelimit.config.guard import GuardModel
 from oauth_ratelimit.config.limits import BUILT_IN_LIMITS, LimitsModel, built_in_limits
 from oauth_ratelimit.config.privacy import PrivacyModel
 from oauth_ratelimit.config.problems import expects, refused
@@ -160,6 +161,9 @@ class SyncModel(Section):
     deadline: Annotated[float, Seconds(0.001, 10, "1 ms to 10 s")] = Field(
         default=0.02, description="How long reserve may keep a request waiting; then it is decided on what is known."
     )
+    preload: Annotated[int, Field(ge=0, le=10**6), expects("a whole number from 0 to 1000000")] = Field(
+        default=1000, description="How many of the keys that were busy last a process learns when it starts; 0 for none."
+    )
 
 
 class DenialModel(Section):
@@ -222,6 +226,9 @@ class FileModel(Section):
         "dry run. A client or plan with a mode of its own is not affected.",
     )
     denial: DenialModel = Field(default_factory=DenialModel, description="What a denied client is told.")
+    guard: GuardModel = Field(
+        default_factory=GuardModel, description="Failed authentications at the token endpoint, counted apart."
+    )
     events: EventsModel = Field(
         default_factory=EventsModel, description="What the log and the database keep of denials."
     )

@@ -29,6 +29,8 @@ SECTIONS = {
     "EndpointModel": "One endpoint",
     "CanaryModel": "canary",
     "DenialModel": "denial",
+    "GuardModel": "guard",
+    "GuardLimitsModel": "Limits of the guard",
     "EventsModel": "events",
     "DigestModel": "digest",
     "PrivacyModel": "privacy",

@@ -5,6 +5,8 @@ The configuration as the rest of the package sees it: checked, complete, never c
 from dataclasses import dataclass, field
 from typing import Literal
 
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.failure import FailureLimits
 from oauth_ratelimit.core.names import PLAIN, Form, Names
 from oauth_ratelimit.core.policy import PolicySet
 
@@ -49,11 +51,14 @@ class SyncSettings:
         near_limit: ``flush`` synchronises early in the background, ``reserve`` asks MongoDB before the last requests.
 
         deadline_s: How long ``reserve`` may keep a request waiting.
+
+        preload_count: How many keys a process learns when it starts.
     """
 
     interval_s: float = 1.0
     near_limit: NearLimit = "flush"
     deadline_s: float = 0.02
+    preload_count: int = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,27 @@ class DenialSettings:
     error_description: str = DEFAULT_DESCRIPTION
     error_uri: str | None = None
     headers: tuple[HeaderFamily, ...] = ("ietf", "x-ratelimit")
+
+
+@dataclass(frozen=True, slots=True)
+class GuardSettings:
+    """
+    Failed authentications.
+
+    Args:
+        mode: What is done about too many.
+
+        limits: How many are allowed.
+
+        trusted_addresses: Addresses and networks that are not looked at.
+
+        max_keys: How many keys an instance keeps in memory at most.
+    """
+
+    mode: Mode = Mode.OFF
+    limits: FailureLimits = field(default_factory=FailureLimits)
+    trusted_addresses: tuple[str, ...] = ()
+    max_keys: int = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +184,8 @@ class Settings:
 
         denial: What a denied client is told.
 
+        guard: Failed authentications.
+
         events: What the log and the database keep of denials.
 
         digest: The daily message per client, None for none.
@@ -171,6 +199,7 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     sync: SyncSettings = field(default_factory=SyncSettings)
     denial: DenialSettings = field(default_factory=DenialSettings)
+    guard: GuardSettings = field(default_factory=GuardSettings)
     events: EventSettings = field(default_factory=EventSettings)
     digest: DigestSettings | None = None
     privacy: PrivacySettings = field(default_factory=PrivacySettings)

@@ -27,13 +27,13 @@ class Key(NamedTuple):
     scope: str | None = None
 
 
-def storable_name(name: str) -> str:
+def storable_name(name: str, max_length: int = MAX_NAME_LENGTH) -> str:
     """
     Return a client id or user name in a form that can be kept and sent: as it is, if it is short valid Unicode.
 
     Any other name is cut and closed with a digest of the whole, so that two names stay two.
     """
-    if len(name) <= MAX_NAME_LENGTH and not any("\ud800" <= letter <= "\udfff" for letter in name):
+    if len(name) <= max_length and not any("\ud800" <= letter <= "\udfff" for letter in name):
         return name
     whole = name.encode("utf-8", "surrogatepass")
     head = name[:64].encode("utf-8", "replace").decode("utf-8")

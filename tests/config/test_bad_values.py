@@ -67,7 +67,7 @@ TOP_LEVEL = [
     (
         {"limts": {}},
         "limts: unknown key, allowed: mode, enabled, instance, store, sync, limits, grants, trusted_clients, plans, "
-        "clients, endpoints, canary, denial, events, digest, max_keys",
+        "clients, endpoints, canary, denial, guard, events, digest, privacy, max_keys",
     ),
     ({1: 2}, "1: got 1, allowed: text; put it in quotes"),
     *(
@@ -367,7 +367,27 @@ TELLING = [
     ({"digest": HOOK | {"timeout": 0}}, f"digest.timeout: got 0, allowed: 100 ms to 60 s {DURATION}"),
 ]
 
-BAD = [*TOP_LEVEL, *LIMITS, *PLACES, *CLIENTS, *STORE, *TELLING]
+NETWORK = (
+    "allowed: an address or a network, such as 192.0.2.7, 10.0.0.0/8 or 2001:db8::/32, with no bits beyond its length"
+)
+GUARD = [
+    ({"guard": []}, "guard: got a list, allowed: a mapping"),
+    ({"guard": {"mode": "on"}}, f'guard.mode: got "on", {MODE}'),
+    ({"guard": {"limit": 1}}, "guard.limit: unknown key, allowed: mode, limits, trusted_addresses, max_keys"),
+    ({"guard": {"max_keys": 0}}, "guard.max_keys: got 0, allowed: a whole number from 1 to 1000000000"),
+    ({"guard": {"limits": {"name": []}}}, "guard.limits.name: unknown key, allowed: user, client, address"),
+    ({"guard": {"limits": {"user": ["ten"]}}}, f'guard.limits.user[0]: got "ten", {RATES}'),
+    ({"guard": {"limits": {"client": [5]}}}, f"guard.limits.client[0]: got 5, {ITEM}"),
+    (
+        {"guard": {"limits": {"address": ["1/minute", "2/minute"]}}},
+        "guard.limits.address: several limits have the name failures-address-60s; give each a name of its own",
+    ),
+    ({"guard": {"trusted_addresses": "::1"}}, 'guard.trusted_addresses: got "::1", allowed: a list'),
+    ({"guard": {"trusted_addresses": ["10.0.0.1/8"]}}, f'guard.trusted_addresses[0]: got "10.0.0.1/8", {NETWORK}'),
+    ({"guard": {"trusted_addresses": [1]}}, f"guard.trusted_addresses[0]: got 1, {NETWORK}"),
+    ({"guard": {"trusted_addresses": ["example.com"]}}, f'guard.trusted_addresses[0]: got "example.com", {NETWORK}'),
+]
+BAD = [*TOP_LEVEL, *LIMITS, *PLACES, *CLIENTS, *STORE, *TELLING, *GUARD]
 
 
 @pytest.mark.parametrize(("values", "expected"), BAD, ids=[line.partition(",")[0][:80] for _, line in BAD])

@@ -37,6 +37,8 @@ BEYOND_A_SCHEMA = (
     'got "1/2 years"',
     "limit: got 5.0",  # to a schema 5.0 is an integer
     "frames: got 2.0",
+    'got "10.0.0.1/8"',
+    'got "example.com"',
     "window: got inf",  # neither does JSON have them
     "got nan",
     "a huge number",
