@@ -1,0 +1,7 @@
+"""
+What the tests about the names of users share.
+"""
+
+from tests.stores import shared, store
+
+__all__ = ["shared", "store"]

@@ -1,0 +1,106 @@
+"""
+What stands for the name of a user.
+"""
+
+import hmac
+import pickle
+import re
+import string
+from base64 import b32encode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oauth_ratelimit.core.key import MAX_NAME_LENGTH
+from oauth_ratelimit.core.names import PLAIN, NameKey, Names, StoredName
+from tests.privacy.names import ALICE, NEW, OLD, stored
+
+
+def test_hash_of_a_name() -> None:
+    """
+    A hash is the label of its key and half an HMAC-SHA-256 in Base32, the same in every process of every release.
+    """
+    digest = hmac.digest(b"the old key, which is long enough for it", ALICE.encode(), "sha256")
+    assert "jg3k-g22ijymwibokrbrjpouasegjau" == stored(ALICE, OLD)
+    assert b32encode(digest[:16]).decode().rstrip("=").lower() == stored(ALICE, OLD).removeprefix("jg3k-")
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_two_names(one: str, other: str) -> None:
+    """
+    Names have the same hash only if they are the same, and the hash tells nothing of the name.
+    """
+    names = Names([OLD])
+    assert (one == other) == (names(one) == names(other))
+    assert re.fullmatch("[a-z2-7]{4}-[a-z2-7]{26}", names(one) or "")
+
+
+@pytest.mark.parametrize("name", ["", "\ud800", "a\0b", "x" * (MAX_NAME_LENGTH + 1), "ß" * 1_000_000, "\u202e"])
+def test_any_name(name: str) -> None:
+    """
+    Whatever a user is called has a hash, which depends on the whole of it.
+    """
+    names = Names([OLD])
+    assert names(name) == names(name)
+    assert names(name) != names(f"{name}x")
+
+
+def test_keys_differ() -> None:
+    """
+    Another key gives other hashes and another label.
+    """
+    assert OLD.label != NEW.label
+    assert stored(ALICE, OLD).partition("-")[2] != stored(ALICE, NEW).partition("-")[2]
+
+
+def test_short_key() -> None:
+    """
+    A key that could be guessed is refused, and not repeated.
+    """
+    with pytest.raises(ValueError, match="a key needs 32 bytes, got 31") as caught:
+        NameKey.of(b"k" * 31)
+    assert "kkk" not in str(caught.value)
+
+
+def test_key_is_not_printed() -> None:
+    """
+    Nothing that prints or keeps a key gives away its secret.
+    """
+    secret = string.ascii_letters
+    key = NameKey.of(secret.encode())
+    assert secret not in f"{key!r} {key} {vars(Names([key]))}"
+    with pytest.raises(TypeError):
+        pickle.dumps(key)
+
+
+def test_name_that_is_stored_already() -> None:
+    """
+    What stands for a user stands for itself; text that only looks like it is a name like any other.
+    """
+    names = Names([OLD, NEW])
+    alice = names(ALICE)
+    assert alice is names(alice)
+    assert StoredName is type(alice)
+    assert names(str(alice)) != alice
+    assert None is names(None)
+
+
+def test_other_names() -> None:
+    """
+    Beside the name that is written stand those that are read as well.
+    """
+    alice = Names([NEW, OLD, PLAIN])(ALICE)
+    assert isinstance(alice, StoredName)
+    assert (stored(ALICE, NEW), (stored(ALICE, OLD), ALICE)) == (alice, alice.others)
+
+
+def test_all_names_of_a_user() -> None:
+    """
+    An operator may name a user, or a hash as logs show it; a hash under a key that is not listed is just a name.
+    """
+    names = Names([NEW, OLD])
+    assert (stored(ALICE, NEW), stored(ALICE, OLD)) == names.every(ALICE)
+    assert (stored(ALICE, OLD),) == names.every(stored(ALICE, OLD))
+    assert stored(ALICE, OLD) not in Names([NEW]).every(stored(ALICE, OLD))
+    assert (ALICE,) == Names([PLAIN]).every(ALICE)
