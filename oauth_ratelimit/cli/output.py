@@ -5,13 +5,14 @@ Names come from clients, which may call themselves anything: no control characte
 """
 
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
+
+from oauth_ratelimit.operating.records import finite
 
 BAR_WIDTH = 12
 
@@ -66,24 +67,14 @@ def print_json(value: object) -> None:
     """
     Print a value as JSON in ASCII; a number that JSON does not have becomes null.
     """
-    click.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+    click.echo(json.dumps(finite(value), indent=2, allow_nan=False))
 
 
 def json_line(value: Mapping[str, object]) -> str:
     """
     Return a mapping as one line of JSON in ASCII.
     """
-    return json.dumps(_finite(value), allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 3) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
+    return json.dumps(finite(value), allow_nan=False)
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Row], *, title: str = "", empty: str = "nothing") -> None:

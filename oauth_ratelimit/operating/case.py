@@ -21,6 +21,7 @@ from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.sync.place import CLIENT_TOTAL
 
 OTHERS_SHOWN = 5
+OTHERS_READ = 20_000  # documents, about a second
 
 
 class Outcome(enum.StrEnum):
@@ -86,7 +87,7 @@ class Case:
             ),
             LimitKind.CLIENT_TOTAL: Key(stored, None, total),
         }
-        self._documents = dict(desk.documents.of_client(stored))
+        self._documents = dict(desk.documents.of_keys(self.keys.values()))
 
     def standings(self) -> Iterator[tuple[Standing, Layer]]:
         """
@@ -130,7 +131,7 @@ class Case:
         ours = set(self.keys.values())
         standings = Standings(self.desk.policies)
         widest: list[Standing] = []
-        for key, snapshot in self._documents.items():
+        for key, snapshot in self.desk.documents.of_client(storable_name(self.client_id), at_most=OTHERS_READ):
             if key not in ours and key.scope == self.found.scope:
                 widest += standings.of(key, snapshot, self.desk.now_s)[:1]  # the widest window comes first
         busy = [standing for standing in widest if standing.estimate > 0]

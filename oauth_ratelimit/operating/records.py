@@ -3,8 +3,10 @@ What there is to see, as plain data for programs.
 """
 
 import heapq
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
+from typing import Any
 
 from oauth_ratelimit.core.layers import Layer
 from oauth_ratelimit.core.overrides import Override, Target
@@ -120,6 +122,19 @@ def layer_data(layer: Layer) -> Record:
         return {"layer": layer.name}
     until = None if override.until_s is None else moment(override.until_s)
     return {"layer": layer.name, "by": override.author, "reason": override.reason, "until": until}
+
+
+def finite(value: Any) -> Any:
+    """
+    Return a value as JSON can have it: numbers rounded to thousandths, and none that are infinite.
+    """
+    if isinstance(value, float):
+        return round(value, 3) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
 
 
 def policy_text(policy: Policy) -> str:

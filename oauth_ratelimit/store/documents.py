@@ -2,17 +2,20 @@
 The counter documents as operators look at them: listed, and set to zero.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from bson import MaxKey, MinKey
+from pymongo import DESCENDING
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.connection import Connection, Document
 from oauth_ratelimit.store.form import FIELDS, document_id, parse_all
 from oauth_ratelimit.store.mongo import translated_errors
+
+LONGEST_LOOK_MS = 2000  # where the index is missing, MongoDB would look through everything
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,31 @@ class Documents:
         """
         yield from self._find({"expire": {"$gt": datetime.fromtimestamp(now_s, UTC)}})
 
-    def of_client(self, client_id: str) -> Iterator[tuple[Key, Snapshot]]:
+    def latest(self, now_s: float, count: int) -> Iterator[tuple[Key, Snapshot]]:
+        """
+        Yield the documents that will matter longest, so many at most. Uses the index on ``expire``.
+        """
+        live: Document = {"expire": {"$gt": datetime.fromtimestamp(now_s, UTC)}}
+        with translated_errors():
+            found = self._connection.collection(self._collection_name).find(live, FIELDS).sort("expire", DESCENDING)
+            yield from parse_all(found.limit(count).max_time_ms(LONGEST_LOOK_MS))
+
+    def of_client(self, client_id: str, *, at_most: int = 0) -> Iterator[tuple[Key, Snapshot]]:
         """
         Yield the documents of one client, those of its users included. Uses the index on ``_id``.
+
+        Args:
+            client_id: Whose.
+
+            at_most: How many; 0 for all.
         """
-        yield from self._find(_of_client(client_id))
+        yield from self._find(_of_client(client_id), at_most=at_most)
+
+    def of_keys(self, keys: Collection[Key]) -> Iterator[tuple[Key, Snapshot]]:
+        """
+        Yield the documents of some keys, of those that have one.
+        """
+        yield from self._find({"_id": {"$in": [document_id(key) for key in keys]}})
 
     def reset(self, client_id: str, username: str | None = None) -> int:
         """
@@ -91,9 +114,10 @@ class Documents:
         with translated_errors():
             return self._connection.collection(self._collection_name).update_many(selected, update).modified_count
 
-    def _find(self, selected: Document) -> Iterator[tuple[Key, Snapshot]]:
+    def _find(self, selected: Document, *, at_most: int = 0) -> Iterator[tuple[Key, Snapshot]]:
         with translated_errors():
-            yield from parse_all(self._connection.collection(self._collection_name).find(selected, FIELDS))
+            found = self._connection.collection(self._collection_name).find(selected, FIELDS)
+            yield from parse_all(found.limit(at_most))
 
 
 def _of_client(client_id: str) -> Document:
