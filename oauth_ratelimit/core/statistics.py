@@ -1,0 +1,275 @@
+"""
+What happened in a minute, client by client, and sums over minutes.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from oauth_ratelimit.core.distinct import Registers, estimate_distinct, merge_into
+
+MINUTE_S = 60
+
+OTHER_CLIENTS = ""
+"""
+Stands for the clients that a process had no room for in a minute. No client has this id.
+"""
+
+Kind = Literal["client", "user"]
+"""
+What a request is counted for, in the words of the configuration: without a user for the client, else for the user.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """
+    Requests by what became of them.
+
+    Args:
+        allowed: Admitted within all limits.
+
+        denied: Over a limit, and told so.
+
+        would_deny: Over a limit in a dry run: admitted.
+
+        trusted: Of a trusted client: admitted without looking.
+
+        retries: Those of the denied that came earlier than an answer before them had asked for.
+    """
+
+    allowed: int = 0
+    denied: int = 0
+    would_deny: int = 0
+    trusted: int = 0
+    retries: int = 0
+
+    @property
+    def offered(self) -> int:
+        """
+        All requests.
+        """
+        return self.allowed + self.denied + self.would_deny + self.trusted
+
+    @property
+    def issued(self) -> int:
+        """
+        Those that were admitted.
+        """
+        return self.allowed + self.would_deny + self.trusted
+
+    @property
+    def over(self) -> int:
+        """
+        Those over a limit, denied or not.
+        """
+        return self.denied + self.would_deny
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            self.allowed + other.allowed,
+            self.denied + other.denied,
+            self.would_deny + other.would_deny,
+            self.trusted + other.trusted,
+            self.retries + other.retries,
+        )
+
+
+NO_REQUESTS = Tally()
+
+
+class Source(NamedTuple):
+    """
+    Where requests come from.
+
+    Attributes:
+        kind: Whether they are for a user.
+
+        grant: The grant type; ``other`` if it is none of the server's, ``none`` if it is not known. Of another endpoint
+            ``endpoint:`` and its name.
+    """
+
+    kind: Kind
+    grant: str
+
+
+class Peak(NamedTuple):
+    """
+    The most that was used of a limit; of one per user, by any of them.
+
+    Attributes:
+        share: Of the limit. Peaks compare by it, so that the fullest wins where a limit has changed.
+
+        used: Hits in the window, by the estimate that decides.
+
+        limit: Hits per window.
+
+        window_s: The window.
+    """
+
+    share: float
+    used: float
+    limit: int
+    window_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserLoad:
+    """
+    Requests for one user, those of instances that did not count it among the heaviest left out.
+
+    Args:
+        username: The user, or what stands for it.
+
+        offered: All requests.
+
+        denied: Those that were denied.
+
+        would_deny: Those that would have been under enforce.
+    """
+
+    username: str
+    offered: int
+    denied: int = 0
+    would_deny: int = 0
+
+    def plus(self, other: "UserLoad") -> "UserLoad":
+        """
+        Return both together, under this one's name.
+        """
+        return UserLoad(
+            self.username,
+            self.offered + other.offered,
+            self.denied + other.denied,
+            self.would_deny + other.would_deny,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMinute:
+    """
+    One client in one minute, over all instances.
+
+    Args:
+        client_id: The client, or ``OTHER_CLIENTS``.
+
+        minute_s: When the minute begins, seconds since the epoch.
+
+        tallies: Requests by where they come from.
+
+        peaks: By name of the policy, the most that was used of it.
+
+        users: The heaviest users, the heaviest first. Known once the minute is over.
+
+        registers: Who the users were, for a count of them.
+
+        burst: The most requests that one process has seen within a second.
+    """
+
+    client_id: str
+    minute_s: int
+    tallies: Mapping[Source, Tally] = field(default_factory=dict)
+    peaks: Mapping[str, Peak] = field(default_factory=dict)
+    users: tuple[UserLoad, ...] = ()
+    registers: Registers = field(default_factory=dict)
+    burst: int = 0
+
+    def tally(self, kind: Kind | None = None) -> Tally:
+        """
+        Return all requests, or those of one kind.
+        """
+        return _sum(self.tallies, kind)
+
+    @property
+    def user_count(self) -> float:
+        """
+        How many users there were, about.
+        """
+        return estimate_distinct(self.registers)
+
+
+@dataclass(slots=True)
+class ClientSum:
+    """
+    One client over some time. Grows minute by minute.
+
+    Args:
+        client_id: The client, or ``OTHER_CLIENTS``.
+
+    Attributes:
+        minute_count: Minutes with requests.
+
+        tallies: Requests by where they come from.
+
+        peaks: By name of the policy, the most that was used of it.
+
+        users: By name, those that were among the heaviest in any minute; what they did in other minutes is not in it.
+
+        registers: Who the users were, for a count of them.
+
+        burst: The most requests that one process has seen within a second.
+
+        busiest: Requests in the busiest minute, and when that began.
+    """
+
+    client_id: str
+    minute_count: int = 0
+    tallies: dict[Source, Tally] = field(default_factory=dict)
+    peaks: dict[str, Peak] = field(default_factory=dict)
+    users: dict[str, UserLoad] = field(default_factory=dict)
+    registers: dict[int, int] = field(default_factory=dict)
+    burst: int = 0
+    busiest: tuple[int, int] = (0, 0)
+
+    def add(self, minute: ClientMinute) -> None:
+        """
+        Add a minute.
+        """
+        self.minute_count += 1
+        for source, tally in minute.tallies.items():
+            self.tallies[source] = self.tallies.get(source, NO_REQUESTS) + tally
+        for policy, peak in minute.peaks.items():
+            self.peaks[policy] = max(peak, self.peaks.get(policy, peak))
+        for user in minute.users:
+            known = self.users.get(user.username)
+            self.users[user.username] = known.plus(user) if known else user
+        merge_into(self.registers, minute.registers)
+        self.burst = max(self.burst, minute.burst)
+        self.busiest = max(self.busiest, (minute.tally().offered, minute.minute_s))
+
+    def tally(self, kind: Kind | None = None) -> Tally:
+        """
+        Return all requests, or those of one kind.
+        """
+        return _sum(self.tallies, kind)
+
+    @property
+    def user_count(self) -> float:
+        """
+        How many users there were, about.
+        """
+        return estimate_distinct(self.registers)
+
+    def heaviest(self, count: int) -> list[UserLoad]:
+        """
+        Return the users with most requests, the heaviest first.
+        """
+        return sorted(self.users.values(), key=lambda user: -user.offered)[:count]
+
+
+def sums(minutes: Iterable[ClientMinute]) -> dict[str, ClientSum]:
+    """
+    Return the sum of each client's minutes, by client.
+    """
+    found: dict[str, ClientSum] = {}
+    for minute in minutes:
+        found.setdefault(minute.client_id, ClientSum(minute.client_id)).add(minute)
+    return found
+
+
+def _sum(tallies: Mapping[Source, Tally], kind: Kind | None) -> Tally:
+    total = NO_REQUESTS
+    for source, tally in tallies.items():
+        if kind is None or source.kind == kind:
+            total += tally
+    return total
