@@ -21,7 +21,8 @@ def reset(session: Session, client: str, user: str | None, as_json: bool) -> Non
     Those of a CLIENT and all its users, or of one USER. An instance learns it with the next sync cycle in which the
     client asks. The total of the client goes on when only one user is reset.
     """
-    count = session.documents.reset(storable_name(client), None if user is None else storable_name(user))
+    names = [None] if user is None else session.names.typed(user).all
+    count = sum(session.documents.reset(storable_name(client), name) for name in names)
     if as_json:
         print_json({"reset_count": count})
     else:

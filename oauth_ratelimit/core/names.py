@@ -33,6 +33,13 @@ class StoredName(str):
 
     others: tuple[str, ...]
 
+    @property
+    def all(self) -> tuple[str, ...]:
+        """
+        All that the user goes by.
+        """
+        return (str(self), *self.others)
+
 
 @dataclass(frozen=True, slots=True)
 class PlainForm:
@@ -101,6 +108,12 @@ def _hash(mac: hmac.HMAC, content: bytes) -> str:
     return b32encode(mac.digest()[:HASH_BYTES]).decode("ascii").rstrip("=").lower()
 
 
+def _stored(first: str, *others: str) -> StoredName:
+    name = StoredName(first)
+    name.others = others
+    return name
+
+
 class Names:
     """
     Turns the name of a user into what stands for it. Thread-safe.
@@ -130,19 +143,16 @@ class Names:
         return self._cached(name) if len(name) <= MAX_NAME_LENGTH else self._make(name)
 
     def _make(self, name: str) -> StoredName:
-        first, *others = (form(name) for form in self._forms)
-        stored = StoredName(first)
-        stored.others = tuple(others)
-        return stored
+        return _stored(*(form(name) for form in self._forms))
 
-    def every(self, name: str) -> tuple[str, ...]:
+    def typed(self, name: str) -> StoredName:
         """
-        Return all that a user may go by, the present form first.
+        Return what stands for a user whom an operator has named.
 
         Args:
-            name: The name, or a hash of it under a key that is listed, as an operator reads it in a log.
+            name: The name, or a hash of it under a key that is listed, as it is read in a log.
         """
         labels = {form.label for form in self._forms if isinstance(form, NameKey)}
         if _HASHED.fullmatch(name) and name[:LABEL_LENGTH] in labels:
-            return (name,)
-        return tuple(dict.fromkeys(form(name) for form in self._forms))
+            return _stored(name)
+        return self._make(name)

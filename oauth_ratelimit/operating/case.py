@@ -18,6 +18,7 @@ from oauth_ratelimit.operating.records import Record, layer_data, standing_data
 from oauth_ratelimit.operating.words import duration
 from oauth_ratelimit.standing import Standing, Standings
 from oauth_ratelimit.store.base import Snapshot
+from oauth_ratelimit.store.renamed import read_all_names
 from oauth_ratelimit.sync.place import CLIENT_TOTAL
 
 OTHERS_SHOWN = 5
@@ -58,7 +59,7 @@ class Case:
 
         client_id: The client.
 
-        username: The user, None for grants without a user.
+        username: The user as the operator names it, None for grants without a user.
 
         grant_type: The grant type, None if it does not matter.
 
@@ -76,18 +77,16 @@ class Case:
     ) -> None:
         self.desk = desk
         self.client_id = client_id
-        self.username = username
+        self.username = None if username is None else desk.names.typed(username)
         self.at: dict[str, Any] = {"endpoint": endpoint, "grant_type": grant_type}
         self.found: ClientPolicies = desk.policies.matching(client_id, **self.at)
         stored = storable_name(client_id)
         total = CLIENT_TOTAL if self.found.scope is None else f"{self.found.scope}/{CLIENT_TOTAL}"
         self.keys = {
-            LimitKind.CLIENT if username is None else LimitKind.USER: Key(
-                stored, username and storable_name(username), self.found.scope
-            ),
+            LimitKind.CLIENT if username is None else LimitKind.USER: Key(stored, self.username, self.found.scope),
             LimitKind.CLIENT_TOTAL: Key(stored, None, total),
         }
-        self._documents = dict(desk.documents.of_keys(self.keys.values()))
+        self._documents = read_all_names(list(self.keys.values()), lambda keys: dict(desk.documents.of_keys(keys)))
 
     def standings(self) -> Iterator[tuple[Standing, Layer]]:
         """

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.layers import Layers
+from oauth_ratelimit.core.names import Names
 from oauth_ratelimit.core.overrides import Override, in_force, overridden
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.store.connection import Connection
@@ -51,6 +52,13 @@ class Desk:
         The database that counters are shared through.
         """
         return self._connect()
+
+    @cached_property
+    def names(self) -> Names:
+        """
+        What stands for users.
+        """
+        return self.settings.privacy.names()
 
     @cached_property
     def documents(self) -> Documents:

@@ -2,7 +2,7 @@
 Users that go by several names in the store while the instances change from one to the other.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.names import StoredName
@@ -27,13 +27,7 @@ class RenamedStore:
         """
         See ``CounterStore.read``. One round trip for all names.
         """
-        found = self._store.read([name for key in keys for name in (key, *other_names(key))])
-        snapshots = {}
-        for key in keys:
-            snapshot = merged(found.get(key), (found[name] for name in other_names(key) if name in found))
-            if snapshot is not None:
-                snapshots[key] = snapshot
-        return snapshots
+        return read_all_names(keys, self._store.read)
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
         """
@@ -66,15 +60,35 @@ class RenamedStore:
         self._store.close()
 
 
-def other_names(key: Key) -> list[Key]:
+def read_all_names(
+    keys: Sequence[Key], read: Callable[[Sequence[Key]], Mapping[Key, Snapshot]]
+) -> Mapping[Key, Snapshot]:
     """
-    Return the keys that the same user may have been counted under besides this one.
+    Return what is counted under all names of the users of some keys, by these keys.
+
+    Args:
+        keys: Under the names that are written.
+
+        read: Reads documents.
+    """
+    found = read([name for key in keys for name in (key, *_other_names(key))])
+    snapshots = {}
+    for key in keys:
+        snapshot = _merged(found.get(key), (found[name] for name in _other_names(key) if name in found))
+        if snapshot is not None:
+            snapshots[key] = snapshot
+    return snapshots
+
+
+def _other_names(key: Key) -> list[Key]:
+    """
+    Return the keys that the same user may have been counted under as well.
     """
     name = key.username
     return [key._replace(username=other) for other in name.others] if isinstance(name, StoredName) else []
 
 
-def merged(first: Snapshot | None, others: Iterable[Snapshot]) -> Snapshot | None:
+def _merged(first: Snapshot | None, others: Iterable[Snapshot]) -> Snapshot | None:
     """
     Return the counts of several documents of one user as one, at the version of the first; None if there is none.
 

@@ -100,7 +100,7 @@ def test_all_names_of_a_user() -> None:
     An operator may name a user, or a hash as logs show it; a hash under a key that is not listed is just a name.
     """
     names = Names([NEW, OLD])
-    assert (stored(ALICE, NEW), stored(ALICE, OLD)) == names.every(ALICE)
-    assert (stored(ALICE, OLD),) == names.every(stored(ALICE, OLD))
-    assert stored(ALICE, OLD) not in Names([NEW]).every(stored(ALICE, OLD))
-    assert (ALICE,) == Names([PLAIN]).every(ALICE)
+    assert (stored(ALICE, NEW), stored(ALICE, OLD)) == names.typed(ALICE).all
+    assert (stored(ALICE, OLD),) == names.typed(stored(ALICE, OLD)).all
+    assert stored(ALICE, OLD) not in Names([NEW]).typed(stored(ALICE, OLD)).all
+    assert (ALICE,) == Names([PLAIN]).typed(ALICE).all
