@@ -8,7 +8,7 @@ The command line: ``flask oauth-ratelimit``.
   files.py      check-config, schema
   database.py   init-db, db upgrade, db status
   look.py       status, top, show
-  explain.py    explain
+  explain.py    explain; denial.py, explain --id
   change.py     what all changes have in common
   limit.py      limit set, limit unset, limit list; likewise trust.py, mode.py
   reset.py      reset

@@ -4,6 +4,7 @@ The command that answers "why is this client limited like that".
 
 import click
 
+from oauth_ratelimit.cli.denial import explain_denial
 from oauth_ratelimit.cli.look import standing_row
 from oauth_ratelimit.cli.output import Cell, Column, mode_cell, print_facts, print_json, print_table
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
@@ -17,19 +18,38 @@ OUTCOME_STYLES = {Outcome.ADMITTED: "green", Outcome.WOULD_BE_DENIED: "yellow", 
 
 
 @click.command()
-@click.argument("client")
+@click.argument("client", required=False)
 @click.argument("user", required=False)
+@click.option("--id", "decision_id", metavar="ID", help="A denial that happened: the decision_id in its answer.")
 @click.option("--grant", metavar="G", help="The grant type, such as refresh_token.")
 @click.option("--endpoint", default=TOKEN_ENDPOINT, show_default=True, help="The configured endpoint.")
 @json_option
 @pass_session
-def explain(session: Session, client: str, user: str | None, grant: str | None, endpoint: str, as_json: bool) -> None:
+def explain(
+    session: Session,
+    client: str | None,
+    user: str | None,
+    decision_id: str | None,
+    grant: str | None,
+    endpoint: str,
+    as_json: bool,
+) -> None:
     """
-    Explain how a request would be decided.
+    Explain how a request would be decided, or why one was denied.
 
     Now, of a CLIENT, for a USER of it or without one. Names each limit that applies, the layer of the configuration
     or the override that it comes from, how much of it is used, and when the next request is admitted.
+
+    With --id a denial of the last weeks, by the decision_id in its answer: whose, by which policy, when, where. If
+    there is none, the exit code is 1.
     """
+    if client is None:
+        if decision_id is None:
+            raise click.UsageError("name a CLIENT, or a denial with --id")
+        explain_denial(session, decision_id, as_json=as_json)
+        return
+    if decision_id is not None:
+        raise click.UsageError("name either a CLIENT or a denial with --id")
     grant_type = GRANT_TYPES.get(grant, grant) if grant else None
     case = Case(session, client, username=user, grant_type=grant_type, endpoint=endpoint)
     if as_json:

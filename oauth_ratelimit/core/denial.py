@@ -2,8 +2,11 @@
 What is kept of denials, so that each can be explained long after it happened.
 """
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
+
+_DECISION_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Trace(NamedTuple):
@@ -96,7 +99,7 @@ def parse_decision_id(text: str) -> int:
     Raises:
         ValueError: It is not 16 hexadecimal digits.
     """
-    if len(text) != 16 or not text.isascii() or not text.isalnum():
+    if not _DECISION_ID.fullmatch(text):
         raise ValueError("a decision id is 16 hexadecimal digits")
     return int(text, 16)
 

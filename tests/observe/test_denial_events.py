@@ -1,0 +1,160 @@
+"""
+How much is logged about denials, however many keys are denied.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import Limiter, load_config
+from tests.helpers import Clock
+
+DENIED, SUPPRESSED = "request_denied", "denial_events_suppressed"
+
+
+@pytest.fixture
+def limiter(clock: Clock) -> Iterator[Limiter]:
+    """
+    A limiter that admits one request per key, and logs eight denials a minute.
+    """
+    limits = {"client": ["1/hour"], "user": ["1/hour"]}
+    limiter = Limiter(load_config({"mode": "enforce", "limits": limits, "events": {"per_minute": 8}}), clock=clock)
+    yield limiter
+    limiter.close()
+
+
+def deny(limiter: Limiter, client_id: str, username: str | None = None, *, times: int = 1) -> list[str | None]:
+    """
+    Have requests of a key denied, and return their ids.
+    """
+    while not limiter.peek(client_id, username).would_deny:
+        limiter.check(client_id, username)
+    return [limiter.check(client_id, username).decision_id for _ in range(times)]
+
+
+def count(logs: list[Any]) -> dict[str, int]:
+    """
+    Return how often each event was logged.
+    """
+    return dict(Counter(entry["event"] for entry in logs))
+
+
+def test_flood_over_many_keys(clock: Clock) -> None:
+    """
+    A flood over a hundred thousand keys logs what the budget allows, and how much was left out.
+    """
+    limiter = Limiter(load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}}), clock=clock)
+    with capture_logs() as logs:
+        for number in range(100_000):
+            limiter.check(f"app-{number % 10}", f"user-{number}", cost=2)
+        assert {DENIED: 300} == count(logs)
+        clock.advance(60.0)
+        limiter.sync()
+    limiter.close()
+
+    assert {DENIED: 300, SUPPRESSED: 1} == count(logs)
+    assert 100_000 - 300 == logs[-1]["suppressed_count"]
+
+
+def test_flood_of_one_client(limiter: Limiter) -> None:
+    """
+    A client that floods gets a quarter of the budget, so that the others are still heard of.
+    """
+    with capture_logs() as logs:
+        for number in range(20):
+            deny(limiter, "loud", f"user-{number}")
+        deny(limiter, "quiet")
+
+    assert ["loud", "loud", "quiet"] == [entry["client_id"] for entry in logs]
+
+
+def test_what_was_left_out_is_told(limiter: Limiter, clock: Clock) -> None:
+    """
+    The total comes with the next sync cycle after the minute, once, with the clients that flooded most.
+    """
+    with capture_logs() as logs:
+        for client_id in ("a", "b", "c", "d"):
+            for number in range(5 if client_id == "a" else 4):
+                deny(limiter, client_id, f"user-{number}")
+        limiter.sync()
+        assert {DENIED: 8} == count(logs)
+        clock.advance(60.0)
+        limiter.sync()
+        limiter.sync()
+
+    assert [{"suppressed_count": 9, "per_minute": 8, "by_client": {"a": 3, "b": 2, "c": 2, "d": 2}}] == [
+        {key: entry[key] for key in ("suppressed_count", "per_minute", "by_client")}
+        for entry in logs
+        if entry["event"] == SUPPRESSED
+    ]
+
+
+def test_what_was_left_out_is_told_at_the_end(limiter: Limiter) -> None:
+    """
+    A limiter that is closed does not keep its count to itself.
+    """
+    for number in range(3):
+        deny(limiter, "app", f"user-{number}")
+    with capture_logs() as logs:
+        limiter.close()
+
+    assert [1] == [entry["suppressed_count"] for entry in logs if entry["event"] == SUPPRESSED]
+
+
+def test_next_minute(limiter: Limiter, clock: Clock) -> None:
+    """
+    The next minute has a budget of its own, and the next event of a key counts all that were left out of it.
+    """
+    with capture_logs() as logs:
+        for number in range(3):
+            deny(limiter, "app", f"user-{number}", times=5)
+        clock.advance(60.0)
+        deny(limiter, "app", "user-2")
+
+    assert ["user-0", "user-1", "user-2"] == [entry["username"] for entry in logs if entry["event"] == DENIED]
+    assert 5 == logs[-1]["suppressed_count"]
+
+
+def test_ids_of_what_was_left_out(limiter: Limiter) -> None:
+    """
+    Every denial has an id of its own, also those that nothing is logged of.
+    """
+    ids = [name for number in range(5) for name in deny(limiter, "app", f"user-{number}", times=4)]
+
+    assert None not in ids
+    assert len(ids) == len(set(ids))
+
+
+def test_larger_budget_at_run_time(limiter: Limiter) -> None:
+    """
+    A configuration that allows more does so at once.
+    """
+    settings = load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}, "events": {"per_minute": 400}})
+    with capture_logs() as logs:
+        limiter.reconfigure(settings)
+        for number in range(99):
+            deny(limiter, "app", f"user-{number}")
+
+    assert {DENIED: 99} == count(logs)
+
+
+def test_wait_for_ever_as_json(limiter: Limiter, capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    A request that costs more than its limit is told to wait for ever, which JSON has no number for.
+    """
+    structlog.configure(processors=[structlog.processors.JSONRenderer()])
+    try:
+        limiter.check("app", cost=2)
+    finally:
+        structlog.reset_defaults()
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    event = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert (DENIED, None) == (event["event"], event["retry_after_s"])

@@ -1,0 +1,251 @@
+"""
+Logged denials on their way to MongoDB.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.denial import DenialRecord, Trace
+from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
+from oauth_ratelimit.observe import denials, events
+from oauth_ratelimit.observe.denials import WRITE_EVERY_S, DenialRecorder
+from tests.helpers import Clock
+
+
+class Shelf:
+    """
+    Keeps records as the store does, or refuses to.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[int, DenialRecord] = {}
+        self.bulks: list[int] = []
+        self.error: Exception | None = None
+
+    def put(self, records: Sequence[DenialRecord], *, keep_s: float) -> None:
+        """
+        Keep records.
+        """
+        if self.error is not None:
+            raise self.error
+        self.bulks.append(len(records))
+        self.kept |= {record.denial.first_id: record for record in records}
+
+
+class Desk:
+    """
+    A limiter that admits one request per key, and the recorder of its denials.
+    """
+
+    def __init__(self, clock: Clock, *, mode: str = "enforce") -> None:
+        settings = load_config({"mode": mode, "limits": {"user": ["1/hour"]}, "events": {"per_minute": 10_000}})
+        self.limiter = Limiter(settings, clock=clock)
+        self.limiter.denial_events.trace_of = lambda: Trace("4bf92f", "r-1")
+        self.shelf = Shelf()
+        self.keep_s = 60.0
+        self.recorder = DenialRecorder(
+            self.limiter.denial_events, self.shelf, instance="node-1", keep_s=lambda: self.keep_s
+        )
+        self.clock = clock
+
+    def deny(self, username: str, times: int = 1) -> list[int]:
+        """
+        Have requests denied, and return their ids as numbers.
+        """
+        self.limiter.check("app", username, grant_type="password")
+        decisions = [self.limiter.check("app", username, grant_type="password") for _ in range(times)]
+        return [int(decision.decision_id or "0", 16) for decision in decisions]
+
+    def run(self) -> None:
+        """
+        Let the background thread come by when something may be due.
+        """
+        self.clock.advance(WRITE_EVERY_S)
+        self.recorder.run(self.clock())
+
+
+@pytest.fixture
+def desk(clock: Clock) -> Iterator[Desk]:
+    """
+    A desk under enforce.
+    """
+    desk = Desk(clock)
+    yield desk
+    desk.limiter.close()
+
+
+def test_record_of_a_denial(desk: Desk) -> None:
+    """
+    A record tells whose denial it was, by which policy, when and where, and the trace of the request.
+    """
+    at_s = desk.clock()
+    [number] = desk.deny("alice")
+    desk.run()
+    record = desk.shelf.kept[number]
+
+    assert ("node-1", at_s, 0) == (record.instance, record.last_at_s, record.suppressed_count)
+    assert {
+        "first_id": number,
+        "at_s": at_s,
+        "client_id": "app",
+        "username": "alice",
+        "scope": None,
+        "grant_type": "password",
+        "policy": "user",
+        "limit": 1,
+        "window_s": 3600,
+        "mode": "enforce",
+        "is_canary": False,
+        "trace": Trace("4bf92f", "r-1"),
+    } == {name: getattr(record.denial, name) for name in record.denial.__dataclass_fields__ if name != "retry_after_s"}
+    assert 0.0 < record.denial.retry_after_s <= 7200.0
+
+
+def test_denials_that_follow(desk: Desk) -> None:
+    """
+    The same record counts the denials that are not logged, as long as there are any.
+    """
+    numbers = desk.deny("alice", times=3)
+    desk.run()
+    numbers += desk.deny("alice", times=2)
+    desk.run()
+    desk.run()
+
+    assert [numbers[0]] == list(desk.shelf.kept)
+    record = desk.shelf.kept[numbers[0]]
+    assert (5, 5) == (record.suppressed_count, numbers[-1] - numbers[0])
+    assert record.denial.at_s + 10.0 <= record.last_at_s <= record.denial.at_s + 20.0
+    assert [1, 1] == desk.shelf.bulks
+
+
+def test_nothing_before_it_is_time(desk: Desk) -> None:
+    """
+    Between two rounds nothing is written, however often the background thread comes by.
+    """
+    desk.run()
+    desk.deny("alice")
+    desk.recorder.run(desk.clock())
+    assert {} == desk.shelf.kept
+    desk.run()
+    assert 1 == len(desk.shelf.kept)
+
+
+def test_end_of_the_process(desk: Desk) -> None:
+    """
+    What is left is written at the end, the last count included.
+    """
+    [first, *_] = desk.deny("alice", times=2)
+    desk.run()
+    desk.deny("alice", times=3)
+    desk.recorder.close()
+
+    assert 5 == desk.shelf.kept[first].suppressed_count
+
+
+def test_last_denials_of_a_minute(desk: Desk) -> None:
+    """
+    Denials that came after the last look within their minute are counted by the next one, then the entry is forgotten.
+    """
+    [first] = desk.deny("alice")
+    for _ in range(5):
+        desk.run()
+    desk.clock.advance(5.0)
+    desk.deny("alice", times=2)
+    desk.clock.advance(60.0)
+    desk.run()
+
+    assert 3 == desk.shelf.kept[first].suppressed_count
+    assert [] == desk.recorder._entries
+
+
+def test_many_denials(desk: Desk) -> None:
+    """
+    Many records go in bulks of a bounded size.
+    """
+    for number in range(1200):
+        desk.deny(f"user-{number}")
+    desk.run()
+
+    assert [500, 500, 200] == desk.shelf.bulks
+
+
+def test_outage(desk: Desk) -> None:
+    """
+    What MongoDB did not take is written when it answers again.
+    """
+    desk.shelf.error = StoreUnavailable("away")
+    first, second = desk.deny("alice"), desk.deny("bob")
+    desk.run()
+    desk.shelf.error = None
+    desk.run()
+
+    assert {*first, *second} == set(desk.shelf.kept)
+
+
+def test_long_outage(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What waits is bounded: the oldest is given up, and how much that was is logged.
+    """
+    monkeypatch.setattr(events, "MAX_WAITING", 10)
+    numbers = [number for index in range(15) for number in desk.deny(f"user-{index}")]
+    with capture_logs() as logs:
+        desk.run()
+
+    assert set(numbers[5:]) == set(desk.shelf.kept)
+    assert [5] == [entry["count"] for entry in logs if entry["event"] == "denials_unrecorded"]
+
+
+def test_outage_of_writes_only(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    So is what was taken over and cannot be written.
+    """
+    monkeypatch.setattr(denials, "MAX_ENTRIES", 10)
+    desk.shelf.error = StoreUnavailable("away")
+    with capture_logs() as logs:
+        for index in range(15):
+            desk.deny(f"user-{index}")
+            desk.run()
+
+    assert 10 == len(desk.recorder._entries)
+    assert [1] == [entry["count"] for entry in logs if entry["event"] == "denials_unrecorded"]
+
+
+def test_missing_rights(desk: Desk) -> None:
+    """
+    A database user without the right to write is told of once in a while, not every ten seconds.
+    """
+    desk.shelf.error = StoreRejected("not authorized")
+    with capture_logs() as logs:
+        for index in range(5):
+            desk.deny(f"user-{index}")
+            desk.run()
+
+    assert [("not authorized", 1)] == [
+        (entry["reason"], entry["count"]) for entry in logs if entry["event"] == "denials_unrecorded"
+    ]
+
+
+def test_nothing_is_to_be_kept(desk: Desk) -> None:
+    """
+    With keep_denials at zero nothing is written, from the moment that the configuration says so.
+    """
+    desk.deny("alice")
+    desk.keep_s = 0.0
+    desk.run()
+
+    assert {} == desk.shelf.kept
+
+
+def test_dry_run(clock: Clock) -> None:
+    """
+    In a dry run nothing is denied, so there is nothing that could be asked for by an id.
+    """
+    desk = Desk(clock, mode="dry-run")
+    desk.deny("alice", times=2)
+    desk.run()
+    desk.limiter.close()
+
+    assert {} == desk.shelf.kept

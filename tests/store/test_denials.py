@@ -1,0 +1,131 @@
+"""
+Logged denials in MongoDB.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from oauth_ratelimit.core.denial import Denial, DenialRecord, Trace
+from oauth_ratelimit.store.connection import Connection
+from oauth_ratelimit.store.denials import MOST_BEHIND, DenialStore
+from oauth_ratelimit.store.heartbeats import Heartbeat, HeartbeatStore
+
+NOW_S = 2_000_000_000.0
+KEEP_S = 3600.0
+
+DENIAL = Denial(
+    first_id=0x0123456789ABCDEF,
+    at_s=NOW_S,
+    client_id="app",
+    username="alice",
+    scope="grant:refresh_token",
+    grant_type="refresh_token",
+    policy="user",
+    limit=5,
+    window_s=60,
+    mode="enforce",
+    is_canary=True,
+    retry_after_s=3.5,
+    trace=Trace("4bf92f", "r-1"),
+)
+RECORD = DenialRecord(DENIAL, instance="node-1:7", last_at_s=NOW_S + 20.0, suppressed_count=40)
+
+
+@pytest.fixture
+def connection(mongo_uri: str) -> Iterator[Connection]:
+    """
+    A connection to an empty database.
+    """
+    with closing(Connection(mongo_uri)) as connection:
+        yield connection
+
+
+@pytest.fixture
+def store(connection: Connection) -> DenialStore:
+    """
+    The store of that database.
+    """
+    return DenialStore(connection)
+
+
+def bare(first_id: int) -> DenialRecord:
+    """
+    Return a record with all that may be missing left out.
+    """
+    denial = Denial(first_id, NOW_S, "app", None, None, None, None, None, None, "enforce", False, math.inf, Trace())
+    return DenialRecord(denial, instance="node-1", last_at_s=NOW_S, suppressed_count=0)
+
+
+@pytest.mark.parametrize("record", [RECORD, bare(7)], ids=["all", "least"])
+def test_what_is_put_is_found(store: DenialStore, record: DenialRecord) -> None:
+    """
+    A record comes back as it was.
+    """
+    store.put([record], keep_s=KEEP_S)
+
+    assert record == store.find(record.denial.first_id)
+
+
+@pytest.mark.parametrize(
+    ("offset", "is_found"),
+    [(-1, False), (0, True), (1, True), (40, True), (41, True), (40 + MOST_BEHIND, True), (41 + MOST_BEHIND, False)],
+)
+def test_denials_that_were_not_logged(store: DenialStore, offset: int, is_found: bool) -> None:
+    """
+    Their ids lead to the record of the logged one, also those that its process has not told of yet.
+    """
+    store.put([RECORD, bare(1), bare(2**63 - 1)], keep_s=KEEP_S)
+
+    assert (RECORD if is_found else None) == store.find(DENIAL.first_id + offset)
+
+
+@pytest.mark.parametrize("number", [0, 2**64 - 1], ids=["lowest", "highest"])
+def test_ids_that_there_are_not(store: DenialStore, connection: Connection, number: int) -> None:
+    """
+    An id below or above all others finds nothing, whatever else is in the collection.
+    """
+    store.put([RECORD], keep_s=KEEP_S)
+    HeartbeatStore(connection).put(Heartbeat("node-1", NOW_S, NOW_S, "1", "enforce", 1.0))
+    connection.collection("ratelimit_stats").insert_one({"_id": {"clientId": "app", "minute": 0}})
+
+    assert store.find(number) is None
+
+
+def test_repeated_and_late_writes(store: DenialStore) -> None:
+    """
+    A write that comes twice or after a later one changes nothing.
+    """
+    later = replace(RECORD, last_at_s=NOW_S + 30.0, suppressed_count=50)
+    for records in ([RECORD], [later], [later], [RECORD]):
+        store.put(records, keep_s=KEEP_S)
+
+    assert later == store.find(DENIAL.first_id)
+
+
+def test_expiry(store: DenialStore, mongo_uri: str) -> None:
+    """
+    A record carries its end, which the database's index goes by; other readers of the collection do not meet it.
+    """
+    store.put([RECORD], keep_s=KEEP_S)
+    with MongoClient[dict[str, Any]](mongo_uri, tz_aware=True) as client:
+        collection = client.get_default_database()["ratelimit_stats"]
+        [document] = collection.find()
+        assert NOW_S + KEEP_S == document["expire"].timestamp()
+        assert 0 == collection.index_information()["expire"]["expireAfterSeconds"]
+
+
+def test_heartbeats_beside_denials(store: DenialStore, connection: Connection) -> None:
+    """
+    Denials are not taken for instances.
+    """
+    store.put([RECORD], keep_s=KEEP_S)
+    beats = HeartbeatStore(connection)
+    beats.put(Heartbeat("node-1", NOW_S, NOW_S, "1", "enforce", 1.0))
+
+    assert ["node-1"] == [beat.instance for beat in beats.read(NOW_S)]
