@@ -1,0 +1,128 @@
+"""
+What is built from this tree is whole, and works where the tree is not.
+"""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = ("oauth_ratelimit", "migrations", "config", "docs", "tests")
+IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc")
+
+
+def run(folder: Path, *arguments: str) -> str:
+    """
+    Run Python in a folder, without this tree in its path, and return what it printed.
+    """
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert 0 == done.returncode, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """
+    A folder with the source distribution, and the wheel that was built from that.
+    """
+    tree = tmp_path_factory.mktemp("tree")
+    for path in ROOT.iterdir():
+        if path.name in SOURCES:
+            shutil.copytree(path, tree / path.name, ignore=IGNORED)
+        elif path.is_file():
+            shutil.copy(path, tree)
+    run(tree, "-m", "build", "--no-isolation", "--outdir", "dist")
+    return tree / "dist"
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    """
+    The wheel.
+    """
+    (path,) = built.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Message:
+    """
+    What the wheel says of itself.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def files_of(folder: str, *, as_folder: str) -> set[str]:
+    """
+    Return the files of a folder of this tree, as they are to be named in a wheel.
+    """
+    found = (path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*") if path.is_file())
+    kept = (path for path in found if not any(part.startswith((".", "__pycache__")) for part in path.parts))
+    return {f"{as_folder}/{path.as_posix()}" for path in kept}
+
+
+def test_wheel(wheel: Path) -> None:
+    """
+    Every file of the package is in the wheel, data included, and nothing else is.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    package = files_of("oauth_ratelimit", as_folder="oauth_ratelimit")
+    migrations = files_of("migrations", as_folder="oauth_ratelimit/migrations")
+    assert {"oauth_ratelimit/py.typed", "oauth_ratelimit/config.schema.json"} <= package
+    assert package | migrations | {"pytest_oauth_ratelimit.py"} == names
+
+
+def test_source_distribution(built: Path) -> None:
+    """
+    It brings the tests, the documentation and the licence along.
+    """
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"LICENSE", "CHANGELOG.md", "docs/guarantees.md", "tests/conftest.py", "config/ruff.toml"} <= names
+
+
+def test_metadata(metadata: Message) -> None:
+    """
+    The index is told the licence, the versions of Python, the extras, and what the README says.
+    """
+    assert "MIT" == metadata["License"]
+    assert ">=3.11" == metadata["Requires-Python"]
+    assert "text/markdown" == metadata["Description-Content-Type"]
+    assert {"cli", "demo", "prometheus", "test"} <= set(metadata.get_all("Provides-Extra", []))
+    assert str(metadata.get_payload()).strip().startswith("# oauth_ratelimit")
+
+
+def test_installed_elsewhere(wheel: Path, tmp_path: Path) -> None:
+    """
+    The installed package has its migrations, its schema, its commands, its plugin for pytest and its demo.
+    """
+    run(tmp_path, "-m", "pip", "-qq", "install", "--no-deps", "--no-index", "--target", "site", str(wheel))
+    (tmp_path / "look.py").write_text(
+        "import sys; sys.path.insert(0, 'site')\n"
+        "import oauth_ratelimit, pytest_oauth_ratelimit\n"
+        "from importlib.metadata import distribution\n"
+        "from importlib.resources import files\n"
+        "from oauth_ratelimit.demo.trace import hits\n"
+        "from oauth_ratelimit.store.migrate import migrations_directory\n"
+        "root = files('oauth_ratelimit')\n"
+        "assert str(root).endswith('/site/oauth_ratelimit'), root\n"
+        "assert len(list(migrations_directory().glob('0*.py'))) > 1\n"
+        "assert root.joinpath('config.schema.json').is_file()\n"
+        "assert next(iter(hits()))\n"
+        "points = {point.group: point.load() for point in distribution('oauth_ratelimit').entry_points}\n"
+        "print(sorted(points))\n"
+    )
+    assert "['flask.commands', 'pytest11']\n" == run(tmp_path, "look.py")
