@@ -9,8 +9,6 @@ import pytest
 
 from tests.chaos.fleet import Books
 
-_ledger: dict[str, tuple[int, Books]] = {}
-
 IS_LONG = os.environ.get("CHAOS") == "long"
 
 
@@ -32,20 +30,26 @@ def record(request: pytest.FixtureRequest) -> Iterator[list[Books]]:
     total = Books()
     for books in runs:
         total.add(books)
-    _ledger[request.node.name.removeprefix("test_")] = (len(runs), total)
+    row = (len(runs), total.requests, total.lost, total.doubled, total.slowest_ms)
+    request.node.user_properties.append(("books", row))  # travel with the report, from another process, too
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """
     Print the table.
     """
-    if not _ledger:
+    reports = [report for group in terminalreporter.stats.values() for report in group if hasattr(report, "when")]
+    ledger = {
+        report.nodeid.partition("::")[2].removeprefix("test_"): row
+        for report in reports
+        for name, row in report.user_properties
+        if name == "books" and report.when == "teardown"
+    }
+    if not ledger:
         return
     terminalreporter.section("chaos")
     terminalreporter.write_line(
         f"{'fault':<58}{'runs':>6}{'requests':>10}{'lost':>6}{'doubled':>9}{'slowest check':>15}"
     )
-    for name, (runs, books) in _ledger.items():
-        terminalreporter.write_line(
-            f"{name:<58}{runs:>6}{books.requests:>10}{books.lost:>6}{books.doubled:>9}{books.slowest_ms:>12.1f} ms"
-        )
+    for name, (runs, requests, lost, doubled, slowest_ms) in sorted(ledger.items()):
+        terminalreporter.write_line(f"{name:<58}{runs:>6}{requests:>10}{lost:>6}{doubled:>9}{slowest_ms:>12.1f} ms")
