@@ -2,6 +2,8 @@
 A clock that does not only go forward evenly.
 """
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,8 +33,8 @@ def test_clock_that_steps_back(clock: Clock, step_s: float, is_denied_before: bo
     clock.advance(-step_s)
     decision = limiter.check(CLIENT)
     assert (False, 0) == (decision.allowed, decision.remaining)
-    assert 0 < decision.retry_after_s <= WINDOW_S + FRAME_S
-    assert 0 < decision.reset_after_s <= WINDOW_S + FRAME_S
+    assert 0 < decision.retry_after_s <= WINDOW_S + 2 * FRAME_S
+    assert 0 < decision.reset_after_s <= WINDOW_S + 2 * FRAME_S
     clock.advance(WINDOW_S + 2 * FRAME_S)
     assert limiter.check(CLIENT).allowed
 
@@ -49,7 +51,33 @@ def test_clock_that_steps_back_before_the_limit(clock: Clock, step_s: float) -> 
     decisions = [limiter.check(CLIENT) for _ in range(3)]
     assert [True, True, False] == [decision.allowed for decision in decisions]
     assert [1, 0, 0] == [decision.remaining for decision in decisions]
-    assert all(decision.reset_after_s <= WINDOW_S + FRAME_S for decision in decisions)
+    assert all(decision.reset_after_s <= WINDOW_S + 2 * FRAME_S for decision in decisions)
+
+
+@pytest.mark.parametrize("estimator", Estimator)
+@pytest.mark.parametrize("step_s", (0.5, 1.0, 4.0, 6.0))
+def test_delay_after_a_step_into_the_frame_before(clock: Clock, step_s: float, estimator: Estimator) -> None:
+    """
+    Hits of a frame that has not begun wait for it: the delay is tight on the clock that was set back, with one limit
+    and with two.
+    """
+    first = replace(POLICY, estimator=estimator)
+    second = Policy("wider", LIMIT + 1, Window(2 * WINDOW_S, 10), estimator)
+    for policies in ((first,), (second, first)):
+        limiter = a_limiter(None, clock, *policies)
+        for _ in range(2 * LIMIT):
+            clock.advance(FRAME_S / 3)
+            limiter.check(CLIENT)
+        clock.advance(2 * FRAME_S - clock.now_s % FRAME_S)
+        limiter.peek(CLIENT)
+        clock.advance(-step_s)
+
+        decision = limiter.peek(CLIENT)
+        clock.advance(decision.retry_after_s - 0.01)
+        too_early = limiter.peek(CLIENT)
+        clock.advance(0.01)
+
+        assert (False, False, True) == (decision.allowed, too_early.allowed, limiter.peek(CLIENT).allowed)
 
 
 @pytest.mark.parametrize("step_s", STEPS.values(), ids=STEPS)
@@ -122,8 +150,8 @@ def test_any_clock(steps: list[tuple[float, bool]], estimator: Estimator, frames
         decision = limiter.check(CLIENT)
         admitted += decision.allowed
         assert 0 <= decision.remaining <= LIMIT
-        assert 0 <= decision.retry_after_s <= window_s + policy.window.frame_s
-        assert 0 <= decision.reset_after_s <= window_s + policy.window.frame_s
+        assert 0 <= decision.retry_after_s <= window_s + 2 * policy.window.frame_s
+        assert 0 <= decision.reset_after_s <= window_s + 2 * policy.window.frame_s
         counts = limiter.counts(CLIENT)
         assert min(counts.shared_hits, counts.in_flight_hits) >= 0
     dropped += limiter.sync().dropped_hits

@@ -132,20 +132,30 @@ class Bucket:
         """
         window, left_s = self.tier.policy.window, self.left_s(now_s)
         current, past = self.current, self.past
-        if later_s:
+        early_s = self._early_s(now_s)
+        beyond_s = later_s - early_s
+        if beyond_s > 0.0:
             frames = int((now_s + later_s - self.frame_start_s) // window.frame_s)
             current, past = age(current, past, frames, window.frame_count)
-            left_s += frames * window.frame_s - later_s
-        return later_s + retry_after_s(
+            left_s += frames * window.frame_s - beyond_s
+        waiting_s = retry_after_s(
             current, past, window, self.tier.policy.estimator, room=self.tier.limit - cost, left_s=left_s
         )
+        return max(later_s, early_s) + waiting_s if waiting_s else later_s
 
     def reset_after_s(self, now_s: float) -> float:
         """
         Return the seconds until nothing counts any more.
         """
         left_s = self.left_s(now_s)
-        return reset_after_s(self.current, self.past, self.tier.policy.window, left_s=left_s)
+        waiting_s = reset_after_s(self.current, self.past, self.tier.policy.window, left_s=left_s)
+        return self._early_s(now_s) + waiting_s if waiting_s else 0.0
+
+    def _early_s(self, now_s: float) -> float:
+        """
+        Return the seconds until the current frame begins: 0.0, unless the clock has stepped back into the one before.
+        """
+        return max(0.0, self.frame_start_s - now_s)
 
     def drain(self) -> dict[int, int] | None:
         """

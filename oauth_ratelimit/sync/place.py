@@ -31,6 +31,8 @@ class Place:
     Attributes:
         lock: Guards ``keys``, ``former``, ``total`` and the buckets of their states.
 
+        configured_id: The client's id as the configuration may name it: not cut, if it could stand there.
+
         exempt: The answer to every request, if nothing is to be decided.
 
         blank: Stands for every user where users are not limited, so that they take no memory.
@@ -58,6 +60,7 @@ class Place:
         "blank",
         "client_id",
         "client_tiers",
+        "configured_id",
         "exempt",
         "former",
         "horizon_s",
@@ -78,7 +81,7 @@ class Place:
     def __init__(
         self, client_id: str, policies: ClientPolicies, now_s: float, *, notices: Notices, reserves: bool = False
     ) -> None:
-        self.client_id = client_id
+        self.client_id = self.configured_id = client_id
         self.notices = notices
         self.reserves = reserves
         self.scope = None if policies.scope is None else storable_name(policies.scope)
@@ -199,6 +202,15 @@ class Place:
             if concerned.is_near_limit:
                 self.notices.hurry(concerned)
         return JointAdmission((bucket.tier, bucket.full, bucket.edge, bucket.frame_end_s, now_s) for bucket in buckets)
+
+    def count(self, state: KeyState, now_s: float) -> None:
+        """
+        Count a request that nothing is decided about. The lock is held by the caller.
+        """
+        self.notices.touch(state)
+        for bucket in () if state is self.blank else state.buckets:
+            bucket.left_s(now_s)
+            bucket.add(1)
 
     def _buckets(self, state: KeyState) -> tuple[Bucket, ...]:
         """

@@ -23,6 +23,7 @@ Name = TypeVar("Name")
 
 CROWDED_RATIO = 0.95  # of the number of keys allowed: from here on the sync cycle makes room
 ROOMY_RATIO = 0.9  # until here
+MAX_CONFIGURED_LENGTH = 1024  # characters of a client id in the configuration; what is longer goes by its digest
 SPARE_PLACES = 1000  # how many there may be besides one for each key allowed: of clients without limits, and new ones
 SWEEP_GAP_S = 60.0  # between two searches for places without keys
 REPEAT_FULL_S = 60.0  # between two log lines on the same shortage
@@ -117,8 +118,10 @@ class Places:
             return place
         now_s = self._clock()
         with self._lock:
-            policies = self._policies.matching(client_id, endpoint=endpoint, grant_type=grant_type)
+            configured_id = client_id if len(client_id) <= MAX_CONFIGURED_LENGTH else name
+            policies = self._policies.matching(configured_id, endpoint=endpoint, grant_type=grant_type)
             place = Place(name, policies, now_s, notices=self.notices, reserves=self._reserves)
+            place.configured_id = configured_id
             is_plain = endpoint == TOKEN_ENDPOINT and grant_type not in self.grants
             if self.place_count < self._max_places:
                 if is_plain:
@@ -129,6 +132,12 @@ class Places:
             self._say_full(now_s)
             place.exempt = place.exempt or Finding(True, False, place.mode)
         return known or place
+
+    def find(self, client_id: str, *, endpoint: str) -> Place | None:
+        """
+        Return a client's place at another endpoint than the token endpoint if it is known, and make none.
+        """
+        return self._special.get((storable_name(client_id), endpoint, None))
 
     @contextmanager
     def held(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> Iterator[Place]:
@@ -223,9 +232,9 @@ class Places:
             self.grants = policies.grants
             plain, special = list(self.plain.values()), list(self._special.items())
         for place in plain:
-            place.apply(policies.matching(place.client_id), now_s)
+            place.apply(policies.matching(place.configured_id), now_s)
         for (_, endpoint, grant_type), place in special:
-            place.apply(policies.matching(place.client_id, endpoint=endpoint, grant_type=grant_type), now_s)
+            place.apply(policies.matching(place.configured_id, endpoint=endpoint, grant_type=grant_type), now_s)
 
     def _say_full(self, now_s: float) -> None:
         if not 0 <= now_s - self._said_full_s < REPEAT_FULL_S:

@@ -223,6 +223,27 @@ def test_name_in_the_configuration(name: str) -> None:
             assert 1 == len(str(exc).splitlines())
 
 
+@pytest.mark.parametrize("length", (512, 513, 1024), ids=str)
+def test_long_client_id_after_a_reload(clock: Clock, length: int) -> None:
+    """
+    What the configuration says of a client with a long id holds before and after it is read again, at every endpoint.
+    """
+    client_id = "x" * (length - 1) + "y"
+    limits = {"limits": {"client": ["1/hour"]}}
+    old = {"mode": "enforce", "trusted_clients": [client_id], "endpoints": {"revocation": limits}, **limits}
+    new = {**old, "trusted_clients": [], "clients": {client_id: {"limits": {"client": ["7/hour"]}}}}
+    with closing(Limiter(load_config(old), clock=clock)) as limiter:
+        limiter.check(client_id)
+        limiter.check(client_id, endpoint="revocation")
+
+        limiter.reconfigure(load_config(old))
+        trusted = [limiter.peek(client_id, endpoint=endpoint).trusted for endpoint in ("token", "revocation")]
+        limiter.reconfigure(load_config(new))
+
+        assert [True, True] == trusted
+        assert 7 == limiter.peek(client_id).limit
+
+
 @each_name
 def test_visible_name(name: str) -> None:
     """
