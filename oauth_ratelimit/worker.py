@@ -3,6 +3,7 @@ What a process starts for itself: the limiter, its background cycle, and what el
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -11,12 +12,14 @@ from oauth_ratelimit.core.denial import Trace
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.observe.observer import Observer
+from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.overlay import LiveSettings, Overlay
 from oauth_ratelimit.pulse import Pulse
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.denials import DenialStore
 from oauth_ratelimit.store.heartbeats import HeartbeatStore
 from oauth_ratelimit.store.overrides import OverrideStore
+from oauth_ratelimit.store.statistics import StatisticsStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.scheduler import SyncScheduler
 from oauth_ratelimit.wiring import open_connection
@@ -57,6 +60,8 @@ class Worker:
         limiter: Decides its requests.
 
         pulse: How its sync cycle fares.
+
+        connection: To what is in MongoDB beside the counters; None if nothing is shared.
     """
 
     def __init__(
@@ -73,18 +78,30 @@ class Worker:
         self._clock = clock
         self.limiter = Limiter(settings, clock=clock)
         self.limiter.denial_events.trace_of = trace_of
-        self._connection = open_connection(settings.store)
-        self._overlay = Overlay(OverrideStore(self._connection) if self._connection else None)
-        heartbeats = HeartbeatStore(self._connection) if self._connection else None
+        self.connection = open_connection(settings.store)
+        self._overlay = Overlay(OverrideStore(self.connection) if self.connection else None)
+        heartbeats = HeartbeatStore(self.connection) if self.connection else None
         self.pulse = Pulse(self.limiter, heartbeats, clock=clock, metrics=observer.metrics)
-        self._duties = tuple(self._begin_duties(self._connection)) if self._connection else ()
+        self._duties = tuple(self._begin_duties(self.connection, observer)) if self.connection else ()
         self._scheduler = SyncScheduler(self.pulse, interval_s=settings.sync.interval_s, on_tick=self._tick)
+        self._has_preloaded = False
+        self._preloading = threading.Lock()  # held while MongoDB is asked, guards the flag
 
     def start(self) -> None:
         """
         Start the background cycle.
         """
         self._scheduler.start()
+
+    def preload(self) -> None:
+        """
+        Learn the keys that were busy last, once. Blocks on MongoDB.
+        """
+        with self._preloading:
+            count = 0 if self._has_preloaded else self._live.current.sync.preload_count
+            if count:
+                self.limiter.preload(count)
+            self._has_preloaded = True
 
     def stop(self) -> None:
         """
@@ -96,10 +113,17 @@ class Worker:
         if not self.pulse.is_failing:
             for duty in self._duties:
                 duty.close()
-        if self._connection is not None:
-            self._connection.close()
+        if self.connection is not None:
+            self.connection.close()
 
-    def _begin_duties(self, connection: Connection) -> Iterator[Duty]:
+    def _begin_duties(self, connection: Connection, observer: Observer) -> Iterator[Duty]:
+        observer.statistics = statistics = StatisticsRecorder(
+            StatisticsStore(connection),
+            settings=lambda: self._live.current.statistics,
+            clock=self._clock,
+            offset_s=lambda: self.limiter.clock_offset_s if self._clock is time.time else 0.0,
+        )
+        yield statistics
         yield DenialRecorder(
             self.limiter.denial_events,
             DenialStore(connection),
@@ -116,6 +140,7 @@ class Worker:
             self.limiter.correct_clock(self.limiter.clock_offset_s)
         has_answer = report is None or report.error is None  # else MongoDB would only keep the next cycle waiting
         if has_answer:
+            self.preload()
             self._overlay.refresh()
         if self._live.update(self._overlay.in_force(now_s)):
             self.limiter.reconfigure(self._live.current)

@@ -17,6 +17,7 @@ from oauth_ratelimit.config.settings import (
     GuardSettings,
     PrivacySettings,
     Settings,
+    StatisticsSettings,
     StoreSettings,
     SyncSettings,
 )
@@ -56,6 +57,12 @@ def build_settings(file: FileModel) -> Settings:
             per_minute=file.events.per_minute,
             keep_denials_s=file.events.keep_denials,
             request_id_header=file.events.request_id_header,
+        ),
+        statistics=StatisticsSettings(
+            keep_s=file.statistics.keep,
+            clients_per_minute=file.statistics.clients_per_minute,
+            users_per_client=file.statistics.users_per_client,
+            token_lifetime_s=file.statistics.token_lifetime,
         ),
         digest=_digest(file.digest) if file.digest else None,
         privacy=PrivacySettings(user_names=file.privacy.forms()),

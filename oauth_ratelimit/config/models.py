@@ -14,7 +14,7 @@ from oauth_ratelimit.config.privacy import PrivacyModel
 from oauth_ratelimit.config.problems import expects, refused
 from oauth_ratelimit.config.section import Section, Switch
 from oauth_ratelimit.config.settings import DEFAULT_DESCRIPTION
-from oauth_ratelimit.config.telling import DigestModel, EventsModel
+from oauth_ratelimit.config.telling import DigestModel, EventsModel, StatisticsModel
 from oauth_ratelimit.config.values import (
     ClientId,
     CollectionName,
@@ -162,7 +162,8 @@ class SyncModel(Section):
         default=0.02, description="How long reserve may keep a request waiting; then it is decided on what is known."
     )
     preload: Annotated[int, Field(ge=0, le=10**6), expects("a whole number from 0 to 1000000")] = Field(
-        default=1000, description="How many of the keys that were busy last a process learns when it starts; 0 for none."
+        default=1000,
+        description="How many of the keys that were busy last a process learns when it starts; 0 for none.",
     )
 
 
@@ -231,6 +232,9 @@ class FileModel(Section):
     )
     events: EventsModel = Field(
         default_factory=EventsModel, description="What the log and the database keep of denials."
+    )
+    statistics: StatisticsModel = Field(
+        default_factory=StatisticsModel, description="What MongoDB keeps of each client's minutes."
     )
     digest: DigestModel | None = Field(
         default=None, description="A daily message per client that is over its limits. Left out: none."

@@ -122,6 +122,27 @@ class EventSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StatisticsSettings:
+    """
+    What is kept of each client's minutes.
+
+    Args:
+        keep_s: How long; 0 keeps none.
+
+        clients_per_minute: How many clients a process tells apart in a minute; the rest are one.
+
+        users_per_client: How many of a client's users a process tells of in a minute, the heaviest.
+
+        token_lifetime_s: How long a token can be used; the report goes by it.
+    """
+
+    keep_s: float = 30 * 86_400.0
+    clients_per_minute: int = 1000
+    users_per_client: int = 20
+    token_lifetime_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
 class DigestSettings:
     """
     The daily message per client.
@@ -188,6 +209,8 @@ class Settings:
 
         events: What the log and the database keep of denials.
 
+        statistics: What is kept of each client's minutes.
+
         digest: The daily message per client, None for none.
 
         privacy: What stands for a user.
@@ -201,6 +224,7 @@ class Settings:
     denial: DenialSettings = field(default_factory=DenialSettings)
     guard: GuardSettings = field(default_factory=GuardSettings)
     events: EventSettings = field(default_factory=EventSettings)
+    statistics: StatisticsSettings = field(default_factory=StatisticsSettings)
     digest: DigestSettings | None = None
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     max_keys: int = 1_000_000

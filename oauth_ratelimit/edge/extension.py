@@ -134,6 +134,24 @@ class OAuthRateLimit:
             )
 
     @staticmethod
+    def start(app: Flask) -> None:
+        """
+        Start in this process now, instead of with its first request, and learn the keys that were busy last.
+
+        For a worker that should know the counts before it takes traffic. To be called after any fork, such as in
+        gunicorn's ``post_worker_init``. Waits for MongoDB, as long as ``store.timeout``; without an answer the worker
+        starts without the counts.
+
+        Args:
+            app: The application, initialised.
+
+        Raises:
+            KeyError: It is not protected.
+        """
+        gate: AppGate = app.extensions[EXTENSION]
+        gate.start()
+
+    @staticmethod
     def limit(client_id: str, username: str | None = None) -> None:
         """
         Count this HTTP request at the configured endpoint that it is for, if any, and answer 429 if it is denied.

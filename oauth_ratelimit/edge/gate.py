@@ -22,6 +22,7 @@ from oauth_ratelimit.edge.response import RateLimited, quota_headers
 from oauth_ratelimit.edge.trace import trace_of_request
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.observer import Observer
+from oauth_ratelimit.operating.desk import Desk
 from oauth_ratelimit.overlay import LiveSettings
 from oauth_ratelimit.pulse import Health
 from oauth_ratelimit.worker import Worker
@@ -99,6 +100,13 @@ class AppGate:
             worker = self._start()
         return worker
 
+    def start(self) -> None:
+        """
+        Start this process's background cycle, and have it know the keys that were busy last. Blocks on MongoDB.
+        """
+        if not self.is_switched_off:
+            self._running().preload()
+
     def judge(self, grant_type: str | None, client: Any, *, user: Any) -> Verdict:
         """
         Decide and count one request.
@@ -129,7 +137,14 @@ class AppGate:
             decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
             if self._observer.is_active:
                 duration_s = time.perf_counter() - begun_s
-                self._observe(decision, client_id, username=username, grant_type=grant_type, duration_s=duration_s)
+                self._observe(
+                    decision,
+                    client_id,
+                    username=username,
+                    grant_type=grant_type,
+                    endpoint=endpoint,
+                    duration_s=duration_s,
+                )
             if decision.allowed:
                 return Verdict(headers=quota_headers(decision, denial.headers))
             return Verdict(RateLimited(decision, denial, grant_type=grant_type))
@@ -159,6 +174,15 @@ class AppGate:
         """
         if not self.is_switched_off:
             self._running().pulse.note_state()
+
+    def desk(self) -> Desk | None:
+        """
+        Return what operators look through; None if nothing is shared, or if the emergency switch is pulled here.
+
+        Uses the connection of this process, and starts its worker if that is not running.
+        """
+        connection = None if self.is_switched_off else self._running().connection
+        return Desk(lambda: self._live.base, lambda: connection, clock=self._clock) if connection else None
 
     def report_undecided(self) -> None:
         """

@@ -318,7 +318,8 @@ STORE = [
     ({"sync": {"near_limit": "reject"}}, 'sync.near_limit: got "reject", allowed: flush or reserve'),
     ({"sync": {"deadline": 0}}, f"sync.deadline: got 0, allowed: 1 ms to 10 s {DURATION}"),
     ({"sync": {"deadline": "11s"}}, f'sync.deadline: got "11s", allowed: 1 ms to 10 s {DURATION}'),
-    ({"sync": {"every": 1}}, "sync.every: unknown key, allowed: interval, near_limit, deadline"),
+    ({"sync": {"preload": -1}}, "sync.preload: got -1, allowed: a whole number from 0 to 1000000"),
+    ({"sync": {"every": 1}}, "sync.every: unknown key, allowed: interval, near_limit, deadline, preload"),
     (
         {"denial": {"error": ""}},
         f'denial.error: got "", {ERROR_CODE}',

@@ -20,11 +20,11 @@ from tests.helpers import Clock
 WINDOW_S = 10
 
 
-def config(*, limit: int = 1, mode: str = "enforce", **more: Any) -> dict[str, Any]:
+def config(*, limit: int = 1, window: int = WINDOW_S, mode: str = "enforce", **more: Any) -> dict[str, Any]:
     """
     Return a configuration with one limit for clients and for users.
     """
-    limits = {kind: [{"limit": limit, "window": WINDOW_S}] for kind in ("client", "user")}
+    limits = {kind: [{"limit": limit, "window": window}] for kind in ("client", "user")}
     return {"mode": mode, "limits": limits, **more}
 
 

@@ -2,7 +2,9 @@
 Worker processes of gunicorn: each starts for itself after the fork and leaves nothing unsent when it ends.
 """
 
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +14,8 @@ import pytest
 from pymongo import MongoClient
 
 from oauth_ratelimit.demo.authserver import seed
+from oauth_ratelimit.demo.child import Child
+from oauth_ratelimit.demo.mongod import free_port
 from oauth_ratelimit.demo.seeds import BATCH_JOBS, WEB_SHOP
 from tests.edge.flows import password_of, post
 from tests.helpers import is_running, wait_until
@@ -58,6 +62,17 @@ def ask_for_tokens(url: str) -> None:
     assert [200] * 12 == [answer.status_code for answer in answers], answers[0].text
 
 
+def statuses(url: str, tokens: int) -> list[int]:
+    """
+    Ask for tokens as one client, four at a time, and return the answers' status codes.
+    """
+    with ThreadPoolExecutor(4) as pool:
+        asked = [
+            pool.submit(post, f"{url}/token", BATCH_JOBS, {"grant_type": "client_credentials"}) for _ in range(tokens)
+        ]
+    return [answer.result().status_code for answer in asked]
+
+
 @pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
 @pytest.mark.parametrize("worker_class", ["sync", "gthread", "gevent"])
 def test_workers_that_end(environment: dict[str, str], documents: Any, worker_class: str, preload: bool) -> None:
@@ -94,6 +109,53 @@ def test_workers_that_are_replaced(environment: dict[str, str], documents: Any, 
 
     assert 12 == count(documents, "batch-jobs", None), server.log
     assert 12 == count(documents, "web-shop", "alice"), server.log
+
+
+def test_workers_that_start_before_traffic(environment: dict[str, str], documents: Any) -> None:
+    """
+    Workers that start before they take traffic know who is at its limit: replacing them all at once admits nobody.
+    """
+    env = {**environment, "WORKER_LIMIT": "5", "WORKER_INTERVAL": "200ms"}
+    before_traffic = """
+from oauth_ratelimit import OAuthRateLimit
+
+say_ready = post_worker_init
+
+def post_worker_init(worker):
+    OAuthRateLimit.start(worker.wsgi)
+    say_ready(worker)
+"""
+    with Gunicorn(APP, workers=2, env=env, config=before_traffic) as server:
+        assert 200 in statuses(server.url, 20)
+        wait_until(lambda: count(documents, "batch-jobs", None) >= 5, "the limit is reached")
+        old = set(server.pids())
+        server.signal(signal.SIGHUP)
+        wait_until(lambda: len(server.pids()) == 2 and not old & set(server.pids()), "new workers run", 30.0)
+
+        assert [429] * 20 == statuses(server.url, 20), server.log
+
+
+def test_reloader(environment: dict[str, str], documents: Any, tmp_path: Path) -> None:
+    """
+    A server that Flask's reloader starts anew, because a file has changed, flushes before it ends.
+    """
+    module, log_path, port = tmp_path / "reloaded.py", tmp_path / "flask.log", free_port()
+    module.write_text("from tests.edge.worker_app import app\n")
+    command = [sys.executable, "-m", "flask", "--app", str(module), "run", f"--port={port}", "--debug"]
+    root = Path(__file__).parents[2]
+    server = Child(command, log_path=log_path, env={**os.environ, **environment}, cwd=root)
+    try:
+        wait_until(lambda: "Debugger PIN" in log_path.read_text(), "the server runs", 30.0)
+        ask_for_tokens(f"http://127.0.0.1:{port}")
+        os.utime(module, (2**31, 2**31))  # newer than any
+        wait_until(lambda: log_path.read_text().count("Debugger PIN") == 2, "the server runs again", 30.0)
+        assert 6 == count(documents, "batch-jobs", None), log_path.read_text()
+
+        ask_for_tokens(f"http://127.0.0.1:{port}")
+    finally:
+        server.kill()
+
+    assert "cycle_failed" not in log_path.read_text()
 
 
 def test_workers_that_are_interrupted(environment: dict[str, str], documents: Any) -> None:
