@@ -77,16 +77,16 @@ def test_languages(path: Path) -> None:
 
 
 @named([block for block in all_blocks("python") if block.page not in OWN_STORY])
-def test_python(block: Block, myserver: types.ModuleType) -> None:
+def test_python(block: Block, myserver: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     The lines run in the reader's module, where the application and its server are at hand.
 
     Where they cannot run, they are Python all the same.
     """
     code = compile(block.text, block.name, "exec")
-    given = {"queue": queue.Queue(), "OAuthRateLimit": OAuthRateLimit, "app": myserver.app, "server": myserver.server}
+    given = {**vars(myserver), "OAuthRateLimit": OAuthRateLimit, "queue": queue.Queue(), "monkeypatch": monkeypatch}
     if not block.reason:
-        exec(code, {"__name__": "myserver", **given})
+        exec(code, given)
 
 
 @named([block for block in all_blocks("yaml") if not block.reason])

@@ -1,0 +1,24 @@
+"""
+How gunicorn runs the server.
+"""
+
+import os
+
+wsgi_app = "myauth:create_app()"
+bind = os.environ.get("MYAUTH_BIND", "127.0.0.1:8000")
+workers = int(os.environ.get("MYAUTH_WORKERS", "4"))
+worker_class = "gthread"
+threads = 4
+graceful_timeout = 30  # seconds; each worker then has a few more to send what it has counted
+max_requests = 100_000
+max_requests_jitter = 10_000  # so that workers do not all begin anew, knowing nothing, at once
+
+if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+
+    def child_exit(server, worker):  # type: ignore[no-untyped-def]
+        """
+        Forget the gauges of a worker that has ended.
+        """
+        from prometheus_client import multiprocess
+
+        multiprocess.mark_process_dead(worker.pid)

@@ -1,0 +1,129 @@
+"""
+Does what a page tells its reader to do, in the order of the page, and compares what is seen with what is printed there.
+
+A block that begins with ``# NAME`` is written to that file. The commands of a ``console`` are run; what follows them on
+the page must be what they print. A ``text`` must be in the server's log. ``…`` stands for anything, alone in a line for
+any number of lines.
+"""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.docs.blocks import Block
+from tests.helpers import wait_until
+
+BINARIES = Path(sys.executable).parent
+RUN_TIMEOUT_S = 60
+SEEN_TIMEOUT_S = 20.0
+
+
+class Reader:
+    """
+    Somebody who follows a page in an empty directory, with one server in a terminal of its own.
+
+    Args:
+        place: The directory.
+
+        replace: What is different here: addresses, for example.
+    """
+
+    def __init__(self, place: Path, replace: dict[str, str]) -> None:
+        self._place = place
+        self._replace = replace
+        self._log_path = place / "server.log"
+        self._server: subprocess.Popen[bytes] | None = None
+        self._environment = {**os.environ, "PATH": f"{BINARIES}{os.pathsep}{os.environ['PATH']}"}
+
+    def follow(self, block: Block) -> None:
+        """
+        Do what a block says.
+        """
+        text = self._adapted(block.text)
+        if named := re.match(r"# ([\w./-]+)\n", text):
+            (self._place / named[1]).write_text(text)
+        elif block.language == "console":
+            for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+                command, _, expected = part.partition("\n")
+                self._run(command, expected)
+        elif block.language == "text":
+            for line in text.splitlines():
+                wait_until(lambda line=line: re.search(pattern_of(line), self._log()), line, SEEN_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """
+        Press Ctrl-C in the server's terminal.
+        """
+        if self._server is not None:
+            self._server.send_signal(signal.SIGINT)
+            self._server.wait(RUN_TIMEOUT_S)
+            self._server = None
+
+    def _adapted(self, text: str) -> str:
+        for old, new in self._replace.items():
+            text = text.replace(old, new)
+        return text
+
+    def _log(self) -> str:
+        return self._log_path.read_text(errors="replace")
+
+    def _run(self, command: str, expected: str) -> None:
+        """
+        Run a command, again until it prints what is expected: a server takes a changed file over within seconds.
+        """
+        if re.search(r"-m venv|pip install", command):
+            return  # the tests' own environment stands for the reader's
+        command = command.replace(".venv/bin/", "")
+        if command.startswith("gunicorn "):
+            self._serve(command)
+            return
+        seen: list[str] = []
+
+        def is_as_printed() -> bool:
+            done = subprocess.run(
+                ["bash", "-c", command],
+                cwd=self._place,
+                env=self._environment,
+                timeout=RUN_TIMEOUT_S,
+                capture_output=True,
+                text=True,
+            )
+            assert 0 == done.returncode, done.stderr
+            seen[:] = [done.stdout]
+            return (
+                re.fullmatch(pattern_of(expected.rstrip("\n")), done.stdout.replace("\r", "").rstrip("\n")) is not None
+            )
+
+        try:
+            wait_until(is_as_printed, command, SEEN_TIMEOUT_S)
+        except AssertionError as exc:
+            raise AssertionError(f"{exc}\nexpected:\n{expected}\nseen:\n{seen[0]}\nlog:\n{self._log()}") from None
+
+    def _serve(self, command: str) -> None:
+        self.stop()
+        with self._log_path.open("ab") as log:
+            self._server = subprocess.Popen(
+                command.split(), cwd=self._place, env=self._environment, stdout=log, stderr=subprocess.STDOUT
+            )
+        found = re.search(r"127\.0\.0\.1:(\d+)", command)
+        assert found
+        wait_until(lambda: _is_open(int(found[1])), command, SEEN_TIMEOUT_S)
+
+
+def pattern_of(text: str) -> str:
+    """
+    Return a regular expression for what is printed on a page.
+    """
+    pattern = ""
+    for line in text.splitlines():
+        pattern += r"(?:[^\n]*\n)*?" if line == "…" else re.escape(line).replace("…", r"[^\n]*") + r"\s*\n"
+    return pattern.removesuffix(r"\s*\n") if text.splitlines()[-1:] != ["…"] else pattern + r"[^\n]*"
+
+
+def _is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
