@@ -12,7 +12,9 @@ The command line: ``flask oauth-ratelimit``.
   change.py     what all changes have in common
   limit.py      limit set, limit unset, limit list; likewise trust.py, mode.py
   reset.py      reset
+  erase.py      erase
   record.py     overrides, export
+  replay.py     replay; parameters.py, outcome.py: what it is told and what it tells
 """
 
 import sys
@@ -23,6 +25,7 @@ import structlog
 from flask.cli import ScriptInfo
 
 from oauth_ratelimit.cli.database import db, init_db
+from oauth_ratelimit.cli.erase import erase
 from oauth_ratelimit.cli.explain import explain
 from oauth_ratelimit.cli.files import check_config, schema
 from oauth_ratelimit.cli.limit import limit
@@ -30,6 +33,7 @@ from oauth_ratelimit.cli.look import show, status, top
 from oauth_ratelimit.cli.mode import mode
 from oauth_ratelimit.cli.output import visible
 from oauth_ratelimit.cli.record import export, overrides
+from oauth_ratelimit.cli.replay import replay
 from oauth_ratelimit.cli.reset import reset
 from oauth_ratelimit.cli.session import Session
 from oauth_ratelimit.cli.trust import trust
@@ -88,12 +92,14 @@ def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) 
 for _command in (
     check_config,
     db,
+    erase,
     explain,
     export,
     init_db,
     limit,
     mode,
     overrides,
+    replay,
     reset,
     schema,
     show,

@@ -88,7 +88,7 @@ class Documents:
 
             at_most: How many; 0 for all.
         """
-        yield from self._find(_of_client(client_id), at_most=at_most)
+        yield from self._find(filter_of_client(client_id), at_most=at_most)
 
     def of_keys(self, keys: Collection[Key]) -> Iterator[tuple[Key, Snapshot]]:
         """
@@ -108,7 +108,7 @@ class Documents:
 
             username: One user of the client, at all grant types and endpoints; None for everything of the client.
         """
-        selected = _of_client(client_id) if username is None else _of_user(client_id, username)
+        selected = filter_of_client(client_id) if username is None else filter_of_user(client_id, username)
         selected["requestCounters"] = {"$exists": True}
         update: Document = {"$inc": {"version": 1}, "$unset": {"requestCounters": ""}}
         with translated_errors():
@@ -120,7 +120,7 @@ class Documents:
             yield from parse_all(found.limit(at_most))
 
 
-def _of_client(client_id: str) -> Document:
+def filter_of_client(client_id: str) -> Document:
     """
     Return the filter for a client. An ``_id`` compares field by field, so those of a client are neighbours.
     """
@@ -128,6 +128,9 @@ def _of_client(client_id: str) -> Document:
     return {"_id": {"$gte": low, "$lte": high}}
 
 
-def _of_user(client_id: str, username: str) -> Document:
+def filter_of_user(client_id: str, username: str) -> Document:
+    """
+    Return the filter for a user of a client, at all grant types and endpoints.
+    """
     low = document_id(Key(client_id, username))
     return {"_id": {"$gte": low, "$lte": low | {"scope": MaxKey()}}}

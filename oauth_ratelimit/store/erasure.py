@@ -1,0 +1,245 @@
+"""
+Finding and removing all that MongoDB holds of a person.
+
+Counters are looked for client by client, because the index on ``_id`` begins with the client: two small reads for each
+client and none for its other users. Statistics, denials and overrides have no index on users; they are looked through
+on the server, once.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bson import MaxKey, ObjectId
+from pymongo import ASCENDING, UpdateOne
+from pymongo.collection import Collection
+
+from oauth_ratelimit.core.failure import FailureKind
+from oauth_ratelimit.store.connection import Connection, Document
+from oauth_ratelimit.store.documents import filter_of_client, filter_of_user
+from oauth_ratelimit.store.heartbeats import STATISTICS
+from oauth_ratelimit.store.mongo import translated_errors
+from oauth_ratelimit.store.overrides import OVERRIDES, REVISION_ID
+
+FAILURES = "ratelimit_failures"
+BATCH = 500  # documents per delete or bulk
+ERASED = "[erased]"  # stands for a name where a text mentioned it
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """
+    Whom to look for.
+
+    Args:
+        names: All that the person goes by in counters, statistics and denials.
+
+        claims: All that the person goes by where a failed authentication was counted.
+
+        mentions: What people who write about the person may have called them.
+
+        client_id: At this client only; None for all.
+    """
+
+    names: tuple[str, ...]
+    claims: tuple[str, ...]
+    mentions: tuple[str, ...]
+    client_id: str | None = None
+
+
+class Erasure:
+    """
+    The records of one person. Each part counts them, and removes them if it is told to.
+
+    Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
+
+    Args:
+        connection: To the database. Whoever made it closes it.
+
+        collection: Name of the counters' collection, without the namespace.
+
+        person: Whose.
+    """
+
+    def __init__(self, connection: Connection, *, collection: str, person: Person) -> None:
+        self._connection = connection
+        self._counters_name = collection
+        self._person = person
+
+    @property
+    def parts(self) -> Mapping[str, Callable[[bool], int]]:
+        """
+        What there is, by name. Each returns how many documents are concerned; called with True, it removes them first.
+        """
+        return {
+            "counters": self.counters,
+            "failures": self.failures,
+            "statistics": self.statistics,
+            "denials": self.denials,
+            "overrides": self.overrides,
+        }
+
+    def counters(self, remove: bool) -> int:
+        """
+        Documents of the person's own counters. An instance that counts on finds its document gone, and starts at zero.
+        """
+        collection = self._connection.collection(self._counters_name)
+        with translated_errors():
+            found = (
+                document["_id"]
+                for client_id in self._clients(collection)
+                for name in self._person.names
+                for document in collection.find(filter_of_user(client_id, name), {"_id": True})
+            )
+            return _each(found, collection, remove=remove)
+
+    def _clients(self, collection: Collection[Document]) -> Iterator[str]:
+        """
+        Yield the clients that have counters, jumping from one to the next in the index.
+        """
+        if self._person.client_id is not None:
+            yield self._person.client_id
+            return
+        after: Document = {"clientId": ""}
+        while True:
+            selected = {"_id": {"$gte": after}}
+            found = list(collection.find(selected, {"_id": True}).sort("_id", ASCENDING).limit(1))
+            client_id = found[0]["_id"].get("clientId") if found else None
+            if not isinstance(client_id, str):
+                return
+            yield client_id
+            after = {"clientId": client_id, "username": MaxKey()}
+
+    def failures(self, remove: bool) -> int:
+        """
+        Documents that count failed authentications under the person's name, from whatever address.
+        """
+        collection = self._connection.collection(FAILURES)
+        selected: Document = {"_id.scope": FailureKind.USER.scope, "_id.username": {"$regex": self._claimed}}
+        if self._person.client_id is not None:
+            selected |= filter_of_client(self._person.client_id)
+        with translated_errors():
+            return _each((each["_id"] for each in collection.find(selected, {"_id": True})), collection, remove=remove)
+
+    def denials(self, remove: bool) -> int:
+        """
+        Records that ``explain --id`` reads.
+        """
+        collection = self._connection.collection(STATISTICS)
+        selected: Document = {
+            "_id": {"$gte": {"denial": ""}, "$lt": {"denial": {}}},
+            "$or": [
+                {"username": {"$in": list(self._person.names)}},
+                {"scope": FailureKind.USER.scope, "username": {"$regex": self._claimed}},
+            ],
+        }
+        if self._person.client_id is not None:
+            selected["clientId"] = self._person.client_id
+        with translated_errors():
+            return _each((each["_id"] for each in collection.find(selected, {"_id": True})), collection, remove=remove)
+
+    def statistics(self, remove: bool) -> int:
+        """
+        Minutes in which the person is among the heaviest users. Only that entry is removed; the sums stay.
+        """
+        collection = self._connection.collection(STATISTICS)
+        lowest = {"clientId": self._person.client_id or "", "minute": 0}
+        end = {"clientId": {}} if self._person.client_id is None else {**lowest, "minute": MaxKey()}
+        selected = {"_id": {"$gte": lowest, "$lt": end}, "$expr": _has_user(self._person.names)}
+        count = 0
+        updates: list[UpdateOne] = []
+        with translated_errors():
+            for document in collection.find(selected, {"users": True}):
+                count += 1
+                paths = [f"users.{path}" for path in _paths_of(document["users"], self._person.names)]
+                updates.append(UpdateOne({"_id": document["_id"]}, {"$unset": dict.fromkeys(paths, "")}))
+                if remove and len(updates) == BATCH:
+                    collection.bulk_write(updates, ordered=False)
+                    updates = []
+            if remove and updates:
+                collection.bulk_write(updates, ordered=False)
+        return count
+
+    def overrides(self, remove: bool) -> int:
+        """
+        Overrides, taken back ones included, in whose reason or author the person is named. The name is blanked there.
+        """
+        collection = self._connection.collection(OVERRIDES)
+        words = "|".join(map(re.escape, sorted(self._person.mentions, key=len, reverse=True)))
+        pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)")
+        count = 0
+        with translated_errors():
+            for document in collection.find({"history": {"$exists": True}}):
+                changes = dict(_blanked(document, pattern))
+                count += bool(changes)
+                if changes and remove:
+                    collection.update_one({"_id": document["_id"]}, {"$set": changes})
+            if count and remove:
+                collection.update_one({"_id": REVISION_ID}, {"$set": {"value": ObjectId()}}, upsert=True)
+        return count
+
+    @property
+    def _claimed(self) -> str:
+        """
+        The pattern of ``<address> <name>``.
+        """
+        return f"^[^ ]+ (?:{'|'.join(map(re.escape, self._person.claims))})$"
+
+
+def _each(identities: Iterator[Document], collection: Collection[Document], *, remove: bool) -> int:
+    """
+    Count documents, and remove them.
+    """
+    count = 0
+    batch: list[Document] = []
+    for identity in identities:
+        count += 1
+        batch.append(identity)
+        if remove and len(batch) == BATCH:
+            collection.delete_many({"_id": {"$in": batch}})
+            batch = []
+    if remove and batch:
+        collection.delete_many({"_id": {"$in": batch}})
+    return count
+
+
+def _has_user(names: tuple[str, ...]) -> Document:
+    """
+    Return the expression that finds a name among the heaviest users, whatever else stands there.
+    """
+    own = {"$map": {"input": _entries("$$writer.v"), "as": "user", "in": {"$arrayElemAt": [_list("$$user.v"), 3]}}}
+    found = {"$setIntersection": [own, list(names)]}
+    return {
+        "$anyElementTrue": [
+            {"$map": {"input": _entries("$users"), "as": "writer", "in": {"$gt": [{"$size": found}, 0]}}}
+        ]
+    }
+
+
+def _entries(field: str) -> Document:
+    return {"$cond": [{"$eq": [{"$type": field}, "object"]}, {"$objectToArray": field}, []]}
+
+
+def _list(field: str) -> Document:
+    return {"$cond": [{"$isArray": [field]}, field, []]}
+
+
+def _paths_of(users: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[str]:
+    for writer, entries in users.items():
+        for digest, entry in entries.items() if isinstance(entries, dict) else ():
+            is_theirs = isinstance(entry, list) and len(entry) > 3 and entry[3] in names
+            if is_theirs and not {".", "$"} & {*writer, *digest}:
+                yield f"{writer}.{digest}"
+
+
+def _blanked(document: Mapping[str, Any], pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """
+    Yield the path and the new text of everything in an override that names the person.
+    """
+    history = document["history"] if isinstance(document["history"], list) else []
+    for path, content in (("", document), *((f"history.{index}.", entry) for index, entry in enumerate(history))):
+        for field in ("by", "reason"):
+            text = content.get(field) if isinstance(content, dict) else None
+            if isinstance(text, str) and pattern.search(text):
+                yield f"{path}{field}", pattern.sub(ERASED, text)

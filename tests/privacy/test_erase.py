@@ -1,0 +1,293 @@
+"""
+All of a person's records are found and removed, on a real MongoDB.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+import yaml
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.denial import Denial, DenialRecord, Trace
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.names import NameKey, Names
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
+from oauth_ratelimit.store.base import Change
+from oauth_ratelimit.store.connection import Connection
+from oauth_ratelimit.store.denials import DenialStore
+from oauth_ratelimit.store.erasure import FAILURES
+from oauth_ratelimit.store.mongo import MongoStore
+from oauth_ratelimit.store.overrides import OverrideStore
+from oauth_ratelimit.store.statistics import Share, StatisticsStore
+from tests.cli.conftest import Terminal, terminal
+from tests.stores import FAR_S
+
+__all__ = ["terminal"]
+
+ALICE, BOB = "Alice (50%).$", "bob"
+CLIENTS = ("app", "portal", "z/last")
+SECRETS = {"NAME_KEY_OLD": "o" * 32, "NAME_KEY_NEW": "n" * 32}
+FORMS = [NameKey.of(SECRETS[name].encode()) for name in ("NAME_KEY_NEW", "NAME_KEY_OLD")]
+HASHED = {"user_names": "hashed", "keys": [{"env": "NAME_KEY_NEW"}, {"env": "NAME_KEY_OLD"}]}
+OLDER = {"user_names": "hashed", "keys": [{"env": "NAME_KEY_OLD"}]}
+
+
+class Records:
+    """
+    Everything that MongoDB may hold of users.
+    """
+
+    def __init__(self, terminal: Terminal) -> None:
+        self.terminal = terminal
+        self.uri: str = terminal.settings["store"]["uri"]
+        self.now_s = time.time()
+        self.limiters: list[Limiter] = []
+
+    def configure(self, privacy: dict[str, Any]) -> Names:
+        """
+        Have the commands, and instances from now on, go by a section ``privacy``; return what stands for users then.
+        """
+        self.terminal.settings["privacy"] = privacy
+        self.terminal.config_path.write_text(yaml.safe_dump(self.terminal.settings))
+        return load_config(self.terminal.settings).privacy.names()
+
+    def fill(self, privacy: dict[str, Any]) -> None:
+        """
+        Leave records of two users everywhere.
+        """
+        names = self.configure(privacy)
+        limiter = Limiter(load_config(self.terminal.settings), clock=lambda: self.now_s)
+        self.limiters.append(limiter)
+        for number, user in enumerate((ALICE, BOB)):
+            for client_id in CLIENTS:
+                limiter.check(client_id, user)
+                limiter.check(client_id, user, grant_type="refresh_token")
+            claim = str(names(user.casefold()))
+            self._fail(claim)
+            with closing(Connection(self.uri)) as connection:
+                self._tell(connection, str(names(user)), claim, number=number)
+        limiter.sync()
+
+    def _fail(self, name: str) -> None:
+        with closing(MongoStore(self.uri, collection=FAILURES)) as store:
+            for number, address in enumerate(("203.0.113.9", "2001:db8::/64")):
+                key = Key("app", f"{address} {name}", "failures:user")
+                store.compare_and_set("w", [Change(key, None, 7 + number, 1, {"6": {600: 1}}, FAR_S)])
+
+    def _tell(self, connection: Connection, name: str, claim: str, *, number: int) -> None:
+        """
+        Leave what instances and operators say about a user.
+        """
+        for writer in ("one", "two"):
+            minute = ClientMinute("app", 1_900_000_020, users=(UserLoad(name, 5, 1, 0), UserLoad("eve", 1, 0, 0)))
+            StatisticsStore(connection).put(writer, [Share(minute, is_complete=True)], keep_s=3600)
+        records = [
+            self._denial(2 * number, name, scope=None),
+            self._denial(2 * number + 1, f"192.0.2.1 {claim}", scope="failures:user"),
+        ]
+        DenialStore(connection).put(records, keep_s=3600)
+        override = Override(
+            Target(OverrideKind.MODE, f"client-{number}"),
+            author=name,
+            reason=f"because of {name}: flood; not of {name}x",
+            made_at_s=self.now_s,
+            mode=Mode.DRY_RUN,
+        )
+        OverrideStore(connection).put(override)
+
+    def _denial(self, number: int, username: str, *, scope: str | None) -> DenialRecord:
+        denial = Denial(
+            first_id=number,
+            at_s=self.now_s,
+            client_id="app",
+            username=username,
+            scope=scope,
+            grant_type=None,
+            policy="user",
+            limit=1,
+            window_s=60,
+            mode="enforce",
+            is_canary=False,
+            retry_after_s=1.0,
+            trace=Trace(),
+        )
+        return DenialRecord(denial, instance="node", last_at_s=self.now_s, suppressed_count=0)
+
+    def text(self) -> str:
+        """
+        Return all that the database holds.
+        """
+        client: MongoClient[dict[str, Any]] = MongoClient(self.uri)
+        with client:
+            database: Database[dict[str, Any]] = client.get_default_database()
+            return "\n".join(
+                repr(document)
+                for name in sorted(database.list_collection_names())
+                for document in database[name].find()
+            )
+
+    def close(self) -> None:
+        """
+        Close the instances.
+        """
+        for limiter in self.limiters:
+            limiter.close()
+
+
+@pytest.fixture
+def records(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
+    """
+    An empty database.
+    """
+    for name, secret in SECRETS.items():
+        monkeypatch.setenv(name, secret)
+    records = Records(terminal)
+    yield records
+    records.close()
+
+
+FOUND = {"counters": 6, "failures": 2, "statistics": 1, "denials": 2, "overrides": 1}
+
+
+@pytest.mark.parametrize("privacy", [{}, OLDER, HASHED], ids=["plain", "hashed", "two keys"])
+def test_erase(records: Records, privacy: dict[str, Any]) -> None:
+    """
+    Nothing is left of a person under any name, and all that is said of others stays as it was.
+    """
+    records.fill(privacy)
+    names = [ALICE, ALICE.casefold(), *(form(name) for form in FORMS for name in (ALICE, ALICE.casefold()))]
+    others = str(records.configure(privacy)(BOB))
+    before = records.text()
+    assert any(name in before for name in names)
+
+    assert FOUND == records.terminal.data("erase", ALICE)["removed"]
+    after = records.text()
+    assert [] == [name for name in names if name in after.replace(f"{name}x", "")]
+    assert before.count(others) == after.count(others)
+    assert before.count("'eve'") == after.count("'eve'")
+    assert dict.fromkeys(FOUND, 0) == records.terminal.data("erase", ALICE)["removed"]
+
+
+def test_erase_under_an_older_key(records: Records) -> None:
+    """
+    What was written before the keys changed is found, too, and under plain names even if they are no longer read.
+    """
+    records.fill({})
+    records.fill(OLDER)
+    records.configure(HASHED)
+
+    removed = records.terminal.data("erase", ALICE)["removed"]
+    assert {"counters": 12, "failures": 4, "statistics": 1, "denials": 2, "overrides": 1} == removed
+    assert ALICE not in records.text().replace(f"{ALICE}x", "")
+
+
+def test_erase_by_hash(records: Records) -> None:
+    """
+    The hash in a log line is enough.
+    """
+    records.fill(OLDER)
+    shown = str(records.configure(OLDER)(ALICE))
+
+    assert FOUND | {"failures": 0, "denials": 1} == records.terminal.data("erase", shown)["removed"]
+    assert shown not in records.text().replace(f"{shown}x", "")
+
+
+def test_erase_at_one_client(records: Records) -> None:
+    """
+    The records at other clients stay. Overrides are about clients and not about users: there the name goes everywhere.
+    """
+    records.fill({})
+
+    assert (
+        FOUND | {"counters": 2, "failures": 0, "statistics": 0, "denials": 0}
+        == (records.terminal.data("erase", ALICE, "--client", "z/last")["removed"])
+    )
+    assert (
+        FOUND | {"counters": 2, "overrides": 0} == (records.terminal.data("erase", ALICE, "--client", "app")["removed"])
+    )
+    assert [("portal", ALICE)] * 2 == [
+        (row["client_id"], row["username"]) for row in records.terminal.data("show", "portal", ALICE)
+    ]
+
+
+def test_dry_run(records: Records) -> None:
+    """
+    A dry run says what would be removed, and removes nothing.
+    """
+    records.fill({})
+    before = records.text()
+
+    data = records.terminal.data("erase", ALICE, "--dry-run")
+    assert (FOUND, True, {}) == (data["found"], data["is_dry_run"], data["refused"])
+    assert before == records.text()
+
+
+def test_output_for_people(records: Records) -> None:
+    """
+    The table says what was removed from where, and then what is out of reach.
+    """
+    records.fill({})
+    text = records.terminal.ok("erase", ALICE)
+
+    assert ["counters", "6", "ratelimits"] in [line.split() for line in text.splitlines()]
+    assert "log files" in text
+    assert "Run it again in 120 s" in text
+
+
+def test_memory_of_instances(records: Records) -> None:
+    """
+    Every instance starts the user at zero, and brings nothing back of what it had counted before.
+    """
+    records.fill({})
+    settings = load_config(records.terminal.settings)
+    other = Limiter(settings, clock=lambda: records.now_s)
+    records.limiters.append(other)
+    other.check("app", ALICE)
+    other.sync()
+    records.terminal.ok("erase", ALICE)
+    for limiter in records.limiters * 2:
+        limiter.sync()
+
+    assert [5, 5] == [limiter.peek("app", ALICE).remaining for limiter in records.limiters]
+    assert ALICE not in records.text().replace(f"{ALICE}x", "")
+
+
+def test_statistics_that_are_damaged(records: Records) -> None:
+    """
+    Whatever stands in the place of users keeps nobody's records from being found.
+    """
+    records.fill({})
+    client: MongoClient[dict[str, Any]] = MongoClient(records.uri)
+    with client:
+        statistics = client.get_default_database()["ratelimit_stats"]
+        for minute_s, users in enumerate((7, {"w": 7}, {"w": {"d": 7}}, {"w": {"d": [1]}}, {"w": {"d": [1, 1, 1, 7]}})):
+            statistics.insert_one({"_id": {"clientId": "app", "minute": minute_s}, "users": users})
+
+    assert FOUND == records.terminal.data("erase", ALICE)["removed"]
+
+
+def test_counters_are_found_by_the_index(records: Records) -> None:
+    """
+    However many other users there are, their documents are not read: two documents' worth of index for each client.
+    """
+    records.fill({})
+    client: MongoClient[dict[str, Any]] = MongoClient(records.uri)
+    with client:
+        database = client.get_default_database()
+        database["ratelimits"].insert_many(
+            [{"_id": {"clientId": "app", "username": f"user-{number}"}} for number in range(2000)]
+        )
+        database.command("profile", 2)
+        records.terminal.ok("erase", ALICE, "--dry-run")
+        database.command("profile", 0)
+        looked = list(database["system.profile"].find({"ns": f"{database.name}.ratelimits", "op": "query"}))
+
+    assert 2 * len(CLIENTS) + 1 == len(looked)
+    assert sum(entry["keysExamined"] for entry in looked) < 40
