@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from oauth_ratelimit.core.denial import Trace
+from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.observe.observer import Observer
@@ -61,6 +62,8 @@ class Worker:
 
         pulse: How its sync cycle fares.
 
+        guard: Counts failed authentications.
+
         connection: To what is in MongoDB beside the counters; None if nothing is shared.
     """
 
@@ -82,6 +85,7 @@ class Worker:
         self._overlay = Overlay(OverrideStore(self.connection) if self.connection else None)
         heartbeats = HeartbeatStore(self.connection) if self.connection else None
         self.pulse = Pulse(self.limiter, heartbeats, clock=clock, metrics=observer.metrics)
+        self.guard = Guard(settings, clock=clock, trace_of=trace_of, metrics=observer.metrics)
         self._duties = tuple(self._begin_duties(self.connection, observer)) if self.connection else ()
         self._scheduler = SyncScheduler(self.pulse, interval_s=settings.sync.interval_s, on_tick=self._tick)
         self._has_preloaded = False
@@ -110,6 +114,7 @@ class Worker:
         self._scheduler.stop()
         self.limiter.close()
         self.pulse.stop()
+        self.guard.close(is_failing=self.pulse.is_failing)
         if not self.pulse.is_failing:
             for duty in self._duties:
                 duty.close()
@@ -144,7 +149,9 @@ class Worker:
             self._overlay.refresh()
         if self._live.update(self._overlay.in_force(now_s)):
             self.limiter.reconfigure(self._live.current)
+            self.guard.reconfigure(self._live.current)
         if has_answer:
             self.pulse.beat(override_count=self._live.override_count)
+            self.guard.run()
             for duty in self._duties:
                 duty.run(now_s)

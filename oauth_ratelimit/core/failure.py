@@ -11,7 +11,7 @@ Three kinds, each counted apart and never together with tokens:
 
 import enum
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -77,7 +77,7 @@ class Attempt:
     usernames: tuple[str, ...]
     address: str
 
-    def keys(self) -> Iterator[FailureKey]:
+    def targets(self) -> Iterator[FailureKey]:
         """
         Yield all that this attempt could be counted against.
         """
@@ -141,7 +141,8 @@ def address_of(remote_addr: str | None) -> str | None:
     return str(address)
 
 
-def is_within(address: str, networks: Sequence[str]) -> bool:
+@lru_cache(maxsize=10_000)
+def is_within(address: str, networks: tuple[str, ...]) -> bool:
     """
     Return whether an address, as ``address_of`` returns it, lies in one of the networks.
     """

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.edge.claims import look_first, note_client, note_error
 from oauth_ratelimit.edge.endpoints import decide_client
 from oauth_ratelimit.edge.request import begin, begin_late, decide, decide_before_saving, direct, finish
 
@@ -61,17 +62,15 @@ class RateLimitMixin:
 
     def authenticate_client(self, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
         """
-        Authenticate a client; at an endpoint with limits of its own, decide.
+        Authenticate a client, unless there were too many failures; at an endpoint with limits of its own, decide.
         """
-        client = super().authenticate_client(request, methods, endpoint)  # type: ignore[misc]
-        if endpoint != TOKEN_ENDPOINT:
-            decide_client(endpoint, client, oauth_request=request)
-        return client
+        return _authenticate(super().authenticate_client, request, methods, endpoint=endpoint)  # type: ignore[misc]
 
     def handle_error_response(self, request: Any, error: Any) -> Any:
         """
         Answer an error; a denial goes where the client waits for it.
         """
+        note_error(error)
         direct(error, request)
         return super().handle_error_response(request, error)  # type: ignore[misc]
 
@@ -151,20 +150,29 @@ def _shadow_save_token(inner: Any) -> Any:
 
 def _shadow_authenticate_client(inner: Any) -> Any:
     def authenticate_client(request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
-        client = inner(request, methods, endpoint)
-        if endpoint != TOKEN_ENDPOINT:
-            decide_client(endpoint, client, oauth_request=request)
-        return client
+        return _authenticate(inner, request, methods, endpoint=endpoint)
 
     return authenticate_client
 
 
 def _shadow_error_response(inner: Any) -> Any:
     def handle_error_response(request: Any, error: Any) -> Any:
+        note_error(error)
         direct(error, request)
         return inner(request, error)
 
     return handle_error_response
+
+
+def _authenticate(inner: Callable[..., Any], oauth_request: Any, methods: Any, *, endpoint: str) -> Any:
+    if endpoint == TOKEN_ENDPOINT:
+        look_first()
+    client = inner(oauth_request, methods, endpoint)
+    if endpoint == TOKEN_ENDPOINT:
+        note_client(client, oauth_request)
+    else:
+        decide_client(endpoint, client, oauth_request=oauth_request)
+    return client
 
 
 def _answer_token_request(inner: Callable[[Any], Any], oauth_request: Any) -> Any:

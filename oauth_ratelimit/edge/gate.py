@@ -20,6 +20,7 @@ from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.edge.request import Caller, Verdict
 from oauth_ratelimit.edge.response import RateLimited, quota_headers
 from oauth_ratelimit.edge.trace import trace_of_request
+from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.observer import Observer
 from oauth_ratelimit.operating.desk import Desk
@@ -94,6 +95,16 @@ class AppGate:
         """
         return self._running().limiter
 
+    @property
+    def guard(self) -> Guard | None:
+        """
+        What counts failed authentications in this process, started if it is not running; None while that is off.
+        """
+        settings = self.settings
+        if self.is_switched_off or Mode.OFF in (settings.guard.mode, settings.policies.mode):
+            return None
+        return self._running().guard
+
     def _running(self) -> Worker:
         worker = self._worker
         if worker is None or worker.pid != os.getpid():
@@ -150,7 +161,7 @@ class AppGate:
             return Verdict(RateLimited(decision, denial, grant_type=grant_type))
         except Exception as exc:  # noqa: BLE001  # fail open
             # As text: structlog's own rendering of a traceback may show local variables, the client's secret included.
-            self._report("check_failed", error=repr(exc), traceback=traceback.format_exc())
+            self.report("check_failed", error=repr(exc), traceback=traceback.format_exc())
             return Verdict()
 
     def _observe(self, decision: Decision, client_id: str, **facts: Any) -> None:
@@ -160,7 +171,7 @@ class AppGate:
         try:
             self._observer.note(decision, client_id, **facts)
         except Exception as exc:  # noqa: BLE001  # see above
-            self._report("observer_failed", error=repr(exc), traceback=traceback.format_exc())
+            self.report("observer_failed", error=repr(exc), traceback=traceback.format_exc())
 
     def health(self) -> Health:
         """
@@ -188,7 +199,7 @@ class AppGate:
         """
         Say that a token was issued without a decision, by a grant that neither generates nor saves with the server.
         """
-        self._report("token_without_decision")
+        self.report("token_without_decision")
 
     def close(self) -> None:
         """
@@ -240,7 +251,7 @@ class AppGate:
             atexit.register(self.at_exit)
             return worker
 
-    def _report(self, event: str, **facts: Any) -> None:
+    def report(self, event: str, **facts: Any) -> None:
         """
         Log a trouble that may come with every request, once per interval.
         """

@@ -11,6 +11,8 @@ from werkzeug.wrappers import Response
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.edge.response import Headers, RateLimited
+from oauth_ratelimit.guard import Guard
+from oauth_ratelimit.limiter import Limiter
 
 EXTENSION = "oauth_ratelimit"  # our place in app.extensions
 
@@ -89,6 +91,23 @@ class Gate(Protocol):
         Say that a token was issued without a decision.
         """
 
+    @property
+    def limiter(self) -> Limiter:
+        """
+        This process's limiter.
+        """
+
+    @property
+    def guard(self) -> Guard | None:
+        """
+        What counts failed authentications in this process, None while that is off.
+        """
+
+    def report(self, event: str, **facts: Any) -> None:
+        """
+        Log a trouble that may come with every request, once in a while.
+        """
+
 
 @dataclass(slots=True)
 class Mark:
@@ -105,6 +124,8 @@ class Mark:
         client: Who was decided, None before the decision.
 
         verdict: The outcome, None before the decision.
+
+        claim: What the guard knows of the request, None if it does not look at it.
     """
 
     gate: Gate
@@ -112,6 +133,7 @@ class Mark:
     grant: Any = None
     client: Any = None
     verdict: Verdict | None = None
+    claim: Any = None
 
     def judge(self, grant_type: str | None, client: Any, *, user: Any) -> None:
         """

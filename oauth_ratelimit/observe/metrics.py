@@ -101,6 +101,12 @@ class Metrics:
             "Time since the last full sync cycle without an error, of the process that lags most.",
             multiprocess_mode="livemax",
         )
+        self._failures = counter(
+            "failures", "Failed authentications, by what they are counted by: client, user, address.", ("kind",)
+        )
+        self._alarms = counter(
+            "alarms", "Requests that came after too many failed authentications.", ("decision", "policy")
+        )
         self._grants = {name: name for name in KNOWN_GRANTS} | {None: NONE}
         self._by_labels: dict[tuple[str, str, str, str], Counter] = {}
         self._by_client: dict[tuple[str, str, str], Counter] = {}
@@ -179,6 +185,18 @@ class Metrics:
             if len(self._names) >= MAX_CLIENTS:
                 return OTHER
             return self._names.setdefault(client_id, visible_name(client_id))
+
+    def note_failure(self, kind: str) -> None:
+        """
+        Count a failed authentication.
+        """
+        self._failures.labels(kind).inc()
+
+    def note_alarm(self, decision: Decision) -> None:
+        """
+        Count a request that came after too many failures.
+        """
+        self._alarms.labels(outcome_of(decision), decision.policy or NONE).inc()
 
     def note_cycle(self, report: CycleReport, *, duration_s: float) -> None:
         """

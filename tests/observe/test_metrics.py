@@ -42,6 +42,8 @@ NAMES = {
     "oauth_ratelimit_snapshot_age_seconds",
     "oauth_ratelimit_client_decisions_total",
     "oauth_ratelimit_client_limit_per_second",
+    "oauth_ratelimit_failures_total",
+    "oauth_ratelimit_alarms_total",
 }
 
 
