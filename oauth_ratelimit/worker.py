@@ -12,10 +12,11 @@ from oauth_ratelimit.core.denial import Trace
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
+from oauth_ratelimit.observe.digest import DigestSender
 from oauth_ratelimit.observe.observer import Observer
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.overlay import LiveSettings, Overlay
-from oauth_ratelimit.pulse import Pulse
+from oauth_ratelimit.pulse import Pulse, package_version
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.denials import DenialStore
 from oauth_ratelimit.store.heartbeats import HeartbeatStore
@@ -134,6 +135,13 @@ class Worker:
             DenialStore(connection),
             instance=self.pulse.instance,
             keep_s=lambda: self._live.current.events.keep_denials_s,
+        )
+        yield DigestSender(
+            lambda: self._live.current,
+            connection=connection,
+            instance=self.pulse.instance,
+            clock=self._clock,
+            agent=f"oauth_ratelimit/{package_version()}",
         )
 
     def _tick(self, report: CycleReport | None) -> None:

@@ -55,6 +55,12 @@ class Connection:
                 self._client = connect(self._uri, timeout_s=self._timeout_s)
             return self._client
 
+    def another(self) -> "Connection":
+        """
+        Return a connection to the same place, for somebody who may outlive this one.
+        """
+        return Connection(self._uri, namespace=self.namespace, timeout_s=self._timeout_s)
+
     @property
     def database(self) -> Database[Document]:
         """

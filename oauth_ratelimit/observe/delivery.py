@@ -1,0 +1,199 @@
+"""
+Sending the digests of one day, client by client.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+import structlog
+
+from oauth_ratelimit.config import Settings
+from oauth_ratelimit.core.digest import DAY_S, Digest, name_of_day
+from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientSum, sums
+from oauth_ratelimit.observe.webhook import Webhook, WebhookError
+from oauth_ratelimit.store.connection import Connection
+from oauth_ratelimit.store.digests import DigestStore, Progress
+from oauth_ratelimit.store.statistics import StatisticsStore
+
+log = structlog.get_logger(__name__)
+
+LEASE_S = 300.0  # longer than one client takes with the longest timeout
+RENEW_EVERY_S = 60.0  # while reading
+PAUSES_S = (1.0, 4.0)  # between the attempts for one client
+FIRST_WAIT_S = 60.0  # after a failure, doubled with each
+LONGEST_WAIT_S = 3600.0
+MAX_FAILURES = 14  # without a client in between, about nine hours; then the day is given up
+READ_AT_ONCE = 200  # documents, between two pauses that are four times as long as these took
+PAUSE_SHARE = 4
+
+Item = TypeVar("Item")
+
+
+class Lost(Exception):
+    """
+    The day is not ours to send any more, or the process ends.
+    """
+
+
+class Delivery:
+    """
+    One day, from the first client that is not done with.
+
+    Raises from ``run``: ``StoreUnavailable``, ``StoreRejected``.
+
+    Args:
+        settings: With a digest section.
+
+        connection: Nobody else's.
+
+        day_s: When the day began, seconds since the epoch.
+
+        progress: How far it is.
+
+        holder: Who has claimed it.
+
+        clock: Tells the time, seconds since the epoch.
+
+        agent: What we call ourselves at the webhook.
+
+        stopping: Set when the process ends.
+
+    Attributes:
+        day: Its name.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        connection: Connection,
+        *,
+        day_s: int,
+        progress: Progress,
+        holder: str,
+        clock: Callable[[], float],
+        agent: str,
+        stopping: threading.Event,
+    ) -> None:
+        if settings.digest is None:
+            raise ValueError("the settings have no digest")
+        self.day = name_of_day(day_s)
+        self._settings = settings
+        self._minimum = settings.digest.minimum
+        self._webhook = Webhook(
+            settings.digest.url, secret=settings.digest.secret, timeout_s=settings.digest.timeout_s, agent=agent
+        )
+        self._statistics = StatisticsStore(connection)
+        self._store = DigestStore(connection, holder=holder)
+        self._day_s = day_s
+        self._progress = progress
+        self._clock = clock
+        self._stopping = stopping
+
+    def run(self) -> None:
+        """
+        Send what is left of the day, or as much of it as the webhook takes.
+        """
+        try:
+            for client in self._clients():
+                self._go_on()
+                self._send(client)
+            self._go_on()
+        except Lost:
+            self._store.stop(self.day, self._progress, wait_s=0.0, is_done=False)
+        except WebhookError as exc:
+            self._postpone(str(exc))
+        else:
+            self._store.stop(self.day, self._progress, wait_s=0.0, is_done=True)
+            log.info(
+                "digest_sent",
+                day=self.day,
+                client_count=self._progress.sent_count,
+                refused_count=self._progress.refused_count,
+            )
+
+    def _go_on(self) -> None:
+        """
+        Note how far the day is, and that somebody is at it.
+
+        Raises:
+            Lost: Nobody should be, here.
+        """
+        if self._stopping.is_set() or not self._store.keep(self.day, self._progress, lease_s=LEASE_S):
+            raise Lost
+
+    def _clients(self) -> Iterator[ClientSum]:
+        """
+        Yield whose owners are to be told, in the order of ids, behind those that are done with.
+        """
+        minutes = self._statistics.minutes(self._day_s, self._day_s + DAY_S, parts=("by", "peaks", "registers"))
+        found = sums(self._unhurried(minutes))
+        for client_id in sorted(found):
+            client = found[client_id]
+            is_new = client_id > self._progress.after and client_id != OTHER_CLIENTS
+            if is_new and client.tally().over >= self._minimum:
+                yield client
+
+    def _unhurried(self, items: Iterable[Item]) -> Iterator[Item]:
+        """
+        Yield items, and leave the interpreter to requests most of the time.
+        """
+        renewed_s = begun_s = time.monotonic()
+        for number, item in enumerate(items, 1):
+            yield item
+            if number % READ_AT_ONCE == 0:
+                now_s = time.monotonic()
+                if self._stopping.wait(PAUSE_SHARE * (now_s - begun_s)):
+                    raise Lost
+                if now_s - renewed_s > RENEW_EVERY_S:
+                    self._go_on()
+                    renewed_s = now_s
+                begun_s = time.monotonic()
+
+    def _send(self, client: ClientSum) -> None:
+        """
+        Have one client done with.
+
+        Raises:
+            WebhookError: It is not, and the next one would fare no better.
+        """
+        mode = self._settings.policies.matching(client.client_id).mode
+        digest = Digest(self.day, client, mode, self._settings.denial.error_uri)
+        progress = replace(self._progress, after=client.client_id, failure_count=0)
+        try:
+            self._post(digest)
+        except WebhookError as exc:
+            if not exc.is_final:
+                raise
+            self._progress = replace(progress, refused_count=progress.refused_count + 1)
+        else:
+            self._progress = replace(progress, sent_count=progress.sent_count + 1)
+
+    def _post(self, digest: Digest) -> None:
+        """
+        Send one digest, a few times if need be.
+        """
+        for pause_s in (*PAUSES_S, None):
+            try:
+                self._webhook.post(digest.payload(), key=digest.key, now_s=self._clock())
+            except WebhookError as exc:
+                if exc.is_final or pause_s is None or self._stopping.wait(pause_s):
+                    raise
+            else:
+                return
+
+    def _postpone(self, error: str) -> None:
+        """
+        Leave the rest of the day for later; after too many failures, for good.
+        """
+        count = self._progress.failure_count + 1
+        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (count - 1))
+        self._store.stop(
+            self.day, replace(self._progress, failure_count=count), wait_s=wait_s, is_done=count > MAX_FAILURES
+        )
+        if count > MAX_FAILURES:
+            log.error("digest_given_up", day=self.day, error=error, client_count=self._progress.sent_count)
+        else:
+            log.warning("digest_failed", day=self.day, error=error, retry_in_s=wait_s)
