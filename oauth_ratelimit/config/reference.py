@@ -32,6 +32,7 @@ SECTIONS = {
     "GuardModel": "guard",
     "GuardLimitsModel": "Limits of the guard",
     "EventsModel": "events",
+    "StatisticsModel": "statistics",
     "DigestModel": "digest",
     "PrivacyModel": "privacy",
     "NameKeyModel": "One key of user names",

@@ -63,6 +63,30 @@ class EventsModel(Section):
     )
 
 
+class StatisticsModel(Section):
+    """
+    What MongoDB keeps of each client's minutes: charts, what-if and the report work from it.
+    """
+
+    keep: Annotated[float, Seconds(0, MAX_KEPT_S, "0 to 366 days")] = Field(
+        default=30 * 86_400.0,
+        description="How long: one document per client and minute in which it asks; 0 keeps none.",
+    )
+    clients_per_minute: Annotated[int, Field(ge=1, le=100_000), expects("a whole number from 1 to 100000")] = Field(
+        default=1000,
+        description="How many clients a process tells apart in a minute at most; the rest are counted as one.",
+    )
+    users_per_client: Annotated[int, Field(ge=0, le=1000), expects("a whole number from 0 to 1000")] = Field(
+        default=20,
+        description="How many of a client's users a process tells of in a minute at most, the heaviest; 0 keeps no "
+        "user names.",
+    )
+    token_lifetime: Annotated[float, Seconds(1, MAX_KEPT_S, "1 s to 366 days")] = Field(
+        default=3600.0,
+        description="How long a token can be used. The report compares what clients ask for with what they need.",
+    )
+
+
 class DigestModel(Section):
     """
     A daily message per client that is over its limits, sent to a webhook by one of the instances.

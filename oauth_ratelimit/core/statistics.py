@@ -188,6 +188,22 @@ class ClientMinute:
         return estimate_distinct(self.registers)
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """
+    What one process has counted of a client's minute.
+
+    Args:
+        minute: Its numbers. They only ever grow from one write to the next.
+
+        is_complete: Whether the minute is over. Users are written then, so that those that led for a moment leave
+            nothing behind.
+    """
+
+    minute: ClientMinute
+    is_complete: bool
+
+
 @dataclass(slots=True)
 class ClientSum:
     """

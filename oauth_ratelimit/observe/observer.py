@@ -5,7 +5,9 @@ What is done about a decision besides answering: it is counted in the metrics, a
 from collections.abc import Callable
 
 from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.observe.metrics import Metrics, open_metrics
+from oauth_ratelimit.observe.statistics import StatisticsRecorder
 
 Hook = Callable[..., object]
 """
@@ -36,12 +38,15 @@ class Observer:
 
     Attributes:
         metrics: Where decisions are counted, None if nowhere.
+
+        statistics: Where they are counted by client and minute, None if nowhere. A process sets its own.
     """
 
     def __init__(
         self, *, is_grant: Callable[[str], bool], on_denied: Hook | None = None, on_near_limit: Hook | None = None
     ) -> None:
         self.metrics: Metrics | None = None
+        self.statistics: StatisticsRecorder | None = None
         self._is_grant = is_grant
         self._on_denied = on_denied
         self._on_near_limit = on_near_limit
@@ -57,14 +62,35 @@ class Observer:
         """
         Whether there is anything to tell.
         """
-        return self.metrics is not None or self._on_denied is not None or self._on_near_limit is not None
+        return (
+            self.metrics is not None
+            or self.statistics is not None
+            or self._on_denied is not None
+            or self._on_near_limit is not None
+        )
 
     def note(
-        self, decision: Decision, client_id: str, *, username: str | None, grant_type: str | None, duration_s: float
+        self,
+        decision: Decision,
+        client_id: str,
+        *,
+        username: str | None,
+        grant_type: str | None,
+        endpoint: str = TOKEN_ENDPOINT,
+        duration_s: float,
     ) -> None:
         """
         Count a decision and call the hook that it concerns, if there is one. What a hook raises is the caller's.
         """
+        if self.statistics is not None:
+            self.statistics.note(
+                decision,
+                client_id,
+                username=username,
+                grant_type=grant_type,
+                endpoint=endpoint,
+                is_grant=self._is_grant,
+            )
         is_near = is_near_limit(decision)
         if self.metrics is not None:
             self.metrics.note_decision(

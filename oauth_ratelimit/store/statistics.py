@@ -7,7 +7,7 @@ Exactly once without a protocol: each process keeps its own growing numbers unde
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote
@@ -24,6 +24,7 @@ from oauth_ratelimit.core.statistics import (
     ClientMinute,
     Kind,
     Peak,
+    Share,
     Source,
     Tally,
     UserLoad,
@@ -43,22 +44,6 @@ DUPLICATE_KEY = 11000
 PAGE = 1000  # documents that the server sends at once
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """
-    What one process has counted of a client's minute.
-
-    Args:
-        minute: Its numbers. They only ever grow from one write to the next.
-
-        is_complete: Whether the minute is over. Users are written then, so that those that led for a moment leave
-            nothing behind.
-    """
-
-    minute: ClientMinute
-    is_complete: bool
-
-
 class StatisticsStore:
     """
     The statistics of all instances.
@@ -73,7 +58,7 @@ class StatisticsStore:
         self._connection = connection
         self._has_indexes = False
 
-    def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> int:
+    def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> list[int]:
         """
         Write what a process has counted, in one bulk. A repeated or late write changes nothing.
 
@@ -85,7 +70,7 @@ class StatisticsStore:
             keep_s: How long they are kept.
 
         Returns:
-            How many were refused, because something else is in their place in the document.
+            The positions of those that were refused, because something else is in their place in the document.
         """
         with translated_errors():
             collection = self._connection.collection(STATISTICS)
@@ -100,8 +85,8 @@ class StatisticsStore:
                     raise StoreUnavailable("a majority did not confirm the write") from exc
                 if any(error["code"] == DUPLICATE_KEY for error in exc.details["writeErrors"]):
                     raise StoreUnavailable("two processes began the same minute at once") from exc
-                return len(exc.details["writeErrors"])
-        return 0
+                return [error["index"] for error in exc.details["writeErrors"]]
+        return []
 
     def minutes(
         self,
@@ -110,6 +95,7 @@ class StatisticsStore:
         client_id: str | None = None,
         *,
         parts: Collection[str] = PARTS,
+        every: int = 1,
     ) -> Iterator[ClientMinute]:
         """
         Yield the minutes that begin in a time, of all clients or of one, in order of time.
@@ -122,15 +108,12 @@ class StatisticsStore:
             client_id: The client, None for all of them.
 
             parts: What is needed of ``PARTS``: without ``users`` and ``registers`` it goes faster.
+
+            every: 1 for all minutes; 10 for every tenth since the epoch, a sample.
         """
-        first_s = -(-since_s // MINUTE_S) * MINUTE_S
-        if client_id is None:
-            selected: Document = {"_id.minute": {"$gte": int(first_s), "$lt": until_s}}
-            order = "_id.minute"
-        else:
-            lowest, end = ({"clientId": client_id, "minute": limit_s} for limit_s in (int(first_s), until_s))
-            selected = {"_id": {"$gte": lowest, "$lt": end}}
-            order = "_id"
+        selected, order = _selection(since_s, until_s, client_id)
+        if every > 1:
+            selected["_id.minute"] = selected.get("_id.minute", {}) | {"$mod": [every * MINUTE_S, 0]}
         with translated_errors():
             collection = self._connection.collection(STATISTICS)
             found = collection.find(selected, dict.fromkeys(parts, 1), batch_size=PAGE)
@@ -138,6 +121,14 @@ class StatisticsStore:
                 minute = _parse(document)
                 if minute is not None:
                     yield minute
+
+    def count(self, since_s: float, until_s: float, client_id: str | None = None) -> int:
+        """
+        Return how many ``minutes`` would yield.
+        """
+        selected, _ = _selection(since_s, until_s, client_id)
+        with translated_errors():
+            return self._connection.collection(STATISTICS).count_documents(selected)
 
     def _ensure_minutes(self) -> None:
         """
@@ -152,6 +143,17 @@ class StatisticsStore:
             log.warning(
                 "minute_index_missing", collection=collection.name, reason=exc.details and exc.details["errmsg"]
             )
+
+
+def _selection(since_s: float, until_s: float, client_id: str | None) -> tuple[Document, str]:
+    """
+    Return the filter for the minutes that begin in a time, and the field that orders them by it.
+    """
+    first_s = int(-(-since_s // MINUTE_S) * MINUTE_S)
+    if client_id is None:
+        return {"_id.minute": {"$gte": first_s, "$lt": until_s}}, "_id.minute"
+    lowest, end = ({"clientId": client_id, "minute": limit_s} for limit_s in (first_s, until_s))
+    return {"_id": {"$gte": lowest, "$lt": end}}, "_id"
 
 
 def _operation(writer: str, share: Share, keep_s: float) -> UpdateOne:

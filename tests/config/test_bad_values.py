@@ -67,7 +67,7 @@ TOP_LEVEL = [
     (
         {"limts": {}},
         "limts: unknown key, allowed: mode, enabled, instance, store, sync, limits, grants, trusted_clients, plans, "
-        "clients, endpoints, canary, denial, guard, events, digest, privacy, max_keys",
+        "clients, endpoints, canary, denial, guard, events, statistics, digest, privacy, max_keys",
     ),
     ({1: 2}, "1: got 1, allowed: text; put it in quotes"),
     *(
@@ -347,6 +347,20 @@ STORE = [
 TELLING = [
     ({"events": {"per_minute": 0}}, "events.per_minute: got 0, allowed: a whole number from 1 to 1000000"),
     ({"events": {"keep_denials": -1}}, f"events.keep_denials: got -1, allowed: 0 to 366 days {DURATION}"),
+    ({"statistics": {"keep": -1}}, f"statistics.keep: got -1, allowed: 0 to 366 days {DURATION}"),
+    (
+        {"statistics": {"clients_per_minute": 0}},
+        "statistics.clients_per_minute: got 0, allowed: a whole number from 1 to 100000",
+    ),
+    (
+        {"statistics": {"users_per_client": 1001}},
+        "statistics.users_per_client: got 1001, allowed: a whole number from 0 to 1000",
+    ),
+    (
+        {"statistics": {"token_lifetime": 0}},
+        f"statistics.token_lifetime: got 0, allowed: 1 s to 366 days {DURATION}",
+    ),
+    ({"statistics": "on"}, 'statistics: got "on", allowed: a mapping'),
     ({"events": {"keep_denials": "367d"}}, f'events.keep_denials: got "367d", allowed: 0 to 366 days {DURATION}'),
     ({"events": {"request_id_header": "X Request"}}, f'events.request_id_header: got "X Request", {HEADER}'),
     ({"events": {"request_id_header": ""}}, f'events.request_id_header: got "", {HEADER}'),

@@ -1,0 +1,203 @@
+"""
+What one process counts of one client in one minute.
+"""
+
+from heapq import nlargest
+
+from oauth_ratelimit.core.admission import Admission, JointAdmission
+from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.distinct import merge_into, register_of
+from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.refusal import RepeatedDenial
+from oauth_ratelimit.core.statistics import ClientMinute, Kind, Peak, Source, Tally, UserLoad
+from oauth_ratelimit.core.tier import Tier
+from oauth_ratelimit.core.window import estimate_hits
+
+FOLLOWED = 10  # times as many users are followed as are told of in the end, so that the heaviest are among them
+
+ALLOWED, DENIED, WOULD_DENY, TRUSTED, RETRIES = range(5)
+
+
+class OpenMinute:
+    """
+    The counts of a client, growing. Not thread-safe.
+
+    Args:
+        client_id: The client.
+
+        user_room: How many users are told of in the end.
+
+    Attributes:
+        count: Requests so far.
+
+        written_count: Requests in what was written last.
+
+        users: Denied and other requests by user; those that were lightest when there were too many are left out.
+    """
+
+    __slots__ = (
+        "_burst",
+        "_client_cells",
+        "_peaks",
+        "_registers",
+        "_second",
+        "_second_count",
+        "_tier_peaks",
+        "_user_cells",
+        "client_id",
+        "count",
+        "user_room",
+        "users",
+        "written_count",
+    )
+
+    def __init__(self, client_id: str, user_room: int) -> None:
+        self.client_id = client_id
+        self.user_room = user_room
+        self.count = 0
+        self.written_count = 0
+        self.users: dict[str, list[int]] = {}
+        self._client_cells: dict[str, list[int]] = {}
+        self._user_cells: dict[str, list[int]] = {}
+        self._peaks: dict[str, Peak] = {}
+        self._tier_peaks: dict[Tier, float] = {}  # how much of it was used; apart, because that is quicker
+        self._registers: dict[int, int] = {}
+        self._second = 0
+        self._second_count = 0
+        self._burst = 0
+
+    def note(self, decision: Decision, grant: str, *, username: str | None, place: str | None, now_s: float) -> None:
+        """
+        Count one request.
+
+        Args:
+            decision: What was decided.
+
+            grant: See ``Source``.
+
+            username: For whom, None for nobody.
+
+            place: What stands before the names of policies, None at the token endpoint.
+
+            now_s: The time, seconds since the epoch.
+        """
+        self.count += 1
+        if decision.would_deny:
+            outcome = WOULD_DENY if decision.allowed else DENIED
+        else:
+            outcome = TRUSTED if decision.trusted else ALLOWED
+        cells = self._client_cells if username is None else self._user_cells
+        cell = cells.get(grant)
+        if cell is None:
+            cell = cells[grant] = [0] * 5
+        cell[outcome] += 1
+        form = type(decision)
+        if form is RepeatedDenial and outcome == DENIED:
+            cell[RETRIES] += 1
+        if username is not None:
+            self._note_user(username, outcome)
+        second = int(now_s)
+        self._second_count = self._second_count + 1 if second == self._second else 1
+        self._second = second
+        if self._second_count > self._burst:
+            self._burst = self._second_count
+        if place is not None:
+            self._note_rule(decision, f"{place}/")
+        elif form is Admission:
+            self._note_term(*decision)  # type: ignore[misc]
+        elif form is JointAdmission:
+            for term in decision:  # type: ignore[attr-defined]
+                self._note_term(*term)
+        else:
+            self._note_rule(decision, "")
+
+    def _note_user(self, username: str, outcome: int) -> None:
+        user = self.users.get(username)
+        if user is None:
+            user = self._follow(username)
+        user[0] += 1
+        if outcome in (DENIED, WOULD_DENY):
+            user[outcome] += 1  # the columns of a user, the first of which is all requests, are numbered alike
+
+    def _follow(self, username: str) -> list[int]:
+        """
+        Return the counts of a user that has none under this name yet, or whose name is too long to be kept as it is.
+        """
+        name = storable_name(username)
+        user = self.users.get(name)
+        if user is not None:
+            return user
+        if len(self.users) >= self.user_room * FOLLOWED:
+            self._drop_light()
+        user = self.users[name] = [0, 0, 0]
+        return user
+
+    def _drop_light(self) -> None:
+        """
+        Forget the lighter half of the users, but for that they were there.
+        """
+        self._registers = self._all_registers()
+        self.users = dict(nlargest(len(self.users) // 2, self.users.items(), key=_weight))
+
+    def _note_term(self, tier: Tier, full: int, edge: int, frame_end_s: float, now_s: float) -> None:
+        known = self._tier_peaks.get(tier, 0.0)
+        if full > known or full + edge > known:  # the estimate lies between the two
+            used = estimate_hits(full, edge, min(frame_end_s - now_s, tier.frame_s), tier.frame_s)
+            if used > known:
+                self._tier_peaks[tier] = used
+
+    def _note_rule(self, decision: Decision, place: str) -> None:
+        rule = decision.rule
+        if rule is None:
+            return
+        name = place + rule.name
+        known = self._peaks.get(name)
+        if known is None or known.share < 1.0:
+            used = rule.limit - decision.remaining
+            peak = Peak(used / rule.limit, float(used), rule.limit, rule.window.window_s)
+            self._peaks[name] = max(peak, known or peak)
+
+    def minute(self, minute_s: int, *, is_complete: bool) -> ClientMinute:
+        """
+        Return the counts as they are now.
+
+        Args:
+            minute_s: When the minute began, seconds since the epoch.
+
+            is_complete: Whether users are told of.
+        """
+        kinds: tuple[tuple[Kind, dict[str, list[int]]], ...] = (
+            ("client", self._client_cells),
+            ("user", self._user_cells),
+        )
+        return ClientMinute(
+            client_id=self.client_id,
+            minute_s=minute_s,
+            tallies={Source(kind, grant): Tally(*cell) for kind, cells in kinds for grant, cell in cells.items()},
+            peaks=self._all_peaks(),
+            users=self._heaviest() if is_complete else (),
+            registers=self._all_registers() if is_complete else {},
+            burst=self._burst,
+        )
+
+    def _heaviest(self) -> tuple[UserLoad, ...]:
+        heaviest = nlargest(self.user_room, self.users.items(), key=_weight)
+        return tuple(UserLoad(name, *counts) for name, counts in heaviest)
+
+    def _all_registers(self) -> dict[int, int]:
+        registers = dict(self._registers)
+        for name in self.users:
+            merge_into(registers, dict([register_of(name)]))
+        return registers
+
+    def _all_peaks(self) -> dict[str, Peak]:
+        peaks = dict(self._peaks)
+        for tier, used in self._tier_peaks.items():
+            name = tier.policy.name
+            peak = Peak(used / tier.limit, used, tier.limit, tier.window_s)
+            peaks[name] = max(peak, peaks.get(name, peak))
+        return peaks
+
+
+def _weight(item: tuple[str, list[int]]) -> int:
+    return item[1][0]

@@ -1,0 +1,292 @@
+"""
+Counts what happens, client by client and minute by minute, and takes it to MongoDB now and then.
+
+A request costs a few look-ups under a lock that nobody holds for long. Memory is bounded: clients per minute, users per
+client, and what waits while MongoDB is out of reach; what is lost for that is logged with its number.
+"""
+
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from oauth_ratelimit.config.settings import StatisticsSettings
+from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, Share
+from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
+from oauth_ratelimit.observe.metrics import KNOWN_GRANTS
+from oauth_ratelimit.observe.minute import OpenMinute
+
+log = structlog.get_logger(__name__)
+
+WRITE_EVERY_S = 10.0
+BATCH = 500  # one bulk must not keep the interpreter busy for long
+MAX_WAITING = 100_000  # clients and users in the minutes that wait, about 20 MB
+COMPLAIN_EVERY_S = 600.0
+OTHER, UNKNOWN = "other", "none"  # instead of a grant type
+
+
+class StatisticsWriter(Protocol):
+    """
+    Where statistics go: ``store.statistics.StatisticsStore``.
+    """
+
+    def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> Sequence[int]: ...
+
+
+class _Minute(NamedTuple):
+    """
+    All clients in one minute that is over.
+    """
+
+    writer: str
+    minute_s: int
+    clients: Sequence[OpenMinute]
+
+    @property
+    def weight(self) -> int:
+        return len(self.clients) + sum(len(client.users) for client in self.clients)
+
+
+class _Entry(NamedTuple):
+    """
+    What is to be written of a client.
+    """
+
+    writer: str
+    minute_s: int
+    client: OpenMinute
+    is_complete: bool
+
+
+class StatisticsRecorder:
+    """
+    A duty of the background thread, fed by requests.
+
+    Numbers of a minute only ever grow under one name of a writer. So requests that a slower thread brings after the
+    minute has ended count in the next one, and a clock that is put back makes the process another writer.
+
+    Args:
+        store: Where statistics go.
+
+        settings: Returns what applies now.
+
+        clock: Tells the time, seconds since the epoch.
+
+        offset_s: Returns how far the right time is ahead of the clock.
+    """
+
+    def __init__(
+        self,
+        store: StatisticsWriter,
+        *,
+        settings: Callable[[], StatisticsSettings],
+        clock: Callable[[], float],
+        offset_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._store = store
+        self._read_settings = settings
+        self._settings = settings()
+        self._is_on = self._settings.keep_s > 0
+        self._clock = clock
+        self._read_offset_s = offset_s
+        self._offset_s = offset_s()
+        self._grants: dict[str | None, str] = {**{name: name for name in KNOWN_GRANTS}, None: UNKNOWN}
+        self._name = secrets.token_urlsafe(6)
+        self._life = 0
+        self._lock = threading.Lock()  # guards everything down to the empty line
+        self._minute_s = 0
+        self._end_s = 0
+        self._clients: dict[str, OpenMinute] = {}
+        self._over: deque[_Minute] = deque()
+        self._over_weight = 0
+        self._lost_count = 0
+
+        self._queue: deque[_Entry] = deque()
+        self._next_s = 0.0
+        self._complain_at_s = 0.0
+        self._reason = ""
+
+    def note(
+        self,
+        decision: Decision,
+        client_id: str,
+        *,
+        username: str | None,
+        grant_type: str | None,
+        endpoint: str,
+        is_grant: Callable[[str], bool],
+    ) -> None:
+        """
+        Count one request.
+
+        Args:
+            decision: What was decided.
+
+            client_id: Who asked.
+
+            username: For whom, None for nobody.
+
+            grant_type: How, None if that is not known.
+
+            endpoint: Where.
+
+            is_grant: Whether a grant type is one of the server's; any other is not worth a name.
+        """
+        if not self._is_on:
+            return
+        if endpoint == TOKEN_ENDPOINT:
+            place = None
+            grant = self._grants.get(grant_type) or self._grant_name(grant_type, is_grant)
+        else:
+            place, grant = endpoint, f"endpoint:{endpoint}"
+        now_s = self._clock() + self._offset_s
+        with self._lock:
+            if not self._minute_s <= now_s < self._end_s:
+                self._turn(now_s)
+            client = self._clients.get(client_id)
+            if client is None:
+                client = self._begin(client_id)
+            client.note(decision, grant, username=username, place=place, now_s=now_s)
+
+    def _grant_name(self, grant_type: str | None, is_grant: Callable[[str], bool]) -> str:
+        if grant_type is None or not is_grant(grant_type):
+            return OTHER
+        return self._grants.setdefault(grant_type, storable_name(grant_type))
+
+    def _begin(self, client_id: str) -> OpenMinute:
+        name = client_id if len(self._clients) < self._settings.clients_per_minute else OTHER_CLIENTS
+        client = self._clients.get(name)
+        if client is None:
+            client = self._clients[name] = OpenMinute(storable_name(name), self._settings.users_per_client)
+        return client
+
+    def _turn(self, now_s: float) -> None:
+        """
+        Begin the minute that it is now, unless a thread was only late.
+        """
+        minute_s = int(now_s // MINUTE_S) * MINUTE_S
+        if self._minute_s - MINUTE_S <= minute_s < self._minute_s:
+            return
+        if self._clients:
+            over = _Minute(self._writer, self._minute_s, list(self._clients.values()))
+            self._over.append(over)
+            self._over_weight += over.weight
+            while self._over_weight > MAX_WAITING:
+                oldest = self._over.popleft()
+                self._over_weight -= oldest.weight
+                self._lost_count += len(oldest.clients)
+                self._reason = "MongoDB did not answer for too long"
+        if minute_s < self._minute_s:
+            self._life += 1
+        self._clients = {}
+        self._minute_s, self._end_s = minute_s, minute_s + MINUTE_S
+
+    @property
+    def _writer(self) -> str:
+        return f"{self._name}-{self._life}"
+
+    def run(self, now_s: float) -> None:
+        """
+        Write what is new, if it is time to; one bulk at most.
+        """
+        self._settings, self._offset_s = self._read_settings(), self._read_offset_s()
+        self._is_on = self._settings.keep_s > 0
+        if not self._is_on:
+            self._forget()
+            return
+        if not self._next_s - WRITE_EVERY_S <= now_s < self._next_s:
+            self._next_s = now_s + WRITE_EVERY_S
+            self._gather(now_s + self._offset_s)
+        if self._queue:
+            self._write_batch()
+        self._complain(now_s)
+
+    def close(self) -> None:
+        """
+        Write what is left: the process will not count any more in this minute.
+        """
+        self._gather(self._end_s)
+        while self._queue and self._write_batch():
+            continue
+        self._lost_count += sum(entry.is_complete for entry in self._queue)
+        self._complain_at_s = 0.0
+        self._complain(WRITE_EVERY_S)
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._clients, self._over, self._over_weight = {}, deque(), 0
+        self._queue.clear()
+
+    def _gather(self, now_s: float) -> None:
+        """
+        Line up what is to be written. Minutes that are over come first, and further ones wait until they are through.
+        """
+        left = [entry for entry in self._queue if entry.is_complete]
+        with self._lock:
+            if self._clients and now_s >= self._end_s:
+                self._turn(now_s)
+            if not left:
+                over, self._over, self._over_weight = self._over, deque(), 0
+                left = [
+                    _Entry(minute.writer, minute.minute_s, client, is_complete=True)
+                    for minute in over
+                    for client in minute.clients
+                ]
+            growing = [
+                _Entry(self._writer, self._minute_s, client, is_complete=False)
+                for client in self._clients.values()
+                if client.count != client.written_count
+            ]
+        self._queue = deque(left + growing)
+
+    def _write_batch(self) -> bool:
+        """
+        Write the first in line, and return whether there was an answer.
+        """
+        writer = self._queue[0].writer
+        batch: list[_Entry] = []
+        shares: list[Share] = []
+        counts: list[int] = []
+        while self._queue and len(batch) < BATCH and self._queue[0].writer == writer:
+            entry = self._queue.popleft()
+            with self._lock:
+                counts.append(entry.client.count)
+                minute = entry.client.minute(entry.minute_s, is_complete=entry.is_complete)
+            batch.append(entry)
+            shares.append(Share(minute, entry.is_complete))
+        try:
+            refused = self._store.put(writer, shares, keep_s=self._settings.keep_s)
+        except StoreUnavailable:
+            self._queue.extendleft(reversed(batch))
+            return False
+        except StoreRejected as exc:
+            self._lose(batch, reason=str(exc))
+            return False
+        self._lose([batch[index] for index in refused], reason="something else is in their place")
+        for entry, count in zip(batch, counts, strict=True):
+            entry.client.written_count = count
+        return True
+
+    def _lose(self, entries: Sequence[_Entry], *, reason: str) -> None:
+        count = sum(entry.is_complete for entry in entries)  # the others come again
+        if count:
+            with self._lock:
+                self._lost_count += count
+                self._reason = reason
+
+    def _complain(self, now_s: float) -> None:
+        """
+        Say how many minutes of clients are missing, once in a while.
+        """
+        if not self._lost_count or self._complain_at_s - COMPLAIN_EVERY_S <= now_s < self._complain_at_s:
+            return
+        self._complain_at_s = now_s + COMPLAIN_EVERY_S
+        with self._lock:
+            count, self._lost_count = self._lost_count, 0
+        log.warning("statistics_unrecorded", count=count, reason=self._reason)
