@@ -31,6 +31,7 @@ Beside it, for operators::
     pulse.py             signs of life of each instance
     worker.py            what each process runs in the background: the cycle, and further duties
     store/migrate.py     migrations/, run once under a lease
+    simulate/            recorded traffic through any algorithm, and pictures of it
     cli/                 flask oauth-ratelimit
     testing.py           a frozen clock and counters in memory, for users' tests
 """

@@ -1,0 +1,99 @@
+"""
+What an algorithm decided, against an exact log of what it admitted itself.
+
+*Wrongly allowed* is a request that was admitted although the log of those admitted before holds the limit already;
+*wrongly denied* one that was denied although it holds fewer. So each error is judged by what it does, not by what an
+earlier one led to.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Tally:
+    """
+    What one contender did.
+
+    Attributes:
+        requests: All of them.
+
+        admitted: Of these.
+
+        wrongly_allowed: Admitted although the window was full.
+
+        wrongly_denied: Denied although it was not.
+
+        peak: The most requests admitted in any window.
+
+        operations: Documents written or read, conflicts included.
+
+        conflicts: Writes that came too late, because another instance had written.
+
+        waits: Requests that waited for the database.
+    """
+
+    requests: int = 0
+    admitted: int = 0
+    wrongly_allowed: int = 0
+    wrongly_denied: int = 0
+    peak: int = 0
+    operations: int = 0
+    conflicts: int = 0
+    waits: int = 0
+
+    def percent(self, count: int) -> float:
+        """
+        Return a share of all requests.
+        """
+        return 100 * count / self.requests if self.requests else 0.0
+
+
+class Judge:
+    """
+    Keeps the exact log of what was admitted of one key.
+
+    Args:
+        tally: Where to note the errors.
+
+        limit: Requests per window.
+
+        window_us: Its length; a request leaves the window exactly so long after it came.
+    """
+
+    __slots__ = ("_admitted", "_limit", "_tally", "_window_us")
+
+    def __init__(self, tally: Tally, *, limit: int, window_us: int) -> None:
+        self._tally = tally
+        self._limit = limit
+        self._window_us = window_us
+        self._admitted: list[int] = []
+
+    def note(self, times: Sequence[int], verdicts: Sequence[bool]) -> None:
+        """
+        Note decisions, in the order of time.
+        """
+        admitted, limit, window_us = self._admitted, self._limit, self._window_us
+        oldest, count = 0, len(admitted)
+        before, peak, wrongly_allowed, wrongly_denied = count, self._tally.peak, 0, 0
+        for at_us, is_admitted in zip(times, verdicts, strict=True):
+            gone_us = at_us - window_us
+            while oldest < count and admitted[oldest] <= gone_us:
+                oldest += 1
+            inside = count - oldest
+            if is_admitted:
+                admitted.append(at_us)
+                count += 1
+                if inside >= limit:
+                    wrongly_allowed += 1
+                if inside >= peak:
+                    peak = inside + 1
+            elif inside < limit:
+                wrongly_denied += 1
+        del admitted[:oldest]
+        tally = self._tally
+        tally.requests += len(times)
+        tally.admitted += count - before
+        tally.wrongly_allowed += wrongly_allowed
+        tally.wrongly_denied += wrongly_denied
+        tally.peak = peak
