@@ -2,15 +2,17 @@
 Finding and removing all that MongoDB holds of a person.
 
 Counters are looked for client by client, because the index on ``_id`` begins with the client: two small reads for each
-client and none for its other users. Statistics, denials and overrides have no index on users; they are looked through
-on the server, once.
+client and none for its other users. After many clients the rest is looked through on the server, once, which is then
+faster. Statistics, denials and overrides have no index on users; they are looked through once, too.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pymongo
 from bson import MaxKey, ObjectId
 from pymongo import ASCENDING, UpdateOne
 from pymongo.collection import Collection
@@ -24,6 +26,8 @@ from oauth_ratelimit.store.overrides import OVERRIDES, REVISION_ID
 
 FAILURES = "ratelimit_failures"
 BATCH = 500  # documents per delete or bulk
+MAX_JUMPS = 500  # clients that are looked for one by one: a second, in which a server looks through a million documents
+PATIENCE_S = 600.0  # for one part, instead of the timeouts of the connection, which are meant for the sync cycle
 ERASED = "[erased]"  # stands for a name where a text mentioned it
 
 
@@ -85,31 +89,32 @@ class Erasure:
         Documents of the person's own counters. An instance that counts on finds its document gone, and starts at zero.
         """
         collection = self._connection.collection(self._counters_name)
-        with translated_errors():
+        with _patiently():
             found = (
                 document["_id"]
-                for client_id in self._clients(collection)
-                for name in self._person.names
-                for document in collection.find(filter_of_user(client_id, name), {"_id": True})
+                for selected in self._counter_filters(collection)
+                for document in collection.find(selected, {"_id": True})
             )
             return _each(found, collection, remove=remove)
 
-    def _clients(self, collection: Collection[Document]) -> Iterator[str]:
+    def _counter_filters(self, collection: Collection[Document]) -> Iterator[Document]:
         """
-        Yield the clients that have counters, jumping from one to the next in the index.
+        Yield filters that find the counters together, jumping from one client to the next in the index.
         """
+        names = self._person.names
         if self._person.client_id is not None:
-            yield self._person.client_id
+            yield from (filter_of_user(self._person.client_id, name) for name in names)
             return
         after: Document = {"clientId": ""}
-        while True:
+        for _ in range(MAX_JUMPS):
             selected = {"_id": {"$gte": after}}
             found = list(collection.find(selected, {"_id": True}).sort("_id", ASCENDING).limit(1))
             client_id = found[0]["_id"].get("clientId") if found else None
             if not isinstance(client_id, str):
                 return
-            yield client_id
+            yield {"$or": [filter_of_user(client_id, name) for name in names]}
             after = {"clientId": client_id, "username": MaxKey()}
+        yield {"_id": {"$gte": after}, "_id.username": {"$in": list(names)}}
 
     def failures(self, remove: bool) -> int:
         """
@@ -119,7 +124,7 @@ class Erasure:
         selected: Document = {"_id.scope": FailureKind.USER.scope, "_id.username": {"$regex": self._claimed}}
         if self._person.client_id is not None:
             selected |= filter_of_client(self._person.client_id)
-        with translated_errors():
+        with _patiently():
             return _each((each["_id"] for each in collection.find(selected, {"_id": True})), collection, remove=remove)
 
     def denials(self, remove: bool) -> int:
@@ -136,7 +141,7 @@ class Erasure:
         }
         if self._person.client_id is not None:
             selected["clientId"] = self._person.client_id
-        with translated_errors():
+        with _patiently():
             return _each((each["_id"] for each in collection.find(selected, {"_id": True})), collection, remove=remove)
 
     def statistics(self, remove: bool) -> int:
@@ -149,7 +154,7 @@ class Erasure:
         selected = {"_id": {"$gte": lowest, "$lt": end}, "$expr": _has_user(self._person.names)}
         count = 0
         updates: list[UpdateOne] = []
-        with translated_errors():
+        with _patiently():
             for document in collection.find(selected, {"users": True}):
                 count += 1
                 paths = [f"users.{path}" for path in _paths_of(document["users"], self._person.names)]
@@ -169,7 +174,7 @@ class Erasure:
         words = "|".join(map(re.escape, sorted(self._person.mentions, key=len, reverse=True)))
         pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)")
         count = 0
-        with translated_errors():
+        with _patiently():
             for document in collection.find({"history": {"$exists": True}}):
                 changes = dict(_blanked(document, pattern))
                 count += bool(changes)
@@ -185,6 +190,12 @@ class Erasure:
         The pattern of ``<address> <name>``.
         """
         return f"^[^ ]+ (?:{'|'.join(map(re.escape, self._person.claims))})$"
+
+
+@contextmanager
+def _patiently() -> Iterator[None]:
+    with translated_errors(), pymongo.timeout(PATIENCE_S):
+        yield
 
 
 def _each(identities: Iterator[Document], collection: Collection[Document], *, remove: bool) -> int:

@@ -19,6 +19,7 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.names import NameKey, Names
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
+from oauth_ratelimit.store import erasure
 from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.denials import DenialStore
@@ -291,3 +292,14 @@ def test_counters_are_found_by_the_index(records: Records) -> None:
 
     assert 2 * len(CLIENTS) + 1 == len(looked)
     assert sum(entry["keysExamined"] for entry in looked) < 40
+
+
+def test_many_clients(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    When there are more clients than are looked for one by one, the rest is found all the same.
+    """
+    monkeypatch.setattr(erasure, "MAX_JUMPS", 1)
+    records.fill({})
+
+    assert FOUND == records.terminal.data("erase", ALICE)["removed"]
+    assert ALICE not in records.text().replace(f"{ALICE}x", "")
