@@ -45,6 +45,9 @@ A token for a machine, and one for a user:
   curl -i -u {machine} -d grant_type=client_credentials {url}/token
   curl -i -u {app} -d grant_type=password -d username={user.username} -d password={user.password} {url}/token
 
+Who asks for how many, who is near a limit, overrides (open to this machine only):
+  {url}/ratelimit/
+
 Its limits, taken over when you save them (mode: dry-run denies nobody, mode: enforce does):
   {stage.config_path}
 

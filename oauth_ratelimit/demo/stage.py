@@ -121,6 +121,7 @@ def write_config(directory: Path, collection: str) -> Path:
 def _environment(uri: str, *, config_path: Path, database_path: Path) -> Mapping[str, str]:
     return {
         "DEMO_DATABASE": str(database_path),
+        "DEMO_SECRET_KEY": secrets.token_hex(32),
         "OAUTH_RATELIMIT_CONFIG": str(config_path),
         "OAUTH_RATELIMIT_MODE": "",  # somebody's emergency switch is not for the demo
         MONGO_URI_VARIABLE: uri,

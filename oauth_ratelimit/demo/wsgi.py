@@ -3,6 +3,7 @@ WSGI entry: ``gunicorn oauth_ratelimit.demo.wsgi:app``.
 
 Environment:
     DEMO_DATABASE: The SQLite file; seeded with the demo's clients and users if it holds no clients.
+    DEMO_SECRET_KEY: The same for all instances; unset leaves out the admin page.
     OAUTH_RATELIMIT_CONFIG: Path of the rate limiter's YAML file; unset leaves the server unprotected.
     OAUTH_RATELIMIT_MONGO_URI: Overrides the store's address in that file.
 """
@@ -10,6 +11,7 @@ Environment:
 import os
 
 from oauth_ratelimit.demo.authserver import create_app
+from oauth_ratelimit.demo.operator import add_admin_page
 from oauth_ratelimit.demo.seeds import seed_if_empty
 
 database_path = os.environ["DEMO_DATABASE"]
@@ -19,3 +21,6 @@ app = create_app(
     ratelimit_config=os.environ.get("OAUTH_RATELIMIT_CONFIG"),
     mongo_uri=os.environ.get("OAUTH_RATELIMIT_MONGO_URI"),
 )
+secret_key = os.environ.get("DEMO_SECRET_KEY")
+if secret_key and "oauth_ratelimit" in app.extensions:
+    add_admin_page(app, secret_key)

@@ -1,0 +1,147 @@
+"""
+What the page asks for, as plain data.
+"""
+
+from collections.abc import Callable, Mapping
+
+from oauth_ratelimit.admin.habits import habits
+from oauth_ratelimit.admin.reading import Question, Readings
+from oauth_ratelimit.admin.traffic import traffic
+from oauth_ratelimit.config.models import GRANT_TYPES
+from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.overrides import LimitKind
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, Limits
+from oauth_ratelimit.operating.case import Case
+from oauth_ratelimit.operating.change import checked_client_id
+from oauth_ratelimit.operating.desk import Desk
+from oauth_ratelimit.operating.records import (
+    Record,
+    beat_data,
+    entry_data,
+    layer_text,
+    nearest,
+    override_data,
+    policy_text,
+    standing_data,
+)
+from oauth_ratelimit.standing import Standings
+
+Look = Callable[[Readings, Question], object]
+
+KEPT_S = 2.0  # what pages that are open beside each other are told the same of
+TOP_READ = 5000  # documents, about a tenth of a second
+TOP_SHOWN = 50
+USERS_SHOWN = 50
+HISTORY_SHOWN = 200
+
+
+def status(readings: Readings, question: Question) -> object:
+    """
+    Return the mode, the canary, the default limits, the database and the instances.
+    """
+    return readings.read_once("status", _status, keep_s=KEPT_S)
+
+
+def _status(desk: Desk) -> Record:
+    facts = desk.documents.facts()
+    policies, canary = desk.policies, desk.policies.canary
+    return {
+        "now_s": desk.now_s,
+        "mode": policies.mode.value,
+        "mode_origin": layer_text(desk.layers.of_mode("")),
+        "canary": canary and {"percent": canary.percent, "instances": canary.instances},
+        "override_count": len(desk.overrides),
+        "trusted": policies.trusted,
+        "own_rules_count": len(policies.clients),
+        "limits": limits_data(policies.limits),
+        "sync_interval_s": desk.settings.sync.interval_s,
+        "mongodb": {"version": facts.version, "document_count": facts.document_count},
+        "instances": [beat_data(beat, facts.clock_s) for beat in desk.heartbeats.read(facts.clock_s)],
+    }
+
+
+def limits_data(limits: Limits) -> Record:
+    """
+    Return limits, by what they count.
+    """
+    return {kind.value: [policy_text(policy) for policy in getattr(limits, kind.value)] for kind in LimitKind}
+
+
+def top(readings: Readings, question: Question) -> object:
+    """
+    Return who is nearest to a limit.
+    """
+    return readings.read_once("top", _top, keep_s=KEPT_S)
+
+
+def _top(desk: Desk) -> Record:
+    documents = list(desk.documents.latest(desk.now_s, TOP_READ))
+    everybody = Standings(desk.policies).of_all(documents, desk.now_s)
+    rows = nearest((standing for standing in everybody if standing.estimate > 0), TOP_SHOWN)
+    return {
+        "rows": [standing_data(standing) for standing in rows],
+        "read_count": len(documents),
+        "is_complete": len(documents) < TOP_READ,
+    }
+
+
+def client(readings: Readings, question: Question) -> object:
+    """
+    Return how a request of a client would be decided, and why; and which of its users are nearest to a limit.
+    """
+    client_id = checked_client_id(question.get("id", ""))
+    username = question.get("user") or None
+    grant = question.get("grant") or None
+    endpoint = question.get("endpoint") or TOKEN_ENDPOINT
+
+    def look(desk: Desk) -> Record:
+        case = Case(
+            desk, client_id, username=username, grant_type=GRANT_TYPES.get(grant or "", grant), endpoint=endpoint
+        )
+        documents = list(desk.documents.of_client(storable_name(client_id), at_most=TOP_READ))
+        everybody = Standings(desk.policies).of_all(documents, desk.now_s)
+        rules, plan = desk.policies.rules_of(client_id)
+        standings = [standing for standing, _ in case.standings()]
+        return {
+            **case.data(),
+            "outcome": case.finding(standings).outcome.value,
+            "mode_from": layer_text(case.mode_layer),
+            "trusted_by": case.trust_layer and layer_text(case.trust_layer),
+            "canary": case.canary,
+            "plan": rules.plan,
+            "grants": sorted({*desk.policies.grants, *plan.grants, *rules.grants}),
+            "endpoints": list(desk.policies.endpoints),
+            "limit_origins": {kind.value: layer_text(desk.layers.of_limits(client_id, kind)) for kind in LimitKind},
+            "limits_now": limits_data(desk.policies.limits_at(client_id)[1]),
+            "users": [standing_data(standing) for standing in nearest(everybody, USERS_SHOWN)],
+            "are_users_complete": len(documents) < TOP_READ,
+            "overrides": [override_data(each) for each in desk.overrides if each.target.client_id == client_id],
+        }
+
+    return readings.read(look)
+
+
+def overrides(readings: Readings, question: Question) -> object:
+    """
+    Return what is overridden, and all that ever was, the latest first.
+    """
+
+    def look(desk: Desk) -> Record:
+        history = desk.override_store.history()
+        return {
+            "overrides": list(map(override_data, desk.overrides)),
+            "history": list(map(entry_data, reversed(history[-HISTORY_SHOWN:]))),
+            "history_count": len(history),
+        }
+
+    return readings.read(look)
+
+
+LOOKS: Mapping[str, Look] = {
+    "status": status,
+    "top": top,
+    "client": client,
+    "overrides": overrides,
+    "traffic": traffic,
+    "habits": habits,
+}

@@ -1,0 +1,142 @@
+// One client: why it is limited like that, how it behaves, who of its users is near a limit.
+
+import { Chart } from "./chart.js";
+import { choices, facts, find, make, table, tag, usedBar } from "./dom.js";
+import { ask, askStatus, clientUrl, keepUp, mayChange, overrideUrl } from "./server.js";
+import { count, duration, moment, percent, visible } from "./words.js";
+
+const SPANS = [["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"]];
+const query = new URLSearchParams(location.search);
+const id = query.get("id");
+const chosen = { span: "1h" };
+const names = ["id", "user", "grant"];
+
+const used = { title: "used", value: (row) => usedBar(row.used_ratio), sign: (row) => row.used_ratio.toFixed(3) };
+const mode = { title: "mode", value: (row) => tag(row.mode), sign: (row) => row.mode };
+const hits = { title: "hits / limit", kind: "number", value: (row) => `${count(Math.round(row.estimate * 10) / 10)} / ${count(row.limit)} in ${duration(row.window_s)}` };
+const next = { title: "next in", kind: "number", value: (row) => (row.retry_after_s ? duration(row.retry_after_s) : "now") };
+
+const LIMIT_COLUMNS = [
+  { title: "policy", kind: "name", value: (row) => row.policy },
+  { title: "from", kind: "wide", value: (row) => originText(row.origin) },
+  mode, used, hits, next,
+];
+const USER_COLUMNS = [
+  { title: "user", kind: "name", value: (row) => (row.username === null ? "– (without a user)" : make("a", { href: clientUrl(id, row.username) }, visible(row.username))), sign: (row) => String(row.username) },
+  { title: "counted at", value: (row) => row.scope || "token" },
+  { title: "policy", value: (row) => row.policy },
+  mode, used, hits, next,
+];
+const GRANT_COLUMNS = [
+  { title: "grant type", kind: "name", value: (row) => row.grant },
+  { title: "for", value: (row) => (row.kind === "user" ? "users" : "the client") },
+  { title: "requests", kind: "number", value: (row) => count(row.offered) },
+  { title: "allowed", kind: "number", value: (row) => count(row.issued) },
+  { title: "denied", kind: "number", value: (row) => count(row.denied) },
+  { title: "would be denied", kind: "number", value: (row) => count(row.would_deny) },
+];
+export const OVERRIDE_COLUMNS = [
+  { title: "what", value: (row) => (row.limit_kind ? `${row.limit_kind} limit` : row.kind) },
+  { title: "value", kind: "wide", value: (row) => row.mode || row.limits.join(", ") || (row.kind === "limit" ? "no limit" : "trusted") },
+  { title: "until", value: (row) => (row.until ? moment(row.until) : "taken back") },
+  { title: "by", kind: "name", value: (row) => visible(row.by) },
+  { title: "why", kind: "wide", value: (row) => visible(row.reason) },
+];
+
+function originText(origin) {
+  if (!origin.by) return origin.layer === "limits" ? "limits, for everybody" : visible(origin.layer);
+  return `override by ${visible(origin.by)}${origin.until ? ` until ${moment(origin.until)}` : ""}: ${visible(origin.reason)}`;
+}
+
+async function lookAtCase() {
+  const question = Object.fromEntries(names.filter((name) => query.get(name)).map((name) => [name, query.get(name)]));
+  const told = await ask("client", question);
+  if (!told) return;
+  find("found").hidden = false;
+  find("name").textContent = visible(id) + (told.username === null ? "" : ` · ${visible(told.username)}`);
+  find("verdict").replaceChildren(tag(told.verdict, `${told.outcome} big`));
+  facts(find("facts"), [
+    ["Mode", make("span", {}, tag(told.mode), ` from ${told.mode_from}`)],
+    ["Trusted", told.trusted_by ? `yes, by ${told.trusted_by}` : "no"],
+    ["Canary", told.canary],
+    ["Plan", told.plan || "none"],
+    ["Counted at", told.scope || "token"],
+    ["Counted by", `${count(told.instance_count)} instances lately`],
+    ...Object.entries(told.limits_now).map(([kind, list]) => [
+      `${kind} limit`, `${list.join(", ") || "none"} (from ${told.limit_origins[kind]})`,
+    ]),
+  ]);
+  table(find("limits"), LIMIT_COLUMNS, told.limits, { keyOf: (row) => `${row.kind}/${row.policy}`, empty: "No limit applies." });
+  table(find("users"), USER_COLUMNS, told.users, {
+    keyOf: (row) => JSON.stringify([row.username, row.scope, row.policy]), empty: "None of them is being counted right now.",
+  });
+  find("users-note").textContent = told.are_users_complete ? "" : "of the first 5,000 that are being counted";
+  find("own-overrides").hidden = !told.overrides.length;
+  table(find("overrides"), OVERRIDE_COLUMNS, told.overrides, { keyOf: (row) => `${row.kind}/${row.limit_kind}`, empty: "" });
+  find("grants").replaceChildren(...told.grants.map((grant) => make("option", { value: grant })));
+}
+
+let chart = null;
+
+async function lookAtTraffic() {
+  const told = await ask("traffic", { span: chosen.span, id });
+  if (!told) return;
+  const line = told.lines[0];
+  const lines = !line ? [] : [
+    { name: "allowed", colour: 1, dashed: false, values: line.issued },
+    { name: "denied", colour: 2, dashed: false, values: line.denied },
+    { name: "would be denied", colour: 5, dashed: true, values: line.would_deny },
+  ].filter((each) => each.name === "allowed" || each.values.some(Boolean));
+  chart.show({
+    times: told.times, step: told.step_s, runningSince: told.times.at(-1), lines,
+    limits: !line ? [] : line.rates.map((rate) => ({ value: rate.per_minute, text: `limit ${count(rate.per_minute)}` })),
+  });
+  const keys = lines.map((each) => make("span", {}, make("i", { className: `swatch s${each.colour}` }), each.name));
+  const far = chart.offScale.map((limit) => limit.text);
+  if (far.length) keys.push(make("span", {}, `above the chart: ${far.join(", ")}`));
+  if (told.sampled_every > 1) keys.push(make("span", {}, `estimated from every ${told.sampled_every}th minute`));
+  find("chart-keys").replaceChildren(...keys);
+}
+
+async function lookAtHabits() {
+  const told = await ask("habits", { id });
+  if (!told) return;
+  find("habits").hidden = !told.offered;
+  facts(find("habit-facts"), [
+    ["Time", `the last ${duration(told.span_s)}`],
+    ["Requests", `${count(told.offered)}, of which ${count(told.over)} over a limit`],
+    ["Users", told.user_count ? `about ${count(Math.round(told.user_count))}` : "none"],
+    ["Tokens per user and hour", told.user_count ? count(told.per_user_hour) : "–"],
+    ["Share of refreshes", told.refresh_share === null ? "–" : percent(told.refresh_share)],
+    ["Retried too early", count(told.retries)],
+    ["Most within a second", `${count(told.burst)} at one instance`],
+    ["Busiest minute", told.busiest_count ? `${count(told.busiest_count)} requests, ${moment(told.busiest_at)}` : "–"],
+    ...told.users.length ? [["Heaviest users", make("span", {}, told.users.map((user) => make(
+      "div", {}, make("a", { href: clientUrl(id, user.username) }, visible(user.username)), `: ${count(user.offered)} requests, ${count(user.over)} over a limit`,
+    )))]] : [],
+  ]);
+  table(find("by-grant"), GRANT_COLUMNS, told.grants, { keyOf: (row) => `${row.kind}/${row.grant}`, empty: "No statistics yet." });
+}
+
+for (const name of names) find(name).value = query.get(name) || "";
+// Only what is filled in goes into the address.
+find("search").addEventListener("submit", () => {
+  for (const name of names) find(name).disabled = !find(name).value;
+  setTimeout(() => names.forEach((name) => { find(name).disabled = false; }));
+});
+keepUp(askStatus);
+if (id) {
+  document.title = `${visible(id)} – rate limit`;
+  chart = new Chart(find("chart"), { unit: "Requests per minute", empty: "No statistics for this time." });
+  choices(find("span"), SPANS, { chosen: chosen.span, onChange: (span) => { chosen.span = span; lookAtTraffic(); } });
+  if (mayChange) {
+    find("actions").replaceChildren(...[["limit", "Change limits"], ["mode", "Change mode"], ["trusted", "Trust"]].map(
+      ([kind, text]) => make("a", { className: "button", href: overrideUrl(id, kind) }, text),
+    ));
+  }
+  keepUp(lookAtCase);
+  keepUp(lookAtTraffic, { everyMs: 10_000 });
+  keepUp(lookAtHabits, { everyMs: 30_000 });
+} else {
+  find("id").focus();
+}
