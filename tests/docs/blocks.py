@@ -20,7 +20,7 @@ PAGES = sorted(
 
 _FENCE = re.compile(
     r"(?:^[ ]*<!-- not run: (?P<reason>.+?) -->\n+)?"
-    r"^(?P<indent>[ ]*)(?P<fence>`{3,})(?P<language>[^\n`]*)\n(?P<text>.*?)^(?P=indent)(?P=fence)$",
+    r"^(?P<indent>[ ]*)(?P<fence>`{3,})(?P<language>[^\s`]*)[^\n`]*\n(?P<text>.*?)^(?P=indent)(?P=fence)$",
     re.DOTALL | re.MULTILINE,
 )
 
@@ -64,7 +64,7 @@ def blocks_of(path: Path) -> Iterator[Block]:
     for found in _FENCE.finditer(page):
         line = page.count("\n", 0, found.start("fence")) + 1
         text = re.sub(rf"^{found['indent']}", "", found["text"], flags=re.MULTILINE)
-        yield Block(path.relative_to(ROOT).as_posix(), line, found["language"].strip(), text, found["reason"])
+        yield Block(path.relative_to(ROOT).as_posix(), line, found["language"], text, found["reason"])
 
 
 def all_blocks(*languages: str) -> list[Block]:

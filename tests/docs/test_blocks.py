@@ -30,7 +30,8 @@ SHELLS = ("console", "shell", "sh", "bash")
 CODE = ("python", "yaml", "json", "ini", *SHELLS)
 NOT_CODE = ("text", "http", "dockerfile", "promql")  # what programs print, and what no test can run
 SITE = ("{toctree}", "{include}", "{eval-rst}")  # checked when the site is built
-OWN_STORY = {"docs/tutorial.md", "docs/migrating-from-flask-limiter.md"}  # tests of the same name run the Python there
+# Pages whose Python is run by a test of their own.
+OWN_STORY = {"docs/tutorial.md", "docs/migrating-from-flask-limiter.md", "examples/client/README.md"}
 
 
 def named(blocks: list[Block]) -> Any:
