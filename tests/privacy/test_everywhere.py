@@ -1,0 +1,149 @@
+"""
+With hashed names nothing that leaves the process holds the name of a user.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import prometheus_client
+import pytest
+import structlog
+import yaml
+from click.testing import CliRunner
+from pymongo import MongoClient
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit.cli import command
+from oauth_ratelimit.core.names import NameKey
+from oauth_ratelimit.demo import authserver
+from oauth_ratelimit.demo.seeds import WEB_SHOP, seed
+from tests.helpers import wait_until
+
+ALICE = "alice"
+SECRET = "not to be found anywhere, 32 bytes"
+HASH = NameKey.of(SECRET.encode())(ALICE)
+
+
+class Site:
+    """
+    A protected server, and everything that it has told of its users.
+    """
+
+    def __init__(self, folder: Path, uri: str) -> None:
+        self.uri = uri
+        self.told: list[str] = []
+        self.config_path = folder / "ratelimit.yaml"
+        settings = {
+            "mode": "enforce",
+            "limits": {"user": ["2/hour"], "client_total": ["100/hour"]},
+            "store": {"uri": uri},
+            "sync": {"interval": "50ms"},
+            "guard": {"mode": "enforce"},
+            "privacy": {"user_names": "hashed", "keys": [{"env": "NAME_KEY"}]},
+        }
+        self.config_path.write_text(yaml.safe_dump(settings))
+        seed(folder / "demo.sqlite3")
+        self.app = authserver.create_app(folder / "demo.sqlite3")
+        self.app.config["OAUTH_RATELIMIT_CONFIG"] = str(self.config_path)
+        extension = OAuthRateLimit(on_denied=self._hook, on_near_limit=self._hook)
+        extension.init_app(self.app, self.app.extensions["authorization_server"])
+
+    def _hook(self, decision: object, **facts: Any) -> None:
+        self.told.append(json.dumps(facts))
+
+    def ask(self, password: str = "alice-password") -> int:
+        """
+        Ask for a token with a user's password, and return the status.
+        """
+        form = {"grant_type": "password", "username": ALICE, "password": password}
+        auth = (WEB_SHOP.client_id, WEB_SHOP.client_secret or "")
+        return self.app.test_client().post("/token", data=form, auth=auth).status_code
+
+    def stored(self) -> str:
+        """
+        Return all that MongoDB holds.
+        """
+        client: MongoClient[dict[str, Any]] = MongoClient(self.uri)
+        with client:
+            database = client.get_default_database()
+            return "\n".join(repr(each) for name in database.list_collection_names() for each in database[name].find())
+
+    def command(self, *words: str) -> str:
+        """
+        Return what a command prints.
+        """
+        result = CliRunner().invoke(command, ["--config", str(self.config_path), *words], catch_exceptions=False)
+        assert 0 == result.exit_code, result.output
+        return result.output
+
+
+@pytest.fixture
+def site(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """
+    A server with a database of its own.
+    """
+    structlog.reset_defaults()
+    monkeypatch.setenv("NAME_KEY", SECRET)
+    site = Site(tmp_path, mongo_uri)
+    yield site
+    site.app.extensions["oauth_ratelimit"].close()
+
+
+def test_no_name_leaves_the_process(site: Site) -> None:
+    """
+    Neither MongoDB nor logs, metrics, hooks and reports hold the name of a user; all hold the same hash of it.
+    """
+    with capture_logs() as logs:
+        assert [200, 200, 429] == [site.ask() for _ in range(3)]
+        assert 400 == site.ask("wrong")
+        wait_until(lambda: HASH in site.stored(), "a flush")
+        site.app.extensions["oauth_ratelimit"].close()
+    stored = site.stored()
+    metrics = prometheus_client.generate_latest().decode()
+    printed = "\n".join(
+        site.command(*words)
+        for words in (
+            ("show", "web-shop", "--json"),
+            ("top", "--json"),
+            ("explain", "web-shop", ALICE, "--json"),
+            ("export", "counters"),
+            ("check-config", str(site.config_path)),
+            ("status",),
+        )
+    )
+
+    for text in (stored, repr(logs), "\n".join(site.told), printed):
+        assert HASH in text
+        assert ALICE not in text
+        assert SECRET not in text
+    assert ALICE not in metrics
+
+
+def test_commands_that_name_a_user(site: Site) -> None:
+    """
+    Operators name users as they know them, or as logs do, and see where they stand.
+    """
+    site.ask()
+    site.app.extensions["oauth_ratelimit"].close()
+
+    for user in (ALICE, HASH):
+        (row,) = json.loads(site.command("show", "web-shop", user, "--json"))
+        assert (HASH, 1) == (row["username"], row["remaining"])
+        explained = json.loads(site.command("explain", "web-shop", user, "--json"))
+        assert [1] == [limit["remaining"] for limit in explained["limits"] if limit["kind"] == "user"]
+    assert {"reset_count": 1} == json.loads(site.command("reset", "web-shop", ALICE, "--json"))
+    assert [0] == [row["estimate"] for row in json.loads(site.command("show", "web-shop", ALICE, "--json"))]
+
+
+def test_wrong_key_of_names(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A command without the key finds nothing, rather than something else.
+    """
+    site.ask()
+    site.app.extensions["oauth_ratelimit"].close()
+    monkeypatch.setenv("NAME_KEY", SECRET[::-1])
+
+    assert [] == json.loads(site.command("show", "web-shop", ALICE, "--json"))
