@@ -134,6 +134,48 @@ class ExactLog:
         return len(admitted)
 
 
+@dataclass(slots=True)
+class Heard:
+    """
+    What an instance has heard of the others' requests with one key, and when.
+    """
+
+    at_s: float
+    hits: int = 0
+    rate: float = 0.0
+    own: int = 0
+
+
+class Forecast:
+    """
+    What one instance expects of the others: that they go on at the rate of the last two snapshots.
+    """
+
+    def __init__(self, limiter: Limiter, clock: Clock) -> None:
+        self._limiter = limiter
+        self._clock = clock
+        self._heard: dict[str, Heard] = {}
+
+    def denies(self, key: str) -> bool:
+        """
+        Return whether a request would be denied if the others had gone on.
+        """
+        heard = self._heard.setdefault(key, Heard(self._clock()))
+        counts = self._limiter.counts(key)
+        others = counts.shared_hits - (heard.own - counts.in_flight_hits)
+        if others != heard.hits:
+            passed_s = self._clock() - heard.at_s
+            heard.rate = max(0.0, (others - heard.hits) / passed_s) if passed_s else heard.rate
+            heard.hits, heard.at_s = others, self._clock()
+        return self._limiter.peek(key).remaining < 1 + heard.rate * (self._clock() - heard.at_s)
+
+    def add(self, key: str, allowed: bool) -> None:  # noqa: FBT001  # a fact, not an option
+        """
+        Note what became of a request.
+        """
+        self._heard[key].own += allowed
+
+
 def replay(
     requests: Sequence[Request],
     *,
@@ -144,6 +186,7 @@ def replay(
     near_limit: str = "flush",
     early: bool = True,
     follow_all: bool = False,
+    extrapolates: bool = False,
     store: CounterStore | None = None,
 ) -> Tally:
     """
@@ -166,6 +209,8 @@ def replay(
 
         follow_all: Whether each cycle reads every key that an instance knows: the plain protocol, at a fixed interval.
 
+        extrapolates: Whether an instance reckons with what the others will have admitted since it last heard of them.
+
         store: What they share; in memory by default.
     """
     clock = Clock(requests[0].at_s)
@@ -181,6 +226,7 @@ def replay(
     if follow_all:
         for limiter in limiters:
             _follow_all(limiter)
+    forecasts = [Forecast(limiter, clock) for limiter in limiters] if extrapolates else []
     rng = random.Random(2005)
     # Events: when, which instance, whether a full cycle. Urgent ticks are only played when a request may have asked.
     events = [(clock.now_s + rng.random() * interval_s, index, True) for index in range(instances)]
@@ -195,7 +241,12 @@ def replay(
         clock.now_s = request.at_s
         has_room = exact.has_room(request)
         index = rng.randrange(instances)
-        allowed = limiters[index].check(request.key).allowed
+        if extrapolates and forecasts[index].denies(request.key):
+            allowed = False
+        else:
+            allowed = limiters[index].check(request.key).allowed
+            if extrapolates:
+                forecasts[index].add(request.key, allowed)
         if early:
             tick_s = request.at_s + rng.random() * interval_s / TICKS_PER_INTERVAL
             heapq.heappush(events, (tick_s, index, False))
@@ -229,6 +280,7 @@ def run(*, short: bool) -> Iterator[Result]:
             ("flush", {}),
             ("fixed interval 1 s", {"early": False}),
             ("fixed interval 3 s", {"early": False, "interval_s": 3.0}),
+            ("flush, extrapolating", {"extrapolates": True}),
             ("reserve", {"near_limit": "reserve"}),
         ):
             tally = replay(requests, limit=limit, window_s=60, **options)  # type: ignore[arg-type]
