@@ -1,0 +1,163 @@
+"""
+A server with a failure guard, and strangers who guess from addresses of their own.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from requests.adapters import HTTPAdapter
+
+from oauth_ratelimit.demo import grants
+from oauth_ratelimit.demo.records import Client
+from oauth_ratelimit.demo.seeds import MOBILE_APP, WEB_SHOP
+from oauth_ratelimit.guard import FailureCounts
+from tests.edge.flows import password_of
+from tests.edge.protected import Site, config, protected
+
+USER_LIMIT, CLIENT_LIMIT, ADDRESS_LIMIT = 3, 4, 8
+WINDOW_S = 600
+LIMITS = {
+    "user": [{"limit": USER_LIMIT, "window": WINDOW_S}],
+    "client": [{"limit": CLIENT_LIMIT, "window": WINDOW_S}],
+    "address": [{"limit": ADDRESS_LIMIT, "window": WINDOW_S}],
+}
+HOME, ELSEWHERE = "127.0.0.1", "127.0.0.2"
+
+
+def guard(*, mode: str = "enforce", **more: Any) -> dict[str, Any]:
+    """
+    Return a configuration with a guard and plenty of tokens.
+    """
+    return config(limit=1000, guard={"mode": mode, "limits": LIMITS, **more})
+
+
+class FromAddress(HTTPAdapter):
+    """
+    Sends from one address of this machine.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs, source_address=(self._address, 0))  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def session_from(address: str) -> Iterator[requests.Session]:
+    """
+    Yield a session whose requests come from an address.
+    """
+    with requests.Session() as session:
+        session.mount("http://", FromAddress(address))
+        yield session
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """
+    A guarded server.
+    """
+
+    site: Site
+
+    def send(
+        self,
+        form: Mapping[str, Any],
+        *,
+        auth: tuple[str, str] | None = None,
+        address: str = HOME,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> requests.Response:
+        """
+        Send a token request.
+        """
+        with session_from(address) as session:
+            return session.post(
+                f"{self.site.url}/token", data=form, params=query, auth=auth, headers=headers, timeout=30
+            )
+
+    def login(
+        self, username: str = "alice", password: str = "wrong", *, client: Client = WEB_SHOP, **more: Any
+    ) -> requests.Response:
+        """
+        Ask for a token with a password.
+        """
+        form = {"grant_type": "password", "username": username, "password": password}
+        if client.client_secret is None:
+            return self.send({**form, "client_id": client.client_id}, **more)
+        return self.send(form, **{"auth": (client.client_id, client.client_secret), **more})
+
+    def job(self, client: Client = WEB_SHOP, secret: str | None = None, **more: Any) -> requests.Response:
+        """
+        Ask for a token with a client secret, its own unless another is given.
+        """
+        auth = (client.client_id, secret or client.client_secret or "")
+        return self.send({"grant_type": "client_credentials"}, auth=auth, **more)
+
+    @property
+    def counts(self) -> FailureCounts:
+        """
+        What is counted in this process.
+        """
+        guard = self.site.gate.guard
+        assert guard is not None
+        assert guard._counts is not None
+        return guard._counts
+
+    @property
+    def key_count(self) -> int:
+        """
+        How many keys of failures are kept.
+        """
+        return self.counts._places.key_count
+
+    def forget(self) -> None:
+        """
+        Let everything counted so far leave every window.
+        """
+        self.let_time_pass()
+        self.counts.sync()
+        self.let_time_pass()
+        self.counts.sync()
+        self.site.gate.limiter.sync()
+
+    def let_time_pass(self, duration_s: float = 2 * WINDOW_S) -> None:
+        """
+        Move the server's clock.
+        """
+        self.site.clock.advance(duration_s)
+
+
+@contextmanager
+def guarded(database: Path, settings: Mapping[str, Any], **options: Any) -> Iterator[Guarded]:
+    """
+    Serve the demo's server with a guard. Its mobile app, which has no secret, may use the password grant.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grants.PasswordGrant, "TOKEN_ENDPOINT_AUTH_METHODS", grants.WITH_OR_WITHOUT_SECRET)
+        with protected(database, settings, **options) as site:
+            yield Guarded(site)
+
+
+__all__ = [
+    "ADDRESS_LIMIT",
+    "CLIENT_LIMIT",
+    "ELSEWHERE",
+    "HOME",
+    "MOBILE_APP",
+    "USER_LIMIT",
+    "WEB_SHOP",
+    "WINDOW_S",
+    "Guarded",
+    "guard",
+    "guarded",
+    "password_of",
+]
