@@ -19,7 +19,7 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, Share
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
-from oauth_ratelimit.observe.metrics import KNOWN_GRANTS
+from oauth_ratelimit.observe.labels import KNOWN_GRANTS
 from oauth_ratelimit.observe.minute import OpenMinute
 
 log = structlog.get_logger(__name__)
@@ -28,6 +28,7 @@ WRITE_EVERY_S = 10.0
 BATCH = 500  # one bulk must not keep the interpreter busy for long
 MAX_WAITING = 100_000  # clients and users in the minutes that wait, about 20 MB
 COMPLAIN_EVERY_S = 600.0
+CLOSING_TRIES = 2
 OTHER, UNKNOWN = "other", "none"  # instead of a grant type
 
 
@@ -211,10 +212,15 @@ class StatisticsRecorder:
         """
         Write what is left: the process will not count any more in this minute.
         """
+        failure_count = 0
         self._gather(self._end_s)
-        while self._queue and self._write_batch():
-            continue
-        self._lost_count += sum(entry.is_complete for entry in self._queue)
+        while self._queue and failure_count < CLOSING_TRIES:
+            failure_count += not self._write_batch()
+            if not self._queue:
+                self._gather(self._end_s)  # what had to wait behind it
+        self._lost_count += sum(entry.is_complete for entry in self._queue) + sum(
+            len(over.clients) for over in self._over
+        )
         self._complain_at_s = 0.0
         self._complain(WRITE_EVERY_S)
 

@@ -6,6 +6,7 @@ Exactly once without a protocol: each process keeps its own growing numbers unde
 """
 
 import hashlib
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -253,11 +254,9 @@ def _users(shares: Iterable[object]) -> tuple[UserLoad, ...]:
 
 
 def _peak(value: object) -> Peak | None:
-    if (
-        not isinstance(value, list)
-        or len(value) != 4
-        or any(type(number) not in (int, float, Int64) for number in value)
-    ):
+    if not isinstance(value, list) or len(value) != 4:
+        return None
+    if not all(isinstance(number, int | float) and math.isfinite(number) for number in value):
         return None
     share, used, limit, window_s = value
     return Peak(float(share), float(used), int(limit), int(window_s))
