@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.simulate.algorithms import Counter, ExactLog, FixedWindow, Gcra, SlidingWindowCounter, TokenBucket
-from oauth_ratelimit.simulate.fleet import Fleet, FleetKey, FleetPlan
+from oauth_ratelimit.simulate.fleet import Fleet, FleetPlan
+from oauth_ratelimit.simulate.fleet_key import FleetKey
 from oauth_ratelimit.simulate.rows import Row
 from oauth_ratelimit.simulate.tally import Judge, Tally
 from oauth_ratelimit.simulate.times import SECOND_US
@@ -104,6 +105,9 @@ class Replay:
         slowest_s = max((entry.contender.plan.interval_s for entry in self.entries if entry.contender.plan), default=0)
         self._memory_us = int(2 * refill * self._window_us + 2 * slowest_s * SECOND_US)
         self._watch = watch
+        # A fleet has something to do for each request, and somebody who watches wants to see each.
+        is_all_wanted = watch is not None or any(entry.contender.plan for entry in self.entries)
+        self._quiet_count = 0 if is_all_wanted else min(rate.limit, rate.burst or rate.limit)
         self._keys: dict[Who, _Key] = {}
 
     def run(self, batches: Iterable[Sequence[Row]]) -> None:
@@ -122,23 +126,26 @@ class Replay:
             for who, times in groups.items():
                 key = self._keys.get(who)
                 if key is None:
-                    key = self._keys[who] = self._new_key()
-                self._decide(who, key, times)
+                    key = self._keys[who] = _Key()
+                self._add(who, key, times)
             self._forget_before(batch[-1].at_us - self._memory_us)
         self._forget_before(None)
         for entry in self.entries:
             if entry.contender.asks_database:
                 entry.tally.operations = entry.tally.waits = entry.tally.requests
 
-    def _new_key(self) -> "_Key":
-        pairs = [
-            (make(), Judge(entry.tally, limit=self._limit, window_us=self._window_us))
-            for make, entry in zip(self._makers, self.entries, strict=True)
-        ]
-        return _Key(pairs)
-
-    def _decide(self, who: Who, key: "_Key", times: Sequence[int]) -> None:
+    def _add(self, who: Who, key: "_Key", times: list[int]) -> None:
         key.last_us = times[-1]
+        if key.pairs is None:
+            times = key.quiet + times
+            if len(times) <= self._quiet_count:
+                key.quiet = times
+                return
+            key.quiet = []
+            key.pairs = [
+                (make(), Judge(entry.tally, limit=self._limit, window_us=self._window_us))
+                for make, entry in zip(self._makers, self.entries, strict=True)
+            ]
         for index, (counter, judge) in enumerate(key.pairs):
             verdicts = counter.decide(times)
             judge.note(times, verdicts)
@@ -149,16 +156,33 @@ class Replay:
         """
         Forget keys whose last request came before a moment; None forgets all.
         """
-        quiet = [who for who, key in self._keys.items() if before_us is None or key.last_us < before_us]
-        for who in quiet:
-            for counter, _ in self._keys.pop(who).pairs:
+        gone = [who for who, key in self._keys.items() if before_us is None or key.last_us < before_us]
+        for who in gone:
+            key = self._keys.pop(who)
+            for counter, _ in key.pairs or ():
                 counter.finish()
+            if key.pairs is None:
+                for entry in self.entries:
+                    judge = Judge(entry.tally, limit=self._limit, window_us=self._window_us)
+                    judge.note(key.quiet, [True] * len(key.quiet))
 
 
 @dataclass(slots=True)
 class _Key:
-    pairs: list[tuple[Counter, Judge]]
+    """
+    What is known of a key.
+
+    Attributes:
+        last_us: When it last came.
+
+        quiet: Its requests, as long as they are so few that every algorithm admits them all, whenever they come.
+
+        pairs: For each contender what decides and what judges; None while the key is quiet.
+    """
+
     last_us: int = 0
+    quiet: list[int] = field(default_factory=list)
+    pairs: list[tuple[Counter, Judge]] | None = None
 
 
 def _maker(contender: Contender, rate: Rate, tally: Tally) -> Callable[[], Counter]:

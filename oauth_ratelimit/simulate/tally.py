@@ -73,9 +73,14 @@ class Judge:
         """
         Note decisions, in the order of time.
         """
-        admitted, limit, window_us = self._admitted, self._limit, self._window_us
+        admitted, limit, window_us, tally = self._admitted, self._limit, self._window_us, self._tally
+        tally.requests += len(times)
+        if len(admitted) + len(times) <= min(limit, tally.peak) and all(verdicts):  # there is nothing new to find
+            admitted += times
+            tally.admitted += len(times)
+            return
         oldest, count = 0, len(admitted)
-        before, peak, wrongly_allowed, wrongly_denied = count, self._tally.peak, 0, 0
+        before, peak, wrongly_allowed, wrongly_denied = count, tally.peak, 0, 0
         for at_us, is_admitted in zip(times, verdicts, strict=True):
             gone_us = at_us - window_us
             while oldest < count and admitted[oldest] <= gone_us:
@@ -91,8 +96,6 @@ class Judge:
             elif inside < limit:
                 wrongly_denied += 1
         del admitted[:oldest]
-        tally = self._tally
-        tally.requests += len(times)
         tally.admitted += count - before
         tally.wrongly_allowed += wrongly_allowed
         tally.wrongly_denied += wrongly_denied

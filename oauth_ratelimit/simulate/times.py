@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
 
 SECOND_US = 1_000_000
-LATEST_US = 253_402_300_800 * SECOND_US  # the end of the year 9999
 THOUSANDFOLD = 1e11  # seconds since the epoch in the year 5138: a larger number counts a smaller unit
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -25,29 +24,35 @@ def moment_us(value: object) -> int:
             in UTC if it names no zone.
 
     Raises:
-        ValueError: It is neither, or not from 1970 to 9999.
+        ValueError: It is neither, or before 1970.
     """
     if isinstance(value, str):
         try:
-            at_us = int(value) * SECOND_US if value.isdecimal() and len(value) < 12 else _counted_us(float(value))
+            number = float(value)
         except ValueError:
-            at_us = _written_us(value)
+            return _checked(_written_us(value))
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        at_us = _counted_us(value)
+        number = value
     else:
         raise ValueError("no time")
-    if not 0 <= at_us < LATEST_US:
-        raise ValueError("a time before 1970 or after 9999")
-    return at_us
+    if 0 <= number < THOUSANDFOLD:
+        return round(number * SECOND_US)
+    return _checked(_scaled_us(number))
 
 
-def _counted_us(number: float) -> int:
+def _scaled_us(number: float) -> int:
     if not 0 <= number < 1e23:  # NaN, too
-        raise ValueError("a time before 1970 or after 9999")
-    scaled = number
+        return -1
+    scaled = float(number)
     while scaled >= THOUSANDFOLD:
         scaled /= 1000
     return round(scaled * SECOND_US)
+
+
+def _checked(at_us: int) -> int:
+    if at_us < 0:
+        raise ValueError("a time before 1970 or no number that could be one")
+    return at_us
 
 
 def _written_us(text: str) -> int:
@@ -76,10 +81,7 @@ def access_log_us(text: str) -> int:
         )
     except (ValueError, LookupError):
         raise ValueError(f"no time: {text[:40]!r}") from None
-    at_us = _since_epoch_us(moment)
-    if at_us < 0:
-        raise ValueError("a time before 1970 or after 9999")
-    return at_us
+    return _checked(_since_epoch_us(moment))
 
 
 def _since_epoch_us(moment: datetime) -> int:
