@@ -14,7 +14,7 @@ from oauth_ratelimit.core.denial import Trace
 from oauth_ratelimit.core.enforcement import Mode, matches_any
 from oauth_ratelimit.core.failure import Attempt, FailureKey, failure_policies, is_within
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.observe.metrics import Metrics
+from oauth_ratelimit.observe.meter import Meter
 
 FAILURES = "ratelimit_failures"  # the collection
 
@@ -95,7 +95,7 @@ class Guard:
         *,
         clock: Callable[[], float] = time.time,
         trace_of: Callable[[], Trace] = Trace,
-        metrics: Metrics | None = None,
+        metrics: Meter | None = None,
     ) -> None:
         self._clock = clock
         self._metrics = metrics

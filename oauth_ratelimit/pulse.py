@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.observe.metrics import Metrics
+from oauth_ratelimit.observe.meter import Meter
 from oauth_ratelimit.store.heartbeats import Heartbeat, HeartbeatStore
 from oauth_ratelimit.sync.flusher import CycleReport
 
@@ -65,7 +65,7 @@ class Pulse:
         store: HeartbeatStore | None,
         *,
         clock: Callable[[], float],
-        metrics: Metrics | None = None,
+        metrics: Meter | None = None,
     ) -> None:
         self._limiter = limiter
         self._store = store

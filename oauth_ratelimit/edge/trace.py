@@ -9,6 +9,7 @@ from structlog.contextvars import get_contextvars
 from werkzeug.datastructures import Headers
 
 from oauth_ratelimit.core.denial import Trace
+from oauth_ratelimit.observe.otel import current_trace_id
 
 MAX_LENGTH = 128  # of an id that others have chosen
 
@@ -23,8 +24,9 @@ def trace_of_request(request_id_header: str | None) -> Trace:
     """
     Return the trace of the request being handled.
 
-    What the application has bound to structlog's context comes first, then the headers: ``traceparent`` of W3C Trace
-    Context, and the one that carries a request id. A value that is not well formed is as good as none.
+    What the application has bound to structlog's context comes first, then the trace that OpenTelemetry is at, then
+    the headers: ``traceparent`` of W3C Trace Context, and the one that carries a request id. A value that is not well
+    formed is as good as none.
 
     Args:
         request_id_header: Its name, None to look for none.
@@ -32,7 +34,7 @@ def trace_of_request(request_id_header: str | None) -> Trace:
     bound = get_contextvars()
     headers = request.headers if has_request_context() else Headers()
     return Trace(
-        _bound(bound.get("trace_id")) or trace_id_of(headers.get("traceparent", "")),
+        _bound(bound.get("trace_id")) or current_trace_id() or trace_id_of(headers.get("traceparent", "")),
         _bound(bound.get("request_id")) or _request_id(headers.get(request_id_header or "", "")),
     )
 

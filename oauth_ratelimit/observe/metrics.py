@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.observe.labels import MAX_CLIENTS, NONE, OTHER, Labels, outcome_of
 from oauth_ratelimit.sync.flusher import CycleReport
 
 try:
@@ -21,37 +21,12 @@ except ImportError:
 else:
     IS_AVAILABLE = True
 
-MAX_CLIENTS = 50  # with series of their own; each has up to ten
-FIRST_COME_CLIENTS = MAX_CLIENTS // 2  # whoever they are; the rest is kept for clients that are over a limit
 NAMESPACE = "oauth_ratelimit"
-OTHER = "other"
-NONE = "none"
 
 # What a decision takes: microseconds, unless the store is asked before the last requests of a quota.
 DECISION_BUCKETS_S = (5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 1e-1)
 FLUSH_BUCKETS_S = (1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0, 2.5, 10.0)
 FLUSH_KEYS_BUCKETS = (1, 5, 25, 100, 500, 2500, 10_000, 50_000)
-
-KNOWN_GRANTS = (
-    "authorization_code",
-    "client_credentials",
-    "implicit",
-    "password",
-    "refresh_token",
-    "urn:ietf:params:oauth:grant-type:device_code",
-    "urn:ietf:params:oauth:grant-type:jwt-bearer",
-    "urn:ietf:params:oauth:grant-type:saml2-bearer",
-    "urn:ietf:params:oauth:grant-type:token-exchange",
-)
-
-
-def outcome_of(decision: Decision) -> str:
-    """
-    Return what became of a request: ``allowed``, ``denied``, ``would_deny`` or ``trusted``.
-    """
-    if decision.would_deny:
-        return "would_deny" if decision.allowed else "denied"
-    return "trusted" if decision.trusted else "allowed"
 
 
 class Metrics:
@@ -107,12 +82,10 @@ class Metrics:
         self._alarms = counter(
             "alarms", "Requests that came after too many failed authentications.", ("decision", "policy")
         )
-        self._grants = {name: name for name in KNOWN_GRANTS} | {None: NONE}
+        self._labels = Labels()
         self._by_labels: dict[tuple[str, str, str, str], Counter] = {}
         self._by_client: dict[tuple[str, str, str], Counter] = {}
-        self._names: dict[str, str] = {}  # client ids with series of their own, and their labels
         self._limits: dict[tuple[str, str, str], Policy] = {}  # what the gauge says
-        self._lock = threading.Lock()  # guards additions to the names
 
     def note_decision(
         self,
@@ -126,27 +99,10 @@ class Metrics:
         is_grant: Callable[[str], bool],
     ) -> None:
         """
-        Count one decision.
-
-        Args:
-            decision: What was decided.
-
-            client_id: Who asked.
-
-            username: For whom, None for grants without a user.
-
-            grant_type: How, None if that does not matter.
-
-            is_near_limit: Whether little of the quota is left.
-
-            duration_s: How long the decision took.
-
-            is_grant: Whether a grant type is one of the server's; any other is not worth a label.
+        See ``Meter.note_decision``.
         """
         outcome = outcome_of(decision)
-        grant = self._grants.get(grant_type)
-        if grant is None:
-            grant = self._grant_label(grant_type or NONE, is_grant)
+        grant = self._labels.grant(grant_type, is_grant)
         rule = decision.rule
         labels = (outcome, decision.mode, grant, rule.name if rule else NONE)
         child = self._by_labels.get(labels)
@@ -156,9 +112,7 @@ class Metrics:
         self._decision_seconds.observe(duration_s)
         if is_near_limit:
             self._near_limit.inc()
-        name = self._names.get(client_id)
-        if name is None:
-            name = self._client_label(client_id, is_over=decision.would_deny)
+        name = self._labels.client(client_id, is_over=decision.would_deny)
         kind = "client" if username is None else "user"
         key = (name, kind, outcome)
         child = self._by_client.get(key)
@@ -168,23 +122,6 @@ class Metrics:
         if rule is not None and name != OTHER and self._limits.get((name, kind, rule.name)) is not rule:
             self._limits[name, kind, rule.name] = rule
             self._client_limit.labels(name, kind, rule.name).set(rule.limit / rule.window.window_s)
-
-    def _grant_label(self, grant_type: str, is_grant: Callable[[str], bool]) -> str:
-        if not is_grant(grant_type):
-            return OTHER
-        self._grants[grant_type] = grant_type
-        return grant_type
-
-    def _client_label(self, client_id: str, *, is_over: bool) -> str:
-        """
-        Return the label of a client that has no series of its own yet, after giving it some if there are any left.
-        """
-        if len(self._names) >= (MAX_CLIENTS if is_over else FIRST_COME_CLIENTS):
-            return OTHER
-        with self._lock:
-            if len(self._names) >= MAX_CLIENTS:
-                return OTHER
-            return self._names.setdefault(client_id, visible_name(client_id))
 
     def note_failure(self, kind: str) -> None:
         """

@@ -16,7 +16,8 @@ from oauth_ratelimit.core.decision import Decision, Finding
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.observe.metrics import FIRST_COME_CLIENTS, MAX_CLIENTS, Metrics
+from oauth_ratelimit.observe.labels import FIRST_COME_CLIENTS, MAX_CLIENTS
+from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.observe.observer import is_near_limit
 from oauth_ratelimit.pulse import Pulse
 from oauth_ratelimit.store.memory import MemoryStore
@@ -281,13 +282,13 @@ def test_mongodb_away_and_back(registry: CollectorRegistry, metrics: Metrics, mo
     assert [{(): 0}, {(): 0}] == [series(registry, name) for name in ("tracked_keys", "snapshot_age_seconds")]
 
 
-def test_without_the_library() -> None:
+def test_without_the_libraries() -> None:
     """
-    Without prometheus-client requests are decided as ever, and only the page says what is missing.
+    Without any library for metrics requests are decided as ever, and only the page says what is missing.
     """
     script = """
         import sys
-        sys.modules["prometheus_client"] = None
+        sys.modules["prometheus_client"] = sys.modules["opentelemetry"] = None
         from flask import Flask
         from oauth_ratelimit.edge.pages import health_blueprint, metrics_blueprint
         from oauth_ratelimit.observe.metrics import open_metrics
