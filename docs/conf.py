@@ -4,9 +4,13 @@ How the site is built from these pages: ``make docs``, or ``sphinx-build --fail-
 The pages are plain Markdown that reads well in a repository, too. What only the site needs stands here.
 """
 
+import re
 import sys
 from configparser import ConfigParser
 from pathlib import Path
+
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]  # the reference describes these sources, not what is installed
@@ -45,3 +49,25 @@ html_copy_source = False
 html_theme_options = {"navigation_with_keys": True}
 pygments_style = "friendly"
 pygments_dark_style = "native"
+
+
+def setup(app: Sphinx) -> None:
+    """
+    Look at what was built.
+    """
+    app.connect("build-finished", refuse_other_hosts)
+
+
+def refuse_other_hosts(app: Sphinx, exception: Exception | None) -> None:
+    """
+    Fail if a page loads anything from elsewhere: fonts, scripts, styles, pictures. Links may lead anywhere.
+    """
+    loads = re.compile(
+        r"""<(?:script|img|iframe|source)\b[^>]*\bsrc="(?:https?:)?//|<link\b[^>]*\bhref="(?:https?:)?//"""
+    )
+    imports = re.compile(r"""(?:@import|url\()\s*["']?(?:https?:)?//""")
+    pages = [(path, loads) for path in Path(app.outdir).rglob("*.html")]
+    styles = [(path, imports) for path in Path(app.outdir).rglob("*.css")]
+    found = [path.name for path, pattern in pages + styles if pattern.search(path.read_text(encoding="utf-8"))]
+    if found and exception is None:
+        raise ExtensionError(f"these load something from another host: {', '.join(found)}")
