@@ -4,15 +4,18 @@ The primary is killed under load, and MongoDB is gone for longer than a window.
 
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from pymongo import MongoClient
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.demo.mongod import Mongod
 from oauth_ratelimit.demo.replica_set import ReplicaSet
 from oauth_ratelimit.limiter import Limiter
+from oauth_ratelimit.sync.flusher import MAX_ROUNDS, CycleReport
 from oauth_ratelimit.sync.scheduler import SyncScheduler
 from tests.chaos.conftest import IS_LONG
 from tests.chaos.fleet import CLIENT, Books, Instance, balance
@@ -112,6 +115,50 @@ def test_outage_longer_than_the_window(clock: Clock, record: list[Books]) -> Non
         assert 0 == limiter.counts(CLIENT, USER).in_flight_hits
         limiter.close()
         record.append(Books(requests=151))
+
+
+def test_recovery_of_many(record: list[Books]) -> None:
+    """
+    When MongoDB is back, eight instances that all have the same keys to send come to an end, in few operations each.
+    """
+    users = [f"user-{number}" for number in range(100)]
+    with Mongod() as mongod:
+        uri = with_database(mongod.uri, "recovery")
+        instances = [Instance(uri, timeout_s=1.0) for _ in range(8)]
+        for instance in instances:
+            instance.hit(USER)
+            instance.limiter.sync()
+        mongod.kill()
+        for instance in instances:
+            for user in users:
+                instance.hit(user)
+        mongod.start()
+        with ThreadPoolExecutor(len(instances)) as pool, MongoClient(mongod.uri) as client:
+            before = client.admin.command("serverStatus")["opcounters"]
+            reports = list(pool.map(lambda instance: settled(instance.limiter), instances))
+            after = client.admin.command("serverStatus")["opcounters"]
+        books = balance(instances, uri)
+        record.append(books)
+        assert (0, 0) == (books.lost, books.doubled)
+        most = len(users) * len(instances)
+        assert most / 2 <= sum(report.flushed_count for report in reports)  # the rest waits for the next cycle
+        written = after["update"] - before["update"]
+        assert written <= most * MAX_ROUNDS  # nobody writes a document oftener than in one cycle
+        assert after["query"] - before["query"] <= 2 * len(instances) * MAX_ROUNDS
+
+
+def settled(limiter: Limiter) -> CycleReport:
+    """
+    Synchronise as soon as MongoDB answers, all at once with everybody, and return what the first full cycle did.
+    """
+    reports: list[CycleReport] = []
+
+    def is_answered() -> bool:
+        reports.append(limiter.sync())
+        return reports[-1].error is None
+
+    wait_until(is_answered, "MongoDB is back")
+    return reports[-1]
 
 
 def test_stopped_while_mongodb_is_down(record: list[Books]) -> None:
