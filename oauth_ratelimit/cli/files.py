@@ -23,11 +23,14 @@ def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
     problems: tuple[str, ...] = ()
     summary = ""
     try:
-        policies = load_config(file).policies
+        settings = load_config(file)
+        policies = settings.policies
         summary = (
             f"mode {policies.mode.value}, {len(policies.clients)} clients, {len(policies.trusted)} trusted, "
             f"{len(policies.endpoints)} other endpoints"
         )
+        if not settings.privacy.is_plain:
+            summary += f", user names {', then '.join(map(str, settings.privacy.user_names))}"
     except ConfigError as exc:
         problems = exc.problems
     if as_json:

@@ -31,6 +31,7 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.store.base import Change, Outcome, Snapshot
 from oauth_ratelimit.store.form import FIELDS, Document, compose, document_id, parse_all
+from oauth_ratelimit.store.handshake import advice_on
 
 log = structlog.get_logger(__name__)
 
@@ -217,6 +218,7 @@ def translated_errors() -> Iterator[None]:
             raise StoreRejected(f"MongoDB refused: {exc.details and exc.details['errmsg']}") from exc
         raise StoreUnavailable(f"MongoDB failed: {exc.details and exc.details['errmsg']}") from exc
     except PyMongoError as exc:
-        raise StoreUnavailable(f"MongoDB is out of reach: {type(exc).__name__}") from exc
+        reasons = filter(None, (type(exc).__name__, advice_on(str(exc))))
+        raise StoreUnavailable(f"MongoDB is out of reach: {': '.join(reasons)}") from exc
     except BSONError as exc:
         raise StoreUnavailable(f"MongoDB and its driver do not understand each other: {type(exc).__name__}") from exc

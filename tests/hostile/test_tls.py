@@ -1,0 +1,156 @@
+"""
+A MongoDB that asks for TLS.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.demo.mongod import Mongod
+from oauth_ratelimit.store.mongo import MongoStore
+from tests.helpers import Clock, wait_until
+from tests.hostile.certificates import Authority
+from tests.limiters import stored_hits
+
+HERE = "127.0.0.1"
+
+pytestmark = pytest.mark.usefixtures("quick_reconnect")
+
+
+class Secured:
+    """
+    A server with certificates, on one port whatever it presents.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority(folder, "authority")
+        self.stranger = Authority(folder, "stranger")
+        self._presented = folder / "presented.pem"
+        self._folder = folder
+        self._trusted = folder / "trusted.pem"
+        self._trusted.write_bytes(self.authority.path.read_bytes())
+        self.mongod = Mongod(
+            [
+                "--tlsMode=requireTLS",
+                f"--tlsCertificateKeyFile={self._presented}",
+                f"--tlsCAFile={self._trusted}",
+                "--tlsAllowConnectionsWithoutCertificates",
+            ]
+        )
+        self.present(self.authority)
+
+    def present(self, authority: Authority) -> None:
+        """
+        Start anew with a certificate of an authority.
+        """
+        self.mongod.stop()
+        self._presented.write_bytes(authority.issue("server", address=HERE).read_bytes())
+        self._trusted.write_bytes(authority.path.read_bytes())  # a server checks its own certificate, too
+        self.mongod.start()
+
+    def uri(self, options: str) -> str:
+        """
+        Return the connection string with options.
+        """
+        return f"mongodb://{self.mongod.address}/oauth?{options}"
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """
+    A server of these tests' own.
+    """
+    server = Secured(tmp_path_factory.mktemp("tls"))
+    yield server
+    server.mongod.close()
+
+
+def a_limiter(uri: str, clock: Clock) -> Limiter:
+    """
+    Return a limiter that shares its counters there.
+    """
+    settings = {"store": {"uri": uri, "timeout": "100ms"}, "limits": {"client": ["5/hour"]}, "mode": "enforce"}
+    return Limiter(load_config(settings), clock=clock)
+
+
+def test_counts_through_tls(secured: Secured, clock: Clock) -> None:
+    """
+    The options of the connection string reach the driver: with the right authority everything works.
+    """
+    limiter = a_limiter(secured.uri(f"tls=true&tlsCAFile={secured.authority.path}"), clock)
+    limiter.check("app")
+
+    assert (None, 1) == ((report := limiter.sync()).error, report.flushed_count)
+    limiter.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ("tls=true&tlsCAFile={stranger}", "name the authority's file as tlsCAFile"),
+        ("", "the connection string needs tls=true"),
+    ],
+)
+def test_connection_string_that_does_not_fit(secured: Secured, clock: Clock, options: str, advice: str) -> None:
+    """
+    What is wrong is said once, with what to do about it; requests are decided, and no count is lost meanwhile.
+    """
+    uri = secured.uri(options.format(stranger=secured.stranger.path))
+    with capture_logs() as logs:
+        limiter = a_limiter(uri, clock)
+        decisions = [limiter.check("app").allowed for _ in range(6)]
+        limiter.sync()
+        counts = limiter.counts("app")
+        limiter.close()
+
+    assert [True] * 5 + [False] == decisions
+    assert 5 == counts.in_flight_hits
+    failures = [entry["error"] for entry in logs if entry["event"] == "flush_failed"]
+    assert [True] == [advice in failure for failure in failures]
+
+
+def test_certificate_of_another_authority(secured: Secured, clock: Clock) -> None:
+    """
+    A server that cannot prove who it is gets no counts; when it can again, it gets them all.
+    """
+    secured.present(secured.stranger)
+    uri = secured.uri(f"tls=true&tlsCAFile={secured.authority.path}")
+    limiter = a_limiter(uri, clock)
+    for _ in range(3):
+        limiter.check("late")
+    with capture_logs() as logs:
+        assert "name the authority's file as tlsCAFile" in str(limiter.sync().error)
+        secured.present(secured.authority)
+        wait_until(lambda: limiter.sync().error is None, "the right certificate")
+
+    limiter.close()
+    store = MongoStore(uri)
+    assert 3 == stored_hits(store, Key("late", None))
+    store.close()
+    assert ["flush_failed", "flush_recovered"] == [entry["event"] for entry in logs]
+
+
+def test_certificate_for_another_host(secured: Secured, clock: Clock) -> None:
+    """
+    A certificate of the right authority is not enough: it must be for the host in the connection string.
+    """
+    limiter = a_limiter(secured.uri(f"tls=true&tlsCAFile={secured.authority.path}").replace(HERE, "localhost"), clock)
+    limiter.check("app")
+    with capture_logs():
+        assert "is for another host" in str(limiter.sync().error)
+        limiter.close()
+
+
+def test_server_without_tls(clock: Clock, mongod: Mongod) -> None:
+    """
+    TLS is never given up by itself: a server without it gets nothing.
+    """
+    limiter = a_limiter(f"mongodb://{mongod.address}/oauth?tls=true", clock)
+    limiter.check("app")
+    with capture_logs():
+        assert "check that the server speaks TLS" in str(limiter.sync().error)
+        limiter.close()
