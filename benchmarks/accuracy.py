@@ -94,6 +94,14 @@ def load_trace(path: Path, *, most: int | None = None) -> list[Request]:
     return requests
 
 
+def lcg_path() -> Path | None:
+    """
+    Return where the environment says that the trace is that is not shipped.
+    """
+    path = os.environ.get(LCG_VARIABLE)
+    return Path(path) if path else None
+
+
 class Clock:
     """
     The time of the trace.
@@ -169,7 +177,7 @@ class Forecast:
             heard.hits, heard.at_s = others, self._clock()
         return self._limiter.peek(key).remaining < 1 + heard.rate * (self._clock() - heard.at_s)
 
-    def add(self, key: str, allowed: bool) -> None:  # noqa: FBT001  # a fact, not an option
+    def add(self, key: str, allowed: bool) -> None:  # a fact, not an option
         """
         Note what became of a request.
         """
@@ -271,8 +279,8 @@ def run(*, short: bool) -> Iterator[Result]:
     """
     most = 20_000 if short else None
     traces = [("nasa19950801", SHIPPED, 10)]
-    if os.environ.get(LCG_VARIABLE):
-        traces.append(("lcg2005", Path(os.environ[LCG_VARIABLE]), 25))
+    if lcg := lcg_path():
+        traces.append(("lcg2005", lcg, 25))
     for name, path, limit in traces:
         requests = load_trace(path, most=most)
         for label, options in (

@@ -1,0 +1,121 @@
+"""
+What frames, instances and the sync interval do to accuracy: recorded traffic through ``oauth_ratelimit.simulate``.
+
+``benchmarks.accuracy`` drives limiters themselves, which takes minutes for one setting; this is the sweep around them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.accuracy import SHIPPED, lcg_path
+from benchmarks.results import Result
+from oauth_ratelimit.core.window import Estimator
+from oauth_ratelimit.simulate.fleet import FleetPlan, Sharing
+from oauth_ratelimit.simulate.recording import Recording
+from oauth_ratelimit.simulate.replay import COMMON, EXACT_LOG, Contender, Entry, Rate, Replay
+
+WINDOW_S = 60
+DEFAULT_FRAMES, DEFAULT_INSTANCES, DEFAULT_INTERVAL_S = 10, 10, 1.0
+FRAMES = (1, 2, 5, 6, 10)
+INSTANCES = (1, 3, 10, 30)
+INTERVALS_S = (0.2, 0.5, 1.0, 3.0, 10.0)
+SHORT_ROWS = 2_000
+SLIDING, PROPORTIONAL = Estimator.SLIDING.value, Estimator.PROPORTIONAL.value
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """
+    Recorded traffic and the limit that it is replayed against.
+
+    Args:
+        name: What it is called.
+
+        path: Where it is.
+
+        limit: Requests in ``WINDOW_S``.
+    """
+
+    name: str
+    path: str
+    limit: int
+
+
+def traces() -> list[Trace]:
+    """
+    Return the traces that are here.
+    """
+    found = [Trace("nasa19950801", str(SHIPPED), 10)]
+    path = lcg_path()
+    return [*found, Trace("lcg2005", str(path), 25)] if path else found
+
+
+def alone() -> list[Contender]:
+    """
+    Return what is compared in one place that knows everything at once.
+    """
+    common = [Contender(name) for name in COMMON if name != EXACT_LOG]
+    return common + [Contender(estimator.value, count) for estimator in Estimator for count in FRAMES]
+
+
+def fleets() -> list[Contender]:
+    """
+    Return what is compared on several instances.
+    """
+    plans = [
+        FleetPlan(count, DEFAULT_INTERVAL_S, sharing)
+        for count in INSTANCES
+        for sharing in (Sharing.INTERVAL, Sharing.FLUSH, Sharing.RESERVE)
+    ]
+    plans += [
+        FleetPlan(DEFAULT_INSTANCES, interval_s, sharing)
+        for interval_s in INTERVALS_S
+        for sharing in (Sharing.FLUSH, Sharing.RESERVE)
+        if interval_s != DEFAULT_INTERVAL_S
+    ]
+    contenders = [Contender(SLIDING, DEFAULT_FRAMES, plan) for plan in plans]
+    contenders += [Contender(PROPORTIONAL, DEFAULT_FRAMES, plan) for plan in plans if plan.sharing is Sharing.FLUSH]
+    return contenders + [
+        Contender(estimator.value, count, FleetPlan(DEFAULT_INSTANCES, DEFAULT_INTERVAL_S))
+        for estimator in Estimator
+        for count in FRAMES
+        if count != DEFAULT_FRAMES
+    ]
+
+
+def label(contender: Contender) -> str:
+    """
+    Return the name of a setting in the results.
+    """
+    words = [contender.algorithm] + ([f"k = {contender.frame_count}"] if contender.frame_count else [])
+    plan = contender.plan
+    if plan:
+        words += [f"N = {plan.instance_count}", f"T = {plan.interval_s:g} s", plan.sharing.value]
+    return ", ".join(words)
+
+
+def run(*, short: bool) -> Iterator[Result]:
+    """
+    Yield the errors of each setting, and what it costs.
+    """
+    for trace in traces():
+        rate = Rate(trace.limit, WINDOW_S)
+        groups = [alone(), *([contender] for contender in fleets())]
+        for group in groups:
+            replay = Replay(rate, group)
+            with Recording(trace.path).opened() as (_, rows):
+                batches = rows.batches()
+                replay.run([next(batches)[:SHORT_ROWS]] if short else batches)
+            for entry in replay.entries:
+                yield from _results(trace, entry)
+
+
+def _results(trace: Trace, entry: Entry) -> Iterator[Result]:
+    tally = entry.tally
+    prefix = f"replays/{trace.name}, {trace.limit} in {WINDOW_S} s/{label(entry.contender)}"
+    yield Result(f"{prefix}/allow", tally.percent(tally.wrongly_allowed), "%")
+    yield Result(f"{prefix}/deny", tally.percent(tally.wrongly_denied), "%")
+    yield Result(f"{prefix}/overshoot", tally.peak / trace.limit, "x")
+    if entry.contender.plan:
+        yield Result(f"{prefix}/operations", 1000 * tally.operations / tally.requests, "per 1,000 requests")
+        yield Result(f"{prefix}/waits", tally.percent(tally.waits), "%")
