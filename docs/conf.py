@@ -36,6 +36,8 @@ myst_heading_anchors = 4  # links such as operations.md#events are checked
 myst_enable_extensions = ["attrs_block"]
 
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True  # as written, and not as the address of a function
+maximum_signature_line_length = 80
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 napoleon_numpy_docstring = False
