@@ -219,6 +219,16 @@ def test_stuffing(server: Guarded) -> None:
     assert 200 == server.login("alice", password_of("alice"), client=MOBILE_APP, address=ELSEWHERE).status_code
 
 
+def test_many_clients_from_one_address(server: Guarded) -> None:
+    """
+    One wrong secret for each of many clients is too many for an address, too.
+    """
+    form = {"grant_type": "client_credentials"}
+    tries = [server.send(form, auth=(f"client-{number}", "x")).status_code for number in range(ADDRESS_LIMIT + 1)]
+
+    assert [401] * ADDRESS_LIMIT + [429] == tries
+
+
 def test_server_of_a_client(server: Guarded) -> None:
     """
     Wrong passwords that a client with a secret passes on count against the names alone: its address is that of all its
@@ -234,7 +244,6 @@ def test_what_is_no_guess(server: Guarded) -> None:
     """
     Bogus codes and tokens, a missing password, an unknown grant type, a scope that is refused: none of it counts.
     """
-    auth = ("web-shop", SECRET)
     forms: list[dict[str, str]] = [
         {"grant_type": "authorization_code", "code": "bogus"},
         {"grant_type": "refresh_token", "refresh_token": "bogus"},
@@ -243,7 +252,8 @@ def test_what_is_no_guess(server: Guarded) -> None:
         {},
     ]
     for form in forms:
-        assert [400] == list(set(statuses(lambda form=form: server.send(form, auth=auth), 2 * ADDRESS_LIMIT)))  # type: ignore[misc]
+        assert 400 == server.send(form, auth=("web-shop", SECRET)).status_code
+        assert 400 == server.send({**form, "client_id": "mobile-app"}).status_code
     assert 0 == server.key_count
 
 
@@ -322,11 +332,14 @@ def test_trusted_address(database: Path) -> None:
 
 def test_dry_run(database: Path) -> None:
     """
-    A dry run reports whom enforcing would deny, and denies nobody.
+    A dry run reports whom enforcing would deny, denies nobody, and counts as enforcing would.
     """
     with guarded(database, guard(mode="dry-run")) as server, capture_logs() as logs:
         assert {400} == set(statuses(server.login, 3 * USER_LIMIT))
         assert 200 == server.login("alice", password_of("alice")).status_code
+        assert (
+            USER_LIMIT == server.counts.counts("web-shop", "127.0.0.1 alice", endpoint="failures:user").in_flight_hits
+        )
 
     (event,) = [line for line in logs if line["event"].startswith("request_")]
     assert "request_would_be_denied" == event["event"]
@@ -442,14 +455,14 @@ def test_flood_of_names(database: Path) -> None:
     Random names and clients are bounded, and take no room from the keys of tokens.
     """
     limits = {"user": ["5/minute"], "client": ["5/minute"]}
-    settings = {**guard(max_keys=20), "limits": limits, "sync": {"interval": "1h"}}
+    settings = {**guard(max_keys=10), "limits": limits, "sync": {"interval": "1h"}}
     with guarded(database, settings) as server:
         server.login("alice", password_of("alice"))
         with capture_logs() as logs:
             for number in range(40):
                 server.login(f"user-{number}")
                 server.send({"grant_type": "client_credentials"}, auth=(f"client-{number}", "x"))
-        assert 20 == server.key_count
+        assert server.key_count <= 10
         assert 4 == server.site.remaining("web-shop", "alice")
 
-    assert {"keys_exhausted"} == {line["event"] for line in logs}
+    assert "keys_exhausted" in {line["event"] for line in logs}
