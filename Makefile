@@ -1,9 +1,16 @@
 # make demo    three servers, one MongoDB, real traffic: see it work
-# make test    every check and every test
 # make serve   the demo server alone, to play with
-# make bench   the benchmarks
-# make chaos   the long form of the fault tests
+# make test    every check and every test
 # make lint    format, style, types and layers only
+# make docs    the site, into .venv/docs/index.html
+# make oldest  tests with the lowest version of each dependency
+# make audit   whether what users install was withdrawn, or is known to be vulnerable
+#
+# make bench   the benchmarks
+# make guard   whether anything takes more instructions than it did
+# make chaos   the long form of the fault tests
+# make soak    ten minutes of load beside an unprotected server; SOAK=60 takes one
+# make matrix  every version of Python and Authlib that is supported and here, and the wheel by itself
 #
 # Everything runs in .venv, which is made on first use and brought up to date when setup.cfg changes.
 # Another interpreter: make PYTHON3=python3.12 test
@@ -12,13 +19,16 @@ PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 INSTALL := $(PYTHON) -m pip install -qq --disable-pip-version-check --editable
 
+# Processes that share the tests.
+WORKERS ?= 2
+
 # Tests marked with a program that this machine lacks are left out, and that is said.
-PROGRAMS := chromium redis-server
+PROGRAMS := chromium promtool redis-server valgrind
 MISSING := $(foreach program,$(PROGRAMS),$(if $(shell command -v $(program)),,$(firstword $(subst -, ,$(program)))))
 LEFT_OUT := $(strip $(foreach mark,$(MISSING),$(if $(shell grep -rl --include='*.py' 'mark\.$(mark)\b' tests),$(mark))))
 SPACE := $() $()
 
-.PHONY: demo serve test bench chaos lint clean
+.PHONY: demo serve test lint docs oldest audit bench guard chaos soak matrix clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed-demo
@@ -29,14 +39,34 @@ serve: .venv/installed-demo
 
 test: lint
 	@test -z "$(LEFT_OUT)" || echo "Left out, because the program is not installed: the tests marked $(LEFT_OUT)"
-	@$(PYTHON) -m pytest --quiet --cov --cov-report=term:skip-covered \
+	@$(PYTHON) -m pytest --quiet --numprocesses $(WORKERS) --dist worksteal --cov --cov-report=term:skip-covered \
 		$(if $(LEFT_OUT),-m "not ($(subst $(SPACE), or ,$(LEFT_OUT)))")
 
-bench: .venv/installed-test
+docs: .venv/installed-docs
+	@.venv/bin/sphinx-build --quiet --fail-on-warning --keep-going docs .venv/docs
+	@echo "The site is in .venv/docs/index.html"
+
+oldest: .venv/installed-oldest
+	@PYTHONPATH=.venv/oldest $(PYTHON) -m pytest --quiet --numprocesses $(WORKERS) --dist worksteal \
+		-p no:cacheprovider tests/edge tests/guard --ignore tests/edge/test_processes.py
+
+audit: .venv/installed-test
+	@$(PYTHON) .ci/audit.py
+
+bench: .venv/installed-bench
 	@$(PYTHON) -m benchmarks
+
+guard: .venv/installed-test
+	@$(PYTHON) -m benchmarks --guard
 
 chaos: .venv/installed-test
 	@CHAOS=long $(PYTHON) -m pytest tests/chaos -m chaos
+
+soak: .venv/installed-test
+	@$(PYTHON) -m benchmarks.soak
+
+matrix:
+	@$(PYTHON3) .ci/matrix.py
 
 lint: .venv/installed-test
 	@.venv/bin/ruff check --quiet --config config/ruff.toml .
@@ -46,7 +76,7 @@ lint: .venv/installed-test
 	@echo "ruff, mypy --strict and the import layers: no complaints"
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-matrix
 
 .venv/bin/python:
 	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -56,12 +86,17 @@ clean:
 		echo "Python cannot make virtual environments here. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@$(PYTHON3) -m venv .venv
 
-.venv/installed-demo: setup.cfg pyproject.toml | .venv/bin/python
+.venv/installed-demo: EXTRAS := demo
+.venv/installed-test: EXTRAS := test
+.venv/installed-bench: EXTRAS := bench,test
+.venv/installed-docs: EXTRAS := docs,prometheus
+.venv/installed-demo .venv/installed-test .venv/installed-bench .venv/installed-docs: setup.cfg pyproject.toml | .venv/bin/python
 	@echo "Installing into .venv ..."
-	@$(INSTALL) '.[demo]'
+	@$(INSTALL) '.[$(EXTRAS)]'
 	@touch $@
 
-.venv/installed-test: setup.cfg pyproject.toml | .venv/bin/python
-	@echo "Installing into .venv ..."
-	@$(INSTALL) '.[test]'
-	@touch $@ .venv/installed-demo
+# Laid over the rest by PYTHONPATH, so that it takes seconds.
+.venv/installed-oldest: .venv/installed-test .ci/lowest.py
+	@rm -rf .venv/oldest
+	@$(PYTHON) -m pip install -qq --disable-pip-version-check --target .venv/oldest $$($(PYTHON) .ci/lowest.py cli prometheus)
+	@touch $@

@@ -1,0 +1,142 @@
+"""
+Tries what setup.cfg says is supported: versions of Python and of dependencies, and the wheel by itself.
+
+``python .ci/matrix.py [WORD...]`` runs the rows whose name contains one of the words; all take half an hour.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PLACE = ROOT / ".venv-matrix"
+LOG = PLACE / "failed.log"
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+AUTHLIBS = ("authlib>=1.3.2,<1.4", "authlib==1.6.*", "authlib==1.7.*", "authlib==1.9.*")
+ALL = ("-m", "not (chaos or chromium or promtool or redis or valgrind)")
+EDGE = ("tests/edge", "tests/guard", "tests/test_limiter.py")
+
+Row = tuple[str, Callable[[], str]]
+
+
+class Failed(Exception):
+    """
+    A command did not end well. Its output is in the log.
+    """
+
+
+def main(words: Sequence[str]) -> int:
+    """
+    Run the rows and print the table; 1 if one failed.
+    """
+    PLACE.mkdir(exist_ok=True)
+    has_failed = False
+    for name, attempt in rows():
+        if words and not any(word in name for word in words):
+            continue
+        begun_s = time.monotonic()
+        try:
+            result = attempt()
+        except Failed as exc:
+            has_failed = True
+            result = f"FAILED ({LOG.relative_to(ROOT)}): {exc}"
+        print(f"{name:<22} {time.monotonic() - begun_s:>5.0f} s  {result}", flush=True)
+    return 1 if has_failed else 0
+
+
+def rows() -> Iterator[Row]:
+    """
+    Yield everything that there is to try.
+    """
+    for version in PYTHONS:
+        yield f"Python {version}", partial(attempt, version, ALL)
+    lowest = run(sys.executable, ".ci/lowest.py", "cli", "prometheus").split()
+    yield "lowest dependencies", partial(attempt, PYTHONS[0], ALL, pins=lowest)
+    for line in AUTHLIBS:
+        yield line, partial(attempt, PYTHONS[0], EDGE, pins=[line])
+    yield "wheel and demo", wheel
+
+
+def attempt(version: str, tests: Sequence[str], *, pins: Sequence[str] = ()) -> str:
+    """
+    Run tests on a version of Python, with the newest of everything but what is pinned.
+    """
+    program = interpreter(version)
+    if program is None:
+        return "left out: this Python is not here"
+    python = environment(program, f"python{version}", "--editable", f"{ROOT}[test]")
+    env = {}
+    if pins:
+        overlay = PLACE / "overlay"
+        shutil.rmtree(overlay, ignore_errors=True)
+        run(python, "-m", "pip", "-qq", "install", "--target", overlay, *pins)
+        env["PYTHONPATH"] = str(overlay)
+    output = run(python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *tests, env=env)
+    authlib = run(python, "-c", "import authlib; print(authlib.__version__)", env=env).strip()
+    return f"{output.strip().splitlines()[-1]}  (Authlib {authlib})"
+
+
+def wheel() -> str:
+    """
+    Build, check, install into an empty environment, and run the demo there, away from this tree.
+    """
+    program = next(found for found in map(interpreter, reversed(PYTHONS)) if found)
+    python = environment(program, "release", "build", "twine")
+    dist = PLACE / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    run(python, "-m", "build", "--outdir", dist, ROOT)
+    files = sorted(dist.iterdir())
+    run(python, "-m", "twine", "check", "--strict", *files)
+    for file in files:
+        shutil.rmtree(PLACE / "installed", ignore_errors=True)
+        fresh = environment(program, "installed", f"{file}[demo]")
+        run(fresh, "-m", "oauth_ratelimit.demo", "--requests=1000", "--speed=500", cwd=dist)
+    return f"{' and '.join(file.name for file in files)}: checked, installed, demo run on {Path(program).name}"
+
+
+def interpreter(version: str) -> str | None:
+    """
+    Return a version of Python, from the PATH or from pyenv; None if it is not installed.
+    """
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    installed = sorted(pyenv.glob(f"{version}.*/bin/python{version}"))
+    for program in (shutil.which(f"python{version}"), *map(str, reversed(installed))):
+        if program and subprocess.run([program, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return program
+    return None
+
+
+def environment(program: str, name: str, *packages: str | Path) -> Path:
+    """
+    Return the Python of a virtual environment with these packages.
+    """
+    place = PLACE / name
+    if not place.exists():
+        run(program, "-m", "venv", place)
+    python = place / "bin" / "python"
+    run(python, "-m", "pip", "-qq", "install", "--upgrade", *packages)
+    return python
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path = ROOT) -> str:
+    """
+    Return what a command prints.
+
+    Raises:
+        Failed: It did not end with status 0.
+    """
+    done = subprocess.run(
+        command, env={**os.environ, **(env or {})}, cwd=cwd, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        LOG.write_text(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+        raise Failed([line for line in (done.stdout or done.stderr).splitlines() if line][-1])
+    return done.stdout
+
+
+sys.exit(main(sys.argv[1:]))
