@@ -15,8 +15,7 @@ from oauth_ratelimit.core.enforcement import Mode, matches_any
 from oauth_ratelimit.core.failure import Attempt, FailureKey, failure_policies, is_within
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.meter import Meter
-
-FAILURES = "ratelimit_failures"  # the collection
+from oauth_ratelimit.store.documents import FAILURES
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ from oauth_ratelimit.store.mongo import translated_errors
 LONGEST_LOOK_MS = 2000  # where the index is missing, MongoDB would look through everything
 
 
+FAILURES = "ratelimit_failures"  # failed authentications, in documents of the same form
+
+
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
     """

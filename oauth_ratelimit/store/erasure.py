@@ -19,12 +19,11 @@ from pymongo.collection import Collection
 
 from oauth_ratelimit.core.failure import FailureKind
 from oauth_ratelimit.store.connection import Connection, Document
-from oauth_ratelimit.store.documents import filter_of_client, filter_of_user
+from oauth_ratelimit.store.documents import FAILURES, filter_of_client, filter_of_user
 from oauth_ratelimit.store.heartbeats import STATISTICS
 from oauth_ratelimit.store.mongo import translated_errors
 from oauth_ratelimit.store.overrides import OVERRIDES, REVISION_ID
 
-FAILURES = "ratelimit_failures"
 BATCH = 500  # documents per delete or bulk
 MAX_JUMPS = 500  # clients that are looked for one by one: a second, in which a server looks through a million documents
 PATIENCE_S = 600.0  # for one part, instead of the timeouts of the connection, which are meant for the sync cycle

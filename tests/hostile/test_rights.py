@@ -5,15 +5,19 @@ A MongoDB that asks for a password and grants no more than needed.
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
+import yaml
+from click.testing import CliRunner, Result
 from flask import Flask
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.demo.authserver import create_app, seed
 from oauth_ratelimit.demo.mongod import Mongod
@@ -26,6 +30,13 @@ from tests.helpers import Clock, wait_until
 PASSWORD = "correct-horse-battery-staple"
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 COUNTERS = {"db": "oauth", "collection": "ratelimits"}
+SETTINGS = {
+    "mode": "enforce",
+    "sync": {"interval": "100ms"},
+    "limits": {"client": ["2/hour"]},
+    "guard": {"mode": "enforce"},
+}
+WHY = ("--reason", "ticket 4711", "--by", "ann")
 
 
 class Guarded:
@@ -56,12 +67,19 @@ class Guarded:
                 client.admin.command("createUser", user, pwd=PASSWORD, roles=[user])
         return self.uri(user)
 
-    def indexes(self) -> set[str]:
+    def indexes(self, collection: str) -> set[str]:
         """
-        Return the names of the counters' indexes.
+        Return the names of a collection's indexes.
         """
         with self._mongod.client(username="root", password=PASSWORD) as client:
-            return set(client["oauth"]["ratelimits"].index_information())
+            return set(client["oauth"][collection].index_information())
+
+    def count(self, collection: str, selected: dict[str, Any]) -> int:
+        """
+        Return how many documents there are of a kind.
+        """
+        with self._mongod.client(username="root", password=PASSWORD) as client:
+            return client["oauth"][collection].count_documents(selected)
 
     def empty(self) -> None:
         """
@@ -99,14 +117,13 @@ def a_limiter(uri: str, clock: Clock) -> Limiter:
     )
 
 
-def documented_role() -> dict[str, Any]:
+def documented_roles() -> dict[str, list[dict[str, Any]]]:
     """
-    Return the role that the page about security prints.
+    Return the privileges of each role that the page about security prints.
     """
-    block = re.search(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert block is not None
-    role: dict[str, Any] = json.loads(block[1])
-    return role
+    blocks = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    roles = map(json.loads, blocks)
+    return {role["createRole"]: role["privileges"] for role in roles}
 
 
 def test_finding_inserting_and_updating_is_enough(guarded: Guarded, clock: Clock) -> None:
@@ -134,26 +151,30 @@ def test_documented_role(guarded: Guarded, tmp_path: Path) -> None:
     """
     With the role in the documentation the whole extension runs without a complaint, and the index is made.
     """
-    uri = guarded.grant("documented", *documented_role()["privileges"])
+    uri = guarded.grant("documented", *documented_roles()["oauthRateLimit"])
     seed(tmp_path / "demo.sqlite3")
     with capture_logs() as logs:
-        app = create_app(tmp_path / "demo.sqlite3", {"mode": "enforce", "sync": {"interval": "100ms"}}, mongo_uri=uri)
+        app = create_app(tmp_path / "demo.sqlite3", SETTINGS, mongo_uri=uri)
         try:
-            assert 200 == a_token(app)
+            assert [200, 200, 429] == [a_token(app) for _ in range(3)]
+            assert 401 == a_token(app, secret="wrong")
             wait_until(lambda: _stored(uri), "a flush")
             wait_until(lambda: _heartbeats(uri), "a sign of life")
         finally:
             app.extensions["oauth_ratelimit"].close()
 
-    assert [] == [entry for entry in logs if entry["log_level"] in ("warning", "error")]
-    assert {"_id_", "expire"} == guarded.indexes()
+    assert {"request_denied"} == {entry["event"] for entry in logs if entry["log_level"] in ("warning", "error")}
+    for name in ("ratelimits", "ratelimit_stats", "ratelimit_failures"):
+        assert "expire" in guarded.indexes(name)
+    assert guarded.count("ratelimit_stats", {"_id.minute": {"$exists": True}})
+    assert guarded.count("ratelimit_stats", {"_id.denial": {"$exists": True}})
 
 
-def a_token(app: Flask) -> int:
+def a_token(app: Flask, secret: str = BATCH_JOBS.client_secret or "") -> int:
     """
     Ask for a token, and return the status.
     """
-    auth = (BATCH_JOBS.client_id, BATCH_JOBS.client_secret or "")
+    auth = (BATCH_JOBS.client_id, secret)
     return app.test_client().post("/token", data={"grant_type": "client_credentials"}, auth=auth).status_code
 
 
@@ -171,6 +192,100 @@ def _heartbeats(uri: str) -> bool:
         return connection.collection("ratelimit_stats").find_one() is not None
     finally:
         connection.close()
+
+
+@pytest.fixture
+def run(guarded: Guarded, tmp_path: Path) -> Callable[..., Result]:
+    """
+    Runs a command as the MongoDB user with a documented role.
+    """
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text(yaml.safe_dump({**SETTINGS, "store": {"uri": "mongodb://localhost:1/oauth"}}))
+    structlog.reset_defaults()
+
+    def run(role: str, *words: str) -> Result:
+        uri = guarded.grant(role, *documented_roles()[role])
+        return CliRunner().invoke(command, ["--config", str(path), "--mongo-uri", uri, *words], catch_exceptions=False)
+
+    return run
+
+
+COMMANDS = {
+    "oauthRateLimitSetup": [("init-db",), ("db", "upgrade"), ("db", "status")],
+    "oauthRateLimitOperator": [
+        ("status",),
+        ("top",),
+        ("show", "app"),
+        ("explain", "app", "alice"),
+        ("limit", "set", "app", "--user", "5/minute", *WHY),
+        ("limit", "unset", "app", *WHY),
+        ("trust", "add", "app", *WHY),
+        ("mode", "set", "dry-run", *WHY),
+        ("overrides", "--history"),
+        ("reset", "app"),
+        ("export", "counters"),
+    ],
+    "oauthRateLimitErasure": [("erase", "ann"), ("erase", "ann", "--client", "app", "--dry-run")],
+}
+
+
+@pytest.mark.parametrize("role", COMMANDS)
+def test_documented_roles_of_people(guarded: Guarded, run: Callable[..., Result], clock: Clock, role: str) -> None:
+    """
+    Every command works for the role that is documented for it, on an empty database and on one with counters.
+    """
+    for _ in range(2):
+        results = [run(role, *words) for words in COMMANDS[role]]
+        assert [0] * len(results) == [result.exit_code for result in results], [result.output for result in results]
+        limiter = a_limiter(guarded.uri("root"), clock)
+        limiter.check("app", "ann")
+        limiter.close()
+
+
+@pytest.mark.parametrize(
+    ("role", "words"),
+    [
+        ("oauthRateLimit", ("mode", "set", "off", *WHY)),
+        ("oauthRateLimit", ("init-db",)),
+        ("oauthRateLimitOperator", ("erase", "ann")),
+        ("oauthRateLimitOperator", ("init-db",)),
+        ("oauthRateLimitErasure", ("reset", "app")),
+        ("oauthRateLimitSetup", ("show", "app")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_what_a_role_is_not_for(
+    guarded: Guarded, run: Callable[..., Result], clock: Clock, role: str, words: tuple[str, ...]
+) -> None:
+    """
+    A role can do nothing that another is documented for: MongoDB refuses, and the command says so.
+    """
+    limiter = a_limiter(guarded.uri("root"), clock)
+    limiter.check("app")
+    limiter.check("app", "ann")
+    limiter.close()
+    result = run(role, *words)
+
+    assert 3 == result.exit_code
+    assert "not authorized" in result.stderr
+    assert PASSWORD not in result.output
+
+
+def test_erasing_without_all_rights(guarded: Guarded, run: Callable[..., Result], clock: Clock) -> None:
+    """
+    What may not be looked at is named; the rest is erased all the same.
+    """
+    limiter = a_limiter(guarded.uri("root"), clock)
+    limiter.check("app", "ann")
+    limiter.close()
+    result = run("oauthRateLimitOperator", "erase", "ann", "--dry-run", "--json")
+
+    assert 3 == result.exit_code
+    data = json.loads(result.stdout)
+    assert ({"counters", "statistics", "denials", "overrides"}, {"failures"}) == (
+        set(data["found"]),
+        set(data["refused"]),
+    )
 
 
 def test_right_that_comes_later(guarded: Guarded, clock: Clock) -> None:
@@ -193,6 +308,7 @@ def test_right_that_comes_later(guarded: Guarded, clock: Clock) -> None:
     store.close()
 
 
+@pytest.mark.usefixtures("quick_reconnect")
 @pytest.mark.parametrize(
     "uri",
     [

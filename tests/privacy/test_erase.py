@@ -23,7 +23,7 @@ from oauth_ratelimit.store import erasure
 from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.denials import DenialStore
-from oauth_ratelimit.store.erasure import FAILURES
+from oauth_ratelimit.store.documents import FAILURES
 from oauth_ratelimit.store.mongo import MongoStore
 from oauth_ratelimit.store.overrides import OverrideStore
 from oauth_ratelimit.store.statistics import Share, StatisticsStore
