@@ -4,13 +4,13 @@ The dashboard and the alerts that are shipped go with the metrics that there are
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import promql_parser
 import pytest
 import yaml
 from prometheus_client import CollectorRegistry
@@ -38,7 +38,10 @@ def exposed() -> Mapping[str, set[str]]:
     """
     registry = CollectorRegistry()
     rule = Policy("client", 10, Window.of(60))
-    Metrics(registry).note_decision(
+    metrics = Metrics(registry)
+    metrics.note_failure("user")
+    metrics.note_alarm(Finding(False, True, Mode.ENFORCE, rule=rule))
+    metrics.note_decision(
         Finding(True, False, Mode.ENFORCE, rule=rule),
         "some-client",
         username=None,
@@ -141,19 +144,52 @@ def test_alert(rule: Mapping[str, Any]) -> None:
     assert f"`{rule['alert']}`" in OPERATIONS
 
 
-def test_alerts_for_prometheus(tmp_path: Path) -> None:
+def as_prometheus(expression: str) -> str:
     """
-    Prometheus takes the rules and the expressions of the dashboard, asked where its promtool is installed.
+    Return an expression with Grafana's variables filled in.
+    """
+    return expression.replace("$__rate_interval", "1m").replace("$job", ".*").replace("$client", ".*")
+
+
+@pytest.mark.parametrize("expression", [pytest.param(text, id=place) for place, text in expressions()])
+def test_syntax(expression: str) -> None:
+    """
+    Every expression is PromQL, but for what only Grafana understands.
+    """
+    if not expression.startswith("label_values("):
+        promql_parser.parse(as_prometheus(expression))
+
+
+@pytest.mark.promtool
+def test_expressions_for_prometheus(tmp_path: Path) -> None:
+    """
+    Prometheus takes the rules, and the expressions of the dashboard.
     """
     recorded = [
-        {"record": f"test:expression_{index}", "expr": target["expr"].replace("$__rate_interval", "5m")}
+        {"record": f"test:expression_{index}", "expr": as_prometheus(target["expr"])}
         for index, target in enumerate(target for panel in PANELS for target in panel["targets"])
     ]
     dashboard = tmp_path / "dashboard.yaml"
     dashboard.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
-    promtool = shutil.which("promtool")
-    if promtool is not None:
-        done = subprocess.run(
-            [promtool, "check", "rules", ALERTS, dashboard], capture_output=True, text=True, timeout=60
-        )
-        assert 0 == done.returncode, done.stdout + done.stderr
+    promtool("check", "rules", str(ALERTS), str(dashboard))
+
+
+@pytest.mark.promtool
+def test_when_alerts_fire() -> None:
+    """
+    Each alert fires in its case, and not beside it.
+    """
+    cases = Path(__file__).with_name("alerts.yaml")
+    promtool("test", "rules", str(cases))
+    tested = {
+        case["alertname"] for test in yaml.safe_load(cases.read_text())["tests"] for case in test["alert_rule_test"]
+    }
+    assert {rule["alert"] for rule in RULES} == tested
+
+
+def promtool(*words: str) -> None:
+    """
+    Run Prometheus' own tool, which must be content.
+    """
+    done = subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=60)
+    assert 0 == done.returncode, done.stdout + done.stderr

@@ -1,0 +1,121 @@
+"""
+A real Prometheus that scrapes a real server: every chart of the dashboard shows something.
+"""
+
+import json
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from oauth_ratelimit.demo.authserver import seed
+from oauth_ratelimit.demo.child import Child
+from oauth_ratelimit.demo.mongod import free_port
+from oauth_ratelimit.demo.seeds import BATCH_JOBS, WEB_SHOP
+from oauth_ratelimit.edge.pages import metrics_blueprint
+from tests.edge.flows import post
+from tests.edge.protected import Site, config, protected
+from tests.helpers import wait_until
+from tests.observe.test_dashboard import ALERTS, PANELS, RULES, as_prometheus
+
+pytestmark = pytest.mark.promtool
+
+
+class Prometheus:
+    """
+    A Prometheus server.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def get(self, path: str, **query: str) -> Any:
+        """
+        Return the data of an answer, None if there is none.
+        """
+        try:
+            with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(query)}", timeout=5.0) as answer:
+                return json.load(answer)["data"]
+        except OSError:
+            return None
+
+    def values(self, expression: str) -> list[float]:
+        """
+        Return the values that an expression has now, those that are no number left out.
+        """
+        found = self.get("/api/v1/query", query=expression) or {"result": []}
+        values = [float(series["value"][1]) for series in found["result"]]
+        return [value for value in values if value == value]
+
+
+@contextmanager
+def scraping(target: str, directory: Path) -> Iterator[Prometheus]:
+    """
+    Run a Prometheus that scrapes an address several times a second.
+    """
+    settings = {
+        "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "1s"},
+        "rule_files": [str(ALERTS)],
+        "scrape_configs": [{"job_name": "auth", "static_configs": [{"targets": [target.removeprefix("http://")]}]}],
+    }
+    path = directory / "prometheus.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    address = f"127.0.0.1:{free_port()}"
+    words = [f"--config.file={path}", f"--storage.tsdb.path={directory / 'data'}", f"--web.listen-address={address}"]
+    child = Child(["prometheus", *words, "--log.level=warn"], log_path=directory / "log")
+    try:
+        prometheus = Prometheus(f"http://{address}")
+        wait_until(lambda: prometheus.values("up"), "Prometheus scrapes", 30.0)
+        yield prometheus
+    finally:
+        child.kill()
+
+
+def keep_busy(site: Site) -> None:
+    """
+    Have requests allowed and denied, and passwords guessed.
+    """
+    for _ in range(3):
+        post(f"{site.url}/token", BATCH_JOBS, {"grant_type": "client_credentials"})
+        post(f"{site.url}/token", WEB_SHOP, {"grant_type": "password", "username": "alice", "password": "wrong"})
+
+
+def test_dashboard_of_a_server_that_works(tmp_path: Path, mongo_uri: str) -> None:
+    """
+    Each expression of the dashboard finds series, and the rules are evaluated without an error.
+    """
+    database = tmp_path / "demo.sqlite3"
+    seed(database)
+    guard = {"mode": "enforce", "limits": {"user": ["1/minute"]}}
+    settings = config(limit=2, store={"uri": mongo_uri}, sync={"interval": "100ms"}, guard=guard)
+    with protected(database, settings) as site:
+        site.app.register_blueprint(metrics_blueprint())
+        keep_busy(site)
+        with scraping(site.url, tmp_path) as prometheus:
+            site.wait_for_quota()
+            keep_busy(site)
+            for expression in (target["expr"] for panel in PANELS for target in panel["targets"]):
+                wait_until(
+                    lambda text=expression: prometheus.values(as_prometheus(text)), f"a value of {expression}", 30.0
+                )
+            denied = (
+                'increase(oauth_ratelimit_client_decisions_total{client_id="batch-jobs", decision="denied"}[1m]) > 0'
+            )
+            wait_until(lambda: prometheus.values(denied), "denials grow", 30.0)
+            rules = wait_until(
+                lambda: [
+                    rule
+                    for group in (prometheus.get("/api/v1/rules") or {"groups": []})["groups"]
+                    for rule in group["rules"]
+                    if rule["health"] != "unknown"
+                ],
+                "the rules are evaluated",
+                30.0,
+            )
+
+    assert [(rule["alert"], "ok") for rule in RULES] == [(rule["name"], rule["health"]) for rule in rules]
