@@ -4,6 +4,7 @@ The demo's server with a rate limit and both pages, for real worker processes.
 Environment:
     DEMO_DATABASE: A seeded database.
     WORKER_MONGO_URI: Where counters are shared.
+    WORKER_LIMIT: Requests in ten seconds, 1000 if it is not set.
 """
 
 import os
@@ -14,7 +15,11 @@ from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.edge.pages import health_blueprint, metrics_blueprint
 from tests.edge.protected import config, protect_after
 
-settings = config(limit=1000, sync={"interval": "100ms"}, store={"uri": os.environ["WORKER_MONGO_URI"]})
+settings = config(
+    limit=int(os.environ.get("WORKER_LIMIT", "1000")),
+    sync={"interval": "100ms"},
+    store={"uri": os.environ["WORKER_MONGO_URI"]},
+)
 app = protect_after(os.environ["DEMO_DATABASE"], settings, OAuthRateLimit())
 app.register_blueprint(metrics_blueprint())
 app.register_blueprint(health_blueprint())

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -48,13 +49,20 @@ def samples(server: Gunicorn, name: str) -> list[float]:
     """
     Return the values that one scrape finds under a name.
     """
-    text = requests.get(f"{server.url}/metrics", timeout=TIMEOUT_S).text
     return [
         sample.value
-        for family in text_string_to_metric_families(text)
+        for family in families(server)
         for sample in family.samples
         if sample.name == f"oauth_ratelimit_{name}"
     ]
+
+
+def families(server: Gunicorn) -> list[Any]:
+    """
+    Return what one scrape finds.
+    """
+    text = requests.get(f"{server.url}/metrics", timeout=TIMEOUT_S).text
+    return list(text_string_to_metric_families(text))
 
 
 def ask(server: Gunicorn) -> str:
@@ -95,7 +103,33 @@ def test_two_workers(environment: dict[str, str], preload: bool) -> None:
         wait_until(lambda: samples(server, "tracked_keys") == [2], "both workers track the key")
         wait_until(lambda: samples(server, "flush_keys_sum")[0] >= 2, "both workers flush")
         assert [0] == samples(server, "flush_failures_total")
+        assert [0] == samples(server, "near_limit_total")
+        assert 1 == len(samples(server, "flush_conflicts_total"))
+        assert samples(server, "flush_seconds_count")[0] >= 2
+        wait_until(lambda: samples(server, "in_flight_hits") == [0], "everything is flushed")
+        [age_s] = samples(server, "snapshot_age_seconds")
+        assert 0.0 <= age_s < 60.0
         assert "Traceback" not in server.log, server.log
+
+
+def test_requests_near_the_limit(environment: dict[str, str]) -> None:
+    """
+    What several workers see of one quota adds up, whichever of them admits and whichever denies.
+    """
+    with Gunicorn(APP, workers=2, env={**environment, "WORKER_LIMIT": "10"}, config=gunicorn_config()) as server:
+        answers = [
+            post(f"{server.url}/token", BATCH_JOBS, {"grant_type": "client_credentials"}).status_code for _ in range(40)
+        ]
+        outcomes = {
+            sample.labels["decision"]: sample.value
+            for family in families(server)
+            for sample in family.samples
+            if sample.name == "oauth_ratelimit_decisions_total"
+        }
+
+        assert {"allowed": answers.count(200), "denied": answers.count(429)} == outcomes
+        assert [0 < count <= answers.count(200) for count in samples(server, "near_limit_total")] == [True]
+        assert [1.0] == samples(server, "client_limit_per_second")
 
 
 def test_worker_that_is_killed(environment: dict[str, str]) -> None:
