@@ -112,10 +112,11 @@ def test_other_files(block: Block) -> None:
 
 
 @named(all_blocks(*SHELLS))
-def test_shell(block: Block, place: Path) -> None:
+def test_shell(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Every command line is one that a shell understands, and what it calls of ours exists, with these options.
     """
+    monkeypatch.chdir(tmp_path)
     text = "\n".join(commands_of(block))
     assert text, f"{block.name}: nothing to run; commands in a console stand behind a dollar sign"
     subprocess.run(["bash", "-n"], input=text, check=True, text=True, capture_output=True)

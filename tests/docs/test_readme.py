@@ -67,12 +67,29 @@ def test_limiter_alone(config_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "True 9 0.0\n" == capsys.readouterr().out
 
 
+def links_of(path: Path) -> list[tuple[str, str]]:
+    """
+    Return the files and the headings that a page links to, without those in its code.
+    """
+    page = re.sub(r"^ *```.*?^ *```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", page) if "://" not in target]
+    return [(file, heading) for file, _, heading in (target.partition("#") for target in targets)]
+
+
+def headings_of(path: Path) -> set[str]:
+    """
+    Return the headings of a page as links name them.
+    """
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links(path: Path) -> None:
     """
-    Every file that a page links to is there.
+    Every file that a page links to is there, and so is every heading.
     """
-    page = re.sub(r"^ *```.*?^ *```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    targets = {target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", page) if "://" not in target}
-    missing = {target for target in targets if not (path.parent / target).exists()}
-    assert not missing
+    links = links_of(path)
+    assert set() == {file for file, _ in links if not (path.parent / file).exists()}
+    targets = [(path.parent / file if file else path, heading) for file, heading in links if heading]
+    assert set() == {(target.name, heading) for target, heading in targets if heading not in headings_of(target)}
