@@ -102,7 +102,7 @@ def listening() -> Iterator[Hook]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, name="webhook")
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="webhook")
     thread.start()
     hook.url = f"http://127.0.0.1:{server.server_port}/hook"
     try:

@@ -4,14 +4,18 @@ Posting to a webhook.
 
 import hashlib
 import hmac
+import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from oauth_ratelimit.demo.mongod import free_port
-from oauth_ratelimit.observe.webhook import Webhook, WebhookError
+from oauth_ratelimit.observe.webhook import Webhook, WebhookError, signature
+from tests.docs.blocks import ROOT, the_block
 from tests.observe.hook import Hook, listening
 
 SECRET = "not much of a secret"
@@ -50,6 +54,28 @@ def test_message(hook: Hook) -> None:
         "idempotency-key": "k-1",
         "oauth-ratelimit-signature": f"t=2000000000,v1={digest}",
     }.items() <= message.headers.items()
+
+
+@pytest.mark.parametrize(
+    ("secret", "header", "age_s", "expected"),
+    [
+        (SECRET, None, 0, True),
+        ("another secret", None, 0, False),
+        (SECRET, None, 400, False),
+        (SECRET, "t=1,v1=00", 0, False),
+    ],
+    ids=["genuine", "other secret", "old", "forged"],
+)
+def test_receiver_of_the_documentation(secret: str, header: str | None, age_s: int, expected: bool) -> None:
+    """
+    What the documentation tells receivers to do takes our messages and nobody else's.
+    """
+    receiver: dict[str, Any] = {}
+    exec(the_block(ROOT / "docs" / "events.md", "python", "is_genuine"), receiver)
+    body = json.dumps(MESSAGE).encode()
+    header = header or signature(SECRET, body, at_s=int(time.time()) - age_s)
+
+    assert expected is receiver["is_genuine"](secret, header, body)
 
 
 def test_message_without_a_secret(hook: Hook) -> None:
