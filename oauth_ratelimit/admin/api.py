@@ -2,13 +2,13 @@
 What the page asks for, as plain data.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from oauth_ratelimit.admin.habits import habits
 from oauth_ratelimit.admin.reading import Question, Readings
 from oauth_ratelimit.admin.traffic import traffic
 from oauth_ratelimit.config.models import GRANT_TYPES
-from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.overrides import LimitKind
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, Limits
 from oauth_ratelimit.operating.case import Case
@@ -18,19 +18,20 @@ from oauth_ratelimit.operating.records import (
     Record,
     beat_data,
     entry_data,
-    layer_text,
+    layer_data,
     nearest,
     override_data,
     policy_text,
     standing_data,
 )
 from oauth_ratelimit.standing import Standings
+from oauth_ratelimit.store.base import Snapshot
 
 Look = Callable[[Readings, Question], object]
 
 KEPT_S = 2.0  # what pages that are open beside each other are told the same of
 TOP_READ = 5000  # documents, about a tenth of a second
-TOP_SHOWN = 50
+TOP_SHOWN = 20
 USERS_SHOWN = 50
 HISTORY_SHOWN = 200
 
@@ -48,7 +49,7 @@ def _status(desk: Desk) -> Record:
     return {
         "now_s": desk.now_s,
         "mode": policies.mode.value,
-        "mode_origin": layer_text(desk.layers.of_mode("")),
+        "mode_origin": layer_data(desk.layers.of_mode("")),
         "canary": canary and {"percent": canary.percent, "instances": canary.instances},
         "override_count": len(desk.overrides),
         "trusted": policies.trusted,
@@ -76,13 +77,21 @@ def top(readings: Readings, question: Question) -> object:
 
 def _top(desk: Desk) -> Record:
     documents = list(desk.documents.latest(desk.now_s, TOP_READ))
-    everybody = Standings(desk.policies).of_all(documents, desk.now_s)
-    rows = nearest((standing for standing in everybody if standing.estimate > 0), TOP_SHOWN)
     return {
-        "rows": [standing_data(standing) for standing in rows],
+        "rows": _fullest(desk, documents, TOP_SHOWN),
         "read_count": len(documents),
         "is_complete": len(documents) < TOP_READ,
     }
+
+
+def _fullest(desk: Desk, documents: Iterable[tuple[Key, Snapshot]], count: int) -> list[Record]:
+    """
+    Return those that have used up most of a limit, each with the limit that it is nearest to.
+    """
+    standings = Standings(desk.policies)
+    each = (nearest(standings.of(key, snapshot, desk.now_s), 1) for key, snapshot in documents)
+    counted = (standing for first in each for standing in first if standing.estimate > 0)
+    return [standing_data(standing) for standing in nearest(counted, count)]
 
 
 def client(readings: Readings, question: Question) -> object:
@@ -99,21 +108,18 @@ def client(readings: Readings, question: Question) -> object:
             desk, client_id, username=username, grant_type=GRANT_TYPES.get(grant or "", grant), endpoint=endpoint
         )
         documents = list(desk.documents.of_client(storable_name(client_id), at_most=TOP_READ))
-        everybody = Standings(desk.policies).of_all(documents, desk.now_s)
         rules, plan = desk.policies.rules_of(client_id)
         standings = [standing for standing, _ in case.standings()]
         return {
             **case.data(),
             "outcome": case.finding(standings).outcome.value,
-            "mode_from": layer_text(case.mode_layer),
-            "trusted_by": case.trust_layer and layer_text(case.trust_layer),
             "canary": case.canary,
             "plan": rules.plan,
             "grants": sorted({*desk.policies.grants, *plan.grants, *rules.grants}),
             "endpoints": list(desk.policies.endpoints),
-            "limit_origins": {kind.value: layer_text(desk.layers.of_limits(client_id, kind)) for kind in LimitKind},
+            "limit_origins": {kind.value: layer_data(desk.layers.of_limits(client_id, kind)) for kind in LimitKind},
             "limits_now": limits_data(desk.policies.limits_at(client_id)[1]),
-            "users": [standing_data(standing) for standing in nearest(everybody, USERS_SHOWN)],
+            "users": _fullest(desk, documents, USERS_SHOWN),
             "are_users_complete": len(documents) < TOP_READ,
             "overrides": [override_data(each) for each in desk.overrides if each.target.client_id == client_id],
         }

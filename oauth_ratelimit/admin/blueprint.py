@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 from flask import Blueprint, Response, current_app, g, render_template, request
-from werkzeug.exceptions import BadRequest, Forbidden
+from werkzeug.exceptions import BadRequest, Forbidden, RequestEntityTooLarge
 from werkzeug.wrappers import Response as AnyResponse
 
 from oauth_ratelimit.admin import api, changes
@@ -25,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 NAME = "oauth_ratelimit_admin"
 READINGS = f"{EXTENSION}_admin"
+MAX_BODY_BYTES = 65_536
 
 PAGES = {
     "overview": ("/", "Overview"),
@@ -144,6 +145,8 @@ def _changer(change: changes.Change, *, name: str, may_change: Callable[[str], b
 
 
 def _body() -> dict[str, Any]:
+    if (request.content_length or 0) > MAX_BODY_BYTES:
+        raise RequestEntityTooLarge
     try:
         body = json.loads(request.get_data(cache=False))
     except (ValueError, RecursionError):

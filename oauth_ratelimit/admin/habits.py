@@ -45,6 +45,10 @@ def _habits(desk: Desk, client_id: str) -> Record:
         "burst": total.burst,
         "busiest_count": busiest_count,
         "busiest_at": moment(busiest_s) if busiest_count else None,
+        "peaks": [
+            {"policy": policy, **peak._asdict()}
+            for policy, peak in sorted(total.peaks.items(), key=lambda item: -item[1].share)
+        ],
         "grants": [
             {"kind": source.kind, "grant": source.grant, **_tally_data(tally)}
             for source, tally in sorted(total.tallies.items(), key=lambda item: -item[1].offered)

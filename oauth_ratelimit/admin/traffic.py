@@ -203,19 +203,17 @@ def _line_data(line: Line, timeline: Timeline, policies: PolicySet, *, every: in
     }
 
 
-def _rates(line: Line, policies: PolicySet) -> list[Record]:
+def _rates(line: Line, rules: PolicySet) -> list[Record]:
     """
-    Return the limits that a client's sum of requests can be compared with, as what they come to per minute.
+    Return the limits that a client's sum of requests can be compared with, as what they come to per minute: of several
+    tiers the one that a steady rate meets first.
     """
-    found = policies.matching(line.client_id)
+    found = rules.matching(line.client_id)
     if found.trusted:
         return []
     kinds = [LimitKind.CLIENT_TOTAL, *([LimitKind.CLIENT] if line.without_user.offered else [])]
-    return [
-        {"kind": kind.value, "policy": policy_text(policy), "per_minute": _per_minute(policy)}
-        for kind in kinds
-        for policy in getattr(found.limits, kind.value)
-    ]
+    tightest = [min(policies, key=_per_minute) for kind in kinds if (policies := getattr(found.limits, kind.value))]
+    return [{"policy": policy_text(policy), "per_minute": _per_minute(policy)} for policy in tightest]
 
 
 def _per_minute(policy: Policy) -> float:

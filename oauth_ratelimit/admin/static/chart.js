@@ -9,6 +9,12 @@ const OFF_SCALE = 3; // a limit so many times above everything drawn would press
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// The last step is still running, so it looks as if requests fell off. It is drawn only as long as there is nothing else.
+function withoutRunning({ times, lines, limits, step }) {
+  if (!lines.some((line) => line.values.slice(0, -1).some(Boolean))) return { times, lines, limits, step };
+  return { times: times.slice(0, -1), lines: lines.map((line) => ({ ...line, values: line.values.slice(0, -1) })), limits, step };
+}
+
 export class Chart {
   // unit: what a value counts, for the list; empty: what to say when there is nothing.
   constructor(element, { unit, empty, format = count, ceiling = null }) {
@@ -30,9 +36,9 @@ export class Chart {
 
   // times: seconds; lines: [{ name, colour: 1..6, dashed, values }]; limits: [{ text, value }]
   show(content) {
-    this.content = content;
+    this.content = withoutRunning(content);
     this.#redraw();
-    const total = content.lines.map((line) => `${clientName(line.name)}${line.dashed ? " (dry run)" : ""}: at most ${this.format(Math.max(0, ...line.values))}`);
+    const total = this.content.lines.map((line) => `${clientName(line.name)}${line.dashed ? " (dry run)" : ""}: at most ${this.format(Math.max(0, ...line.values))}`);
     this.element.setAttribute("aria-label", `${this.unit}. ${total.join("; ") || this.empty}`);
   }
 
@@ -91,29 +97,26 @@ export class Chart {
   #drawLimits(plot) {
     const { ctx, bbox } = plot;
     const ratio = devicePixelRatio;
-    const running = plot.valToPos(this.content.runningSince, "x", true);
     ctx.save();
-    if (running < bbox.left + bbox.width) {
-      ctx.globalAlpha = 0.5; // the step that is not over yet
-      ctx.fillStyle = colour("--sunken");
-      ctx.globalCompositeOperation = "destination-over";
-      ctx.fillRect(running, bbox.top, bbox.left + bbox.width - running, bbox.height);
-      ctx.globalCompositeOperation = "source-over";
-      ctx.globalAlpha = 1;
-    }
-    ctx.strokeStyle = ctx.fillStyle = colour("--limit");
-    ctx.lineWidth = 1.5 * ratio;
-    ctx.setLineDash([7 * ratio, 5 * ratio]);
+    ctx.fillStyle = colour("--limit");
+    ctx.lineJoin = "round";
     ctx.font = `${12 * ratio}px system-ui, sans-serif`;
     ctx.textAlign = "left";
     for (const limit of this.content.limits) {
       if (limit.value > plot.scales.y.max) continue;
       const y = plot.valToPos(limit.value, "y", true);
+      ctx.strokeStyle = colour("--limit");
+      ctx.lineWidth = 1.5 * ratio;
+      ctx.setLineDash([7 * ratio, 5 * ratio]);
       ctx.beginPath();
       ctx.moveTo(bbox.left, y);
       ctx.lineTo(bbox.left + bbox.width, y);
       ctx.stroke();
-      ctx.fillText(limit.text, bbox.left + 6 * ratio, y - 5 * ratio);
+      ctx.strokeStyle = colour("--card"); // a rim, so that it can be read across lines
+      ctx.lineWidth = 4 * ratio;
+      ctx.setLineDash([]);
+      ctx.strokeText(limit.text, bbox.left + 6 * ratio, y - 6 * ratio);
+      ctx.fillText(limit.text, bbox.left + 6 * ratio, y - 6 * ratio);
     }
     ctx.restore();
   }

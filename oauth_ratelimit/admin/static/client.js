@@ -2,7 +2,7 @@
 
 import { Chart } from "./chart.js";
 import { choices, facts, find, make, table, tag, usedBar } from "./dom.js";
-import { ask, askStatus, clientUrl, keepUp, mayChange, overrideUrl } from "./server.js";
+import { ask, askStatus, clientUrl, keepUp, mayChange, originText, overrideUrl } from "./server.js";
 import { count, duration, moment, percent, visible } from "./words.js";
 
 const SPANS = [["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"]];
@@ -11,14 +11,14 @@ const id = query.get("id");
 const chosen = { span: "1h" };
 const names = ["id", "user", "grant"];
 
-const used = { title: "used", value: (row) => usedBar(row.used_ratio), sign: (row) => row.used_ratio.toFixed(3) };
+const used = { title: "used", kind: "bar", value: (row) => usedBar(row.used_ratio), sign: (row) => row.used_ratio.toFixed(3) };
 const mode = { title: "mode", value: (row) => tag(row.mode), sign: (row) => row.mode };
 const hits = { title: "hits / limit", kind: "number", value: (row) => `${count(Math.round(row.estimate * 10) / 10)} / ${count(row.limit)} in ${duration(row.window_s)}` };
 const next = { title: "next in", kind: "number", value: (row) => (row.retry_after_s ? duration(row.retry_after_s) : "now") };
 
 const LIMIT_COLUMNS = [
   { title: "policy", kind: "name", value: (row) => row.policy },
-  { title: "from", kind: "wide", value: (row) => originText(row.origin) },
+  { title: "set by", kind: "wide", value: (row) => originText(row.origin) },
   mode, used, hits, next,
 ];
 const USER_COLUMNS = [
@@ -26,6 +26,11 @@ const USER_COLUMNS = [
   { title: "counted at", value: (row) => row.scope || "token" },
   { title: "policy", value: (row) => row.policy },
   mode, used, hits, next,
+];
+const HEAVIEST_COLUMNS = [
+  { title: "user", kind: "name", value: (row) => make("a", { href: clientUrl(id, row.username) }, visible(row.username)), sign: (row) => row.username },
+  { title: "requests", kind: "number", value: (row) => count(row.offered) },
+  { title: "over a limit", kind: "number", value: (row) => count(row.over) },
 ];
 const GRANT_COLUMNS = [
   { title: "grant type", kind: "name", value: (row) => row.grant },
@@ -43,11 +48,6 @@ export const OVERRIDE_COLUMNS = [
   { title: "why", kind: "wide", value: (row) => visible(row.reason) },
 ];
 
-function originText(origin) {
-  if (!origin.by) return origin.layer === "limits" ? "limits, for everybody" : visible(origin.layer);
-  return `override by ${visible(origin.by)}${origin.until ? ` until ${moment(origin.until)}` : ""}: ${visible(origin.reason)}`;
-}
-
 async function lookAtCase() {
   const question = Object.fromEntries(names.filter((name) => query.get(name)).map((name) => [name, query.get(name)]));
   const told = await ask("client", question);
@@ -56,14 +56,14 @@ async function lookAtCase() {
   find("name").textContent = visible(id) + (told.username === null ? "" : ` · ${visible(told.username)}`);
   find("verdict").replaceChildren(tag(told.verdict, `${told.outcome} big`));
   facts(find("facts"), [
-    ["Mode", make("span", {}, tag(told.mode), ` from ${told.mode_from}`)],
-    ["Trusted", told.trusted_by ? `yes, by ${told.trusted_by}` : "no"],
+    ["Mode", make("span", {}, tag(told.mode), ` set by ${originText(told.mode_origin)}`)],
+    ["Trusted", told.trusted ? `yes, by ${originText(told.trusted)}` : "no"],
     ["Canary", told.canary],
     ["Plan", told.plan || "none"],
     ["Counted at", told.scope || "token"],
     ["Counted by", `${count(told.instance_count)} instances lately`],
     ...Object.entries(told.limits_now).map(([kind, list]) => [
-      `${kind} limit`, `${list.join(", ") || "none"} (from ${told.limit_origins[kind]})`,
+      `${kind} limit`, `${list.join(", ") || "none"}, set by ${originText(told.limit_origins[kind])}`,
     ]),
   ]);
   table(find("limits"), LIMIT_COLUMNS, told.limits, { keyOf: (row) => `${row.kind}/${row.policy}`, empty: "No limit applies." });
@@ -88,7 +88,7 @@ async function lookAtTraffic() {
     { name: "would be denied", colour: 5, dashed: true, values: line.would_deny },
   ].filter((each) => each.name === "allowed" || each.values.some(Boolean));
   chart.show({
-    times: told.times, step: told.step_s, runningSince: told.times.at(-1), lines,
+    times: told.times, step: told.step_s, lines,
     limits: !line ? [] : line.rates.map((rate) => ({ value: rate.per_minute, text: `limit ${count(rate.per_minute)}` })),
   });
   const keys = lines.map((each) => make("span", {}, make("i", { className: `swatch s${each.colour}` }), each.name));
@@ -103,7 +103,6 @@ async function lookAtHabits() {
   if (!told) return;
   find("habits").hidden = !told.offered;
   facts(find("habit-facts"), [
-    ["Time", `the last ${duration(told.span_s)}`],
     ["Requests", `${count(told.offered)}, of which ${count(told.over)} over a limit`],
     ["Users", told.user_count ? `about ${count(Math.round(told.user_count))}` : "none"],
     ["Tokens per user and hour", told.user_count ? count(told.per_user_hour) : "–"],
@@ -111,10 +110,10 @@ async function lookAtHabits() {
     ["Retried too early", count(told.retries)],
     ["Most within a second", `${count(told.burst)} at one instance`],
     ["Busiest minute", told.busiest_count ? `${count(told.busiest_count)} requests, ${moment(told.busiest_at)}` : "–"],
-    ...told.users.length ? [["Heaviest users", make("span", {}, told.users.map((user) => make(
-      "div", {}, make("a", { href: clientUrl(id, user.username) }, visible(user.username)), `: ${count(user.offered)} requests, ${count(user.over)} over a limit`,
-    )))]] : [],
+    ...told.peaks.map((peak) => [`Fullest of ${peak.policy}`, `${percent(peak.share)}: ${count(peak.used)} of ${count(peak.limit)} in ${duration(peak.window_s)}`]),
   ]);
+  find("heaviest-card").hidden = !told.users.length;
+  table(find("heaviest"), HEAVIEST_COLUMNS, told.users, { keyOf: (row) => row.username, empty: "" });
   table(find("by-grant"), GRANT_COLUMNS, told.grants, { keyOf: (row) => `${row.kind}/${row.grant}`, empty: "No statistics yet." });
 }
 

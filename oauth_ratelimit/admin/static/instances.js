@@ -1,7 +1,7 @@
 // The instances, and what they go by.
 
 import { facts, find, make, table, tag, tiles } from "./dom.js";
-import { askStatus, canaryText, keepUp } from "./server.js";
+import { askStatus, canaryText, keepUp, originText } from "./server.js";
 import { count, duration, percent, visible } from "./words.js";
 
 let mode = "";
@@ -38,7 +38,7 @@ async function look() {
   const oldest = Math.max(0, ...instances.map((instance) => instance.seen_s));
   tiles(find("tiles"), [
     ["Instances", count(instances.length), `${instances.filter((instance) => instance.is_late).length} late`],
-    ["Longest not heard of", instances.length ? duration(oldest) : "–", `a sync cycle every ${duration(status.sync_interval_s)}`],
+    ["Longest not heard of", instances.length ? duration(oldest) : "–", `a sync cycle every ${status.sync_interval_s} s`],
     ["Conflicts", count(sum("conflict_count")), `of ${count(sum("flushed_count"))} documents written`],
     ["Failed cycles", count(sum("failure_count")), "since each has started"],
   ]);
@@ -47,7 +47,7 @@ async function look() {
     empty: "No instance has told of itself lately; one starts with its first token request.",
   });
   facts(find("facts"), [
-    ["Mode", make("span", {}, tag(status.mode), ` from ${status.mode_origin}`)],
+    ["Mode", make("span", {}, tag(status.mode), ` set by ${originText(status.mode_origin)}`)],
     ["Canary", canaryText(status.canary)],
     ["Limits for everybody", make("span", {}, limitsText(status.limits))],
     ["Trusted", status.trusted.map(visible).join(", ") || "nobody"],

@@ -2,14 +2,15 @@
 
 import { Chart } from "./chart.js";
 import { choices, find, make, say, table, tag, tiles, usedBar } from "./dom.js";
-import { ask, askStatus, canaryText, clientUrl, keepUp } from "./server.js";
+import { ask, askStatus, canaryText, clientUrl, keepUp, originText } from "./server.js";
 import { OTHERS, clientName, count, duration, percent, visible } from "./words.js";
 
 export const SPANS = [["15m", "15 min"], ["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"]];
 const OUTCOMES = [["both", "All"], ["denied", "Denied"], ["would_deny", "Dry run"]];
 const TRAFFIC_MS = 10_000;
 
-const chosen = { span: new URLSearchParams(location.search).get("span") || "1h", outcome: "both", only: null };
+const asked = new URLSearchParams(location.search).get("span");
+const chosen = { span: SPANS.some(([span]) => span === asked) ? asked : "1h", outcome: "both", only: null };
 const empty = "No token requests in this time.";
 const denied = new Chart(find("denied"), { unit: "Requests over a limit per minute", empty: "Nobody was over a limit in this time." });
 const allowed = new Chart(find("allowed"), { unit: "Allowed requests per minute", empty });
@@ -32,7 +33,7 @@ const CLIENT_COLUMNS = [
   { title: "denied", kind: "number", value: (row) => count(row.denied) },
   { title: "would be denied", kind: "number", value: (row) => count(row.would_deny) },
   { title: "over the limit", kind: "number", value: (row) => percent(row.offered ? (row.denied + row.would_deny) / row.offered : 0) },
-  { title: "fullest use of a limit", value: (row) => (row.fullest === null ? "–" : usedBar(row.fullest)), sign: (row) => String(row.fullest) },
+  { title: "fullest use of a limit", kind: "bar", value: (row) => (row.fullest === null ? "–" : usedBar(row.fullest)), sign: (row) => String(row.fullest) },
   { title: "chart", value: onlyButton, sign: (row) => `${row.colour}/${chosen.only === row.client_id}` },
 ];
 
@@ -42,7 +43,7 @@ const TOP_COLUMNS = [
   { title: "counted at", value: (row) => row.scope || "token" },
   { title: "policy", value: (row) => row.policy },
   { title: "mode", value: (row) => tag(row.mode), sign: (row) => row.mode },
-  { title: "used", value: (row) => usedBar(row.used_ratio), sign: (row) => row.used_ratio.toFixed(3) },
+  { title: "used", kind: "bar", value: (row) => usedBar(row.used_ratio), sign: (row) => row.used_ratio.toFixed(3) },
   { title: "hits / limit", kind: "number", value: (row) => `${count(Math.round(row.estimate * 10) / 10)} / ${count(row.limit)} in ${duration(row.window_s)}` },
   { title: "next in", kind: "number", value: (row) => (row.retry_after_s ? duration(row.retry_after_s) : "now") },
 ];
@@ -68,7 +69,7 @@ function drawnLines() {
 function showTraffic() {
   const lines = drawnLines();
   const shown = lines.filter((line) => chosen.only === null || line.client_id === chosen.only);
-  const base = { times: traffic.times, step: traffic.step_s, runningSince: traffic.times.at(-1) };
+  const base = { times: traffic.times, step: traffic.step_s };
   const outcomes = ["denied", "would_deny"].filter((outcome) => chosen.outcome === "both" || chosen.outcome === outcome);
   denied.show({
     ...base,
@@ -116,10 +117,21 @@ function showClients(lines) {
   find("shown-note").textContent = notes.join("; ");
 }
 
+function firstStep(told) {
+  const steps = [...told.lines, ...told.rest ? [told.rest] : []].map((line) => line.issued.findIndex((value, index) => value || line.denied[index]));
+  return Math.min(...steps.filter((step) => step >= 0));
+}
+
 async function lookAtTraffic() {
   const told = await ask("traffic", { span: chosen.span });
   if (!told) return;
+  // Somebody who has only just started sees what there is, and not an hour of nothing before it.
+  const isNew = !traffic && chosen.span === "1h" && !asked;
   traffic = told;
+  if (isNew && traffic.total.offered && firstStep(traffic) > traffic.times.length * 0.75) {
+    document.querySelector("input[name=span][value='15m']").click();
+    return;
+  }
   if (chosen.only !== null && !traffic.lines.some((line) => line.client_id === chosen.only)) chosen.only = null;
   showTraffic();
 }
@@ -129,7 +141,7 @@ async function lookAtNow() {
   if (!status) return;
   const late = status.instances.filter((instance) => instance.is_late).length;
   tiles(find("tiles"), [
-    ["Mode", tag(status.mode, `${status.mode} big`), `from ${status.mode_origin}`],
+    ["Mode", tag(status.mode, `${status.mode} big`), `set by ${originText(status.mode_origin)}`],
     ["Canary", canaryText(status.canary), status.canary ? "enforced there, dry run elsewhere" : "the mode holds for everybody"],
     ["Instances", count(status.instances.length), late ? tag(`${late} late`, "bad") : "all heard of lately"],
     ["Overrides", count(status.override_count), status.override_count ? "over the configuration" : "the configuration holds"],
@@ -137,7 +149,7 @@ async function lookAtNow() {
   ]);
   const top = await ask("top");
   if (!top) return;
-  table(find("top"), TOP_COLUMNS, top.rows.slice(0, 20), {
+  table(find("top"), TOP_COLUMNS, top.rows, {
     keyOf: (row) => JSON.stringify([row.client_id, row.username, row.scope, row.policy]),
     empty: "Nobody is being counted right now.",
   });

@@ -1,6 +1,7 @@
 // Talks to the server, and says plainly when there is nothing to be told.
 
 import { make, say, tag, find } from "./dom.js";
+import { moment, visible } from "./words.js";
 
 const here = document.body.dataset;
 const POLL_MS = 5000;
@@ -89,6 +90,12 @@ export async function askStatus() {
   const status = await ask("status");
   if (status) find("mode-badge").replaceChildren(make("span", { className: "visually-hidden" }, "Mode: "), tag(status.mode));
   return status;
+}
+
+// Where a value comes from.
+export function originText(origin) {
+  if (!origin.by) return origin.layer === "mode" || origin.layer === "limits" ? "the configuration" : `${visible(origin.layer)} in the configuration`;
+  return `an override by ${visible(origin.by)}${origin.until ? ` until ${moment(origin.until)}` : ""}: ${visible(origin.reason)}`;
 }
 
 export function canaryText(canary) {

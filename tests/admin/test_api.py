@@ -1,0 +1,361 @@
+"""
+What the page is told.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import Limiter
+from oauth_ratelimit.core.statistics import ClientMinute, Peak, Share, Source, Tally, UserLoad
+from oauth_ratelimit.demo.mongod import free_port
+from oauth_ratelimit.store.connection import Connection
+from oauth_ratelimit.store.statistics import StatisticsStore
+from tests.admin.conftest import Page, spend
+from tests.edge.test_extension import post
+from tests.helpers import wait_until
+
+LIMIT = {"kind": "limit", "client_id": "app", "limits": {"user": ["2/hour"]}, "for": "7d", "reason": "ticket 4711"}
+
+
+def record(uri: str, minutes: list[ClientMinute]) -> None:
+    """
+    Write statistics as a process does.
+    """
+    with closing(Connection(uri)) as connection:
+        StatisticsStore(connection).put("process", [Share(minute, True) for minute in minutes], keep_s=10_000_000)
+
+
+def minute(ago: int, client_id: str = "app", **outcomes: int) -> ClientMinute:
+    """
+    Return a minute of requests for users, so many minutes ago.
+    """
+    start_s = int(time.time() // 60 - ago) * 60
+    return ClientMinute(
+        client_id,
+        start_s,
+        {Source("user", "password"): Tally(**outcomes)},
+        {"user": Peak(0.5, 5, 10, 60)},
+        (UserLoad("alice", sum(outcomes.values()), outcomes.get("denied", 0)),),
+        {7: 3},
+        burst=4,
+    )
+
+
+def test_status(page: Page) -> None:
+    """
+    The mode and where it comes from, the limits, the database, and each instance with its lag and conflicts.
+    """
+    assert 200 == post(page.app)  # with its first request an instance starts
+    told = wait_until(lambda: (found := page.ask("status"))["instances"] and found, "the instance tells of itself")
+
+    assert ("enforce", {"layer": "mode"}, None, 0) == (
+        told["mode"],
+        told["mode_origin"],
+        told["canary"],
+        told["override_count"],
+    )
+    assert {"client": ["client: 10/3600s"], "user": ["user: 5/3600s"], "client_total": ["client_total: 50/3600s"]} == (
+        told["limits"]
+    )
+    assert {"seen_s", "is_late", "conflict_count", "flushed_count", "failure_count"} <= told["instances"][0].keys()
+
+
+def test_top(page: Page, limiter: Limiter) -> None:
+    """
+    Who has used most of a limit comes first; each key once, with the limit that it is nearest to.
+    """
+    spend(limiter, 4, "app", "alice")
+    spend(limiter, 3, "batch")
+    told = page.ask("top")
+
+    assert [("app", "alice", 0.8), ("batch", None, 0.3)] == [
+        (row["client_id"], row["username"], round(row["used_ratio"], 3)) for row in told["rows"][:2]
+    ]
+    assert (True, 4) == (told["is_complete"], told["read_count"])
+
+
+def test_top_of_more_than_can_be_read(page: Page, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Of more keys than the page may read at once it reads some, and says so.
+    """
+    monkeypatch.setattr("oauth_ratelimit.admin.api.TOP_READ", 3)
+    for number in range(5):
+        limiter.check(f"client-{number}")
+    limiter.sync()
+    told = page.ask("top")
+
+    assert (False, 3) == (told["is_complete"], told["read_count"])
+
+
+def test_client(page: Page, limiter: Limiter) -> None:
+    """
+    A client's page explains as the command line does, and lists its users.
+    """
+    spend(limiter, 6, "app", "alice")
+    told = page.ask("client", id="app", user="alice")
+
+    assert ("denied", "enforce", None) == (told["outcome"], told["mode"], told["trusted"])
+    assert [("user", {"layer": "limits"}), ("client_total", {"layer": "limits"})] == [
+        (row["policy"], row["origin"]) for row in told["limits"]
+    ]
+    assert ["alice"] == [row["username"] for row in told["users"] if row["username"]]
+
+
+@pytest.mark.parametrize("question", [{}, {"id": ""}, {"id": "a" * 2000}], ids=["none", "empty", "long"])
+def test_client_that_cannot_be(page: Page, question: dict[str, str]) -> None:
+    """
+    A question about no possible client is answered with what would be one.
+    """
+    for name in ("client", "habits"):
+        response = page.get(f"api/{name}", **question)
+        assert 400 == response.status_code
+        assert "client id" in response.json["problem"]["text"]
+
+
+def test_traffic_before_there_are_statistics(page: Page) -> None:
+    """
+    Without statistics the time is there and nothing is in it.
+    """
+    told = page.ask("traffic", span="1h")
+
+    assert (60, [], None, 0) == (len(told["times"]), told["lines"], told["rest"], told["total"]["offered"])
+
+
+def test_traffic(page: Page, mongo_uri: str) -> None:
+    """
+    Each minute's requests stand in it by what became of them, for each client, with its limit as a rate.
+    """
+    record(
+        mongo_uri, [minute(3, allowed=7, denied=2, would_deny=1), minute(2, allowed=5), minute(2, "other", trusted=9)]
+    )
+    told = page.ask("traffic", span="15m")
+    lines = {line["client_id"]: line for line in told["lines"]}
+
+    assert ([8.0, 5.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0]) == (
+        lines["app"]["issued"][-4:],
+        lines["app"]["denied"][-4:],
+    )
+    assert [0.0, 9.0, 0.0, 0.0] == lines["other"]["issued"][-4:]
+    assert [{"policy": "client_total: 50/3600s", "per_minute": 0.833}] == lines["app"]["rates"]
+    assert {"offered": 24, "issued": 22, "denied": 2, "would_deny": 1, "trusted": 9, "retries": 0} == told["total"]
+    assert [("app", 15, 0.5), ("other", 9, 0.5)] == [
+        (row["client_id"], row["offered"], row["fullest"]) for row in told["clients"]
+    ]
+
+
+def test_traffic_of_many_clients(page: Page, mongo_uri: str) -> None:
+    """
+    Five clients have lines: those most over a limit first, then the busiest; the others are one line together.
+    """
+    busy = [minute(2, f"busy-{number}", allowed=100 + number) for number in range(8)]
+    record(mongo_uri, [*busy, minute(2, "small-and-denied", denied=1), minute(2, "", allowed=3)])
+    told = page.ask("traffic", span="15m")
+
+    assert ["small-and-denied", "busy-7", "busy-6", "busy-5", "busy-4"] == [line["client_id"] for line in told["lines"]]
+    assert (5, 100 + 101 + 102 + 103 + 3) == (told["rest_count"], sum(told["rest"]["issued"]))
+
+
+def test_traffic_that_is_too_much_to_read(page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    More minutes than the page may read are read as a sample, rates stay what they were, and that is said.
+    """
+    monkeypatch.setattr("oauth_ratelimit.admin.traffic.MAX_READ", 100)
+    record(mongo_uri, [minute(ago, allowed=10) for ago in range(1, 400)])
+    told = page.ask("traffic", span="1d")
+    rates = {rate for rate in told["lines"][0]["issued"][-30:-2] if rate is not None}
+
+    assert (5, {10.0}) == (told["sampled_every"], rates)
+    assert 3990 == pytest.approx(told["total"]["offered"], abs=100)
+
+
+def test_span_that_is_not_offered(page: Page) -> None:
+    """
+    The lengths of time are fixed.
+    """
+    assert 400 == page.get("api/traffic", span="10y").status_code
+
+
+def test_habits(page: Page, mongo_uri: str) -> None:
+    """
+    A client's habits of a day: users, tokens per user and hour, refreshes, bursts, by grant type.
+    """
+    refreshed = ClientMinute("app", minute(5).minute_s, {Source("user", "refresh_token"): Tally(allowed=5)})
+    record(mongo_uri, [minute(3, allowed=12, denied=3, retries=2), refreshed])
+    told = page.ask("habits", id="app")
+
+    assert (20, 3, 2, 4) == (told["offered"], told["over"], told["retries"], told["burst"])
+    assert ({"password": 15, "refresh_token": 5}, [("alice", 17)]) == (
+        {row["grant"]: row["offered"] for row in told["grants"]},
+        [(user["username"], user["offered"]) for user in told["users"]],
+    )
+    assert (17 / 17 * 5 / 17, 1.0) == (pytest.approx(told["refresh_share"], abs=0.001), round(told["user_count"]))
+    assert 17.0 == pytest.approx(told["per_user_hour"], abs=0.1)
+
+
+def test_preview_changes_nothing(page: Page, limiter: Limiter) -> None:
+    """
+    A preview tells what is now and what would be, whom it would hit, and stores nothing.
+    """
+    spend(limiter, 3, "app", "alice")
+    told = page.send("preview", LIMIT).json
+
+    assert [("user limit", "user: 5/3600s", "user: 2/3600s")] == [
+        (row["what"], row["before"], row["after"]) for row in told["changes"] if row["is_changed"]
+    ]
+    assert (0, 1) == (told["keys"]["denied_before_count"], told["keys"]["denied_after_count"])
+    assert [] == page.ask("overrides")["history"]
+
+
+def test_preview_says_what_might_surprise(open_page: Callable[..., Page], mongo_uri: str) -> None:
+    """
+    Whom a change passes by is named: own rules, a canary, trust, the override that it replaces.
+    """
+    page = open_page(
+        store={"uri": mongo_uri},
+        canary={"percent": 10},
+        trusted_clients=["friend"],
+        clients={"partner": {"mode": "dry-run"}},
+    )
+    everybody = page.send("preview", {"kind": "mode", "client_id": None, "mode": "enforce", "reason": "x"}).json
+    friend = page.send("preview", {**LIMIT, "client_id": "friend"}).json
+    page.send("put", LIMIT)
+    again = page.send("preview", LIMIT).json
+
+    assert {"partner", "canary", "denied from now on"} == {
+        words
+        for words in ("partner", "canary", "denied from now on")
+        if any(words in note for note in everybody["notes"])
+    }
+    assert any("trusted" in note for note in friend["notes"])
+    assert ["ann"] == [override["by"] for override in again["replaces"]]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (LIMIT, ("limit", "user", ["user: 2/3600s"], None)),
+        ({**LIMIT, "limits": {"client": ["none"]}}, ("limit", "client", [], None)),
+        ({"kind": "mode", "client_id": None, "mode": "dry-run", "reason": "x"}, ("mode", None, [], "dry-run")),
+        ({"kind": "trusted", "client_id": "mobile-*", "reason": "x"}, ("trusted", None, [], None)),
+    ],
+    ids=["limit", "no limit", "mode", "trust"],
+)
+def test_put_and_remove(page: Page, body: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    """
+    What an operator puts in force is in force under their name, and can be taken back; both stay on record.
+    """
+    with capture_logs() as logs:
+        assert 200 == page.send("put", body).status_code
+        (found,) = page.ask("overrides")["overrides"]
+        target = {name: found[name] for name in ("kind", "client_id", "limit_kind")}
+        assert page.send("remove", {**target, "reason": "done"}).json["is_removed"]
+        assert not page.send("remove", {**target, "reason": "done"}).json["is_removed"]
+
+    assert expected == (found["kind"], found["limit_kind"], found["limits"], found["mode"])
+    assert "ann" == found["by"]
+    told = page.ask("overrides")
+    assert ([], [("unset", "ann", "done"), ("set", "ann", body["reason"])]) == (
+        told["overrides"],
+        [(entry["action"], entry["by"], entry["reason"]) for entry in told["history"]],
+    )
+    changes = [entry for entry in logs if entry["event"] == "override_changed"]
+    assert [("ann", "set"), ("ann", "unset")] == [(entry["operator"], entry["action"]) for entry in changes]
+
+
+HOSTILE = "<script>alert(1)</script>\"'&\u202e\x1b[2J/../?#"
+
+
+def test_hostile_names(page: Page, limiter: Limiter) -> None:
+    """
+    Whatever a client or user is called, it is data in JSON and text in pages, never markup.
+    """
+    spend(limiter, 4, HOSTILE, HOSTILE)
+    told = page.ask("top")["rows"][0]
+    shown = page.ask("client", id=HOSTILE, user=HOSTILE)
+
+    assert (HOSTILE, HOSTILE) == (told["client_id"], told["username"]) == (shown["client_id"], shown["username"])
+    assert "<script>alert" not in page.get("client", id=HOSTILE, user=HOSTILE).text
+
+
+def test_hostile_operator(open_page: Callable[..., Page], mongo_uri: str) -> None:
+    """
+    Nor does the name of an operator become markup.
+    """
+    page = open_page(authorize=lambda: "<b>ann</b>\ud800", store={"uri": mongo_uri})
+
+    assert "&lt;b&gt;ann&lt;/b&gt;?" in page.get("overrides").text
+    assert 200 == page.send("put", LIMIT).status_code
+
+
+LOOKS = [
+    ("status", {}),
+    ("top", {}),
+    ("client", {"id": "app"}),
+    ("overrides", {}),
+    ("traffic", {}),
+    ("habits", {"id": "app"}),
+]
+
+
+@pytest.mark.usefixtures("quick_reconnect")
+def test_database_that_is_away(open_page: Callable[..., Page], monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Without MongoDB every page opens, every question is answered with why there is no answer, and no request fails.
+    """
+    monkeypatch.setattr("oauth_ratelimit.admin.reading.DOWN_S", 0.0)
+    page = open_page(store={"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"})
+
+    assert [200] * 4 == [page.get(path).status_code for path in ("", "client", "overrides", "instances")]
+    for name, question in LOOKS:
+        problem = page.ask(name, **question)["problem"]
+        assert ("database", True) == (problem["kind"], "out of reach" in problem["text"])
+    for name in ("preview", "put", "remove"):
+        response = page.send(name, {**LIMIT, "limit_kind": "user"})
+        assert (424, "database") == (response.status_code, response.json["problem"]["kind"])
+
+
+@pytest.mark.usefixtures("quick_reconnect")
+def test_database_that_is_away_is_asked_once(open_page: Callable[..., Page], monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    While MongoDB is known to be away no further request waits for it: threads are for tokens.
+    """
+    page = open_page(store={"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"})
+    assert "database" == page.ask("top")["problem"]["kind"]
+    asked = []
+    monkeypatch.setattr("oauth_ratelimit.edge.gate.AppGate.desk", lambda gate: asked.append(gate))
+
+    assert ["database"] * 3 == [page.ask(name, **question)["problem"]["kind"] for name, question in LOOKS[:3]]
+    assert [] == asked
+
+
+def test_answers_are_shared(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What several open pages ask for within a moment is read once, and again after a change.
+    """
+    first = page.ask("status")["now_s"]
+    assert first == page.ask("status")["now_s"]
+    page.send("put", LIMIT)
+    assert (True, 1) == (first < (told := page.ask("status"))["now_s"], told["override_count"])
+
+
+def test_nothing_is_shared(open_page: Callable[..., Page]) -> None:
+    """
+    Without a database there is nothing to look at, and that is said.
+    """
+    assert "no store.uri" in open_page().ask("top")["problem"]["text"]
+
+
+def test_emergency_switch(open_page: Callable[..., Page], monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    With the emergency switch pulled nothing is started, by the page neither, and that is said.
+    """
+    monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
+    page = open_page(store={"uri": "mongodb://127.0.0.1:1/"})
+
+    assert "switches everything off" in page.ask("status")["problem"]["text"]
+    assert page.app.extensions["oauth_ratelimit"]._worker is None
