@@ -78,16 +78,19 @@ class FleetKey:
 
     Args:
         fleet: The instances.
+
+    Attributes:
+        frames: What the document holds: hits by frame start, in seconds since the epoch.
     """
 
-    __slots__ = ("_due", "_fleet", "_frames", "_marks", "_members", "_version")
+    __slots__ = ("_due", "_fleet", "_marks", "_members", "_version", "frames")
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._members: list[Member | None] = [None] * fleet.plan.instance_count
         self._due: list[tuple[int, int]] = []  # when, and which instance; entries that hold no more are passed over
-        self._version = 0  # of the document, and its content:
-        self._frames: dict[int, int] = {}
+        self.frames: dict[int, int] = {}
+        self._version = 0  # of the document
         self._marks: dict[int, int] = {}  # when each instance last wrote
 
     def decide(self, times: Sequence[int]) -> Sequence[bool]:
@@ -219,10 +222,10 @@ class FleetKey:
             self._pull(member, unsent, at_us, now_s)
             tally.operations += 1
         oldest_s = now_s - self._fleet.horizon_s
-        for start_s in [start_s for start_s in self._frames if start_s < oldest_s]:
-            del self._frames[start_s]
+        for start_s in [start_s for start_s in self.frames if start_s < oldest_s]:
+            del self.frames[start_s]
         for start_s, hits in unsent.items():
-            self._frames[start_s] = self._frames.get(start_s, 0) + hits
+            self.frames[start_s] = self.frames.get(start_s, 0) + hits
         self._marks[member.instance] = at_us
         self._version += 1
         member.version = self._version
@@ -241,7 +244,7 @@ class FleetKey:
         member.peers = max(1, sum(last_us >= since_us for last_us in self._marks.values()))
         fleet.most_peers[member.instance] = max(fleet.most_peers[member.instance], member.peers)
         member.refused_until_us = 0
-        member.bucket.load(now_s, self._frames, unsent or {})
+        member.bucket.load(now_s, self.frames, unsent or {})
         self._watch(member, now_s)
         return is_changed
 

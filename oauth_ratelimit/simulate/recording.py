@@ -55,11 +55,14 @@ class Recording:
             OSError: The file cannot be read.
         """
         with Path(self.path).open("rb") if self.path != STANDARD_INPUT else _standard_input() as stream:
-            source = Source(stream, self._parser, form=self.form)
+            source = Source(stream, self.parser, form=self.form)
             rows = source.rows()
             yield source, Ordered(_without_users(rows) if self.is_per_client else rows, spread=self.spread)
 
-    def _parser(self, form: Format) -> Parser:
+    def parser(self, form: Format) -> Parser:
+        """
+        Return what understands a format.
+        """
         match form:
             case Format.CSV:
                 return CsvParser(self.names)
