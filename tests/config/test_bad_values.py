@@ -364,6 +364,19 @@ TELLING = [
     ({"events": {"keep_denials": "367d"}}, f'events.keep_denials: got "367d", allowed: 0 to 366 days {DURATION}'),
     ({"events": {"request_id_header": "X Request"}}, f'events.request_id_header: got "X Request", {HEADER}'),
     ({"events": {"request_id_header": ""}}, f'events.request_id_header: got "", {HEADER}'),
+    ({"privacy": "hashed"}, "privacy: got another text, allowed: a mapping"),
+    ({"privacy": {"user_names": "secret"}}, 'privacy.user_names: got "secret", allowed: plain or hashed'),
+    ({"privacy": {"keys": "k" * 40}}, "privacy.keys: got another text, allowed: a list"),
+    (
+        {"privacy": {"keys": [{"env": "k" * 40}]}},
+        "privacy.keys[0].env: got another text, allowed: the name of an environment variable, in capitals, digits and "
+        "underscores",
+    ),
+    (
+        {"privacy": {"keys": [{"file": "key"}]}},
+        "privacy.keys[0].file: got another text, allowed: the absolute path of a file",
+    ),
+    ({"privacy": {"read_plain": 1}}, "privacy.read_plain: got 1, allowed: true or false"),
     ({"digest": {}}, "digest.url: missing"),
     ({"digest": "https://example.com"}, "digest: got another text, allowed: a mapping"),
     ({"digest": {"url": "http://example.com/hook"}}, f"digest.url: got another text, {WEBHOOK}"),
