@@ -27,7 +27,7 @@ Beside it, for operators::
 
     core/overrides.py    changes at run time -> a new PolicySet; store/overrides.py keeps them, overlay.py follows them
     core/layers.py       which layer of the configuration has won
-    guard.py             failed authentications, counted apart; core/failure.py says against whom, edge/claims.py sees them
+    guard.py             failed authentications, counted apart: core/failure.py says against whom, edge/claims.py sees
     standing.py          a document -> how much of each limit is used
     pulse.py             signs of life of each instance
     core/denial.py       a logged denial, for explain --id; observe/denials.py takes it to store/denials.py
