@@ -1,0 +1,235 @@
+"""
+The command that replays recorded traffic.
+"""
+
+import builtins
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from oauth_ratelimit.cli import command
+
+SHIPPED = Path(__file__).parents[2] / "oauth_ratelimit" / "demo" / "nasa19950801.csv.gz"
+
+
+def run(*words: str, stdin: str | None = None) -> Result:
+    """
+    Run the command without an application, a configuration and a database.
+    """
+    return CliRunner().invoke(command, ["replay", *words], input=stdin, catch_exceptions=False)
+
+
+def data(*words: str) -> Any:
+    """
+    Run the command and return its JSON.
+    """
+    result = run(*words, "--json")
+    assert 0 == result.exit_code, result.output
+    assert result.stdout.isascii()
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    """
+    Thirty requests of a client within three seconds, and a few of another one.
+    """
+    path = tmp_path / "traffic.csv"
+    burst = [f"{1_700_000_000 + n / 10},busy,ann" for n in range(30)]
+    path.write_text("\n".join(["time,client,user", *burst, *(f"{1_700_000_100 + n}.5,calm," for n in range(5))]))
+    return path
+
+
+def test_shipped_trace() -> None:
+    """
+    The recorded traffic of the demo gives the numbers that the documentation tells.
+    """
+    found = data(str(SHIPPED), "--limit", "10/minute", "--frames", "1,10")
+    assert (30_969, "csv", True, 0) == tuple(found[name] for name in ("requests", "format", "is_spread", "bad_lines"))
+    by_name = {(one["algorithm"], one["frames"]): one for one in found["contenders"]}
+    assert 8 == len(by_name)
+    fixed, ours = by_name["fixed-window", None], by_name["sliding", 10]
+    assert (2.125, 2.0) == (fixed["wrongly_allowed_percent"], fixed["peak_over_limit"])
+    assert (14, 60, 12) == (ours["wrongly_allowed"], ours["wrongly_denied"], ours["peak"])
+
+
+def test_table(recording: Path) -> None:
+    """
+    People get a table, and what is spread, left out or late.
+    """
+    result = run(str(recording), "--limit", "10/minute")
+    assert 0 == result.exit_code
+    lines = result.stdout.splitlines()
+    assert any(line.split()[:1] == ["exact-log"] and "57.143 %" in line for line in lines)  # 20 of 35
+    assert "10 in 1 min" in result.stdout
+    assert "" == result.stderr
+
+
+def test_instances(recording: Path) -> None:
+    """
+    With instances ours run on so many as well, in each way asked for, and the others ask the database.
+    """
+    found = data(
+        str(recording), "--limit", "10/minute", "--instances", "3", "--interval", "200ms",
+        "--near-limit", "flush", "--near-limit", "reserve", "--algorithm", "sliding", "--algorithm", "gcra",
+    )  # fmt: skip
+    shared = [(one["algorithm"], one["instances"], one["near_limit"]) for one in found["contenders"]]
+    assert [
+        ("exact-log", None, None),
+        ("gcra", None, None),
+        ("sliding", None, None),
+        ("sliding", 3, "flush"),
+        ("sliding", 3, "reserve"),
+    ] == shared
+    assert 35 == found["contenders"][1]["waits"]
+    assert 0.2 == found["contenders"][3]["interval_s"]
+    assert found["contenders"][3]["operations"] > 0
+    assert "each request" in run(str(recording), "--limit", "10/minute", "--instances", "3").stdout
+
+
+def test_per_client(tmp_path: Path) -> None:
+    """
+    The limit is each user's, or the client's for all of them together.
+    """
+    path = tmp_path / "traffic.jsonl"
+    path.write_text("".join(json.dumps({"ts": n, "app": "a", "who": str(n)}) + "\n" for n in range(9)))
+    columns = ("--column", "time=ts", "--column", "client=app", "--column", "user=who")
+    assert 9 == data(str(path), "--limit", "5/minute", *columns)["contenders"][0]["admitted"]
+    assert 5 == data(str(path), "--limit", "5/minute", *columns, "--per", "client")["contenders"][0]["admitted"]
+
+
+def test_access_log(tmp_path: Path) -> None:
+    """
+    An access log is filtered by path, its clients found by a pattern; it may be packed.
+    """
+    path = tmp_path / "access.log.1"
+    line = '1.2.3.4 - - [01/Aug/1995:00:00:0{} -0400] "POST {}?client_id=app{} HTTP/1.1" 200 5 "-" "x"\n'
+    text = "".join(line.format(n, path, n % 2) for n in range(8) for path in ("/token", "/other"))
+    path.write_bytes(gzip.compress(text.encode()))
+    found = data(str(path), "--limit", "3/minute", "--path", "/token", "--client-pattern", r"client_id=(?P<client>\w+)")
+    assert ("access-log", 8, 8) == (found["format"], found["requests"], found["left_out_lines"])
+    assert 6 == found["contenders"][0]["admitted"]
+
+
+def test_bad_lines(tmp_path: Path) -> None:
+    """
+    Bad lines are told with their numbers on the standard error, and counted; no control character gets through.
+    """
+    path = tmp_path / "traffic.csv"
+    path.write_text("5,a\n\x1b[31mnever,a\n6,b\n")
+    result = run(str(path), "--limit", "3/minute")
+    assert 0 == result.exit_code
+    assert "line 2: no time" in result.stderr
+    assert "1 of the lines were not understood" in result.stderr
+    assert "\x1b[31mn" not in result.stderr
+    assert [{"line_number": 2}] == [
+        {"line_number": one["line_number"]} for one in data(str(path), "--limit", "3/minute")["problems"]
+    ]
+
+
+@pytest.mark.parametrize(
+    "content",
+    (b"", b"\n\n", b"\x00\xff\xfe binary \x00", b"\x1f\x8b broken"),
+    ids=("empty", "blank", "binary", "packed"),
+)
+def test_file_without_requests(tmp_path: Path, content: bytes) -> None:
+    """
+    A file without a single request is told, exit code 1; there is nothing to draw.
+    """
+    path, picture = tmp_path / "traffic", tmp_path / "picture.svg"
+    path.write_bytes(content)
+    result = run(str(path), "--limit", "3/minute", "--picture", str(picture))
+    assert 1 == result.exit_code
+    assert "no requests" in result.stderr
+    assert not picture.exists()
+
+
+def test_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """
+    So are a missing file and a directory.
+    """
+    for path in (tmp_path / "missing", tmp_path):
+        result = run(str(path), "--limit", "3/minute")
+        assert 1 == result.exit_code
+        assert result.stderr.startswith("Error: ")
+
+
+def test_standard_input() -> None:
+    """
+    A pipe is read as it comes.
+    """
+    result = run("-", "--limit", "3/minute", "--json", stdin="5.5,a\n6,a\n")
+    assert 2 == json.loads(result.stdout)["requests"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    (
+        (["--limit", "many"], "no single limit"),
+        (["--limit", "10/second; 100/hour"], "no single limit"),
+        (["--limit", "0/minute"], "out of range"),
+        (["--limit", "1/minute", "--frames", "7"], "7 frames do not divide a window of 60 s"),
+        (["--limit", "1/minute", "--frames", "x"], "no list"),
+        (["--limit", "1/minute", "--interval", "1ms"], "out of range"),
+        (["--limit", "1/minute", "--interval", "soon"], "no duration"),
+        (["--limit", "1/minute", "--client-pattern", "("], "no regular expression"),
+        (["--limit", "1/minute", "--client-pattern", "x"], "no group"),
+        (["--limit", "1/minute", "--column", "date=x"], "none of time=FIELD"),
+        (["--limit", "1/minute", "--picture", "x.gif"], ".svg or .png"),
+        ([], "--limit"),
+    ),
+)
+def test_wrong_call(recording: Path, words: list[str], said: str) -> None:
+    """
+    What makes no sense is refused before anything is read, exit code 2.
+    """
+    result = run(str(recording), *words)
+    assert 2 == result.exit_code
+    assert said in " ".join(result.stderr.split())
+
+
+def test_picture(recording: Path, tmp_path: Path) -> None:
+    """
+    The busiest stretch is drawn.
+    """
+    path = tmp_path / "picture.svg"
+    assert 0 == run(str(recording), "--limit", "10/minute", "--picture", str(path)).exit_code
+    assert "limit 10" in path.read_text()
+
+
+def test_picture_of_a_pipe() -> None:
+    """
+    A picture needs a file that can be read twice.
+    """
+    assert "read twice" in run("-", "--limit", "10/minute", "--picture", "x.svg", stdin="").stderr
+
+
+def test_picture_that_cannot_be_written(recording: Path, tmp_path: Path) -> None:
+    """
+    A picture that cannot be written is an error like any other.
+    """
+    result = run(str(recording), "--limit", "10/minute", "--picture", str(tmp_path / "missing" / "x.svg"))
+    assert 1 == result.exit_code
+    assert "x.svg: No such file" in result.stderr
+
+
+def test_picture_without_matplotlib(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Without the extra that is said before the replay begins, and everything else works.
+    """
+    real_import = builtins.__import__
+
+    def without_matplotlib(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.split(".")[0] == "matplotlib":
+            raise ImportError(name)
+        return real_import(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
+    result = run(str(recording), "--limit", "10/minute", "--picture", "x.svg")
+    assert (1, "") == (result.exit_code, result.stdout)
+    assert "oauth_ratelimit[charts]" in result.stderr
+    assert 0 == run(str(recording), "--limit", "10/minute").exit_code
