@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import structlog
 
-from oauth_ratelimit.config import Settings
+from oauth_ratelimit.config import DigestSettings, Settings
 from oauth_ratelimit.core.digest import DAY_S, Digest, name_of_day
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientSum, sums
 from oauth_ratelimit.observe.webhook import Webhook, WebhookError
@@ -45,9 +45,11 @@ class Delivery:
     Raises from ``run``: ``StoreUnavailable``, ``StoreRejected``.
 
     Args:
-        settings: With a digest section.
+        digest: Where to.
 
         connection: Nobody else's.
+
+        settings: Returns what applies now.
 
         day_s: When the day began, seconds since the epoch.
 
@@ -67,9 +69,10 @@ class Delivery:
 
     def __init__(
         self,
-        settings: Settings,
+        digest: DigestSettings,
         connection: Connection,
         *,
+        settings: Callable[[], Settings],
         day_s: int,
         progress: Progress,
         holder: str,
@@ -77,14 +80,10 @@ class Delivery:
         agent: str,
         stopping: threading.Event,
     ) -> None:
-        if settings.digest is None:
-            raise ValueError("the settings have no digest")
         self.day = name_of_day(day_s)
         self._settings = settings
-        self._minimum = settings.digest.minimum
-        self._webhook = Webhook(
-            settings.digest.url, secret=settings.digest.secret, timeout_s=settings.digest.timeout_s, agent=agent
-        )
+        self._minimum = digest.minimum
+        self._webhook = Webhook(digest.url, secret=digest.secret, timeout_s=digest.timeout_s, agent=agent)
         self._statistics = StatisticsStore(connection)
         self._store = DigestStore(connection, holder=holder)
         self._day_s = day_s
@@ -159,8 +158,9 @@ class Delivery:
         Raises:
             WebhookError: It is not, and the next one would fare no better.
         """
-        mode = self._settings.policies.matching(client.client_id).mode
-        digest = Digest(self.day, client, mode, self._settings.denial.error_uri)
+        settings = self._settings()
+        mode = settings.policies.matching(client.client_id).mode
+        digest = Digest(self.day, client, mode, settings.denial.error_uri)
         progress = replace(self._progress, after=client.client_id, failure_count=0)
         try:
             self._post(digest)

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import structlog
 
-from oauth_ratelimit.config import Settings
+from oauth_ratelimit.config import DigestSettings, Settings
 from oauth_ratelimit.core.digest import due_day_s, name_of_day
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.delivery import LEASE_S, Delivery
@@ -80,7 +80,7 @@ class DigestSender:
             return
         if progress is not None:
             self._thread = threading.Thread(
-                target=self._send, args=(day_s, progress), name="oauth_ratelimit digest", daemon=True
+                target=self._send, args=(digest, day_s, progress), name="oauth_ratelimit digest", daemon=True
             )
             self._thread.start()
 
@@ -99,11 +99,12 @@ class DigestSender:
         if self._thread is not None:
             self._thread.join(JOIN_S)
 
-    def _send(self, day_s: int, progress: Progress) -> None:
+    def _send(self, digest: DigestSettings, day_s: int, progress: Progress) -> None:
         with closing(self._connection.another()) as connection:
             delivery = Delivery(
-                self._settings(),
+                digest,
                 connection,
+                settings=self._settings,
                 day_s=day_s,
                 progress=progress,
                 holder=self._instance,

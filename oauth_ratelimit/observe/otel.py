@@ -27,6 +27,8 @@ else:
 
 Attributes = dict[str, str | int | float]
 
+SILENT = ("_ProxyMeterProvider", "NoOpMeterProvider")  # what the API has instead of a provider
+
 
 class OtelMeter:
     """
@@ -37,6 +39,9 @@ class OtelMeter:
     """
 
     def __init__(self, provider: "metrics.MeterProvider | None" = None) -> None:
+        self._own_provider = provider
+        self._seen_provider: metrics.MeterProvider | None = None
+        self._is_silent = True
         meter = metrics.get_meter(NAMESPACE, meter_provider=provider)
 
         def named(create: Callable[..., Any], name: str, description: str, **options: Any) -> Any:
@@ -91,28 +96,46 @@ class OtelMeter:
         """
         See ``Meter.note_decision``.
         """
+        if self._is_heard():
+            self._count(
+                decision,
+                client_id,
+                kind="client" if username is None else "user",
+                grant=self._labels.grant(grant_type, is_grant),
+                duration_s=duration_s,
+            )
+            if is_near_limit:
+                self._near_limit.add(1)
+        span = trace.get_current_span()
+        if span.is_recording():
+            facts = _facts(decision, client_id)
+            span.set_attributes(facts)
+            if decision.would_deny:
+                span.add_event(f"{NAMESPACE}.{outcome_of(decision)}", facts)
+
+    def _is_heard(self) -> bool:
+        """
+        Whether there is a provider. Asked for each request, because it may be set late.
+        """
+        provider = self._own_provider or metrics.get_meter_provider()
+        if provider is not self._seen_provider:
+            self._seen_provider = provider
+            self._is_silent = type(provider).__name__ in SILENT
+        return not self._is_silent
+
+    def _count(self, decision: Decision, client_id: str, *, kind: str, grant: str, duration_s: float) -> None:
         outcome = outcome_of(decision)
         rule = decision.rule
         policy = rule.name if rule else NONE
-        grant = self._labels.grant(grant_type, is_grant)
         mode = decision.mode.value
         self._decisions.add(1, {"decision": outcome, "mode": mode, "grant_type": grant, "policy": policy})
         self._decision_seconds.record(duration_s)
-        if is_near_limit:
-            self._near_limit.add(1)
         name = self._labels.client(client_id, is_over=decision.would_deny)
-        kind = "client" if username is None else "user"
         self._client_decisions.add(1, {"client_id": name, "kind": kind, "decision": outcome})
         if rule is not None and name != OTHER and self._limits.get((name, kind, policy)) is not rule:
             self._limits[name, kind, policy] = rule
             rate = rule.limit / rule.window.window_s
             self._client_limit.set(rate, {"client_id": name, "kind": kind, "policy": policy})
-        span = trace.get_current_span()
-        if span.is_recording():
-            facts = _facts(decision, outcome, client_id)
-            span.set_attributes(facts)
-            if decision.would_deny:
-                span.add_event(f"{NAMESPACE}.{outcome}", facts)
 
     def note_cycle(self, report: CycleReport, *, duration_s: float) -> None:
         """
@@ -158,12 +181,12 @@ def current_trace_id() -> str | None:
     return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
 
-def _facts(decision: Decision, outcome: str, client_id: str) -> Attributes:
+def _facts(decision: Decision, client_id: str) -> Attributes:
     """
     Return the attributes of a span. No user is among them.
     """
     facts: Attributes = {
-        "oauth_ratelimit.decision": outcome,
+        "oauth_ratelimit.decision": outcome_of(decision),
         "oauth_ratelimit.mode": decision.mode.value,
         "oauth_ratelimit.client_id": visible_name(client_id),
     }

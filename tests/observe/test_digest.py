@@ -5,7 +5,9 @@ The daily digest, from statistics in a real MongoDB to a real webhook.
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,18 +16,21 @@ from oauth_ratelimit import load_config
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.digest import DAY_S, due_day_s, name_of_day
 from oauth_ratelimit.core.statistics import ClientMinute, Peak, Source, Tally, UserLoad
+from oauth_ratelimit.demo.authserver import seed
 from oauth_ratelimit.demo.mongod import free_port
+from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.observe import delivery
 from oauth_ratelimit.observe.digest import LOOK_EVERY_S, DigestSender
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.digests import DigestStore
 from oauth_ratelimit.store.statistics import Share, StatisticsStore
+from tests.edge.protected import config, protected
 from tests.helpers import Clock, wait_until
 from tests.observe.hook import Hook, listening
 
 DAY = "2033-05-17"
 DAY_START_S = 1_999_900_800
-BROKEN, MINIMUM = 12, 5
+MINIMUM = 5
 ALL_CLIENTS = [f"app-{number:02d}" for number in range(6)]
 
 
@@ -205,6 +210,64 @@ def test_day_that_somebody_is_at_work_on(fleet: Fleet) -> None:
     assert dict.fromkeys(ALL_CLIENTS, 1) == fleet.hook.times_taken()
 
 
+def test_thirty_instances_at_once(fleet: Fleet) -> None:
+    """
+    When all look in the same moment, one gets the day.
+    """
+    stores = [DigestStore(fleet.connection, holder=f"node-{number}") for number in range(30)]
+    with ThreadPoolExecutor(len(stores)) as pool:
+        claims = list(pool.map(lambda store: store.claim(DAY, day_s=DAY_START_S, lease_s=60.0), stores))
+
+    assert 1 == sum(claim is not None for claim in claims)
+
+
+def test_instance_that_hangs_for_too_long(fleet: Fleet) -> None:
+    """
+    An instance that wakes up after its lease has run out sends no more clients, and leaves the day to its new holder.
+    """
+    fleet.hook.pause = threading.Event()
+    sender = fleet.instance("node-1")
+    fleet.clock.advance(LOOK_EVERY_S)
+    sender.run(fleet.clock())
+    wait_until(lambda: fleet.hook.received, "the first client is sent")
+    state = fleet.connection.collection("ratelimit_stats")
+    state.update_one({"_id.digest": DAY}, {"$set": {"holder": "node-2"}})
+    fleet.hook.pause.set()
+    wait_until(lambda: not sender.is_busy, "the instance gives up")
+
+    assert {"app-00": 1} == fleet.hook.times_taken()
+    [found] = state.find({"_id.digest": DAY})
+    assert ("node-2", False, "") == (found["holder"], found["isDone"], found["after"])
+
+
+def test_mongodb_that_fails_while_sending(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    When MongoDB goes away in between, the day is free again after its lease.
+    """
+
+    def fail(*_: object, **__: object) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(StatisticsStore, "minutes", fail)
+    with capture_logs() as logs:
+        fleet.look(fleet.instance("node-1"))
+
+    assert [("digest_failed", "away", 300.0)] == [
+        (entry["event"], entry["error"], entry["retry_in_s"]) for entry in logs
+    ]
+
+
+def test_many_minutes(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    While there is much to read, the lease is renewed, and reading pauses.
+    """
+    monkeypatch.setattr(delivery, "READ_AT_ONCE", 2)
+    monkeypatch.setattr(delivery, "RENEW_EVERY_S", 0.0)
+    fleet.look(fleet.instance("node-1"))
+
+    assert dict.fromkeys(ALL_CLIENTS, 1) == fleet.hook.times_taken()
+
+
 def test_instance_that_ends(fleet: Fleet) -> None:
     """
     An instance that ends stops before the next client, and another goes on at once.
@@ -299,6 +362,22 @@ def test_mongodb_that_goes_away(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -
         sender.close()
 
     assert ([], []) == (logs, fleet.hook.received)
+
+
+def test_application(fleet: Fleet, mongo_uri: str, tmp_path: Path) -> None:
+    """
+    An application whose configuration has the section sends it, from its background and to its end.
+    """
+    database = tmp_path / "demo.sqlite3"
+    seed(database)
+    digest = {"url": fleet.url, "minimum": MINIMUM}
+    settings = config(store={"uri": mongo_uri}, sync={"interval": "50ms"}, digest=digest)
+    with protected(database, settings, clock=fleet.clock) as site:
+        assert 0.0 <= site.gate.health().lag_s
+        wait_until(lambda: len(fleet.hook.times_taken()) == len(ALL_CLIENTS), "all clients are sent")
+
+    assert dict.fromkeys(ALL_CLIENTS, 1) == fleet.hook.times_taken()
+    assert "oauth-ratelimit-signature" not in fleet.hook.taken[0].headers
 
 
 def test_no_digest_is_configured(fleet: Fleet) -> None:
