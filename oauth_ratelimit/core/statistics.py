@@ -15,6 +15,8 @@ OTHER_CLIENTS = ""
 Stands for the clients that a process had no room for in a minute. No client has this id.
 """
 
+ENDPOINT = "endpoint:"
+
 Kind = Literal["client", "user"]
 """
 What a request is counted for, in the words of the configuration: without a user for the client, else for the user.
@@ -92,6 +94,13 @@ class Source(NamedTuple):
     kind: Kind
     grant: str
 
+    @property
+    def is_token(self) -> bool:
+        """
+        Whether it is the token endpoint.
+        """
+        return not self.grant.startswith(ENDPOINT)
+
 
 class Peak(NamedTuple):
     """
@@ -159,11 +168,12 @@ class ClientMinute:
 
         peaks: By name of the policy, the most that was used of it.
 
-        users: The heaviest users, the heaviest first. Known once the minute is over.
+        users: The heaviest users at the token endpoint, the heaviest first. Known once the minute is over, as is the
+            next.
 
         registers: Who the users were, for a count of them.
 
-        burst: The most requests that one process has seen within a second.
+        burst: The most requests for tokens that one process has seen within a second.
     """
 
     client_id: str
@@ -176,7 +186,7 @@ class ClientMinute:
 
     def tally(self, kind: Kind | None = None) -> Tally:
         """
-        Return all requests, or those of one kind.
+        Return all requests at the token endpoint, or those of one kind.
         """
         return _sum(self.tallies, kind)
 
@@ -213,7 +223,7 @@ class ClientSum:
         client_id: The client, or ``OTHER_CLIENTS``.
 
     Attributes:
-        minute_count: Minutes with requests.
+        minute_count: Minutes with requests, at whatever endpoint.
 
         tallies: Requests by where they come from.
 
@@ -223,9 +233,9 @@ class ClientSum:
 
         registers: Who the users were, for a count of them.
 
-        burst: The most requests that one process has seen within a second.
+        burst: The most requests for tokens that one process has seen within a second.
 
-        busiest: Requests in the busiest minute, and when that began.
+        busiest: Requests for tokens in the busiest minute, and when that began.
     """
 
     client_id: str
@@ -255,7 +265,7 @@ class ClientSum:
 
     def tally(self, kind: Kind | None = None) -> Tally:
         """
-        Return all requests, or those of one kind.
+        Return all requests at the token endpoint, or those of one kind.
         """
         return _sum(self.tallies, kind)
 
@@ -286,6 +296,6 @@ def sums(minutes: Iterable[ClientMinute]) -> dict[str, ClientSum]:
 def _sum(tallies: Mapping[Source, Tally], kind: Kind | None) -> Tally:
     total = NO_REQUESTS
     for source, tally in tallies.items():
-        if kind is None or source.kind == kind:
+        if source.is_token and kind in (None, source.kind):
             total += tally
     return total

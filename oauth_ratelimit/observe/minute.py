@@ -94,6 +94,9 @@ class OpenMinute:
         form = type(decision)
         if form is RepeatedDenial and outcome == DENIED:
             cell[RETRIES] += 1
+        if place is not None:
+            self._note_rule(decision, f"{place}/")
+            return
         if username is not None:
             self._note_user(username, outcome)
         second = int(now_s)
@@ -101,9 +104,7 @@ class OpenMinute:
         self._second = second
         if self._second_count > self._burst:
             self._burst = self._second_count
-        if place is not None:
-            self._note_rule(decision, f"{place}/")
-        elif form is Admission:
+        if form is Admission:
             self._note_term(*decision)  # type: ignore[misc]
         elif form is JointAdmission:
             for term in decision:  # type: ignore[attr-defined]

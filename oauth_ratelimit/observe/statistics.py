@@ -17,7 +17,7 @@ from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, Share
+from oauth_ratelimit.core.statistics import ENDPOINT, MINUTE_S, OTHER_CLIENTS, Share
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe.labels import KNOWN_GRANTS
 from oauth_ratelimit.observe.minute import OpenMinute
@@ -145,7 +145,7 @@ class StatisticsRecorder:
             place = None
             grant = self._grants.get(grant_type) or self._grant_name(grant_type, is_grant)
         else:
-            place, grant = endpoint, f"endpoint:{endpoint}"
+            place, grant = endpoint, ENDPOINT + endpoint
         now_s = self._clock() + self._offset_s
         with self._lock:
             if not self._minute_s <= now_s < self._end_s:

@@ -1,0 +1,143 @@
+"""
+What another limit would have done, from recorded minutes.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally, UserLoad
+from oauth_ratelimit.core.what_if import Bearer, effect_of, effects, loads
+from oauth_ratelimit.demo.trace import hits
+from tests.helpers import Clock
+
+SHOP = Bearer("shop", None)
+BATCH, PASSWORD, REVOCATION = (
+    Source("client", "client_credentials"),
+    Source("user", "password"),
+    Source("client", "endpoint:revocation"),
+)
+
+
+def bounds(load: Mapping[int, int], limit: int, window_minutes: int = 1, since_s: float = 0.0) -> tuple[int, int, int]:
+    """
+    Return the fewest, the likely and the most denials.
+    """
+    effect = effect_of(SHOP, load, limit=limit, window_minutes=window_minutes, since_s=since_s)
+    return effect.at_least, effect.denied, effect.at_most
+
+
+def test_minutes_apart() -> None:
+    """
+    What a minute has beyond the limit is denied; minutes that no window holds together do not add up.
+    """
+    assert (50, 50, 50) == bounds({60: 150, 300: 80}, 100)
+    assert (0, 0, 0) == bounds({60: 100, 300: 100}, 100)
+
+
+def test_minutes_side_by_side() -> None:
+    """
+    A window of a minute holds some of the minute before: how much is not known, hence the bounds.
+    """
+    assert (0, 7, 60) == bounds({60: 80, 120: 80}, 100)
+
+
+def test_wide_window() -> None:
+    """
+    A window of five minutes holds the four before in full, and some of the fifth.
+    """
+    load = {60 * minute: 10 for minute in range(1, 7)}
+
+    assert (10, 15, 20) == bounds(load, 40, 5)
+    assert (0, 5, 10) == bounds(load, 50, 5)
+    assert (0, 0, 0) == bounds(load, 60, 5)
+
+
+def test_denied_requests_do_not_count() -> None:
+    """
+    What was denied does not keep later requests out.
+    """
+    assert 900 == effect_of(SHOP, {60: 1000, 180: 100}, limit=100, window_minutes=1).denied
+
+
+def test_time_before() -> None:
+    """
+    What came before the time fills the windows at its beginning, and is not told of.
+    """
+    load = {60: 40, 120: 40}
+
+    assert (30, 30, 30) == bounds(load, 50, 60, since_s=120)
+    assert 40 == effect_of(SHOP, load, limit=50, window_minutes=60, since_s=120).offered
+
+
+def test_what_a_limit_counts() -> None:
+    """
+    A limit of clients counts requests without a user, one of users those of each user, a total everything; no other
+    endpoint, and no trusted client.
+    """
+    users = (UserLoad("alice", 4, denied=3), UserLoad("bob", 1))
+    minutes = [
+        ClientMinute("shop", 60, {BATCH: Tally(2, denied=1), PASSWORD: Tally(5), REVOCATION: Tally(9)}, users=users),
+        ClientMinute("shop", 120, {PASSWORD: Tally(5)}, users=users[:1]),
+        ClientMinute("mobile", 60, {BATCH: Tally(trusted=7), PASSWORD: Tally(trusted=7)}, users=users),
+    ]
+
+    assert {SHOP: {60: 3}} == loads(minutes, "client")
+    assert {SHOP: {60: 8, 120: 5}} == loads(minutes, "total")
+    assert {Bearer("shop", "alice"): {60: 4, 120: 4}, Bearer("shop", "bob"): {60: 1}} == loads(minutes, "user")
+
+
+def test_order() -> None:
+    """
+    Who would have been denied most comes first; who had no request in the time is left out.
+    """
+    found = {
+        Bearer(name, None): {60 * start: count} for name, start, count in (("a", 5, 9), ("b", 5, 20), ("c", 1, 99))
+    }
+    found[Bearer("d", None)] = {300: 10}
+
+    told = effects(found, limit=9, window_minutes=1, since_s=300)
+    assert [("b", 11), ("d", 1), ("a", 0)] == [(effect.bearer.client_id, effect.denied) for effect in told]
+
+
+@given(
+    st.dictionaries(st.integers(0, 50).map(lambda minute: minute * 60), st.integers(1, 50)),
+    st.integers(1, 100),
+    st.integers(1, 10),
+)
+def test_bounds(load: dict[int, int], limit: int, window_minutes: int) -> None:
+    """
+    The likely number lies between the bounds, and a limit nobody can reach denies nobody.
+    """
+    at_least, denied, at_most = bounds(load, limit, window_minutes)
+
+    assert 0 <= at_least <= denied <= at_most <= sum(load.values())
+    assert (0, 0, 0) == bounds(load, sum(load.values()), window_minutes)
+
+
+@pytest.mark.parametrize(("window_minutes", "limit", "error_ratio"), ((1, 10, 0.02), (5, 20, 0.003), (10, 20, 0.002)))
+def test_recorded_traffic(window_minutes: int, limit: int, error_ratio: float) -> None:
+    """
+    On the recorded traffic of a day the sum of all errors is a small share of the requests, as the documentation says.
+    """
+    clock = Clock()
+    limits = {"client": [{"limit": limit, "window": 60 * window_minutes}]}
+    limiter = Limiter(load_config({"mode": "dry-run", "limits": limits}), clock=clock)
+    load: defaultdict[Bearer, Counter[int]] = defaultdict(Counter)
+    denied: Counter[Bearer] = Counter()
+    for hit in hits():
+        clock.now_s = hit.at_s
+        bearer = Bearer(str(hit.host), None)
+        denied[bearer] += limiter.check(bearer.client_id).would_deny
+        load[bearer][int(hit.at_s // 60) * 60] += 1
+
+    told = effects(load, limit=limit, window_minutes=window_minutes)
+    total = sum(effect.offered for effect in told)
+    assert 0.005 < denied.total() / total
+    assert sum(abs(effect.denied - denied[effect.bearer]) for effect in told) < error_ratio * total
+    outside = [effect for effect in told if not effect.at_least <= denied[effect.bearer] <= effect.at_most]
+    assert len(outside) < 0.02 * len(told)
