@@ -2,12 +2,15 @@
 What the README prints works as printed.
 """
 
+import json
 import re
 import sys
 import types
 from pathlib import Path
 
 import pytest
+import requests
+from structlog.testing import capture_logs
 
 from oauth_ratelimit.demo.authserver import create_app, seed
 from oauth_ratelimit.demo.seeds import BATCH_JOBS
@@ -50,13 +53,31 @@ def test_ten_lines(config_path: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
     with serving(app) as url:
 
-        def status() -> int:
-            return post(f"{url}/token", BATCH_JOBS, {"grant_type": "client_credentials"}).status_code
+        def ask() -> requests.Response:
+            return post(f"{url}/token", BATCH_JOBS, {"grant_type": "client_credentials"})
 
-        assert {200} == {status() for _ in range(110)}
+        with capture_logs() as events:
+            assert {200} == {ask().status_code for _ in range(110)}
         config_path.write_text(config_path.read_text().replace("mode: dry-run", "mode: enforce"))
-        wait_until(lambda: status() == 429, "the file is read again")
+        wait_until(lambda: ask().status_code == 429, "the file is read again")
+        denied = ask()
     app.extensions["oauth_ratelimit"].close()
+    (event,) = [event for event in events if event["event"] == "request_would_be_denied"]
+    assert all(str(event[key]) == value for key, value in re.findall(r"(\w+)=([\w-]+) ", block("text", event["event"])))
+    assert_is_printed(denied)
+
+
+def assert_is_printed(denied: requests.Response) -> None:
+    """
+    The README shows the headers and members that a denial has; numbers of seconds differ.
+    """
+    head, _, body = block("http", "429 TOO MANY").partition("\n\n")
+    for name, value in (line.split(": ", 1) for line in head.splitlines()[1:]):
+        if name in ("Retry-After", "X-RateLimit-Reset"):
+            assert 1 <= int(denied.headers[name]) <= 66
+        else:
+            assert re.sub(r"t=\d+", "t=", value) == re.sub(r"t=\d+", "t=", denied.headers[name])
+    assert json.loads(body).keys() == denied.json().keys()
 
 
 def test_limiter_alone(config_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
