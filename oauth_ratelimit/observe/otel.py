@@ -35,13 +35,14 @@ class OtelMeter:
     The instruments of this process, and the current span of each request. Thread-safe, as the library is.
 
     Args:
-        provider: Where the instruments come from; None for the application's own, also if it is set later.
+        provider: Where the instruments come from; None for the application's own. If that is set later, requests are
+            counted from the next sync cycle on.
     """
 
     def __init__(self, provider: "metrics.MeterProvider | None" = None) -> None:
         self._own_provider = provider
-        self._seen_provider: metrics.MeterProvider | None = None
-        self._is_silent = True
+        self._is_heard = False
+        self._listen()
         meter = metrics.get_meter(NAMESPACE, meter_provider=provider)
 
         def named(create: Callable[..., Any], name: str, description: str, **options: Any) -> Any:
@@ -96,7 +97,7 @@ class OtelMeter:
         """
         See ``Meter.note_decision``.
         """
-        if self._is_heard():
+        if self._is_heard:
             self._count(
                 decision,
                 client_id,
@@ -113,15 +114,12 @@ class OtelMeter:
             if decision.would_deny:
                 span.add_event(f"{NAMESPACE}.{outcome_of(decision)}", facts)
 
-    def _is_heard(self) -> bool:
+    def _listen(self) -> None:
         """
-        Whether there is a provider. Asked for each request, because it may be set late.
+        Look whether there is a provider. That costs microseconds, so not with each request.
         """
         provider = self._own_provider or metrics.get_meter_provider()
-        if provider is not self._seen_provider:
-            self._seen_provider = provider
-            self._is_silent = type(provider).__name__ in SILENT
-        return not self._is_silent
+        self._is_heard = type(provider).__name__ not in SILENT
 
     def _count(self, decision: Decision, client_id: str, *, kind: str, grant: str, duration_s: float) -> None:
         outcome = outcome_of(decision)
@@ -154,6 +152,7 @@ class OtelMeter:
         """
         See ``Meter.note_state``.
         """
+        self._listen()
         self._in_flight_hits.set(in_flight_hits)
         self._tracked_keys.set(key_count)
         self._snapshot_age.set(lag_s)

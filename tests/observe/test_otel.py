@@ -300,14 +300,16 @@ def test_application_with_an_sdk(is_late: bool) -> None:
         from opentelemetry import metrics
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-        from tests.edge.test_extension import post, protected
+        from tests.edge.test_extension import gate_of, post, protected
 
         reader = InMemoryMetricReader()
         with protected(OAUTH_RATELIMIT_CONFIG={{"mode": "enforce", "limits": {{"client": ["2/minute"]}}}}) as app:
             if {is_late}:
                 post(app)
             metrics.set_meter_provider(MeterProvider([reader]))
-            if not {is_late}:
+            if {is_late}:
+                gate_of(app).note_state()  # as each sync cycle does
+            else:
                 post(app)
             assert [200, 429] == [post(app), post(app)]
         found = [
