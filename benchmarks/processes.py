@@ -12,7 +12,7 @@ from benchmarks import subjects
 
 Value = TypeVar("Value")
 
-_PAGE_BYTES = 4096
+PAGE_BYTES = 4096
 
 
 def in_new_process(function: Callable[..., Value], *arguments: Any) -> Value:
@@ -28,4 +28,4 @@ def resident_bytes() -> int:
     """
     Return the memory that this process has in RAM. Linux only.
     """
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES

@@ -1,0 +1,283 @@
+"""
+A long load at saturation, beside the same server without the limiter: ``make soak``, ``SOAK=60 make soak``.
+
+Two gunicorns take turns under wrk, a real MongoDB holds the counters, and one client in fifty is over its limit. What
+is asked: does memory grow, does synchronisation fall behind, does the slowest request in a hundred get slower.
+"""
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from authlib.integrations.flask_oauth2 import AuthorizationServer
+from authlib.oauth2.rfc6749 import ClientMixin, grants
+from flask import Flask
+
+from benchmarks import subjects
+from benchmarks.processes import PAGE_BYTES
+from benchmarks.results import Result, save, table
+from benchmarks.timing import spread
+from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit.demo.instance import HOST, Instance
+from oauth_ratelimit.demo.mongod import Mongod
+from oauth_ratelimit.edge.pages import health_blueprint
+
+DURATION_S = float(os.environ.get("SOAK", "600"))
+TURN_S = 5  # short, so that what else the machine does falls on both
+CONNECTION_COUNT = 8  # as many as the server has threads: saturated, without a queue
+WRK = ("wrk", "--threads=1", f"--connections={CONNECTION_COUNT}", f"--duration={TURN_S}", "--latency")
+CLIENT_COUNT = int(os.environ.get("SOAK_CLIENTS", "5000"))
+BASE, OURS = "unprotected", "ours"
+PID_PATH = "/jwks"  # which an Instance asks for to see whether it is ready
+URI_VARIABLE = "SOAK_MONGO_URI"
+CONFIG = {
+    "mode": "enforce",
+    "limits": {"client": ["1000000/minute"]},
+    "clients": {"client-0": {"limits": {"client": ["10/minute"]}}},
+}
+SCRIPT = """
+wrk.method = "POST"
+wrk.body = "grant_type=client_credentials"
+wrk.headers["Content-Type"] = "application/x-www-form-urlencoded"
+local names = {}
+for line in io.lines("%s") do names[#names + 1] = line end
+function request()
+  local number = math.random(50) == 1 and 1 or math.random(#names)
+  wrk.headers["Authorization"] = names[number]
+  return wrk.format()
+end
+"""
+LATENCY_MS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
+
+
+class Client(ClientMixin):  # type: ignore[misc]
+    """
+    One of many clients, all with the same secret.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+
+    def get_client_id(self) -> str:
+        """
+        Return its id.
+        """
+        return self.client_id
+
+    def get_allowed_scope(self, scope: str | None) -> str:
+        """
+        Return the scope.
+        """
+        return scope or ""
+
+    def check_client_secret(self, client_secret: str) -> bool:
+        """
+        Return whether the secret is right.
+        """
+        return client_secret == "secret"
+
+    def check_endpoint_auth_method(self, method: str, endpoint: str) -> bool:
+        """
+        Return whether the client may authenticate so.
+        """
+        return method == "client_secret_basic"
+
+    def check_grant_type(self, grant_type: str) -> bool:
+        """
+        Return whether the client may use the grant.
+        """
+        return grant_type == "client_credentials"
+
+
+def served() -> Flask:
+    """
+    Return what gunicorn serves: the cheapest Authlib server there can be, protected if it is given a MongoDB.
+    """
+    subjects.silence()
+    app = Flask("soak")
+    server = AuthorizationServer(app, query_client=Client, save_token=lambda token, request: None)
+    server.register_grant(grants.ClientCredentialsGrant)
+    app.add_url_rule("/token", view_func=server.create_token_response, methods=["POST"], endpoint="token")
+    app.add_url_rule(PID_PATH, view_func=lambda: str(os.getpid()), endpoint="pid")
+    if uri := os.environ.get(URI_VARIABLE):
+        app.config.update(OAUTH_RATELIMIT_CONFIG=CONFIG, OAUTH_RATELIMIT_MONGO_URI=uri)
+        OAuthRateLimit(app, server)
+        app.register_blueprint(health_blueprint())
+    return app
+
+
+@dataclass
+class Seen:
+    """
+    What was seen of one server, a value per turn or per look.
+    """
+
+    p99_ms: list[float] = field(default_factory=list)
+    p50_ms: list[float] = field(default_factory=list)
+    per_s: list[float] = field(default_factory=list)
+    denied_count: int = 0
+    resident_mb: list[float] = field(default_factory=list)
+    lag_s: list[float] = field(default_factory=list)
+    in_flight: list[float] = field(default_factory=list)
+
+
+def main() -> int:
+    """
+    Run, print the table, keep it, and return 1 if a goal is missed.
+    """
+    if shutil.which("wrk") is None:
+        print("wrk is not installed, which makes the load (Debian, Ubuntu: apt-get install wrk)")
+        return 2
+    turn_count = max(4, round(DURATION_S / (2 * TURN_S)))
+    print(f"{turn_count} turns of {TURN_S} s on each server")
+    results = list(results_of(load(turn_count), turn_count=turn_count))
+    print(table(results))
+    if DURATION_S >= 180:
+        save(results, command=f"SOAK={DURATION_S:g} make soak")
+    return 1 if any(result.met is False for result in results) else 0
+
+
+def load(turn_count: int) -> dict[str, Seen]:
+    """
+    Let wrk load both servers in turn.
+    """
+    seen = {BASE: Seen(), OURS: Seen()}
+    with contextlib.ExitStack() as running:
+        directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="oauth_ratelimit-soak-")))
+        script = write_script(directory)
+        mongod = running.enter_context(Mongod())
+        plain = {"AUTHLIB_INSECURE_TRANSPORT": "1"}
+        instances = {
+            name: Instance(name, "benchmarks.soak:served()", directory=directory, env=env)
+            for name, env in ((BASE, plain), (OURS, {**plain, URI_VARIABLE: mongod.uri}))
+        }
+        for instance in instances.values():
+            running.enter_context(instance).wait_until_ready()
+        for turn in range(turn_count + 1):
+            for name in (BASE, OURS) if turn % 2 else (OURS, BASE):
+                take_turn(instances[name], script, seen[name] if turn else Seen(), is_protected=name == OURS)
+            show_progress(turn, turn_count, seen)
+    return seen
+
+
+def write_script(directory: Path) -> Path:
+    """
+    Write what wrk sends, and return where.
+    """
+    names = directory / "names"
+    credentials = (base64.b64encode(f"client-{number}:secret".encode()).decode() for number in range(CLIENT_COUNT))
+    names.write_text("".join(f"Basic {credential}\n" for credential in credentials))
+    script = directory / "load.lua"
+    script.write_text(SCRIPT % names)
+    return script
+
+
+def take_turn(instance: Instance, script: Path, seen: Seen, *, is_protected: bool) -> None:
+    """
+    Load one server for one turn, and look at it meanwhile.
+    """
+    looking = threading.Timer(TURN_S / 2, look, (instance, seen, is_protected))
+    looking.start()
+    output = subprocess.run(
+        [*WRK, f"--script={script}", f"http://{instance.address}/token"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    looking.join()
+    if broken := re.search(r"Socket errors: .*", output):
+        raise RuntimeError(f"{instance.name}: {broken[0]}")
+    for percent, values in (("50", seen.p50_ms), ("99", seen.p99_ms)):
+        number, unit = found(rf"^ +{percent}% +([\d.]+)(us|ms|s)$", output)
+        values.append(float(number) * LATENCY_MS[unit])
+    seen.per_s.append(float(found(r"^Requests/sec: +([\d.]+)$", output)[0]))
+    if denied := re.search(r"Non-2xx or 3xx responses: (\d+)", output):
+        seen.denied_count += int(denied[1])
+
+
+def found(pattern: str, text: str) -> tuple[str, ...]:
+    """
+    Return the groups of a line that must be there.
+    """
+    match = re.search(pattern, text, re.MULTILINE)
+    if match is None:
+        raise RuntimeError(f"wrk did not print {pattern}: {text}")
+    return match.groups()
+
+
+def look(instance: Instance, seen: Seen, is_protected: bool) -> None:
+    """
+    Note a server's memory, and how its synchronisation fares.
+    """
+    with contextlib.closing(http.client.HTTPConnection(HOST, instance.port, timeout=30)) as connection:
+        connection.request("GET", PID_PATH)
+        pid = int(connection.getresponse().read())
+        seen.resident_mb.append(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES / 1e6)
+        if is_protected:
+            connection.request("GET", "/health")
+            health = json.loads(connection.getresponse().read())
+            seen.lag_s.append(health["sync_lag_s"])
+            seen.in_flight.append(float(health["in_flight_hits"]))
+
+
+def show_progress(turn: int, turn_count: int, seen: Mapping[str, Seen]) -> None:
+    """
+    Say every minute or so how it goes.
+    """
+    if turn and turn % 6 == 0:
+        ours = seen[OURS]
+        p99_ms = " and ".join(f"{name} {statistics.median(it.p99_ms):.2f} ms" for name, it in seen.items())
+        print(
+            f"{time.strftime('%X')} turn {turn} of {turn_count}: p99 {p99_ms}, {ours.resident_mb[-1]:.0f} MB",
+            flush=True,
+        )
+
+
+def results_of(seen: Mapping[str, Seen], *, turn_count: int) -> Iterator[Result]:
+    """
+    Yield what came of it. Ratios are of turns that followed each other.
+    """
+    base, ours = seen[BASE], seen[OURS]
+    yield Result("soak/load", turn_count * TURN_S, "s on each server")
+    for name, it in seen.items():
+        yield Result(f"soak/{name}, requests", statistics.median(it.per_s), "/s", spread=spread(it.per_s))
+        yield Result(f"soak/{name}, p50", statistics.median(it.p50_ms), "ms", spread=spread(it.p50_ms))
+        yield Result(f"soak/{name}, p99", statistics.median(it.p99_ms), "ms", spread=spread(it.p99_ms))
+    for what, with_it, without, goal in (
+        ("p50", ours.p50_ms, base.p50_ms, None),
+        ("p99", ours.p99_ms, base.p99_ms, "<= 1.05"),
+    ):
+        ratios = [one / other for one, other in zip(with_it, without, strict=True)]
+        yield Result(f"soak/{what}, ours of unprotected", statistics.median(ratios), "x", goal, spread(ratios))
+    yield Result("soak/ours, denied", ours.denied_count / (sum(ours.per_s) * TURN_S), "of the requests")
+    quarter = max(1, len(ours.resident_mb) // 4)
+    for name, it in seen.items():
+        before, after = (
+            statistics.median(part) for part in (it.resident_mb[quarter : 2 * quarter], it.resident_mb[-quarter:])
+        )
+        yield Result(f"soak/{name}, memory at the end", after, "MB")
+        yield Result(
+            f"soak/{name}, memory since the second quarter", after - before, "MB", "<= 2" if it is ours else None
+        )
+    yield Result("soak/ours, longest lag", max(ours.lag_s), "s", "<= 5")
+    half = len(ours.lag_s) // 2
+    grown_s = statistics.median(ours.lag_s[half:]) - statistics.median(ours.lag_s[:half])
+    yield Result("soak/ours, lag in the second half more than in the first", grown_s, "s", "<= 0.5")
+    yield Result("soak/ours, most hits in flight after a cycle", max(ours.in_flight), "hits")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
