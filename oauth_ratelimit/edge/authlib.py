@@ -12,7 +12,7 @@ from typing import Any
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.edge.claims import look_first, note_client, note_error
 from oauth_ratelimit.edge.endpoints import decide_client
-from oauth_ratelimit.edge.request import begin, begin_late, decide, decide_before_saving, direct, finish
+from oauth_ratelimit.edge.request import answer, begin, begin_late, decide, decide_before_saving, direct
 
 _ATTACHED = "_oauth_ratelimit_attached"  # on the server
 
@@ -28,7 +28,7 @@ class RateLimitMixin:
         """
         Answer a token request, with its quota in the headers.
         """
-        return _answer_token_request(super().create_token_response, request)  # type: ignore[misc]
+        return answer(super().create_token_response, request)  # type: ignore[misc]
 
     def get_token_grant(self, request: Any) -> Any:
         """
@@ -111,7 +111,7 @@ def has_grant(server: Any, grant_type: str) -> bool:
 
 def _shadow_token_response(inner: Any) -> Any:
     def create_token_response(request: Any = None) -> Any:
-        return _answer_token_request(inner, request)
+        return answer(inner, request)
 
     return create_token_response
 
@@ -173,9 +173,3 @@ def _authenticate(inner: Callable[..., Any], oauth_request: Any, methods: Any, *
     else:
         decide_client(endpoint, client, oauth_request=oauth_request)
     return client
-
-
-def _answer_token_request(inner: Callable[[Any], Any], oauth_request: Any) -> Any:
-    mark = begin()
-    response = inner(oauth_request)
-    return response if mark is None else finish(mark, response)

@@ -15,7 +15,7 @@ from flask import Request, request
 
 from oauth_ratelimit.core.failure import Attempt, FailureKey, address_of, folded
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.edge.request import Gate, Mark, environ_of_request, mark_of
+from oauth_ratelimit.edge.request import Gate, Mark, current_mark
 from oauth_ratelimit.edge.response import RateLimited
 
 PUBLIC = "none"  # how a client without a secret authenticates: not at all
@@ -53,7 +53,7 @@ def look_first() -> None:
     """
     Raise if a token request comes after too many failures. Nothing of it has been checked yet, and nothing is counted.
     """
-    mark = _mark()
+    mark = current_mark()
     guard = None if mark is None or mark.is_authorize else mark.gate.guard
     if mark is None or guard is None:
         return
@@ -78,7 +78,7 @@ def note_client(client: Any, oauth_request: Any) -> None:
     Only for a client that the request has not named in plain sight, such as one with a signed assertion: all others
     were looked at before.
     """
-    mark = _mark()
+    mark = current_mark()
     claim = None if mark is None else mark.claim
     if mark is None or claim is None:
         return
@@ -99,7 +99,7 @@ def note_error(error: Any) -> None:
     """
     Count the failure that Authlib is about to answer with, if it is one of authentication.
     """
-    mark = _mark()
+    mark = current_mark()
     claim = None if mark is None else mark.claim
     if mark is None or claim is None or claim.is_late or isinstance(error, RateLimited):
         return
@@ -175,11 +175,6 @@ def _basic_client_id(http_request: Request) -> str | None:
     except ValueError:  # not Unicode: Authlib's answer is a 500
         return None
     return client_id
-
-
-def _mark() -> Mark | None:
-    environ = environ_of_request()
-    return None if environ is None else mark_of(environ)
 
 
 def _short(client_id: str) -> str:
