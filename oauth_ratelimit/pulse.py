@@ -24,6 +24,8 @@ class Health:
     How the synchronisation of one process fares.
 
     Attributes:
+        instance: The process, None if nothing was started.
+
         lag_s: Seconds since its last full sync cycle without an error, or since its start.
 
         in_flight_hits: Requests counted here that the last full cycle could not bring to MongoDB.
@@ -35,6 +37,7 @@ class Health:
         last_error_ago_s: How long ago that was.
     """
 
+    instance: str | None = None
     lag_s: float = 0.0
     in_flight_hits: int = 0
     key_count: int = 0
@@ -110,6 +113,7 @@ class Pulse:
         now_s = time.monotonic()
         message, failed_at_s = self._last_error or (None, None)
         return Health(
+            instance=self.instance,
             lag_s=now_s - self._last_success_s,
             in_flight_hits=self._last_full.in_flight_hits,
             key_count=self._last_full.key_count,

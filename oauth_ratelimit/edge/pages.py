@@ -11,6 +11,7 @@ from flask import Blueprint, Response, current_app, jsonify, request
 
 from oauth_ratelimit.edge.request import EXTENSION
 from oauth_ratelimit.observe.metrics import IS_AVAILABLE
+from oauth_ratelimit.pulse import package_version
 
 if IS_AVAILABLE:
     from prometheus_client import REGISTRY, CollectorRegistry
@@ -69,7 +70,10 @@ def health_blueprint(url: str = "/health", *, max_lag_s: float | None = 60.0) ->
         is_lagging = max_lag_s is not None and found.lag_s > max_lag_s
         response = jsonify(
             status="lagging" if is_lagging else "ok",
+            instance=found.instance,
+            version=package_version(),
             mode=gate.settings.policies.mode.value,
+            is_shared=gate.settings.store.uri is not None,
             sync_lag_s=round(found.lag_s, 3),
             max_sync_lag_s=max_lag_s,
             in_flight_hits=found.in_flight_hits,

@@ -2,6 +2,9 @@
 The pages for Prometheus and for load balancers.
 """
 
+import os
+import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from oauth_ratelimit.demo.mongod import free_port
 from oauth_ratelimit.edge.pages import health_blueprint, metrics_blueprint
+from oauth_ratelimit.pulse import package_version
 from tests.edge.test_extension import gate_of, post, protected
 from tests.helpers import wait_until
 
@@ -95,13 +99,16 @@ def test_health_of_a_process_that_works(mongo_uri: str) -> None:
     assert (200, "no-store") == (seen.status_code, seen.headers["Cache-Control"])
     assert {
         "status": "ok",
+        "version": package_version(),
         "mode": "enforce",
+        "is_shared": True,
         "max_sync_lag_s": 60.0,
         "in_flight_hits": 0,
         "tracked_keys": 1,
         "last_error": None,
         "last_error_ago_s": None,
-    } == {name: value for name, value in seen.json.items() if name != "sync_lag_s"}
+    } == {name: value for name, value in seen.json.items() if name not in ("instance", "sync_lag_s")}
+    assert re.fullmatch(rf"{re.escape(socket.gethostname())}:{os.getpid()}:[0-9a-f]+", seen.json["instance"])
     assert 0.0 <= seen.json["sync_lag_s"] < 60.0
 
 
@@ -128,6 +135,39 @@ def test_health_while_mongodb_is_away(max_lag_s: float | None, status: int) -> N
     assert 0.0 <= seen.json["last_error_ago_s"] < seen.json["sync_lag_s"]
 
 
+def test_health_without_a_store() -> None:
+    """
+    A process that shares nothing has nothing to lag behind, and says so.
+    """
+    with with_pages(sync={"interval": "50ms"}) as app:
+        client = app.test_client()
+        seen = wait_until(lambda: client.get("/health").json["sync_lag_s"] < 0.05 and client.get("/health"), "a cycle")
+
+    assert ("ok", False, None) == tuple(seen.json[name] for name in ("status", "is_shared", "last_error"))
+
+
+@pytest.mark.parametrize("max_lag_s", [0.0, None], ids=["lagging", "well"])
+def test_health_by_head(max_lag_s: float | None) -> None:
+    """
+    A load balancer that asks with HEAD gets the same status, and no body.
+    """
+    with with_pages(max_lag_s=max_lag_s) as app:
+        answer = app.test_client().head("/health")
+
+    assert (200 if max_lag_s is None else 503, b"") == (answer.status_code, answer.data)
+
+
+def test_two_health_pages() -> None:
+    """
+    One application may have a page for its load balancer and another for its monitoring.
+    """
+    with protected(OAUTH_RATELIMIT_CONFIG={}) as app:
+        app.register_blueprint(health_blueprint("/alive", max_lag_s=None), name="alive")
+        app.register_blueprint(health_blueprint("/in-sync", max_lag_s=0.0), name="in-sync")
+        client = app.test_client()
+        assert [200, 503] == [client.get(url).status_code for url in ("/alive", "/in-sync")]
+
+
 def test_health_when_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     With the emergency switch pulled there is nothing that could lag, and nothing is started to tell so.
@@ -138,4 +178,4 @@ def test_health_when_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
         assert gate_of(app)._worker is None
 
     assert [200, 200] == [answer.status_code for answer in answers]
-    assert ("ok", "off") == (answers[0].json["status"], answers[0].json["mode"])
+    assert ("ok", "off", None) == tuple(answers[0].json[name] for name in ("status", "mode", "instance"))
