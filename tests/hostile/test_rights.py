@@ -17,6 +17,7 @@ from flask import Flask
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.admin.api import LOOKS
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.demo.authserver import create_app, seed
@@ -25,7 +26,10 @@ from oauth_ratelimit.demo.seeds import BATCH_JOBS
 from oauth_ratelimit.errors import RateLimitError
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.mongo import MongoStore
+from tests.admin.conftest import Page, open_page
 from tests.helpers import Clock, wait_until
+
+__all__ = ["open_page"]
 
 PASSWORD = "correct-horse-battery-staple"
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
@@ -286,6 +290,24 @@ def test_erasing_without_all_rights(guarded: Guarded, run: Callable[..., Result]
         set(data["found"]),
         set(data["refused"]),
     )
+
+
+def test_admin_page(guarded: Guarded, open_page: Callable[..., Page]) -> None:
+    """
+    The role of instances is enough to look at everything; to change something the page needs the documented addition.
+    """
+    role = documented_roles()["oauthRateLimit"]
+    page = open_page(store={"uri": guarded.grant("paged", *role)})
+    answers = {name: page.get(f"api/{name}", id="app").json for name in LOOKS}
+    assert {} == {name: answer["problem"] for name, answer in answers.items() if "problem" in (answer or {})}
+    change = {"kind": "mode", "client_id": "app", "mode": "dry-run", "reason": "ticket 4711"}
+    refused = page.send("put", change)
+    assert (424, True) == (refused.status_code, "not authorized" in refused.text)
+
+    more = {"resource": {"db": "oauth", "collection": "ratelimit_overrides"}, "actions": ["insert", "update"]}
+    guarded.grant("paged", *role, more)
+    wait_until(lambda: 200 == page.send("put", change).status_code, "the right to be known")
+    assert 200 == page.send("remove", change).status_code
 
 
 def test_right_that_comes_later(guarded: Guarded, clock: Clock) -> None:

@@ -16,6 +16,8 @@ from pymongo import MongoClient
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit.admin import admin_blueprint
+from oauth_ratelimit.admin.api import LOOKS
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.names import NameKey
 from oauth_ratelimit.demo import authserver
@@ -48,6 +50,7 @@ class Site:
         seed(folder / "demo.sqlite3")
         self.app = authserver.create_app(folder / "demo.sqlite3")
         self.app.config["OAUTH_RATELIMIT_CONFIG"] = str(self.config_path)
+        self.app.register_blueprint(admin_blueprint(lambda: "ann"))
         extension = OAuthRateLimit(on_denied=self._hook, on_near_limit=self._hook)
         extension.init_app(self.app, self.app.extensions["authorization_server"])
 
@@ -100,6 +103,11 @@ def test_no_name_leaves_the_process(site: Site) -> None:
         assert [200, 200, 429] == [site.ask() for _ in range(3)]
         assert 400 == site.ask("wrong")
         wait_until(lambda: HASH in site.stored(), "a flush")
+        paged = "\n".join(
+            site.app.test_client().get(f"/ratelimit/api/{name}", query_string=question).text
+            for name in LOOKS
+            for question in ({"id": "web-shop"}, {"id": "web-shop", "user": HASH})
+        )
         site.app.extensions["oauth_ratelimit"].close()
     stored = site.stored()
     metrics = prometheus_client.generate_latest().decode()
@@ -115,7 +123,7 @@ def test_no_name_leaves_the_process(site: Site) -> None:
         )
     )
 
-    for text in (stored, repr(logs), "\n".join(site.told), printed):
+    for text in (stored, repr(logs), "\n".join(site.told), printed, paged):
         assert HASH in text
         assert ALICE not in text
         assert SECRET not in text
