@@ -98,5 +98,6 @@ clean:
 # Laid over the rest by PYTHONPATH, so that it takes seconds.
 .venv/installed-oldest: .venv/installed-test .ci/lowest.py
 	@rm -rf .venv/oldest
-	@$(PYTHON) -m pip install -qq --disable-pip-version-check --target .venv/oldest $$($(PYTHON) .ci/lowest.py cli prometheus)
+	@$(PYTHON) -m pip install -qq --disable-pip-version-check --no-warn-conflicts \
+		--target .venv/oldest $$($(PYTHON) .ci/lowest.py cli prometheus)
 	@touch $@

@@ -168,7 +168,20 @@ def test_frames_without_end() -> None:
 
 
 FOREIGN_IDS: list[Any] = [
-    *("text", 7, None, True, 1.5, b"bytes", [], {}, ObjectId("0123456789abcdef01234567"), math.nan, MinKey(), Decimal128("1")),
+    *(
+        "text",
+        7,
+        None,
+        True,
+        1.5,
+        b"bytes",
+        [],
+        {},
+        ObjectId("0" * 24),
+        math.nan,
+        MinKey(),
+        Decimal128("1"),
+    ),
     *({"clientId": "app"}, {"username": "u"}, {"clientId": 7, "username": "u"}, {"clientId": None, "username": None}),
     *({"clientId": "app", "username": 7}, {"clientId": "app", "username": {}}, {"clientId": ["app"], "username": "u"}),
     {"clientId": "app", "username": "u", "scope": 7},
@@ -197,7 +210,7 @@ scalars = st.one_of(
     st.sampled_from(
         [
             *(
-                ObjectId("0123456789abcdef01234567"),
+                ObjectId("0" * 24),
                 MinKey(),
                 MaxKey(),
                 Decimal128("NaN"),
