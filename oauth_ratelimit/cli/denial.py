@@ -87,10 +87,16 @@ def _print(record: DenialRecord, position: int) -> None:
             ("last", moment(record.last_at_s) if record.suppressed_count else "that one"),
             ("told to wait", "for ever" if math.isinf(denial.retry_after_s) else duration(denial.retry_after_s)),
             ("instance", record.instance),
-            ("trace id", denial.trace.trace_id or Cell("none", "dim")),
-            ("request id", denial.trace.request_id or Cell("none", "dim")),
+            ("trace id", _of_request(denial.trace.trace_id, position)),
+            ("request id", _of_request(denial.trace.request_id, position)),
         ]
     )
+
+
+def _of_request(name: str | None, position: int) -> str | Cell:
+    if name is None:
+        return Cell("none", "dim")
+    return f"{name}, of the logged one" if position else name
 
 
 def _which(record: DenialRecord, position: int) -> str:

@@ -66,7 +66,9 @@ def test_denial_that_was_not_logged(terminal: Terminal, ids: list[str]) -> None:
         (data["logged_decision_id"], data["position"])
         for data in (terminal.data("explain", "--id", name) for name in ids)
     ]
-    assert f"number 2 of 3 after the one logged as {ids[0]}" in terminal.ok("explain", "--id", ids[2])
+    output = terminal.ok("explain", "--id", ids[2])
+    assert f"number 2 of 3 after the one logged as {ids[0]}" in output
+    assert "4bf92f, of the logged one" in output
 
 
 def test_denial_that_is_not_counted_yet(terminal: Terminal, ids: list[str]) -> None:

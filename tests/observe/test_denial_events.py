@@ -147,7 +147,7 @@ def test_wait_for_ever_as_json(limiter: Limiter, capsys: pytest.CaptureFixture[s
     """
     A request that costs more than its limit is told to wait for ever, which JSON has no number for.
     """
-    structlog.configure(processors=[structlog.processors.JSONRenderer()])
+    structlog.configure(processors=[structlog.processors.JSONRenderer()], logger_factory=structlog.PrintLoggerFactory())
     try:
         limiter.check("app", cost=2)
     finally:
