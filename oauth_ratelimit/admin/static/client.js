@@ -68,7 +68,7 @@ async function lookAtCase() {
   ]);
   table(find("limits"), LIMIT_COLUMNS, told.limits, { keyOf: (row) => `${row.kind}/${row.policy}`, empty: "No limit applies." });
   table(find("users"), USER_COLUMNS, told.users, {
-    keyOf: (row) => JSON.stringify([row.username, row.scope, row.policy]), empty: "None of them is being counted right now.",
+    keyOf: (row) => JSON.stringify([row.username, row.scope]), empty: "None of them is being counted right now.",
   });
   find("users-note").textContent = told.are_users_complete ? "" : "of the first 5,000 that are being counted";
   find("own-overrides").hidden = !told.overrides.length;

@@ -150,7 +150,7 @@ async function lookAtNow() {
   const top = await ask("top");
   if (!top) return;
   table(find("top"), TOP_COLUMNS, top.rows, {
-    keyOf: (row) => JSON.stringify([row.client_id, row.username, row.scope, row.policy]),
+    keyOf: (row) => JSON.stringify([row.client_id, row.username, row.scope]),
     empty: "Nobody is being counted right now.",
   });
   find("top-note").textContent = top.is_complete

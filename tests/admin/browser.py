@@ -1,0 +1,139 @@
+"""
+A real Chromium that tests drive.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+
+from tests.helpers import wait_until
+
+ARGUMENTS = (
+    "--headless=new",
+    "--no-sandbox",  # Chromium refuses to run as root with one, and pages here are our own
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--lang=en-GB",
+)
+DESKTOP, PHONE, SMALL_PHONE = (1280, 900), (390, 844), (320, 568)
+
+
+class Browser:
+    """
+    One window.
+
+    Args:
+        driver: Selenium's.
+    """
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def resize(self, size: tuple[int, int], *, is_dark: bool = False) -> None:
+        """
+        Make the window so large, and let the system be dark or light.
+        """
+        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size[0] < 640}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+    def open(self, url: str) -> None:
+        """
+        Open a page.
+        """
+        self.driver.get(url)
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """
+        Run a script in the page, and return what it returns.
+        """
+        return self.driver.execute_script(script, *arguments)
+
+    def one(self, selector: str) -> WebElement:
+        """
+        Return an element as soon as it is there.
+        """
+        found = wait_until(lambda: self.all(selector), f"{selector} is there")
+        return found[0]
+
+    def all(self, selector: str) -> list[WebElement]:
+        """
+        Return the elements that are there now.
+        """
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def text(self, selector: str) -> str:
+        """
+        Return what an element shows; nothing if it is not there or has just been replaced.
+        """
+        try:
+            return " ".join(each.text for each in self.all(selector))
+        except StaleElementReferenceException:
+            return ""
+
+    def wait_for(self, words: str, selector: str = "main", timeout_s: float = 15.0) -> None:
+        """
+        Return as soon as an element shows some words.
+        """
+        wait_until(lambda: words in self.text(selector), f"{selector} shows {words!r}", timeout_s)
+
+    def click(self, selector: str) -> None:
+        """
+        Click an element.
+        """
+        self.run("arguments[0].scrollIntoView({block: 'center'})", self.one(selector))
+        self.one(selector).click()
+
+    def type(self, selector: str, text: str) -> None:
+        """
+        Type into a field.
+        """
+        self.one(selector).send_keys(text)
+
+    def press(self, *keys: str) -> None:
+        """
+        Press keys, wherever the focus is.
+        """
+        self.driver.switch_to.active_element.send_keys(*keys)
+
+    def tab_to(self, selector: str, most: int = 60) -> None:
+        """
+        Press Tab until an element has the focus.
+        """
+        for _ in range(most):
+            if self.run("return document.activeElement.matches(arguments[0])", selector):
+                return
+            self.press(Keys.TAB)
+        raise AssertionError(f"{selector} cannot be reached by Tab")
+
+    def complaints(self) -> list[str]:
+        """
+        Return what the console holds since it was asked last: errors, and what a policy has blocked.
+        """
+        return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """
+    Start Debian's Chromium, and end it afterwards.
+    """
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or ""
+    for argument in ARGUMENTS:
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()

@@ -1,0 +1,382 @@
+"""
+The admin page in a real browser, of two real servers that share a MongoDB.
+"""
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import pytest
+import requests
+from flask import Flask
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.admin import admin_blueprint
+from oauth_ratelimit.demo.instance import Instance
+from oauth_ratelimit.demo.mongod import free_port
+from oauth_ratelimit.demo.mongod_program import MONGO_URI_VARIABLE
+from oauth_ratelimit.demo.records import Client
+from oauth_ratelimit.demo.seeds import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, PARTNER_BANK, WEB_SHOP
+from oauth_ratelimit.demo.stage import Stage, set_stage
+from tests.admin.browser import DESKTOP, PHONE, SMALL_PHONE, Browser, open_browser
+from tests.edge.serving import serving
+from tests.edge.test_extension import protected
+from tests.helpers import wait_until, with_database
+
+pytestmark = pytest.mark.chromium
+
+PAGES = ("", "client?id=batch-jobs", "client?id=web-shop&user=alice", "overrides", "instances")
+HOSTILE = "<img src=x onerror=alert(1)>\u202e\x1b"
+REQUESTS = {BATCH_JOBS: 100, PARTNER_BANK: 6, WEB_SHOP: 4}  # batch-jobs may have 40 in 5 s
+
+
+class Clients:
+    """
+    Those who ask for tokens.
+
+    Args:
+        servers: Whom they ask.
+
+    Attributes:
+        answers: How often each was answered with each status.
+    """
+
+    def __init__(self, servers: Sequence[Instance]) -> None:
+        self.servers = servers
+        self.answers: Counter[tuple[str, int]] = Counter()
+        self._session = requests.Session()
+
+    def ask(self, client: Client, *, server: int = 0) -> int:
+        """
+        Ask a server for a token, for a user if it is the web shop, and return the status.
+        """
+        form = {"grant_type": "client_credentials"}
+        if client is WEB_SHOP:
+            form = {"grant_type": "password", "username": DEMO_USERS[0].username, "password": DEMO_USERS[0].password}
+        url, auth = f"http://{self.servers[server].address}/token", (client.client_id, client.client_secret)
+        status = self._session.post(url, data=form, auth=auth, timeout=10).status_code
+        self.answers[client.client_id, status] += 1
+        return status
+
+    def close(self) -> None:
+        """
+        Hang up.
+        """
+        self._session.close()
+
+
+@pytest.fixture(scope="module")
+def stage(mongodb: str) -> Iterator[Stage]:
+    """
+    Two servers of the demo that share a database of their own.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MONGO_URI_VARIABLE, with_database(mongodb, f"test_{uuid.uuid4().hex[:12]}"))
+        patch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
+        with set_stage(
+            "oauth_ratelimit.demo.wsgi:app", instance_count=2, clients=DEMO_CLIENTS, users=DEMO_USERS
+        ) as stage:
+            yield stage
+            stage.counters.database.client.drop_database(stage.counters.database.name)
+
+
+@pytest.fixture(scope="module")
+def clients(stage: Stage) -> Iterator[Clients]:
+    """
+    Clients that have asked both servers, one of them for more than its limit allows.
+    """
+    with closing(Clients(stage.instances)) as clients:
+        for client, request_count in REQUESTS.items():
+            for number in range(request_count):
+                assert 200 == clients.ask(client, server=number % 2)
+        yield clients
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    """
+    One window for all tests.
+    """
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(window: Browser) -> Iterator[Browser]:
+    """
+    The window, of a desktop by day. Whatever a test does, the console stays empty: no error, nothing blocked.
+    """
+    window.open("about:blank")
+    window.complaints()
+    window.resize(DESKTOP)
+    yield window
+    assert [] == window.complaints()
+
+
+@pytest.fixture
+def url(clients: Clients) -> str:
+    """
+    The page of the first server.
+    """
+    return f"http://{clients.servers[0].address}/ratelimit/"
+
+
+def colour_of(browser: Browser, name: str) -> list[int]:
+    """
+    Return a colour of the page's palette, as red, green and blue.
+    """
+    text = browser.run("return getComputedStyle(document.documentElement).getPropertyValue(arguments[0])", name).strip()
+    return [int(text[start : start + 2], 16) for start in (1, 3, 5)]
+
+
+def drawn_pixels(browser: Browser, chart: str, name: str) -> int:
+    """
+    Return how much of a chart has a colour of the palette.
+    """
+    script = """
+    const canvas = document.querySelector(arguments[0] + " canvas");
+    if (!canvas || !canvas.width) return 0;
+    const copy = document.createElement("canvas");
+    [copy.width, copy.height] = [canvas.width, canvas.height];
+    const picture = copy.getContext("2d", { willReadFrequently: true });
+    picture.drawImage(canvas, 0, 0);
+    const { data } = picture.getImageData(0, 0, copy.width, copy.height);
+    let count = 0;
+    for (let at = 0; at < data.length; at += 4) {
+      const isClose = arguments[1].every((value, index) => Math.abs(data[at + index] - value) < 12);
+      if (isClose && data[at + 3] > 200) count += 1;
+    }
+    return count;
+    """
+    return int(browser.run(script, chart, colour_of(browser, name)))
+
+
+def test_live_table(browser: Browser, clients: Clients, url: str) -> None:
+    """
+    Who is near a limit is shown and kept up to date, while whoever has the focus keeps it.
+    """
+    browser.open(url)
+    browser.wait_for("batch-jobs", "#top")
+    browser.run("document.querySelector('#top a').focus()")
+
+    def is_first() -> bool:
+        for _ in range(10):
+            clients.ask(PARTNER_BANK, server=1)
+        browser.run("document.dispatchEvent(new Event('visibilitychange'))")  # as if somebody had come back to the page
+        return "partner-bank" in browser.text("#top tbody tr:first-child")
+
+    wait_until(is_first, "the busiest client is the first")
+    assert browser.run("return document.activeElement.matches('#top a')")
+
+
+def test_override_by_clicking(browser: Browser, clients: Clients, url: str) -> None:
+    """
+    An override that an operator looks at and puts in force at one server holds on the other, until it is taken back.
+    """
+    browser.open(f"{url}client?id=batch-jobs")
+    browser.wait_for("Change limits")
+    browser.click("#actions a[href*='kind=limit']")
+    browser.type("#limit-client", "{limit: 1, window: 1h, mode: enforce}")
+    browser.type("#reason", "ticket 4711")
+    browser.click("#look")
+    browser.wait_for("client: 1/3600s enforce", "#preview-changes")
+    assert 200 == clients.ask(BATCH_JOBS, server=1)
+    browser.click("#put")
+    browser.wait_for("In force.", "#done")
+    wait_until(lambda: clients.ask(BATCH_JOBS, server=1) == 429, "the other server denies")
+
+    browser.wait_for("demo operator", "#in-force tr")
+    browser.click("#in-force button")
+    browser.type("#take-back-reason", "done")
+    browser.click("#take-back-yes")
+    browser.wait_for("Taken back.", "#done")
+    wait_until(lambda: clients.ask(BATCH_JOBS, server=1) == 200, "the other server admits again")
+
+
+def test_mistake_in_the_form(browser: Browser, url: str) -> None:
+    """
+    A mistake is answered with what is allowed.
+    """
+    browser.open(f"{url}overrides?id=app")
+    browser.type("#limit-user", "lots")
+    browser.type("#reason", "x")
+    browser.click("#look")
+
+    browser.wait_for("limits.user[0]", "#form-problem")
+    assert ["Failed to load resource"] == [text[text.index("Failed") :][:23] for text in browser.complaints()]
+
+
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+def test_contrast(browser: Browser, url: str, is_dark: bool) -> None:
+    """
+    By day and by night text stands out from its ground, and lines of the charts do.
+    """
+    browser.resize(DESKTOP, is_dark=is_dark)
+    browser.open(f"{url}instances")
+    browser.wait_for("dry-run", ".head")
+
+    assert is_dark == (luminance(colour_of(browser, "--paper")) < 0.2)
+    texts = [
+        ("--text", "--card"),
+        ("--text", "--paper"),
+        ("--dim", "--card"),
+        ("--dim", "--paper"),
+        ("--dim", "--sunken"),
+    ]
+    texts += [
+        ("--accent", "--card"),
+        ("--accent-text", "--accent"),
+        ("--accent", "--accent-soft"),
+        ("--limit", "--card"),
+    ]
+    texts += [(f"--{name}", f"--{name}-soft") for name in ("good", "warn", "bad")]
+    lines = [(f"--series-{number}", "--card") for number in range(1, 7)]
+    lines += [("--bar", "--card"), ("--bar-warn", "--sunken"), ("--bar-bad", "--sunken"), ("--line-strong", "--card")]
+    found = {pair: contrast(*(colour_of(browser, name) for name in pair)) for pair in [*texts, *lines]}
+    assert {} == {pair: ratio for pair, ratio in found.items() if ratio < (4.5 if pair in texts else 3.0)}
+
+
+def luminance(colour: list[int]) -> float:
+    """
+    Return the relative luminance of WCAG.
+    """
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (each / 255 for each in colour)
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: list[int], other: list[int]) -> float:
+    """
+    Return the contrast ratio of WCAG.
+    """
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_hostile_names(browser: Browser, stage: Stage, url: str) -> None:
+    """
+    A client that calls itself markup is shown as what it is, on every page that names it.
+    """
+    config = {
+        "mode": "enforce",
+        "limits": {"user": [{"limit": 20, "window": "5s", "name": "user-burst"}]},
+        "store": {"uri": uri_of(stage), "collection": stage.counters.name},
+    }
+    limiter = Limiter(load_config(config), clock=time.time)
+    for _ in range(20):
+        limiter.check(HOSTILE, HOSTILE)
+    limiter.sync()
+    limiter.close()
+    browser.open(url)
+    browser.wait_for("<img src=x onerror=alert(1)>\\u{202e}\\u{1b}", "#top")
+    browser.click("#top a[href*='onerror']")
+    browser.wait_for("<img src=x onerror=alert(1)>\\u{202e}\\u{1b}", "#name")
+
+    assert [] == browser.all("img[src=x]")
+
+
+def uri_of(stage: Stage) -> str:
+    """
+    Return where the servers' database is.
+    """
+    host, port = stage.counters.database.client.address or ("", 0)
+    return f"mongodb://{host}:{port}/{stage.counters.database.name}"
+
+
+@pytest.fixture
+def lonely_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Flask]:
+    """
+    An application whose MongoDB is away.
+    """
+    monkeypatch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
+    store: dict[str, Any] = {"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"}
+    with protected(OAUTH_RATELIMIT_CONFIG={"store": store}) as app:
+        app.register_blueprint(admin_blueprint(lambda: "ann"))
+        yield app
+
+
+@pytest.mark.usefixtures("quick_reconnect")
+def test_mongodb_is_away(browser: Browser, lonely_app: Flask) -> None:
+    """
+    Without MongoDB every page says so in words.
+    """
+    with serving(lonely_app) as url:
+        for page in ("", "client?id=app", "overrides", "instances"):
+            browser.open(f"{url}/ratelimit/{page}")
+            browser.wait_for("MongoDB is out of reach", "#problem")
+        browser.open("about:blank")  # so that no request is under way when the server goes
+
+
+# What needs statistics comes last: processes write them every ten seconds.
+
+
+def test_charts_of_real_traffic(browser: Browser, clients: Clients, url: str) -> None:
+    """
+    Both charts are drawn from what the servers have counted, and each number in the table is what clients have seen.
+    """
+    browser.open(url)
+    answers = clients.answers
+    expected = {
+        client.client_id: (
+            str(answers[client.client_id, 200] + answers[client.client_id, 429]),
+            str(answers[client.client_id, 429]),
+        )
+        for client in REQUESTS
+    }
+
+    def rows() -> dict[str, list[str]]:
+        return {row.text.split()[0]: row.text.split() for row in browser.all("#clients tbody tr")}
+
+    wait_until(lambda: {name: (row[2], row[4]) for name, row in rows().items()} == expected, "all are counted", 30.0)
+    assert int(rows()["batch-jobs"][5]) > 0, "in a dry run some would be denied"
+    wait_until(lambda: drawn_pixels(browser, "#allowed", "--series-1") > 20, "a line is drawn")
+    assert drawn_pixels(browser, "#denied", "--series-1") > 20
+    assert "limit" in browser.text("#off-scale") or drawn_pixels(browser, "#allowed", "--limit") > 50
+    assert "batch-jobs" in (browser.one("#allowed").get_attribute("aria-label") or "")
+
+
+def test_with_the_keyboard_alone(browser: Browser, url: str) -> None:
+    """
+    Everything is reached by Tab: another time, the values in a chart, an override up to its preview.
+    """
+    browser.open(url)
+    browser.wait_for("batch-jobs", "#clients", timeout_s=30)
+    browser.tab_to("input[name=span]")
+    browser.press("\ue014")  # arrow to the right
+    browser.tab_to("#allowed")
+    browser.press("\ue012")  # arrow to the left
+    wait_until(lambda: browser.text("#allowed .tip"), "the values of a moment are shown")
+    browser.tab_to("#clients button")
+    browser.press(" ")
+    browser.wait_for("show all", "#clients")
+    assert browser.run("return document.activeElement.textContent") == "show all"
+
+    browser.open(f"{url}overrides?id=batch-jobs&kind=trusted")
+    browser.wait_for("New override")
+    browser.tab_to("#reason")
+    browser.press("ticket 4711\n")
+    browser.wait_for("What it would change", "#preview")
+    browser.tab_to("#cancel")
+    browser.press("\n")
+    assert browser.run("return document.activeElement.id") == "look"
+
+
+@pytest.mark.parametrize("size", [PHONE, SMALL_PHONE], ids=["phone", "small phone"])
+def test_phone(browser: Browser, url: str, size: tuple[int, int]) -> None:
+    """
+    On a phone no page has to be scrolled sideways, and no table either.
+    """
+    browser.resize(size)
+    for page in PAGES:
+        browser.open(url + page)
+        browser.wait_for("dry-run", ".head")
+        browser.wait_for(*("batch-jobs", "#clients") if not page else ("", "main"), timeout_s=30)
+        widths = browser.run(
+            "return [document.documentElement.scrollWidth, ...[...document.querySelectorAll('.scroll')]"
+            ".filter((each) => each.offsetParent).map((each) => each.scrollWidth - each.clientWidth)]"
+        )
+        assert [size[0], *[0] * (len(widths) - 1)] == widths, page
