@@ -7,7 +7,7 @@ import importlib
 import platform
 import sys
 
-from benchmarks import subjects
+from benchmarks import accuracy_page, subjects
 from benchmarks.guard import guard
 from benchmarks.results import PATH, Result, save, table
 
@@ -24,6 +24,7 @@ def main() -> int:
     )
     parser.add_argument("--short", action="store_true", help="fewer repetitions, nothing is kept")
     parser.add_argument("--guard", action="store_true", help="only compare instruction counts with the committed ones")
+    parser.add_argument("--page", action="store_true", help="then write docs/accuracy.md and draw its pictures")
     parser.add_argument("--keep", action="store_true", help="with --guard: commit to what is counted now")
     options = parser.parse_args()
     if options.guard:
@@ -34,7 +35,7 @@ def main() -> int:
     subjects.silence()
     print(f"Python {platform.python_version()} on {platform.platform()}")
     missed = 0
-    for topic in options.topics or TOPICS:
+    for topic in options.topics or (() if options.page else TOPICS):
         print(f"\n{topic}", flush=True)
         results: list[Result] = []
         for result in importlib.import_module(f"benchmarks.{topic}").run(short=options.short):
@@ -45,6 +46,9 @@ def main() -> int:
             save(results, command=f"python -m benchmarks {topic}")
     if not options.short:
         print(f"\nkept in {PATH.name}")
+    if options.page:
+        accuracy_page.write()
+        accuracy_page.draw_all()
     return 1 if missed else 0
 
 

@@ -17,6 +17,7 @@ from oauth_ratelimit.simulate.replay import COMMON, EXACT_LOG, Contender, Entry,
 WINDOW_S = 60
 DEFAULT_FRAMES, DEFAULT_INSTANCES, DEFAULT_INTERVAL_S = 10, 10, 1.0
 FRAMES = (1, 2, 5, 6, 10)
+FINEST = 60  # frames of a second: how little is left to gain
 INSTANCES = (1, 3, 10, 30)
 INTERVALS_S = (0.2, 0.5, 1.0, 3.0, 10.0)
 SHORT_ROWS = 2_000
@@ -55,7 +56,7 @@ def alone() -> list[Contender]:
     Return what is compared in one place that knows everything at once.
     """
     common = [Contender(name) for name in COMMON if name != EXACT_LOG]
-    return common + [Contender(estimator.value, count) for estimator in Estimator for count in FRAMES]
+    return common + [Contender(estimator.value, count) for estimator in Estimator for count in (*FRAMES, FINEST)]
 
 
 def fleets() -> list[Contender]:
@@ -65,7 +66,7 @@ def fleets() -> list[Contender]:
     plans = [
         FleetPlan(count, DEFAULT_INTERVAL_S, sharing)
         for count in INSTANCES
-        for sharing in (Sharing.INTERVAL, Sharing.FLUSH, Sharing.RESERVE)
+        for sharing in (Sharing.FLUSH, Sharing.RESERVE)
     ]
     plans += [
         FleetPlan(DEFAULT_INSTANCES, interval_s, sharing)

@@ -241,10 +241,11 @@ class FleetKey:
         is_changed = member.version != self._version
         member.version = self._version
         since_us = at_us - round(fleet.horizon_s * SECOND_US)
-        member.peers = max(1, sum(last_us >= since_us for last_us in self._marks.values()))
+        member.peers = max(1, len([last_us for last_us in self._marks.values() if last_us >= since_us]))
         fleet.most_peers[member.instance] = max(fleet.most_peers[member.instance], member.peers)
         member.refused_until_us = 0
-        member.bucket.load(now_s, self.frames, unsent or {})
+        if is_changed or unsent:  # else it is what the bucket holds already, and most reads find nothing new
+            member.bucket.load(now_s, self.frames, unsent or {})
         self._watch(member, now_s)
         return is_changed
 

@@ -1,0 +1,263 @@
+"""
+Writes the tables of ``docs/accuracy.md`` from what is kept of the benchmarks, and draws its pictures.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.replays import (
+    DEFAULT_FRAMES,
+    DEFAULT_INSTANCES,
+    DEFAULT_INTERVAL_S,
+    FINEST,
+    FRAMES,
+    INSTANCES,
+    INTERVALS_S,
+    PROPORTIONAL,
+    SLIDING,
+    WINDOW_S,
+    alone,
+    label,
+    traces,
+)
+from benchmarks.results import load
+from oauth_ratelimit.simulate.fleet import FleetPlan, Sharing
+from oauth_ratelimit.simulate.picture import draw
+from oauth_ratelimit.simulate.recording import Recording
+from oauth_ratelimit.simulate.replay import EXACT_LOG, FIXED_WINDOW, Contender, Rate, Replay
+from oauth_ratelimit.simulate.scene import Busiest, look
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGE = DOCS / "accuracy.md"
+IMAGES = DOCS / "images"
+NAMES = {"nasa19950801, 10 in 60 s": "`nasa19950801`", "lcg2005, 25 in 60 s": "`lcg2005`"}
+TABLES = ("goals", "algorithms", "frames", "instances", "intervals")
+# What the page's pictures of traffic compare: the classic, the article's formula, two frames, and the default.
+IN_PICTURES = (
+    Contender(FIXED_WINDOW),
+    Contender(SLIDING, 1),
+    Contender(SLIDING, DEFAULT_FRAMES),
+    Contender(PROPORTIONAL, 1),
+)
+
+
+class Kept:
+    """
+    The results that are kept, by name.
+    """
+
+    def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        self._entries = {str(entry["name"]): entry for entry in entries}
+
+    def value(self, trace: str, contender: Contender, what: str) -> float:
+        """
+        Return a number of the sweep.
+        """
+        return float(self._entries[f"replays/{trace}/{label(contender)}/{what}"]["value"])
+
+    def of_limiters(self, trace: str, setting: str, what: str) -> Mapping[str, Any] | None:
+        """
+        Return what limiters themselves came to, None if that was not measured.
+        """
+        return self._entries.get(f"accuracy/{trace}, {setting}/{what}")
+
+
+def write(path: Path = PAGE) -> None:
+    """
+    Write the tables into the page.
+    """
+    path.write_text(with_tables(path.read_text(), Kept(load())))
+
+
+def with_tables(page: str, kept: Kept) -> str:
+    """
+    Return a page with its tables made anew.
+
+    Raises:
+        ValueError: The page lacks the marks between which a table stands.
+    """
+    for name in TABLES:
+        begin, end = f"<!-- table: {name} -->\n", "<!-- end of table -->"
+        before, found, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            raise ValueError(f"expected the marks of the table {name}")
+        page = before + begin + "\n" + "\n".join(_TABLES[name](kept)) + "\n\n" + end + after
+    return page
+
+
+def _table(head: Sequence[str], rows: Iterator[Sequence[str]], *, texts: int) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "| " + " | ".join(["---"] * texts + ["---:"] * (len(head) - texts)) + " |"
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+
+
+def _errors(kept: Kept, trace: str, contender: Contender) -> list[str]:
+    percents = [f"{kept.value(trace, contender, what):.3f} %" for what in ("allow", "deny")]
+    return [*percents, f"{kept.value(trace, contender, 'overshoot'):.2f}"]
+
+
+def _errors_of_all(head: Sequence[str], settings: Mapping[Sequence[str], Contender], kept: Kept) -> Iterator[str]:
+    columns = [f"{word}, {name}" for name in NAMES.values() for word in ("allow", "deny", "overshoot")]
+    rows = (
+        [*words, *(text for trace in NAMES for text in _errors(kept, trace, contender))]
+        for words, contender in settings.items()
+    )
+    return _table([*head, *columns], rows, texts=len(head))
+
+
+def _algorithms(kept: Kept) -> Iterator[str]:
+    shown = [one for one in alone() if not one.is_ours or one.frame_count in (1, DEFAULT_FRAMES)]
+    return _errors_of_all(["algorithm"], {(_words(one),): one for one in shown}, kept)
+
+
+def _words(contender: Contender) -> str:
+    name = contender.algorithm.replace("-", " ").replace("gcra", "GCRA")
+    name = f"`{name}`" if contender.is_ours else name
+    return f"{name}, k = {contender.frame_count}" if contender.frame_count else name
+
+
+def _frames(kept: Kept) -> Iterator[str]:
+    settings = {
+        (f"`{name}`", str(count), str(plan.instance_count if plan else 1)): Contender(name, count, plan)
+        for name in (SLIDING, PROPORTIONAL)
+        for plan in (None, FleetPlan(DEFAULT_INSTANCES, DEFAULT_INTERVAL_S))
+        for count in (FRAMES if plan else (*FRAMES, FINEST))
+    }
+    return _errors_of_all(["estimator", "k", "N"], settings, kept)
+
+
+def _plans(kept: Kept, head: str, plans: Mapping[str, FleetPlan]) -> Iterator[str]:
+    contenders = {
+        (words, sharing.value, f"`{name}`"): Contender(
+            name, DEFAULT_FRAMES, FleetPlan(plan.instance_count, plan.interval_s, sharing)
+        )
+        for name, sharing in ((SLIDING, Sharing.FLUSH), (SLIDING, Sharing.RESERVE), (PROPORTIONAL, Sharing.FLUSH))
+        for words, plan in plans.items()
+    }
+    columns = [f"{word}, {name}" for name in NAMES.values() for word in ("allow", "deny", "overshoot", "operations")]
+    rows = (
+        [
+            *words,
+            *(
+                text
+                for trace in NAMES
+                for text in (
+                    *_errors(kept, trace, contender),
+                    f"{kept.value(trace, contender, 'operations'):,.0f}",
+                )
+            ),
+        ]
+        for words, contender in contenders.items()
+    )
+    return _table([head, "shared", "estimator", *columns], rows, texts=3)
+
+
+def _instances(kept: Kept) -> Iterator[str]:
+    return _plans(kept, "N", {str(count): FleetPlan(count, DEFAULT_INTERVAL_S) for count in INSTANCES})
+
+
+def _intervals(kept: Kept) -> Iterator[str]:
+    return _plans(kept, "T", {f"{at_s:g} s": FleetPlan(DEFAULT_INSTANCES, at_s) for at_s in INTERVALS_S})
+
+
+def _goals(kept: Kept) -> Iterator[str]:
+    def cell(trace: str, setting: str, what: str, *, goal: bool) -> str:
+        found = kept.of_limiters(trace, setting, what)
+        if found is None:
+            return ""
+        if goal:
+            return str(found["goal"] or "").replace("<=", "≤")
+        return f"{found['value']:,.0f}" if what == "operations" else f"{found['value']:.3f}"
+
+    settings = ("one instance", "flush", "reserve")
+    whats = ("allow", "deny", "overshoot")
+    rows = (
+        [
+            NAMES[trace],
+            setting,
+            *(
+                text
+                for what in whats
+                for text in (cell(trace, setting, what, goal=False), cell(trace, setting, what, goal=True))
+            ),
+            cell(trace, setting, "operations", goal=False),
+        ]
+        for trace in NAMES
+        for setting in settings
+    )
+    head = [text for what in ("allow %", "deny %", "overshoot") for text in (what, "goal")]
+    return _table(["trace", "ten instances", *head, "operations"], rows, texts=2)
+
+
+_TABLES = {
+    "goals": _goals,
+    "algorithms": _algorithms,
+    "frames": _frames,
+    "instances": _instances,
+    "intervals": _intervals,
+}
+
+
+def draw_all() -> None:
+    """
+    Draw the busiest stretch of each trace, and what the settings do.
+    """
+    IMAGES.mkdir(exist_ok=True)
+    for trace in traces():
+        rate, recording = Rate(trace.limit, WINDOW_S), Recording(trace.path)
+        busiest = Busiest(rate)
+        with recording.opened() as (_, rows):
+            Replay(rate, [Contender(EXACT_LOG)], watch=busiest).run(rows.batches())
+        stretch = busiest.found()
+        if stretch is not None:
+            with recording.opened() as (_, rows):
+                draw(look(rows.batches(), stretch, rate, contenders=IN_PICTURES), IMAGES / f"accuracy-{trace.name}.svg")
+    _draw_settings(Kept(load()))
+
+
+def _draw_settings(kept: Kept) -> None:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from oauth_ratelimit.simulate.picture import GRID, PAPER, STYLE, save
+
+    def plan(count: int, at_s: float, sharing: Sharing = Sharing.FLUSH) -> FleetPlan:
+        return FleetPlan(count, at_s, sharing)
+
+    n, t, k = DEFAULT_INSTANCES, DEFAULT_INTERVAL_S, DEFAULT_FRAMES
+    columns = (
+        ("frames per window k (one instance)", FRAMES, lambda x, _: (x, None)),
+        ("instances N (k = 10, T = 1 s)", INSTANCES, lambda x, sharing: (k, plan(x, t, sharing))),
+        ("sync interval T in seconds (k = 10, N = 10)", INTERVALS_S, lambda x, sharing: (k, plan(n, x, sharing))),
+    )
+    lines = (
+        ("sliding: wrongly allowed", SLIDING, Sharing.FLUSH, "allow", "#0072B2", "-", "o"),
+        ("sliding: wrongly denied", SLIDING, Sharing.FLUSH, "deny", "#0072B2", ":", "o"),
+        ("proportional: wrongly allowed", PROPORTIONAL, Sharing.FLUSH, "allow", "#E69F00", "-", "s"),
+        ("proportional: wrongly denied", PROPORTIONAL, Sharing.FLUSH, "deny", "#E69F00", ":", "s"),
+        ("sliding with reserve: wrongly allowed", SLIDING, Sharing.RESERVE, "allow", "#009E73", "-", "^"),
+    )
+    with rc_context(STYLE):  # type: ignore[arg-type]
+        figure = Figure(figsize=(11, 6.2), layout="constrained", facecolor=PAPER, edgecolor=GRID, linewidth=2)
+        panels = figure.subplots(2, 3, sharey="row")
+        for row, trace in zip(panels, NAMES, strict=True):
+            for axes, (title, places, setting) in zip(row, columns, strict=True):
+                for words, name, sharing, what, colour, dashes, marker in lines:
+                    if setting(1, sharing)[1] is None and sharing is Sharing.RESERVE:
+                        continue
+                    values = [kept.value(trace, Contender(name, *setting(x, sharing)), what) for x in places]
+                    axes.plot(places, values, label=words, color=colour, linestyle=dashes, marker=marker, markersize=4)
+                axes.set_xscale("log")
+                axes.set_xticks(places, [f"{x:g}" for x in places])
+                axes.minorticks_off()
+                axes.set_ylim(bottom=0)
+                axes.grid(axis="y", color=GRID, linewidth=0.6)
+                axes.set_xlabel(title)
+            row[0].set_ylabel("% of all requests")
+            row[0].set_title(trace, loc="left", fontsize=10.5, fontweight="bold")
+        handles, words = panels[0][1].get_legend_handles_labels()
+        figure.legend(handles, words, loc="outside lower center", ncols=3, frameon=False)
+        save(figure, IMAGES / "accuracy-settings.svg")
