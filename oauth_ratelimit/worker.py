@@ -2,11 +2,16 @@
 What a process starts for itself: the limiter, its background cycle, and what else is to be done now and then.
 """
 
+import math
 import os
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Protocol
+
+import structlog
 
 from oauth_ratelimit.core.denial import Trace
 from oauth_ratelimit.guard import Guard
@@ -25,6 +30,10 @@ from oauth_ratelimit.store.statistics import StatisticsStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.scheduler import SyncScheduler
 from oauth_ratelimit.wiring import open_connection
+
+log = structlog.get_logger(__name__)
+
+REPEAT_S = 60.0  # a lasting trouble is said again this often
 
 
 class Duty(Protocol):
@@ -90,6 +99,7 @@ class Worker:
         self._duties = tuple(self._begin_duties(self.connection, observer)) if self.connection else ()
         self._scheduler = SyncScheduler(self.pulse, interval_s=settings.sync.interval_s, on_tick=self._tick)
         self._has_preloaded = False
+        self._complained_s = -math.inf  # monotonic
         self._preloading = threading.Lock()  # held while MongoDB is asked, guards the flag
 
     def start(self) -> None:
@@ -118,7 +128,7 @@ class Worker:
         self.guard.close(is_failing=self.pulse.is_failing)
         if not self.pulse.is_failing:
             for duty in self._duties:
-                duty.close()
+                self._attempt(duty.close)
         if self.connection is not None:
             self.connection.close()
 
@@ -153,13 +163,24 @@ class Worker:
             self.limiter.correct_clock(self.limiter.clock_offset_s)
         has_answer = report is None or report.error is None  # else MongoDB would only keep the next cycle waiting
         if has_answer:
-            self.preload()
-            self._overlay.refresh()
+            self._attempt(self.preload)
+            self._attempt(self._overlay.refresh)
         if self._live.update(self._overlay.in_force(now_s)):
             self.limiter.reconfigure(self._live.current)
             self.guard.reconfigure(self._live.current)
         if has_answer:
-            self.pulse.beat(override_count=self._live.override_count)
-            self.guard.run()
+            self._attempt(partial(self.pulse.beat, override_count=self._live.override_count))
+            self._attempt(self.guard.run)
             for duty in self._duties:
-                duty.run(now_s)
+                self._attempt(partial(duty.run, now_s))
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        """
+        Do one thing of several. What goes wrong with it is said once a minute, and the others are done all the same.
+        """
+        try:
+            work()
+        except Exception as exc:  # noqa: BLE001  # a bug, or a document that nobody has thought of
+            if time.monotonic() - self._complained_s >= REPEAT_S:
+                self._complained_s = time.monotonic()
+                log.error("duty_failed", error=repr(exc), traceback=traceback.format_exc())

@@ -67,7 +67,10 @@ class DenialStore:
             found = list(self._connection.collection(STATISTICS).find(selected).sort("_id", DESCENDING).limit(1))
         if not found:
             return None
-        record = _parse(found[0])
+        try:
+            record = _parse(found[0])
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            return None  # somebody else's document
         return record if number - record.denial.first_id <= record.suppressed_count + MOST_BEHIND else None
 
 

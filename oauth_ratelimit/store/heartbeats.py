@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import structlog
+
+from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.store.connection import Connection, Document
 from oauth_ratelimit.store.mongo import translated_errors
 
+log = structlog.get_logger(__name__)
+
 STATISTICS = "ratelimit_stats"
+MAX_SAID = 100  # characters of a name that nobody has checked
 FORGOTTEN_AFTER_S = 600.0  # an instance that is gone is shown for so long, so that one that died is noticed
 
 
@@ -99,13 +105,20 @@ class HeartbeatStore:
 
     def read(self, now_s: float) -> list[Heartbeat]:
         """
-        Return the last sign of each instance that is not long gone, by name.
+        Return the last sign of each instance that is not long gone, by name. One that cannot be read is reported.
         """
         oldest = datetime.fromtimestamp(now_s - FORGOTTEN_AFTER_S, UTC)
         selected: Document = {"_id": {"$gte": {"instance": ""}, "$lt": {"instance": {}}}, "beat": {"$gte": oldest}}
         with translated_errors():
             found = list(self._connection.collection(STATISTICS).find(selected).sort("_id"))
-        return [_parse(document) for document in found]
+        beats = []
+        for document in found:
+            try:
+                beats.append(_parse(document))
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
+                instance = visible_name(str(document["_id"]["instance"])[:MAX_SAID])
+                log.warning("sign_of_life_ignored", instance=instance, reason=type(exc).__name__)
+        return beats
 
 
 def _parse(document: Mapping[str, Any]) -> Heartbeat:

@@ -5,6 +5,7 @@ Readers look at one small document, the revision, and read the overrides when it
 overrides by hand and leaves the revision alone is noticed with the next unconditional read.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,11 +17,17 @@ from pymongo.collection import Collection
 
 from oauth_ratelimit.config.values import MAX_FRAMES, MAX_WINDOW_S
 from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.store.connection import Connection, Document
 from oauth_ratelimit.store.mongo import translated_errors
+
+MAX_LIMITS = 100  # of one kind: each is a bucket in every key
+MAX_SAID = 300  # characters of what is wrong with a document
+POLICY_NAME = re.compile(r"[!#-\[\]-~](?:[ !#-\[\]-~]{0,62}[!#-\[\]-~])?")  # as in the configuration
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # what reading a strange document raises
 
 log = structlog.get_logger(__name__)
 
@@ -83,8 +90,8 @@ class OverrideStore:
         for document in found:
             try:
                 overrides.append(parse_override(document["_id"], document))
-            except (KeyError, TypeError, ValueError) as exc:
-                log.error("override_ignored", id=repr(document["_id"]), reason=f"{type(exc).__name__}: {exc}")
+            except DAMAGE as exc:
+                _complain(document["_id"], exc)
         return tuple(overrides)
 
     def put(self, override: Override) -> None:
@@ -106,14 +113,22 @@ class OverrideStore:
 
     def history(self, client_id: str | None = None) -> list[HistoryEntry]:
         """
-        Return all that was done, oldest first; with a client's id only what was done to that client.
+        Return all that was done, oldest first; with a client's id only what was done to that client. What cannot be
+        read is reported.
         """
         selected: Document = {"history": {"$exists": True}}
         if client_id is not None:
             selected["_id.clientId"] = client_id
         with translated_errors():
             found = list(self._collection().find(selected, {"history": True}))
-        entries = [_parse_entry(document["_id"], entry) for document in found for entry in document["history"]]
+        entries = []
+        for document in found:
+            history = document["history"]
+            for entry in history if isinstance(history, list) else ():
+                try:
+                    entries.append(_parse_entry(document["_id"], entry))
+                except DAMAGE as exc:
+                    _complain(document["_id"], exc)
         return sorted(entries, key=lambda entry: entry.at_s)
 
     def _change(self, target: Target, update: Document, *, only_active: bool = False) -> bool:
@@ -171,7 +186,7 @@ def parse_override(identity: Mapping[str, Any], content: Mapping[str, Any]) -> O
         reason=_text(content["reason"]),
         made_at_s=_seconds(content["at"]),
         until_s=None if until is None else _seconds(until),
-        policies=tuple(_parse_policy(limit) for limit in _mappings(content["limits"])),
+        policies=tuple(_parse_policy(limit) for limit in _mappings(content["limits"], MAX_LIMITS)),
         mode=None if content["mode"] is None else Mode(content["mode"]),
     )
 
@@ -206,7 +221,7 @@ def _compose_policy(policy: Policy) -> Document:
 def _parse_policy(content: Mapping[str, Any]) -> Policy:
     frame_count, mode = content.get("frames"), content.get("mode")
     return Policy(
-        name=_text(content["name"]),
+        name=_policy_name(content["name"]),
         limit=_whole(content["limit"], MAX_LIMIT),
         window=Window.of(
             _whole(content["window"], MAX_WINDOW_S),
@@ -250,7 +265,21 @@ def _text(value: object) -> str:
     return value
 
 
-def _mappings(value: object) -> list[Mapping[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise TypeError(f"expected a list of mappings, got {value!r}")
+def _policy_name(value: object) -> str:
+    """
+    Return a name as the configuration takes it: it stands in headers, logs and metrics.
+    """
+    if not isinstance(value, str) or not POLICY_NAME.fullmatch(value):
+        raise ValueError(f"expected the name of a limit, got {value!r}")
     return value
+
+
+def _mappings(value: object, most: int) -> list[Mapping[str, Any]]:
+    if not isinstance(value, list) or len(value) > most or not all(isinstance(item, dict) for item in value):
+        raise TypeError(f"expected a list of up to {most} mappings, got {value!r}")
+    return value
+
+
+def _complain(identity: object, error: Exception) -> None:
+    reason = visible_name(f"{type(error).__name__}: {error}"[:MAX_SAID])
+    log.error("override_ignored", id=visible_name(repr(identity)[:MAX_SAID]), reason=reason)
