@@ -12,6 +12,7 @@ The command line: ``flask oauth-ratelimit``.
   change.py     what all changes have in common
   limit.py      limit set, limit unset, limit list; likewise trust.py, mode.py
   reset.py      reset
+  what_if.py    what-if; report.py: report
   erase.py      erase
   record.py     overrides, export
   replay.py     replay; parameters.py, outcome.py: what it is told and what it tells
@@ -34,9 +35,11 @@ from oauth_ratelimit.cli.mode import mode
 from oauth_ratelimit.cli.output import visible
 from oauth_ratelimit.cli.record import export, overrides
 from oauth_ratelimit.cli.replay import replay
+from oauth_ratelimit.cli.report import report
 from oauth_ratelimit.cli.reset import reset
 from oauth_ratelimit.cli.session import Session
 from oauth_ratelimit.cli.trust import trust
+from oauth_ratelimit.cli.what_if import what_if
 from oauth_ratelimit.errors import ConfigError, StoreError
 
 BAD_CONFIGURATION = 1
@@ -100,11 +103,13 @@ for _command in (
     mode,
     overrides,
     replay,
+    report,
     reset,
     schema,
     show,
     status,
     top,
     trust,
+    what_if,
 ):
     command.add_command(_command)

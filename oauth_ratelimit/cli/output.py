@@ -67,7 +67,14 @@ def print_json(value: object) -> None:
     """
     Print a value as JSON in ASCII; a number that JSON does not have becomes null.
     """
-    click.echo(json.dumps(finite(value), indent=2, allow_nan=False))
+    click.echo(json_text(value))
+
+
+def json_text(value: object) -> str:
+    """
+    Return a value as ``print_json`` prints it.
+    """
+    return json.dumps(finite(value), indent=2, allow_nan=False)
 
 
 def json_line(value: Mapping[str, object]) -> str:

@@ -10,7 +10,9 @@ from oauth_ratelimit.cli.output import visible
 from oauth_ratelimit.config.notation import DURATION_NOTATION, RATES_NOTATION, parse_duration, parse_rates
 from oauth_ratelimit.config.values import MAX_WINDOW_S
 from oauth_ratelimit.core.policy import MAX_LIMIT
+from oauth_ratelimit.core.statistics import MINUTE_S
 
+SPANS_S = {"hour": 3600.0, "day": 86_400.0, "week": 7 * 86_400.0, "month": 30 * 86_400.0, "year": 366 * 86_400.0}
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.01, 3600.0  # as in the configuration
 
 
@@ -25,6 +27,42 @@ def rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, i
     if not 1 <= limit <= MAX_LIMIT or not 1 <= window_s <= MAX_WINDOW_S:
         raise _bad(value, "is out of range: from 1 to 2^53, in up to 366 days")
     return limit, window_s
+
+
+def rate_by_minutes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
+    """
+    Return the limit and the window in seconds of a text such as ``100/minute``, the window in whole minutes.
+    """
+    limit, window_s = rate(ctx, param, value)
+    if window_s % MINUTE_S:
+        raise _bad(value, "has no window of whole minutes, which is what statistics can tell of")
+    return limit, window_s
+
+
+def span_s(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """
+    Return the seconds of a time that is over, such as ``day`` or ``36h``.
+    """
+    try:
+        seconds = SPANS_S[value] if value in SPANS_S else parse_duration(value)
+    except ValueError:
+        raise _bad(value, f"is none of {', '.join(SPANS_S)}, and no text such as 90m, 36h, 14d") from None
+    if not MINUTE_S <= seconds <= SPANS_S["year"]:
+        raise _bad(value, "is out of range: a minute to a year")
+    return seconds
+
+
+def lifetime_s(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """
+    Return the seconds for which a token can be used.
+    """
+    try:
+        seconds = None if value is None else parse_duration(value)
+    except ValueError:
+        raise _bad(value or "", "is no text such as 10m, 1h, 12h") from None
+    if seconds is not None and not 1.0 <= seconds <= SPANS_S["year"]:
+        raise _bad(value or "", "is out of range: a second to a year")
+    return seconds
 
 
 def interval_s(ctx: click.Context, param: click.Parameter, value: str) -> float:

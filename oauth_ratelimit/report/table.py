@@ -1,0 +1,73 @@
+"""
+Findings as records, for programs and spreadsheets.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+
+from oauth_ratelimit.report.findings import ClientFinding
+from oauth_ratelimit.report.letter import Span, letter_to
+
+Record = dict[str, object]
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet would take for a formula
+
+
+def record_of(finding: ClientFinding, rank: int, *, span: Span, error_uri: str | None = None) -> Record:
+    """
+    Return a finding for programs.
+    """
+    tally = finding.total.tally()
+    busiest, busiest_s = finding.total.busiest
+    letter = letter_to(finding, span, error_uri=error_uri)
+    return {
+        "rank": rank,
+        "client_id": finding.client_id,
+        "verdict": finding.verdict.value,
+        "is_trusted": finding.is_trusted,
+        "faults": [fault.value for fault in finding.faults],
+        "requests": tally.offered,
+        "issued": tally.issued,
+        "denied": tally.denied,
+        "would_deny": tally.would_deny,
+        "retries_while_denied": tally.retries,
+        "needed": round(finding.needed),
+        "needless": finding.needless,
+        "user_count": round(finding.total.user_count),
+        "tokens_per_user_hour": _rounded(finding.tokens_per_user_hour),
+        "own_tokens_per_hour": _rounded(finding.tokens_per_hour),
+        "refresh_share": _rounded(finding.refresh_share),
+        "busiest_minute_requests": busiest,
+        "busiest_minute_s": busiest_s,
+        "most_in_a_second": finding.total.burst,
+        "subject": letter.subject,
+        "letter": letter.text,
+    }
+
+
+def csv_text(records: Sequence[Record]) -> str:
+    """
+    Return records as CSV that is safe to open in a spreadsheet: a text that it would take for a formula gets an
+    apostrophe.
+    """
+    if not records:
+        return ""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\r\n")
+    writer.writeheader()
+    for record in records:
+        writer.writerow({name: _csv_value(value) for name, value in record.items()})
+    return text.getvalue()
+
+
+def _csv_value(value: object) -> object:
+    if isinstance(value, list):
+        value = " ".join(map(str, value))
+    if isinstance(value, str) and value.lstrip(" ").startswith(FORMULA_STARTS):
+        return f"'{value}"
+    return value
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

@@ -1,0 +1,166 @@
+"""
+Commands that read the statistics: what-if, report.
+"""
+
+import csv
+import io
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from oauth_ratelimit.core.distinct import register_of
+from oauth_ratelimit.core.statistics import ClientMinute, Share, Source, Tally, UserLoad
+from oauth_ratelimit.store.connection import Connection
+from oauth_ratelimit.store.statistics import StatisticsStore
+from tests.cli.conftest import Terminal
+
+OWN, LOGIN = Source("client", "client_credentials"), Source("user", "password")
+
+
+@pytest.fixture
+def recorded(mongo_uri: str) -> Iterator[None]:
+    """
+    An hour: one client asks 20 times a minute, one of whose users most of that, another is trusted, and one calls
+    itself a formula.
+    """
+    now_s = int(time.time() // 60) * 60
+    with closing(Connection(mongo_uri)) as connection:
+        shares = []
+        for start_s in range(now_s - 3600, now_s, 60):
+            for client_id, tallies, users in (
+                (
+                    "shop",
+                    {OWN: Tally(20), LOGIN: Tally(9, denied=3)},
+                    (UserLoad("alice", 10, denied=3), UserLoad("bob", 2)),
+                ),
+                ("mobile-app", {OWN: Tally(trusted=500)}, ()),
+                ("=1+1", {OWN: Tally(1)}, ()),
+            ):
+                registers = dict(register_of(user.username) for user in users)
+                shares.append(
+                    Share(ClientMinute(client_id, start_s, tallies, {}, users, registers, 3), is_complete=True)
+                )
+        StatisticsStore(connection).put("one-0", shares, keep_s=86_400.0)
+    yield
+
+
+@pytest.mark.usefixtures("recorded")
+def test_what_if(terminal: Terminal) -> None:
+    """
+    A limit of half of what a client asks for would have denied about half.
+    """
+    data = terminal.data("what-if", "--limit", "10/minute", "--last", "2h")
+
+    assert (10, 60, "client", True) == tuple(data[name] for name in ("limit", "window_s", "by", "is_approximate"))
+    assert ["shop", "=1+1"] == [each["client_id"] for each in data["bearers"]]
+    shop = data["bearers"][0]
+    assert (1200, 20) == (shop["offered"], shop["peak_per_minute"])
+    assert shop["at_least"] <= shop["denied"] <= shop["at_most"]
+    assert 600 == pytest.approx(shop["denied"], rel=0.35)
+    assert (2, 1, 1260) == (data["bearer_count"], data["concerned_count"], data["offered"])
+
+    text = terminal.ok("what-if", "--limit", "10/minute")
+    assert "10 in 1 min, by client: 1 of 2 over it" in text
+    assert "An approximation" in text
+
+
+@pytest.mark.usefixtures("recorded")
+def test_what_if_by_user(terminal: Terminal) -> None:
+    """
+    A limit of users counts each user apart.
+    """
+    data = terminal.data("what-if", "--limit", "2/minute", "--by", "user", "--client", "shop")
+
+    assert [("shop", "alice"), ("shop", "bob")] == [(each["client_id"], each["username"]) for each in data["bearers"]]
+    assert data["bearers"][0]["denied"] > 400
+    assert 600 == data["bearers"][0]["offered"]
+    assert "among the heaviest" in terminal.ok("what-if", "--limit", "2/minute", "--by", "user")
+
+
+@pytest.mark.usefixtures("recorded")
+def test_what_if_in_total(terminal: Terminal) -> None:
+    """
+    A limit of all of a client counts its users, too.
+    """
+    assert 32 * 60 == terminal.data("what-if", "--limit", "9/minute", "--by", "total")["bearers"][0]["offered"]
+
+
+def test_nothing_recorded(terminal: Terminal) -> None:
+    """
+    Without statistics both commands say so.
+    """
+    assert "No statistics." in terminal.ok("what-if", "--limit", "10/minute")
+    assert "No statistics." in terminal.ok("report")
+    assert [] == json.loads(terminal.ok("report", "--format", "json"))["clients"]
+    assert "" == terminal.ok("report", "--format", "csv").strip()
+    assert "No client has asked" in terminal.ok("report", "--format", "html")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    (
+        (("--limit", "10/second"), "no window of whole minutes"),
+        (("--limit", "10 per 90 seconds"), "no window of whole minutes"),
+        (("--limit", "ten"), "is no single limit"),
+        (("--limit", "10/minute", "--last", "fortnight"), "is none of hour, day, week, month, year"),
+        (("--limit", "10/minute", "--last", "10s"), "is out of range"),
+        (("--limit", "10/minute", "--by", "address"), "is not one of"),
+        ((), "Missing option '--limit'"),
+    ),
+)
+def test_wrong_calls(terminal: Terminal, words: tuple[str, ...], message: str) -> None:
+    """
+    What cannot be answered is refused with what is allowed.
+    """
+    result = terminal.run("what-if", *words)
+
+    assert 2 == result.exit_code
+    assert message in result.stderr
+
+
+@pytest.mark.usefixtures("recorded")
+def test_report(terminal: Terminal, tmp_path: Path) -> None:
+    """
+    The report names the clients, the worst first, as a table, as JSON, as CSV and as a page.
+    """
+    clients = json.loads(terminal.ok("report", "--format", "json", "--last", "2h"))["clients"]
+    assert [("mobile-app", True), ("shop", False), ("=1+1", False)] == [
+        (each["client_id"], each["is_trusted"]) for each in clients
+    ]
+    assert (1920, 180) == (clients[1]["requests"], clients[1]["denied"])
+    assert "logs-in-again" in clients[1]["faults"]
+
+    assert "over its limits" in terminal.ok("report")
+    rows = list(csv.DictReader(io.StringIO(terminal.ok("report", "--format", "csv"))))
+    assert ["mobile-app", "shop", "'=1+1"] == [row["client_id"] for row in rows]
+
+    path = tmp_path / "report.html"
+    assert "" == terminal.ok("report", "--format", "html", "-o", str(path))
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert terminal.ok("report", "--format", "html").startswith("<!doctype html>")
+
+
+@pytest.mark.usefixtures("recorded")
+def test_report_with_a_short_lifetime(terminal: Terminal) -> None:
+    """
+    With tokens that last a minute, a token a minute is what is needed.
+    """
+    words = ("report", "--format", "json", "--token-lifetime", "1m", "--client", "shop")
+    (shop,) = json.loads(terminal.ok(*words))["clients"]
+
+    assert "logs-in-again" not in shop["faults"]
+    assert 2 == terminal.run("report", "--token-lifetime", "soon").exit_code
+
+
+def test_report_that_cannot_be_written(terminal: Terminal, tmp_path: Path) -> None:
+    """
+    A file that cannot be written is named.
+    """
+    result = terminal.run("report", "-o", str(tmp_path / "missing" / "report.html"))
+
+    assert 1 == result.exit_code
+    assert "No such file or directory" in result.stderr
