@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from oauth_ratelimit.admin.habits import habits
 from oauth_ratelimit.admin.reading import Question, Readings
 from oauth_ratelimit.admin.traffic import traffic
+from oauth_ratelimit.admin.what_if import what_if
 from oauth_ratelimit.config.models import GRANT_TYPES
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.overrides import LimitKind
@@ -150,4 +151,5 @@ LOOKS: Mapping[str, Look] = {
     "overrides": overrides,
     "traffic": traffic,
     "habits": habits,
+    "what-if": what_if,
 }

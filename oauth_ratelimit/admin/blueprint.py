@@ -30,6 +30,7 @@ MAX_BODY_BYTES = 65_536
 PAGES = {
     "overview": ("/", "Overview"),
     "client": ("/client", "Client"),
+    "what-if": ("/what-if", "What if"),
     "overrides": ("/overrides", "Overrides"),
     "instances": ("/instances", "Instances"),
 }

@@ -4,6 +4,7 @@ What a change would do: before and after, for the client that it is about and fo
 
 from collections.abc import Iterator, Sequence
 
+from oauth_ratelimit.admin.what_if import past_of
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, overridden
@@ -29,6 +30,13 @@ def preview_of(desk: Desk, overrides: Sequence[Override]) -> Record:
         "changes": list(_changes(before, after, client_id or ANYBODY)),
         "notes": list(_notes(before, overrides[0])),
         "keys": _keys(desk, before, after, client_id=client_id),
+        "past": [
+            past
+            for override in overrides
+            for policy in override.policies
+            if override.target.limit_kind
+            and (past := past_of(desk, override.target.limit_kind, policy, client_id=client_id))
+        ],
     }
 
 

@@ -16,7 +16,7 @@ from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.operating.desk import Desk
 
 DOWN_S = 3.0  # so long nobody asks again
-KEPT_COUNT = 100  # answers
+KEPT_COUNT = 20  # answers; what was recorded of a week takes some megabytes
 
 Question = Mapping[str, str]
 """

@@ -16,7 +16,7 @@ from oauth_ratelimit.operating.desk import Desk
 from oauth_ratelimit.operating.records import Record, policy_text
 from oauth_ratelimit.store.statistics import StatisticsStore
 
-SPANS = {"15m": (900, 60), "1h": (3600, 60), "6h": (21_600, 120), "1d": (86_400, 600), "7d": (604_800, 3600)}
+SPANS = {"15m": (900, 60), "1h": (3600, 60), "6h": (21_600, 300), "1d": (86_400, 600), "7d": (604_800, 3600)}
 """
 What may be asked for: its length and that of a step, in seconds.
 """

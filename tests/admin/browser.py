@@ -88,10 +88,18 @@ class Browser:
 
     def click(self, selector: str) -> None:
         """
-        Click an element.
+        Click an element. The page may replace it at any time.
         """
-        self.run("arguments[0].scrollIntoView({block: 'center'})", self.one(selector))
-        self.one(selector).click()
+
+        def is_clicked() -> bool:
+            try:
+                self.run("arguments[0].scrollIntoView({block: 'center'})", self.one(selector))
+                self.one(selector).click()
+            except StaleElementReferenceException:
+                return False
+            return True
+
+        wait_until(is_clicked, f"{selector} is clicked")
 
     def type(self, selector: str, text: str) -> None:
         """

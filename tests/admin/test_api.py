@@ -267,6 +267,73 @@ def test_put_and_remove(page: Page, body: dict[str, Any], expected: tuple[Any, .
     assert [("ann", "set"), ("ann", "unset")] == [(entry["operator"], entry["action"]) for entry in changes]
 
 
+def test_preview_of_the_past(page: Page, mongo_uri: str) -> None:
+    """
+    Where there are statistics, a preview tells what the limit would have done in the last day.
+    """
+    record(mongo_uri, [minute(ago, allowed=10) for ago in (5, 6, 7)])
+    (past,) = page.send("preview", {**LIMIT, "limits": {"user": ["8/minute"], "client": ["1/second"]}}).json["past"]
+
+    assert ("user", 30, 1, 1) == (past["kind"], past["offered"], past["concerned_count"], past["bearer_count"])
+    assert 6 <= past["at_least"] <= past["denied"] <= past["at_most"] <= 16
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ({"by": "user", "limit": "20"}, (60, 0, 0)),
+        ({"by": "user", "limit": "4"}, (60, 2, 2)),
+        ({"by": "total", "limit": "4", "id": "app"}, (30, 1, 1)),
+        ({"by": "total", "limit": "31", "window": "10"}, (60, 0, 0)),
+        ({"by": "client"}, (0, 0, 0)),
+    ],
+    ids=str,
+)
+def test_what_if(page: Page, mongo_uri: str, question: dict[str, str], expected: tuple[int, int, int]) -> None:
+    """
+    The slider is told whom a limit would have hit, within bounds.
+    """
+    record(mongo_uri, [minute(ago, client_id, allowed=10) for ago in (5, 6, 7) for client_id in ("app", "other")])
+    told = page.ask("what-if", span="hour", **question)
+
+    assert expected == (told["offered"], told["concerned_count"], sum(row["denied"] > 0 for row in told["bearers"]))
+    assert told["at_least"] <= told["denied"] <= told["at_most"]
+    assert told["highest"] >= max([1, *(row["peak"] for row in told["bearers"])])
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"limit": "0"},
+        {"limit": "x"},
+        {"limit": "9" * 30},
+        {"limit": "²"},
+        {"by": "all"},
+        {"span": "year"},
+        {"window": "7"},
+    ],
+    ids=str,
+)
+def test_what_if_of_nonsense(page: Page, question: dict[str, str]) -> None:
+    """
+    A question that makes no sense is answered with what does.
+    """
+    response = page.get("api/what-if", **question)
+
+    assert (400, "question") == (response.status_code, response.json["problem"]["kind"])
+
+
+def test_what_if_of_too_much(page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What a page cannot read within a moment it does not begin to read; the preview of an override does without.
+    """
+    monkeypatch.setattr("oauth_ratelimit.admin.what_if.MAX_READ", 2)
+    record(mongo_uri, [minute(ago, allowed=10) for ago in (5, 6, 7)])
+
+    assert "command line" in page.get("api/what-if", by="total").json["problem"]["text"]
+    assert [] == page.send("preview", {**LIMIT, "limits": {"user": ["8/minute"]}}).json["past"]
+
+
 HOSTILE = "<script>alert(1)</script>\"'&\u202e\x1b[2J/../?#"
 
 
@@ -299,6 +366,7 @@ LOOKS = [
     ("overrides", {}),
     ("traffic", {}),
     ("habits", {"id": "app"}),
+    ("what-if", {}),
 ]
 
 

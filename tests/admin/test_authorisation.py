@@ -18,6 +18,7 @@ PATHS = [path.lstrip("/") for path, _ in PAGES.values()] + [
     "api/client?id=app",
     "api/habits?id=app",
     "api/overrides",
+    "api/what-if",
     "static/page.css",
     "static/overview.js",
     "static/vendor/uPlot.esm.js",

@@ -28,7 +28,7 @@ from tests.helpers import wait_until, with_database
 
 pytestmark = pytest.mark.chromium
 
-PAGES = ("", "client?id=batch-jobs", "client?id=web-shop&user=alice", "overrides", "instances")
+PAGES = ("", "client?id=batch-jobs", "client?id=web-shop&user=alice", "what-if", "overrides", "instances")
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\x1b"
 REQUESTS = {BATCH_JOBS: 100, PARTNER_BANK: 6, WEB_SHOP: 4}  # batch-jobs may have 40 in 5 s
 
@@ -363,6 +363,22 @@ def test_with_the_keyboard_alone(browser: Browser, url: str) -> None:
     browser.tab_to("#cancel")
     browser.press("\n")
     assert browser.run("return document.activeElement.id") == "look"
+
+
+def test_what_if_with_the_slider(browser: Browser, clients: Clients, url: str) -> None:
+    """
+    Whoever lowers the limit sees whom it would have hit, and can make an override of it.
+    """
+    browser.open(f"{url}what-if")
+    browser.wait_for("batch-jobs", "#bearers")
+    browser.wait_for("nobody", "#tiles")
+    browser.run("arguments[0].focus()", browser.one("#slider"))
+    browser.press("\ue011")  # Home: a limit of one
+    browser.wait_for("2", "#tiles .tile:last-child dd")
+    browser.click("#actions a")
+    browser.wait_for("New override")
+
+    assert "{limit: 1, window: 1m}" == browser.one("#limit-client").get_attribute("value")
 
 
 @pytest.mark.parametrize("size", [PHONE, SMALL_PHONE], ids=["phone", "small phone"])

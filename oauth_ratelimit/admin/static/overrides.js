@@ -9,7 +9,7 @@ const KINDS = [["limit", "Limits"], ["mode", "Mode"], ["trusted", "Trust"]];
 const LIMIT_KINDS = ["client", "user", "client_total"];
 const chosen = {
   kind: KINDS.some(([kind]) => kind === query.get("kind")) ? query.get("kind") : "limit",
-  whose: "client",
+  whose: query.has("kind") && !query.get("id") ? "everybody" : "client",
 };
 let previewed = null; // exactly what was looked at is what is put in force
 let leaving = null; // the override that is to be taken back
@@ -25,7 +25,7 @@ const COLUMNS = [
   { title: "until", value: (row) => (row.until ? moment(row.until) : "taken back") },
   { title: "by", kind: "name", value: (row) => `${visible(row.by)}, ${moment(row.at)}` },
   { title: "why", kind: "wide", value: (row) => visible(row.reason) },
-  ...mayChange ? [{ title: "", value: takeBackButton, sign: (row) => row.at }] : [],
+  ...mayChange ? [{ title: "", kind: "act", value: takeBackButton, sign: (row) => row.at }] : [],
 ];
 const HISTORY_COLUMNS = [
   { title: "when", value: (row) => moment(row.at) },
@@ -118,16 +118,23 @@ async function preview(event) {
   find("preview-notes").replaceChildren(...[...replaced, ...told.notes].map((text) => make("div", { className: "notice warn" }, make("p", {}, text))));
   table(find("preview-changes"), CHANGE_COLUMNS, told.changes, { keyOf: (row) => row.what, empty: "" });
   find("preview-keys").textContent = keysText(told.keys);
+  find("preview-past").replaceChildren(...told.past.map((past) => make("p", {}, pastText(past))));
   find("preview").hidden = false;
   find("preview").focus();
 }
 
 function keysText(keys) {
   if (!keys.read_count) return "Nobody that it is about is being counted right now.";
-  const of = `${keys.is_complete ? "" : "the first "}${count(keys.read_count)} keys that are being counted now`;
+  const of = `${keys.is_complete ? "" : "the first "}${count(keys.read_count)} ${keys.read_count === 1 ? "key that is" : "keys that are"} being counted now`;
   return `Of ${of}: denied ${count(keys.denied_before_count)} before, ${count(keys.denied_after_count)} after; ` +
     `over a limit in a dry run ${count(keys.would_deny_before_count)} before, ${count(keys.would_deny_after_count)} after. ` +
     "A window that is cut in another way begins to count when it takes force.";
+}
+
+function pastText(past) {
+  const whom = past.kind === "user" ? "users" : "clients";
+  return `In the last day the limit ${past.policy} would have denied about ${count(past.denied)} of ${count(past.offered)} requests ` +
+    `(${count(past.at_least)} to ${count(past.at_most)}), of ${count(past.concerned_count)} of ${count(past.bearer_count)} ${whom}.`;
 }
 
 function closePreview() {
@@ -169,6 +176,7 @@ if (mayChange) {
     chosen: chosen.whose, onChange: (each) => { chosen.whose = each; showKind(); },
   });
   find("client-id").value = query.get("id") || "";
+  for (const kind of LIMIT_KINDS) find(`limit-${kind}`).value = query.get(kind) || "";
   showKind();
   find("form").addEventListener("submit", preview);
   find("form").addEventListener("input", closePreview);

@@ -34,7 +34,7 @@ const CLIENT_COLUMNS = [
   { title: "would be denied", kind: "number", value: (row) => count(row.would_deny) },
   { title: "over the limit", kind: "number", value: (row) => percent(row.offered ? (row.denied + row.would_deny) / row.offered : 0) },
   { title: "fullest use of a limit", kind: "bar", value: (row) => (row.fullest === null ? "–" : usedBar(row.fullest)), sign: (row) => String(row.fullest) },
-  { title: "chart", value: onlyButton, sign: (row) => `${row.colour}/${chosen.only === row.client_id}` },
+  { title: "chart", kind: "act", value: onlyButton, sign: (row) => `${row.colour}/${chosen.only === row.client_id}` },
 ];
 
 const TOP_COLUMNS = [
@@ -90,7 +90,7 @@ function showTraffic() {
   say("traffic-note", total.offered ? "" : "No statistics for this time: nobody has asked for a token, or statistics are switched off. Instances write them about every ten seconds.");
 }
 
-// One line for each different limit; with a name where it is not everybody's.
+// One line for each different limit; with names, unless it is that of every line drawn.
 function limitLines(lines) {
   const found = new Map();
   for (const line of lines) {
@@ -100,7 +100,7 @@ function limitLines(lines) {
       found.set(rate.per_minute, known);
     }
   }
-  const isShared = found.size <= 1;
+  const isShared = found.size === 1 && [...found.values()][0].names.size === lines.length;
   return [...found.values()].map(({ value, names }) => ({
     value, text: isShared ? `limit ${count(value)}` : `limit ${count(value)}: ${[...names].slice(0, 2).join(", ")}${names.size > 2 ? " …" : ""}`,
   }));
@@ -142,7 +142,7 @@ async function lookAtNow() {
   const late = status.instances.filter((instance) => instance.is_late).length;
   tiles(find("tiles"), [
     ["Mode", tag(status.mode, `${status.mode} big`), `set by ${originText(status.mode_origin)}`],
-    ["Canary", canaryText(status.canary), status.canary ? "enforced there, dry run elsewhere" : "the mode holds for everybody"],
+    ["Canary", canaryText(status.canary), status.canary ? "enforced there, dry run elsewhere" : "the mode holds for all"],
     ["Instances", count(status.instances.length), late ? tag(`${late} late`, "bad") : "all heard of lately"],
     ["Overrides", count(status.override_count), status.override_count ? "over the configuration" : "the configuration holds"],
     ["MongoDB", status.mongodb.version, `${count(status.mongodb.document_count)} counters`],

@@ -19,7 +19,7 @@ export function overrideUrl(id, kind) {
 }
 
 // Returns what the server tells, null if it has nothing; the reason is shown then.
-export async function ask(name, question = {}) {
+export async function ask(name, question = {}, { inForm = false } = {}) {
   let told;
   try {
     const response = await fetch(`${here.api}${name}?${new URLSearchParams(question)}`, { redirect: "manual" });
@@ -32,10 +32,10 @@ export async function ask(name, question = {}) {
     problem("The server does not answer. What is shown may be old.");
     return null;
   }
-  if (told.problem) {
-    problem(explain(told.problem));
-    return null;
-  }
+  const mistake = told.problem && told.problem.kind === "question" ? told.problem.text : "";
+  if (inForm) say("form-problem", mistake);
+  if (told.problem && !(inForm && mistake)) problem(explain(told.problem));
+  if (told.problem) return null;
   problem("");
   return told;
 }

@@ -1,0 +1,161 @@
+"""
+``python -m tests.admin.screenshots``: takes the pictures in ``docs/images`` anew, of real servers and recorded traffic.
+
+The requests of the shipped trace are decided by a limiter whose clock runs through the last hours, so that there is
+something to see at once; then some more are sent to the servers themselves.
+"""
+
+import base64
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+
+import requests
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.demo.cast import APPS, LATECOMER, MACHINES, Caller, assign
+from oauth_ratelimit.demo.instance import Instance
+from oauth_ratelimit.demo.seeds import DEMO_USERS
+from oauth_ratelimit.demo.stage import Stage, set_stage
+from oauth_ratelimit.demo.trace import hits
+from oauth_ratelimit.observe.statistics import StatisticsRecorder
+from oauth_ratelimit.store.connection import Connection
+from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.store.statistics import StatisticsStore
+from tests.admin.browser import PHONE, Browser, open_browser
+from tests.helpers import Clock
+
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+SPEED = 2.2  # thirteen hours of the trace in six
+HOSTS_OF = dict(zip(MACHINES, (14, 4, 6, 8, 10), strict=True))
+LIVE_REQUESTS = 260
+MAX_BYTES = 150_000
+WINDOW = (1160, 900)
+
+CONFIG = {
+    "limit: 40, window: 5s, name: client-burst": "limit: 20, window: 1m, name: client",
+    "limit: 20, window: 5s, name: user-burst": "limit: 40, window: 1m, name: user",
+    "trusted_clients:": "clients:\n  report-export: {mode: enforce}\n\ntrusted_clients:",
+}
+
+
+def main() -> int:
+    """
+    Take all pictures and return the exit status: 1 if one is too large for the repository.
+    """
+    IMAGES.mkdir(exist_ok=True)
+    clients = [*APPS, *(caller.client for caller in (*MACHINES, LATECOMER))]
+    users = {*DEMO_USERS, *(caller.user for _, caller in recorded() if caller.user)}
+    with set_stage("oauth_ratelimit.demo.wsgi:app", instance_count=2, clients=clients, users=users) as stage:
+        text = stage.config_path.read_text()
+        for old, new in CONFIG.items():
+            text = text.replace(old, new, 1)
+        stage.config_path.write_text(text)
+        relive(stage)
+        ask(stage.instances)
+        with open_browser() as browser:
+            too_large = [path.name for path in take_all(browser, stage) if path.stat().st_size > MAX_BYTES]
+    sys.stdout.writelines(f"{name} is too large\n" for name in too_large)
+    return 1 if too_large else 0
+
+
+@cache
+def recorded() -> Sequence[tuple[float, Caller]]:
+    """
+    Return the requests of the trace: when each came, and who plays it. The busiest hosts together play machines.
+    """
+    trace = list(hits())
+    cast = assign(trace)
+    ranked = [host for host, _ in Counter(hit.host for hit in trace).most_common()]
+    for machine, host_count in HOSTS_OF.items():
+        cast |= dict.fromkeys(ranked[:host_count], machine)
+        ranked = ranked[host_count:]
+    return [(hit.at_s, cast[hit.host]) for hit in trace]
+
+
+def relive(stage: Stage) -> None:
+    """
+    Record the trace as if it had happened in the last hours.
+    """
+    settings = load_config(stage.config_path)
+    calls = recorded()
+    clock = Clock()
+    limiter = Limiter(settings, MemoryStore(), clock=clock)
+    host, port = stage.counters.database.client.address or ("", 0)
+    with closing(Connection(f"mongodb://{host}:{port}/{stage.counters.database.name}")) as connection:
+        recorder = StatisticsRecorder(StatisticsStore(connection), settings=lambda: settings.statistics, clock=clock)
+        start_s = time.time() - 90 - (calls[-1][0] - calls[0][0]) / SPEED
+        for at_s, caller in calls:
+            clock.now_s = start_s + (at_s - calls[0][0]) / SPEED
+            client_id, username = caller.key
+            recorder.note(
+                limiter.check(client_id, username),
+                client_id,
+                username=username,
+                grant_type=caller.grant_type,
+                endpoint="token",
+                is_grant=lambda grant: True,
+            )
+            recorder.run(clock.now_s)
+        recorder.close()
+    limiter.close()
+
+
+def ask(servers: Sequence[Instance]) -> None:
+    """
+    Have some of them ask the servers, so that there is somebody to see now.
+    """
+    with requests.Session() as session:
+        for number, (_, caller) in zip(range(LIVE_REQUESTS), recorded(), strict=False):
+            caller = MACHINES[1] if number % 5 == 0 else MACHINES[2] if number % 9 == 0 else caller
+            form = {"grant_type": caller.grant_type}
+            if caller.user:
+                form |= {"username": caller.user.username, "password": caller.user.password}
+            url = f"http://{servers[number % len(servers)].address}/token"
+            session.post(url, data=form, auth=(caller.client_id, caller.client.client_secret), timeout=10)
+    time.sleep(1)  # until every server has sent what it has counted
+
+
+def take_all(browser: Browser, stage: Stage) -> Iterator[Path]:
+    """
+    Take one picture after the other.
+    """
+    url = f"http://{stage.instances[0].address}/ratelimit/"
+    browser.resize(WINDOW)
+    browser.open(f"{url}?span=6h")
+    browser.wait_for("requests", "#clients")
+    yield take(browser, "admin-overview", height=930)
+    browser.resize(WINDOW, is_dark=True)
+    browser.open(f"{url}what-if")
+    browser.wait_for("Denied, about", "#tiles")
+    browser.run(
+        "const limit = document.getElementById('limit'); limit.value = 12; limit.dispatchEvent(new Event('input'))"
+    )
+    browser.wait_for("batch-jobs", "#bearers")
+    time.sleep(1)
+    yield take(browser, "admin-what-if-dark", height=760, is_dark=True)
+    browser.resize(PHONE)
+    browser.open(f"{url}?span=6h")
+    browser.wait_for("batch-jobs", "#clients")
+    yield take(browser, "admin-phone", height=1400, width=PHONE[0])
+
+
+def take(browser: Browser, name: str, *, height: int, width: int = WINDOW[0], is_dark: bool = False) -> Path:
+    """
+    Store what the window shows, from the top.
+    """
+    browser.resize((width, height), is_dark=is_dark)
+    time.sleep(0.8)  # charts follow the size of the window
+    shot = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": False})
+    path = IMAGES / f"{name}.png"
+    path.write_bytes(base64.b64decode(shot["data"]))
+    sys.stdout.write(f"{path.name} {path.stat().st_size / 1000:.0f} kB\n")
+    return path
+
+
+if __name__ == "__main__":
+    sys.exit(main())
