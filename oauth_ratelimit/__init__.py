@@ -32,7 +32,7 @@ Beside it, for operators::
     standing.py          a document -> how much of each limit is used
     pulse.py             signs of life of each instance
     core/denial.py       a logged denial, for explain --id; observe/denials.py takes it to store/denials.py
-    core/digest.py       a client's day, for its owner; observe/digest.py claims it, observe/delivery.py sends it
+    report/digest.py     a client's day, for its owner; observe/digest.py claims it, observe/delivery.py sends it
     worker.py            what each process runs in the background: the cycle, and further duties
     store/migrate.py     migrations/, run once under a lease
     simulate/            recorded traffic through any algorithm, and pictures of it

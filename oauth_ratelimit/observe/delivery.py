@@ -6,14 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from operator import attrgetter
 from typing import TypeVar
 
 import structlog
 
 from oauth_ratelimit.config import DigestSettings, Settings
-from oauth_ratelimit.core.digest import DAY_S, Digest, name_of_day
-from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientSum, sums
 from oauth_ratelimit.observe.webhook import Webhook, WebhookError
+from oauth_ratelimit.report.digest import DAY_S, Digest, name_of_day
+from oauth_ratelimit.report.findings import ClientFinding, find
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.digests import DigestStore, Progress
 from oauth_ratelimit.store.statistics import StatisticsStore
@@ -26,6 +27,7 @@ PAUSES_S = (1.0, 4.0)  # between the attempts for one client
 FIRST_WAIT_S = 60.0  # after a failure, doubled with each
 LONGEST_WAIT_S = 3600.0
 MAX_FAILURES = 14  # without a client in between, about nine hours; then the day is given up
+PARTS = ("by", "peaks", "registers")
 READ_AT_ONCE = 200  # documents, between two pauses that are four times as long as these took
 PAUSE_SHARE = 4
 
@@ -96,9 +98,9 @@ class Delivery:
         Send what is left of the day, or as much of it as the webhook takes.
         """
         try:
-            for client in self._clients():
+            for finding in self._findings():
                 self._go_on()
-                self._send(client)
+                self._send(finding)
             self._go_on()
         except Lost:
             self._store.stop(self.day, self._progress, wait_s=0.0, is_done=False)
@@ -123,17 +125,15 @@ class Delivery:
         if self._stopping.is_set() or not self._store.keep(self.day, self._progress, lease_s=LEASE_S):
             raise Lost
 
-    def _clients(self) -> Iterator[ClientSum]:
+    def _findings(self) -> Iterator[ClientFinding]:
         """
         Yield whose owners are to be told, in the order of ids, behind those that are done with.
         """
-        minutes = self._statistics.minutes(self._day_s, self._day_s + DAY_S, parts=("by", "peaks", "registers"))
-        found = sums(self._unhurried(minutes))
-        for client_id in sorted(found):
-            client = found[client_id]
-            is_new = client_id > self._progress.after and client_id != OTHER_CLIENTS
-            if is_new and client.tally().over >= self._minimum:
-                yield client
+        minutes = self._statistics.minutes(self._day_s, self._day_s + DAY_S, parts=PARTS)
+        found = find(self._unhurried(minutes), token_lifetime_s=self._settings().statistics.token_lifetime_s)
+        for finding in sorted(found, key=attrgetter("client_id")):
+            if finding.client_id > self._progress.after and finding.total.tally().over >= self._minimum:
+                yield finding
 
     def _unhurried(self, items: Iterable[Item]) -> Iterator[Item]:
         """
@@ -151,7 +151,7 @@ class Delivery:
                     renewed_s = now_s
                 begun_s = time.monotonic()
 
-    def _send(self, client: ClientSum) -> None:
+    def _send(self, finding: ClientFinding) -> None:
         """
         Have one client done with.
 
@@ -159,9 +159,14 @@ class Delivery:
             WebhookError: It is not, and the next one would fare no better.
         """
         settings = self._settings()
-        mode = settings.policies.matching(client.client_id).mode
-        digest = Digest(self.day, client, mode, settings.denial.error_uri)
-        progress = replace(self._progress, after=client.client_id, failure_count=0)
+        digest = Digest(
+            self._day_s,
+            finding,
+            mode=settings.policies.matching(finding.client_id).mode,
+            token_lifetime_s=settings.statistics.token_lifetime_s,
+            error_uri=settings.denial.error_uri,
+        )
+        progress = replace(self._progress, after=finding.client_id, failure_count=0)
         try:
             self._post(digest)
         except WebhookError as exc:

@@ -9,9 +9,9 @@ from contextlib import closing
 import structlog
 
 from oauth_ratelimit.config import DigestSettings, Settings
-from oauth_ratelimit.core.digest import due_day_s, name_of_day
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.delivery import LEASE_S, Delivery
+from oauth_ratelimit.report.digest import due_day_s, name_of_day
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.digests import DigestStore, Progress
 

@@ -14,13 +14,13 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.digest import DAY_S, due_day_s, name_of_day
 from oauth_ratelimit.core.statistics import ClientMinute, Peak, Source, Tally, UserLoad
 from oauth_ratelimit.demo.authserver import seed
 from oauth_ratelimit.demo.mongod import free_port
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.observe import delivery
 from oauth_ratelimit.observe.digest import LOOK_EVERY_S, DigestSender
+from oauth_ratelimit.report.digest import DAY_S, due_day_s, name_of_day
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.digests import DigestStore
 from oauth_ratelimit.store.statistics import Share, StatisticsStore
@@ -114,6 +114,7 @@ def a_minute(client_id: str, minute_s: int, *, over: int = 10) -> ClientMinute:
         },
         peaks={"user": Peak(1.5, 75.0, 50, 10), "client": Peak(0.5, 30.0, 60, 60)},
         users=(UserLoad("alice", 30),),
+        registers={7: 2},
     )
 
 
@@ -147,21 +148,28 @@ def test_what_is_sent(fleet: Fleet) -> None:
         "day": DAY,
         "client_id": "app-00",
         "mode": "dry-run",
-        "requests": {"offered": 60, "allowed": 40, "denied": 0, "would_deny": 20, "retries_while_denied": 0},
-        "user_count": 0,
+        "requests": {
+            "offered": 60,
+            "allowed": 40,
+            "denied": 0,
+            "would_deny": 20,
+            "retries_while_denied": 0,
+            "needless": 58,
+        },
+        "user_count": 1,
         "busiest_minute_requests": 30,
         "limits": [
             {"policy": "client", "limit": 60, "window_s": 60, "most_used": 30.0},
             {"policy": "user", "limit": 50, "window_s": 10, "most_used": 75.0},
         ],
-        "subject": "app-00 asks for too many access tokens",
+        "faults": ["refreshes-early", "over-limit"],
+        "subject": "Your client app-00 asks for too many access tokens",
     } == {name: value for name, value in message.json.items() if name != "text"}
     text = message.json["text"]
-    assert "your client app-00 asked for 60 access tokens; 20 of these requests were over its limits" in text
-    assert "not enforced yet" in text
-    assert "The limit user is 50 in 10 s; up to 75 were asked for." in text
-    assert text.endswith("More about it: https://example.com/reuse")
-    assert "The limit client" not in text
+    assert "your OAuth client app-00 asked our token endpoint for 60 access tokens" in text
+    assert "30 tokens per user and hour, mostly refreshes of tokens that were still good." in text
+    assert "20 requests over the limit; once limits are enforced, the answer is status 429." in text
+    assert text.endswith("More about it: https://example.com/reuse\n")
     assert "alice" not in message.body.decode()
     assert message.headers["oauth-ratelimit-signature"].startswith(f"t={int(fleet.clock())},v1=")
 
@@ -173,8 +181,8 @@ def test_client_that_is_denied(fleet: Fleet) -> None:
     fleet.look(fleet.instance("node-1"))
     text = fleet.hook.taken[-1].json["text"]
 
-    assert "20 of them were answered with the status 429." in text
-    assert "not enforced yet" not in text
+    assert "20 requests over the limit, answered with status 429." in text
+    assert "once limits are enforced" not in text
 
 
 def test_crash(fleet: Fleet, mongo_uri: str) -> None:
