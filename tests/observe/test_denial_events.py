@@ -3,6 +3,7 @@ How much is logged about denials, however many keys are denied.
 """
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.observe.budget import Budget
 from tests.helpers import Clock
 
 DENIED, SUPPRESSED = "request_denied", "denial_events_suppressed"
@@ -104,6 +106,29 @@ def test_what_was_left_out_is_told_at_the_end(limiter: Limiter) -> None:
         limiter.close()
 
     assert [1] == [entry["suppressed_count"] for entry in logs if entry["event"] == SUPPRESSED]
+
+
+def test_two_threads_at_the_end_of_a_minute() -> None:
+    """
+    When two threads find that a minute is over, one of them tells what was left out.
+    """
+    budget = Budget(1)
+    for _ in range(3):
+        budget.take("app", 0.0)
+
+    class Overtaken:
+        def __enter__(self) -> None:
+            budget._turning = threading.Lock()
+            budget.turn(60.0)  # what the other thread does
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    budget._turning = Overtaken()  # type: ignore[assignment]
+    with capture_logs() as logs:
+        budget.turn(60.0)
+
+    assert [2] == [entry["suppressed_count"] for entry in logs]
 
 
 def test_next_minute(limiter: Limiter, clock: Clock) -> None:

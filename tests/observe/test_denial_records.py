@@ -161,6 +161,26 @@ def test_last_denials_of_a_minute(desk: Desk) -> None:
     assert [] == desk.recorder._entries
 
 
+def test_denial_while_its_record_is_written(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What a request counts while the last record of its minute is on its way goes with the next round.
+    """
+    [first] = desk.deny("alice")
+    put = desk.shelf.put
+
+    def put_slowly(records: Sequence[DenialRecord], *, keep_s: float) -> None:
+        put(records, keep_s=keep_s)
+        monkeypatch.setattr(desk.shelf, "put", put)
+        desk.deny("alice")
+
+    monkeypatch.setattr(desk.shelf, "put", put_slowly)
+    desk.recorder.run(desk.clock() + 60.0)
+    assert 0 == desk.shelf.kept[first].suppressed_count
+    desk.recorder.run(desk.clock() + 70.0)
+
+    assert 2 == desk.shelf.kept[first].suppressed_count
+
+
 def test_many_denials(desk: Desk) -> None:
     """
     Many records go in bulks of a bounded size.
