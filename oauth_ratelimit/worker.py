@@ -97,6 +97,8 @@ class Worker:
         self.pulse = Pulse(self.limiter, heartbeats, clock=clock, metrics=observer.metrics)
         self.guard = Guard(settings, clock=clock, trace_of=trace_of, metrics=observer.metrics)
         self._duties = tuple(self._begin_duties(self.connection, observer)) if self.connection else ()
+        if settings.digest is not None and self.connection is None:
+            log.warning("digest_impossible", hint="it is made from statistics in MongoDB; set store.uri")
         self._scheduler = SyncScheduler(self.pulse, interval_s=settings.sync.interval_s, on_tick=self._tick)
         self._has_preloaded = False
         self._complained_s = -math.inf  # monotonic

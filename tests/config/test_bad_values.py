@@ -378,6 +378,10 @@ TELLING = [
     ),
     ({"privacy": {"read_plain": 1}}, "privacy.read_plain: got 1, allowed: true or false"),
     ({"digest": {}}, "digest.url: missing"),
+    (
+        {"digest": HOOK, "statistics": {"keep": "2d"}},
+        "digest: is made from the statistics, which needs statistics.keep of 3d or more",
+    ),
     ({"digest": "https://example.com"}, "digest: got another text, allowed: a mapping"),
     ({"digest": {"url": "http://example.com/hook"}}, f"digest.url: got another text, {WEBHOOK}"),
     ({"digest": {"url": "http://127.0.0.1.example.com/"}}, f"digest.url: got another text, {WEBHOOK}"),

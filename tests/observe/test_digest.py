@@ -388,6 +388,18 @@ def test_application(fleet: Fleet, mongo_uri: str, tmp_path: Path) -> None:
     assert "oauth-ratelimit-signature" not in fleet.hook.taken[0].headers
 
 
+def test_application_without_a_store(tmp_path: Path) -> None:
+    """
+    Where there are no statistics in MongoDB there can be no digest, and that is said at the start.
+    """
+    database = tmp_path / "demo.sqlite3"
+    seed(database)
+    with capture_logs() as logs, protected(database, config(digest={"url": "https://example.com"})) as site:
+        site.gate.health()
+
+    assert 1 == sum(entry["event"] == "digest_impossible" for entry in logs)
+
+
 def test_no_digest_is_configured(fleet: Fleet) -> None:
     """
     Without the section nothing is sent and nothing is written.
