@@ -1,16 +1,18 @@
-# make demo    three servers, one MongoDB, real traffic: see it work
-# make serve   the demo server alone, to play with
-# make test    every check and every test
-# make lint    format, style, types and layers only
-# make docs    the site, into .venv/docs/index.html
-# make oldest  tests with the lowest version of each dependency
-# make audit   whether what users install was withdrawn, or is known to be vulnerable
+# make demo      three servers, one MongoDB, real traffic: see it work
+# make serve     the demo server alone, to play with
+# make test      every check and every test
+# make lint      format, style, types and layers only
+# make docs      the site, into .venv/docs/index.html
+# make oldest    tests with the lowest version of each dependency
+# make audit     whether what users install was withdrawn, or is known to be vulnerable
 #
-# make bench   the benchmarks
-# make guard   whether anything takes more instructions than it did
-# make chaos   the long form of the fault tests
-# make soak    ten minutes of load beside an unprotected server; SOAK=60 takes one
-# make matrix  every version of Python and Authlib that is supported and here, and the wheel by itself
+# make bench     the benchmarks
+# make accuracy  what the accuracy page shows, again: an hour; LCG2005=FILE names the larger trace
+# make guard     whether anything takes more instructions than it did
+# make chaos     the long form of the fault tests
+# make fuzz      coverage-guided fuzzing, a minute for each target; FUZZ=600 takes ten
+# make soak      ten minutes of load beside an unprotected server; SOAK=60 takes one
+# make matrix    every version of Python and Authlib that is supported and here, and the wheel by itself
 #
 # Everything runs in .venv, which is made on first use and brought up to date when setup.cfg changes.
 # Another interpreter: make PYTHON3=python3.12 test
@@ -19,8 +21,9 @@ PYTHON3 ?= python3
 PYTHON := .venv/bin/python
 INSTALL := $(PYTHON) -m pip install -qq --disable-pip-version-check --editable
 
-# Processes that share the tests.
+# Processes that share the tests; seconds for each target of the fuzzer.
 WORKERS ?= 2
+FUZZ ?= 60
 
 # Tests marked with a program that this machine lacks are left out, and that is said.
 PROGRAMS := chromium promtool redis-server valgrind
@@ -28,7 +31,7 @@ MISSING := $(foreach program,$(PROGRAMS),$(if $(shell command -v $(program)),,$(
 LEFT_OUT := $(strip $(foreach mark,$(MISSING),$(if $(shell grep -rl --include='*.py' 'mark\.$(mark)\b' tests),$(mark))))
 SPACE := $() $()
 
-.PHONY: demo serve test lint docs oldest audit bench guard chaos soak matrix clean
+.PHONY: demo serve test lint docs oldest audit bench accuracy guard chaos fuzz soak matrix clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed-demo
@@ -56,11 +59,17 @@ audit: .venv/installed-test
 bench: .venv/installed-bench
 	@$(PYTHON) -m benchmarks
 
+accuracy: .venv/installed-bench
+	@$(PYTHON) -m benchmarks accuracy replays --page
+
 guard: .venv/installed-test
 	@$(PYTHON) -m benchmarks --guard
 
 chaos: .venv/installed-test
 	@CHAOS=long $(PYTHON) -m pytest tests/chaos -m chaos
+
+fuzz: .venv/installed-fuzz
+	@$(PYTHON) -m tests.fuzz --seconds $(FUZZ)
 
 soak: .venv/installed-test
 	@$(PYTHON) -m benchmarks.soak
@@ -90,7 +99,8 @@ clean:
 .venv/installed-test: EXTRAS := test
 .venv/installed-bench: EXTRAS := bench,test
 .venv/installed-docs: EXTRAS := docs,prometheus
-.venv/installed-demo .venv/installed-test .venv/installed-bench .venv/installed-docs: setup.cfg pyproject.toml | .venv/bin/python
+.venv/installed-fuzz: EXTRAS := fuzz,test
+.venv/installed-%: setup.cfg pyproject.toml | .venv/bin/python
 	@echo "Installing into .venv ..."
 	@$(INSTALL) '.[$(EXTRAS)]'
 	@touch $@
@@ -99,5 +109,5 @@ clean:
 .venv/installed-oldest: .venv/installed-test .ci/lowest.py
 	@rm -rf .venv/oldest
 	@$(PYTHON) -m pip install -qq --disable-pip-version-check --no-warn-conflicts \
-		--target .venv/oldest $$($(PYTHON) .ci/lowest.py cli prometheus)
+		--target .venv/oldest $$($(PYTHON) .ci/lowest.py cli otel prometheus)
 	@touch $@

@@ -55,7 +55,7 @@ def rows() -> Iterator[Row]:
     """
     for version in PYTHONS:
         yield f"Python {version}", partial(attempt, version, ALL)
-    lowest = run(sys.executable, ".ci/lowest.py", "cli", "prometheus").split()
+    lowest = run(sys.executable, ".ci/lowest.py", "charts", "cli", "otel", "prometheus").split()
     yield "lowest dependencies", partial(attempt, PYTHONS[0], ALL, pins=lowest)
     for line in AUTHLIBS:
         yield line, partial(attempt, PYTHONS[0], EDGE, pins=[line])
