@@ -12,7 +12,7 @@ from operator import getitem
 from typing import Any
 
 from benchmarks import subjects
-from benchmarks.subjects import NO_LIMIT, Hit, settings_of
+from benchmarks.subjects import NO_LIMIT, STANDING_S, Hit, settings_of
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.memory import MemoryStore
 
@@ -20,7 +20,6 @@ Repeated = Callable[[int], object]
 
 MANY_COUNT = 1_000  # keys of the instruction counts; more would only take longer
 USER = "user.1@example.com"
-STANDING_S = 1_700_000_000.0
 MINUTE, TEN_SECONDS = {"limit": NO_LIMIT, "window": 60}, {"limit": NO_LIMIT, "window": 10}
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -139,6 +138,8 @@ CASES: Mapping[str, Callable[[], Repeated]] = {
     "ours, many keys": lambda: many(_ours()),
     "ours, denied": lambda: hot(_ours(settings_of(1))),
     **{f"ours, {name}": partial(_hot_with, config) for name, config in VARIANTS.items()},
+    "ours, noted": lambda: hot(subjects.noted()),
+    "ours, noted, two tiers": lambda: hot(subjects.noted(VARIANTS["two tiers"])),
     "ours, cycles": lambda: cycles(1.0),
     "ours, cycles of a frame": lambda: cycles(6.0),
     "ours, cycles of a window": lambda: cycles(60.0),
