@@ -32,11 +32,16 @@ Beside it, for operators::
     standing.py          a document -> how much of each limit is used
     pulse.py             signs of life of each instance
     core/denial.py       a logged denial, for explain --id; observe/denials.py takes it to store/denials.py
+    core/statistics.py   a client's minute; observe/statistics.py counts it, store/statistics.py keeps it
+    core/what_if.py      what another limit would have done
+    report/              which clients mint tokens, and what to tell their owners
     report/digest.py     a client's day, for its owner; observe/digest.py claims it, observe/delivery.py sends it
     worker.py            what each process runs in the background: the cycle, and further duties
     store/migrate.py     migrations/, run once under a lease
     simulate/            recorded traffic through any algorithm, and pictures of it
     cli/                 flask oauth-ratelimit
+    admin/               the page for operators: charts, who is near a limit, overrides
+    operating/           what both show and change
     testing.py           a frozen clock and counters in memory, for users' tests
 """
 
