@@ -27,7 +27,7 @@ from oauth_ratelimit.demo.authserver import create_app
 from oauth_ratelimit.demo.instance import HOST, Instance
 from oauth_ratelimit.demo.mongod import Mongod
 from oauth_ratelimit.demo.seeds import BATCH_JOBS, DEMO_USERS, WEB_SHOP, seed
-from oauth_ratelimit.observe import metrics
+from oauth_ratelimit.observe import metrics, otel
 
 FLASK_LIMITER = {"Flask-Limiter moving": "moving-window", "Flask-Limiter sliding": "sliding-window-counter"}
 BASE, OURS = "unprotected", "ours"
@@ -62,7 +62,7 @@ def application(subject: str, database: Path, mongo_uri: str | None = None) -> F
     """
     app = create_app(database, ratelimit_config=CONFIG if subject.startswith(OURS) else None, mongo_uri=mongo_uri)
     if subject.startswith(OURS):
-        metrics.IS_AVAILABLE = subject == METRICS
+        metrics.IS_AVAILABLE, otel.IS_AVAILABLE = subject == METRICS, False
         app.extensions["oauth_ratelimit"].limiter.peek("nobody")  # starts it, which is when metrics are looked for
     if subject in FLASK_LIMITER:
         limiter = FlaskLimiter(

@@ -106,17 +106,17 @@ def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
     if rule is None or decision.trusted or not families:
         return []
     if decision.allowed:
-        reset_s = whole_seconds(decision.reset_after_s)
+        reset_s = str(whole_seconds(decision.reset_after_s))
     else:
-        reset_s = whole_seconds(decision.retry_after_s, at_least=1)
+        reset_s = str(whole_seconds(decision.retry_after_s, at_least=1))
     remaining = decision.remaining
     name, policy_header, limit_header = _constant_parts(rule.name, rule.limit, rule.window.window_s)
     headers: Headers = []
     if "ietf" in families:
-        item = f"{name};r={min(remaining, MAX_FIELD_INTEGER)};t={reset_s}"
-        headers += (policy_header, ("RateLimit", item))
+        shown = remaining if remaining < MAX_FIELD_INTEGER else MAX_FIELD_INTEGER
+        headers += (policy_header, ("RateLimit", f"{name};r={shown};t={reset_s}"))
     if "x-ratelimit" in families:
-        headers += (limit_header, ("X-RateLimit-Remaining", str(remaining)), ("X-RateLimit-Reset", str(reset_s)))
+        headers += (limit_header, ("X-RateLimit-Remaining", str(remaining)), ("X-RateLimit-Reset", reset_s))
     return headers
 
 
