@@ -56,6 +56,14 @@ def test_exact_log(limit: int, window_s: int, gaps_us: Sequence[int]) -> None:
     assert expected == ExactLog(limit, window_s * 10**6).decide(times)
 
 
+def test_request_leaves_the_log() -> None:
+    """
+    A request counts no more exactly a window after it came, and a microsecond earlier it does.
+    """
+    assert [True, True] == ExactLog(1, 10**7).decide([BEGIN_US, BEGIN_US + 10**7])
+    assert [True, False] == ExactLog(1, 10**7).decide([BEGIN_US, BEGIN_US + 10**7 - 1])
+
+
 @given(LIMITS, st.integers(1, 20), st.integers(1, 8), GAPS_US)
 def test_token_bucket(limit: int, window_s: int, burst: int, gaps_us: Sequence[int]) -> None:
     """

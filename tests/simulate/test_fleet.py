@@ -6,6 +6,7 @@ import heapq
 import random
 from collections import Counter as Counts
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ from oauth_ratelimit.simulate.tally import Tally
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync import flusher
 from oauth_ratelimit.sync.flusher import CycleReport
+from oauth_ratelimit.sync.reservation import Reservations
 
 BEGIN_S = 1_700_000_000
 SECOND = 1_000_000
@@ -99,6 +101,13 @@ def really(fleet: Fleet, times: Sequence[int], monkeypatch: pytest.MonkeyPatch) 
     the store goes to the fleet's tally, but for reservations, which tell nobody.
     """
     clock, store, plan = Clock(), MemoryStore(), fleet.plan
+    decide = Reservations.decide
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        fleet.tally.waits += 1
+        return decide(*args, **kwargs)
+
+    monkeypatch.setattr(Reservations, "decide", counted)
     monkeypatch.setattr(flusher, "_now_ms", lambda: int(clock.now_s * 1000))  # marks carry the time of the clock
     near_limit = "reserve" if plan.sharing is Sharing.RESERVE else "flush"
     settings = load_config(
@@ -142,6 +151,7 @@ def test_as_limiters_do(times: Sequence[float], sharing: Sharing, monkeypatch: p
     verdicts = list(FleetKey(simulated).decide(moments))
     assert really(real, moments, monkeypatch) == verdicts
     assert {True, False} == set(verdicts)
+    assert real.tally.waits == simulated.tally.waits
     if sharing is not Sharing.RESERVE:
         assert real.tally == simulated.tally
 

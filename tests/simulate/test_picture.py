@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from oauth_ratelimit.core.window import Estimator
-from oauth_ratelimit.simulate.picture import NoCharts, draw
+from oauth_ratelimit.simulate.picture import STROKES, NoCharts, draw
 from oauth_ratelimit.simulate.replay import COMMON, Contender, Rate, Replay
 from oauth_ratelimit.simulate.rows import Row
 from oauth_ratelimit.simulate.scene import STRETCH_WINDOWS, Busiest, Scene, Stretch, look
@@ -135,6 +135,10 @@ def test_lines_are_drawn_where_the_data_is(tmp_path: Path) -> None:
         heights[colour] = [float(y) for y in re.findall(r"[ML] [0-9.]+ ([0-9.]+)", drawn)]
     zero, top, limit = max(heights["#777777"]), min(heights["#777777"]), heights["#d55e00"][0]
     assert 17 / 10 == pytest.approx((zero - top) / (zero - limit), rel=0.01)
+    below = path.read_text().split('id="axes_2"')[1]
+    strokes = [colour.lower() for colour, _ in STROKES[: len(a_scene().admitted)]]
+    assert [1, *[2] * 4, 1] == [(f"stroke: {colour}" in panel) + (f"stroke: {colour}" in below) for colour in strokes]
+    assert f"stroke: {strokes[0]}" in below  # the fixed window has no estimate
 
 
 def test_same_data_same_file(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ Files of recorded traffic, good and bad.
 import gzip
 import io
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -152,6 +153,35 @@ def test_endless_line(packed: bool) -> None:
     source, rows = read(gzip.compress(data) if packed else data)
     assert ["a", "b"] == [row.client for row in rows]
     assert 2 == source.bad_count
+
+
+class Endless(io.BytesIO):
+    """
+    A stream of fifty blocks without a line's end.
+    """
+
+    def __init__(self) -> None:
+        self.blocks_left = 50
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """
+        Return a block.
+        """
+        self.blocks_left -= 1
+        return b"x" * min(size or 0, BLOCK_SIZE) if self.blocks_left >= 0 else b""
+
+
+def test_endless_line_takes_no_memory() -> None:
+    """
+    However long a line is, a few blocks of it are held at a time.
+    """
+    source = Source(Endless(), Recording("unused").parser)
+    tracemalloc.start()
+    assert [] == list(source.rows())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 1 == source.bad_count
+    assert peak < 8 * BLOCK_SIZE
 
 
 def test_packed() -> None:
