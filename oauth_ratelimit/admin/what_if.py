@@ -19,7 +19,7 @@ from oauth_ratelimit.store.statistics import StatisticsStore
 SPANS = {"hour": 3600, "day": 86_400, "week": 604_800}
 WINDOW_MINUTES = (1, 5, 10, 15, 30, 60, 360, 1440)
 MAX_READ = 30_000  # documents, about half a second; there is no sample, because windows need every minute
-KEPT_S = 60.0  # what was recorded; only the limit is another when the slider moves
+KEPT_S = 20.0  # what was recorded; only the limit is another when the slider moves
 SHOWN = 50
 BY: dict[LimitKind, By] = {LimitKind.CLIENT: "client", LimitKind.USER: "user", LimitKind.CLIENT_TOTAL: "total"}
 

@@ -94,4 +94,4 @@ find("client-id").value = query.get("id") || "";
 find("client-id").addEventListener("change", () => { chosen.limit = null; look(); });
 find("form").addEventListener("submit", (event) => { event.preventDefault(); look(); });
 keepUp(askStatus);
-look();
+keepUp(look, { everyMs: 30_000 });
