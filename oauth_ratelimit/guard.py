@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from oauth_ratelimit.config import PrivacySettings, Settings
 from oauth_ratelimit.core.decision import Finding
-from oauth_ratelimit.core.denial import Trace
 from oauth_ratelimit.core.enforcement import Mode, matches_any
 from oauth_ratelimit.core.failure import Attempt, FailureKey, failure_policies, is_within
 from oauth_ratelimit.limiter import Limiter
+from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.meter import Meter
 from oauth_ratelimit.store.documents import FAILURES
 
@@ -83,7 +83,7 @@ class Guard:
 
         clock: Tells the time, seconds since the epoch.
 
-        trace_of: Returns the trace of the request at hand.
+        events: Where alarms are logged, with the denials of tokens; None for events of its own.
 
         metrics: Where failures and alarms are counted, too.
     """
@@ -93,12 +93,12 @@ class Guard:
         settings: Settings,
         *,
         clock: Callable[[], float] = time.time,
-        trace_of: Callable[[], Trace] = Trace,
+        events: DenialEvents | None = None,
         metrics: Meter | None = None,
     ) -> None:
         self._clock = clock
         self._metrics = metrics
-        self._trace_of = trace_of
+        self._events = events
         self._counts: FailureCounts | None = None
         self.reconfigure(settings)
 
@@ -177,7 +177,7 @@ class Guard:
             self._counts.reconfigure(own)
         elif self.is_on:
             self._counts = FailureCounts(own, clock=self._clock)
-            self._counts.denial_events.trace_of = self._trace_of
+            self._counts.denial_events = self._events or self._counts.denial_events
 
     def run(self) -> None:
         """

@@ -95,7 +95,7 @@ class Worker:
         self._overlay = Overlay(OverrideStore(self.connection) if self.connection else None)
         heartbeats = HeartbeatStore(self.connection) if self.connection else None
         self.pulse = Pulse(self.limiter, heartbeats, clock=clock, metrics=observer.metrics)
-        self.guard = Guard(settings, clock=clock, trace_of=trace_of, metrics=observer.metrics)
+        self.guard = Guard(settings, clock=clock, events=self.limiter.denial_events, metrics=observer.metrics)
         self._duties = tuple(self._begin_duties(self.connection, observer)) if self.connection else ()
         if settings.digest is not None and self.connection is None:
             log.warning("digest_impossible", hint="it is made from statistics in MongoDB; set store.uri")

@@ -13,7 +13,7 @@ from pymongo import MongoClient
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.demo.authserver import seed
-from oauth_ratelimit.demo.seeds import BATCH_JOBS
+from oauth_ratelimit.demo.seeds import BATCH_JOBS, WEB_SHOP
 from oauth_ratelimit.edge.trace import trace_id_of, trace_of_request
 from tests.edge.flows import TIMEOUT_S
 from tests.edge.protected import Site, config, protected
@@ -116,6 +116,33 @@ def test_record_of_the_denial(database: Path, mongo_uri: str) -> None:
 
     assert (TRACE_ID, "r-4711", "client_credentials", "batch-jobs") == tuple(
         document[name] for name in ("traceId", "requestId", "grant", "clientId")
+    )
+
+
+def test_denial_of_the_guard(database: Path, mongo_uri: str) -> None:
+    """
+    A denial of the guard is found by its id, too.
+    """
+    guard = {"mode": "enforce", "limits": {"user": ["1/minute"]}}
+    login = {"grant_type": "password", "username": "alice", "password": "wrong"}
+    with protected(database, config(store={"uri": mongo_uri}, guard=guard)) as site:
+        answers = [
+            requests.post(
+                f"{site.url}/token",
+                data=login,
+                auth=(WEB_SHOP.client_id, WEB_SHOP.client_secret or ""),
+                headers={"traceparent": TRACEPARENT},
+                timeout=TIMEOUT_S,
+            )
+            for _ in range(3)
+        ]
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        [document] = client.get_default_database()["ratelimit_stats"].find({"_id.denial": {"$exists": True}})
+
+    assert [400, 429, 429] == [answer.status_code for answer in answers]
+    assert answers[1].json()["decision_id"] == document["_id"]["denial"]
+    assert ("web-shop", "failures-user", 1, TRACE_ID) == tuple(
+        document[name] for name in ("clientId", "policy", "suppressed", "traceId")
     )
 
 
