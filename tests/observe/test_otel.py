@@ -289,12 +289,11 @@ def test_both_libraries(reader: InMemoryMetricReader, meter: OtelMeter) -> None:
     assert 1 == registry.get_sample_value("oauth_ratelimit_alarms_total", {"decision": "denied", "policy": "client"})
 
 
-@pytest.mark.parametrize("is_late", [False, True], ids=["at start", "after the first request"])
-def test_application_with_an_sdk(is_late: bool) -> None:
+def test_application_with_an_sdk() -> None:
     """
-    An application that sets up the SDK needs nothing else, whether it does that first or later.
+    An application that sets up the SDK needs nothing else, even if it does that after the first request.
     """
-    script = f"""
+    script = """
         import os
         os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"
         from opentelemetry import metrics
@@ -303,14 +302,10 @@ def test_application_with_an_sdk(is_late: bool) -> None:
         from tests.edge.test_extension import gate_of, post, protected
 
         reader = InMemoryMetricReader()
-        with protected(OAUTH_RATELIMIT_CONFIG={{"mode": "enforce", "limits": {{"client": ["2/minute"]}}}}) as app:
-            if {is_late}:
-                post(app)
+        with protected(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", "limits": {"client": ["2/minute"]}}) as app:
+            post(app)
             metrics.set_meter_provider(MeterProvider([reader]))
-            if {is_late}:
-                gate_of(app).note_state()  # as each sync cycle does
-            else:
-                post(app)
+            gate_of(app).note_state()  # as each sync cycle does
             assert [200, 429] == [post(app), post(app)]
         found = [
             (point.attributes["decision"], point.value)
@@ -322,5 +317,6 @@ def test_application_with_an_sdk(is_late: bool) -> None:
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
 
-    expected = [("allowed", 1 if is_late else 2), ("denied", 1)]
-    assert (0, str(expected)) == (done.returncode, done.stdout.strip().splitlines()[-1]), done.stderr
+    assert (0, "[('allowed', 1), ('denied', 1)]") == (done.returncode, done.stdout.strip().splitlines()[-1]), (
+        done.stderr
+    )
