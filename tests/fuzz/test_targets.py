@@ -38,7 +38,7 @@ def test_what_is_in_order(name: str) -> None:
 
 
 @each_target
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_any_bytes(name: str, data: st.DataObject) -> None:
     """

@@ -181,7 +181,7 @@ FIELDS = (
 records = st.dictionaries(st.sampled_from(FIELDS) | names, values, max_size=8)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(content=st.lists(st.tuples(st.sampled_from(("overrides", "stats")), identities, records), max_size=6))
 def test_any_record(
     mongo_uri: str,

@@ -1,0 +1,142 @@
+"""
+Any question and any change that a browser may send to the admin API is answered, whatever the database holds.
+"""
+
+import json
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from bson import Int64
+from flask import Flask
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure
+from structlog.testing import capture_logs
+
+from oauth_ratelimit.admin import admin_blueprint
+from oauth_ratelimit.admin.api import LOOKS
+from oauth_ratelimit.admin.blueprint import READINGS
+from oauth_ratelimit.admin.changes import CHANGES
+from tests.admin.conftest import Page
+from tests.edge.test_extension import protected
+from tests.hostile.test_damaged_documents import bodies, values
+from tests.hostile.test_damaged_records import records
+
+LIMITS = {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]}
+NOW = datetime.now(UTC)
+
+ids = st.sampled_from(["app", "<script>", "\u202e", "a" * 2000, "a\0b", "=1+1", "*", "[", ""]) | st.text(max_size=10)
+numbers = (
+    st.integers().map(str) | st.floats().map(str) | st.sampled_from(["1e400", "-0", "0", "-1", "9" * 400, "\u0663"])
+)
+questions = st.dictionaries(
+    st.sampled_from(
+        ["id", "user", "grant", "endpoint", "span", "kind", "limits", "limit", "window", "since", "until", "client_id"]
+    )
+    | st.text(max_size=5),
+    ids | numbers | st.sampled_from(["password", "client", "user", "1h", "5/minute", "1/minute; 5/hour"]),
+    max_size=6,
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | ids | numbers,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ids, inner, max_size=3),
+    max_leaves=8,
+)
+limits = st.dictionaries(
+    st.sampled_from(["user", "client", "client_total"]) | ids,
+    st.lists(st.sampled_from(["5/minute", "0/second", "1/hour; 2/day", "9" * 30 + "/day"]) | ids, max_size=3)
+    | json_values,
+    max_size=3,
+)
+changes = st.fixed_dictionaries(
+    {},
+    optional={
+        "kind": st.sampled_from(["limit", "mode", "trusted"]) | json_values,
+        "client_id": ids | st.none() | json_values,
+        "mode": st.sampled_from(["off", "dry-run", "enforce"]) | json_values,
+        "limit_kind": st.sampled_from(["user", "client"]) | json_values,
+        "limits": limits | json_values,
+        "reason": st.just("a reason") | json_values,
+        "until": json_values | st.sampled_from(["2030-01-01T00:00", "0000-00-00", "1h", "9999999d"]),
+        "for": json_values | st.sampled_from(["1h", "9999999d", "-1s"]),
+        "duration": json_values | st.sampled_from(["1h", "1e9d"]),
+    },
+)
+strange = st.lists(
+    st.one_of(
+        st.tuples(st.just("ratelimits"), st.just({"clientId": "app", "username": "<b>"}), bodies),
+        st.tuples(st.just("ratelimit_overrides"), st.just({"kind": "mode", "clientId": "app"}), records),
+        st.tuples(
+            st.just("ratelimit_stats"), st.just({"clientId": "app", "minute": Int64(time.time() // 60 * 60)}), records
+        ),
+        st.tuples(st.just("ratelimit_stats"), st.fixed_dictionaries({"instance": values}), records),
+    ),
+    max_size=3,
+)
+
+
+@pytest.fixture
+def app(mongo_uri: str) -> Any:
+    """
+    An application with the page. What its views raise is raised here, too.
+    """
+    settings = {"mode": "enforce", "limits": LIMITS, "store": {"uri": mongo_uri}}
+    with protected(clock=time.time, OAUTH_RATELIMIT_CONFIG=settings) as made:
+        made.secret_key = "a secret"
+        made.testing = True
+        made.register_blueprint(admin_blueprint(lambda: "ann"))
+        yield made
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(content=strange, name=st.sampled_from(sorted(LOOKS)), question=questions)
+def test_any_question(
+    app: Flask, mongo_uri: str, content: list[tuple[str, Any, dict[str, Any]]], name: str, question: dict[str, str]
+) -> None:
+    """
+    A question is answered, or refused in words.
+    """
+    with capture_logs():
+        put(mongo_uri, content)
+        if READINGS in app.extensions:
+            app.extensions[READINGS].forget()
+        response = Page(app).get(f"api/{name}", **question)
+
+    assert response.status_code in (200, 400), response.text
+    assert "application/json" == response.mimetype
+    told = json.loads(response.text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+    assert response.status_code == 200 or told["problem"]["text"]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(name=st.sampled_from(sorted(CHANGES)), change=changes | json_values.filter(lambda value: value is not None))
+def test_any_change(app: Flask, name: str, change: Any) -> None:
+    """
+    A change is made, or refused in words; afterwards the page works as before.
+    """
+    page = Page(app)
+    with capture_logs():
+        response = page.send(name, change)
+        after = page.get("api/overrides")
+
+    assert response.status_code in (200, 400), response.text
+    assert response.status_code == 200 or response.json["problem"]["text"]
+    assert 200 == after.status_code
+
+
+def put(mongo_uri: str, content: list[tuple[str, Any, dict[str, Any]]]) -> None:
+    """
+    Put documents into the database, and nothing else.
+    """
+    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
+    with client:
+        database = client.get_default_database()
+        for name in ("ratelimits", "ratelimit_overrides", "ratelimit_stats"):
+            database[name].delete_many({})
+        for name, identity, fields in content:
+            with suppress(OperationFailure):
+                database[name].insert_one({"_id": identity, "active": True, "beat": NOW, **fields})
