@@ -164,6 +164,7 @@ class Delivery:
             finding,
             mode=settings.policies.matching(finding.client_id).mode,
             token_lifetime_s=settings.statistics.token_lifetime_s,
+            namespace=settings.store.namespace,
             error_uri=settings.denial.error_uri,
         )
         progress = replace(self._progress, after=finding.client_id, failure_count=0)

@@ -48,6 +48,8 @@ class Digest:
 
         token_lifetime_s: How long a token can be used.
 
+        namespace: Which of several issuers this is, None if there is one.
+
         error_uri: Address of a page that explains how to do better, None for none.
     """
 
@@ -55,6 +57,7 @@ class Digest:
     finding: ClientFinding
     mode: Mode
     token_lifetime_s: float
+    namespace: str | None = None
     error_uri: str | None = None
 
     @property
@@ -62,7 +65,7 @@ class Digest:
         """
         The same for every attempt to deliver this digest, and for no other.
         """
-        client = hashlib.sha256(self.finding.client_id.encode()).hexdigest()
+        client = hashlib.sha256(f"{self.namespace or ''}/{self.finding.client_id}".encode()).hexdigest()
         return f"oauth_ratelimit-{name_of_day(self.day_s)}-{client[:32]}"
 
     def payload(self) -> Mapping[str, object]:
@@ -76,6 +79,7 @@ class Digest:
         return {
             "type": "oauth_ratelimit.digest",
             "version": 1,
+            "namespace": self.namespace,
             "day": name_of_day(self.day_s),
             "client_id": finding.client_id,
             "mode": self.mode.value,

@@ -14,13 +14,15 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.config import Settings
+from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.statistics import ClientMinute, Peak, Source, Tally, UserLoad
 from oauth_ratelimit.demo.authserver import seed
 from oauth_ratelimit.demo.mongod import free_port
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.observe import delivery
 from oauth_ratelimit.observe.digest import LOOK_EVERY_S, DigestSender
-from oauth_ratelimit.report.digest import DAY_S, due_day_s, name_of_day
+from oauth_ratelimit.report.digest import DAY_S, Digest, due_day_s, name_of_day
+from oauth_ratelimit.report.findings import find
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.digests import DigestStore
 from oauth_ratelimit.store.statistics import Share, StatisticsStore
@@ -145,6 +147,7 @@ def test_what_is_sent(fleet: Fleet) -> None:
     assert {
         "type": "oauth_ratelimit.digest",
         "version": 1,
+        "namespace": None,
         "day": DAY,
         "client_id": "app-00",
         "mode": "dry-run",
@@ -172,6 +175,20 @@ def test_what_is_sent(fleet: Fleet) -> None:
     assert text.endswith("More about it: https://example.com/reuse\n")
     assert "alice" not in message.body.decode()
     assert message.headers["oauth-ratelimit-signature"].startswith(f"t={int(fleet.clock())},v1=")
+
+
+def test_two_issuers() -> None:
+    """
+    Clients of the same name at two issuers have keys of their own.
+    """
+    [finding] = find([a_minute("app", DAY_START_S)])
+    keys = [
+        Digest(DAY_START_S, finding, mode=Mode.ENFORCE, token_lifetime_s=60.0, namespace=namespace).key
+        for namespace in (None, "one", "two")
+    ]
+
+    assert 3 == len(set(keys))
+    assert all(key.startswith(f"oauth_ratelimit-{DAY}-") for key in keys)
 
 
 def test_client_that_is_denied(fleet: Fleet) -> None:
