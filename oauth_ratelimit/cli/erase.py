@@ -45,6 +45,8 @@ def erase(session: Session, user: str, client: str | None, dry_run: bool, as_jso
     What instances have counted and not yet sent may come after it: run it again two minutes later. It never touches
     log files, backups, or what was handed on to others.
     """
+    if not user.strip():
+        raise click.UsageError("name a user")
     erasure = Erasure(
         session.connection,
         collection=session.settings.store.collection,

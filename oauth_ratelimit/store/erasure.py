@@ -188,7 +188,8 @@ class Erasure:
         """
         The pattern of ``<address> <name>``.
         """
-        return f"^[^ ]+ (?:{'|'.join(map(re.escape, self._person.claims))})$"
+        claims = "|".join(map(re.escape, self._person.claims)).replace("\0", r"\x00")  # which BSON does not take
+        return f"^[^ ]+ (?:{claims})$"
 
 
 @contextmanager

@@ -41,6 +41,8 @@ COMMANDS = (
     ("show", "web-shop"),
     ("explain", "web-shop", "alice"),
     ("overrides", "--history"),
+    ("report",),
+    ("what-if", "--limit", "1/minute"),
     ("export", "counters"),
     ("export", "overrides"),
     ("export", "history"),

@@ -303,3 +303,30 @@ def test_many_clients(records: Records, monkeypatch: pytest.MonkeyPatch) -> None
 
     assert FOUND == records.terminal.data("erase", ALICE)["removed"]
     assert ALICE not in records.text().replace(f"{ALICE}x", "")
+
+
+@pytest.mark.parametrize("user", ["", " "])
+def test_nobody(records: Records, user: str) -> None:
+    """
+    An empty name, as an unset variable of a script gives, erases nothing.
+    """
+    records.fill({})
+    before = records.text()
+
+    assert 2 == records.terminal.run("erase", user).exit_code
+    assert before == records.text()
+
+
+@pytest.mark.parametrize("user", ["\udc80", "x" * 5000, "a\0b", ".*", "^[^ ]+ (", "\u202e"])
+def test_strange_names(records: Records, user: str) -> None:
+    """
+    Whatever a person is called, their counters are found, and nobody else's.
+    """
+    limiter = Limiter(load_config(records.terminal.settings), clock=lambda: records.now_s)
+    records.limiters.append(limiter)
+    for name in (user, BOB):
+        limiter.check("app", name)
+    limiter.sync()
+
+    assert dict.fromkeys(FOUND, 0) | {"counters": 1} == records.terminal.data("erase", user)["removed"]
+    assert 1 == records.text().count(BOB)

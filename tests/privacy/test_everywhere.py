@@ -120,6 +120,8 @@ def test_no_name_leaves_the_process(site: Site) -> None:
             ("export", "counters"),
             ("check-config", str(site.config_path)),
             ("status",),
+            ("report", "--format", "json"),
+            ("what-if", "--limit", "1/minute", "--by", "user"),
         )
     )
 
