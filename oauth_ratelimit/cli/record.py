@@ -13,10 +13,9 @@ from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.core.overrides import Override, Target
 from oauth_ratelimit.operating.records import entry_data, override_data, policy_text, standing_data
 from oauth_ratelimit.operating.words import moment
+from oauth_ratelimit.report.table import csv_cell
 from oauth_ratelimit.standing import Standings
 from oauth_ratelimit.store.overrides import HistoryEntry
-
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would take for a formula
 
 
 @click.command()
@@ -78,16 +77,7 @@ def _write_csv(records: Iterable[Mapping[str, object]]) -> None:
         if writer is None:
             writer = csv.DictWriter(sys.stdout, list(record))
             writer.writeheader()
-        writer.writerow({name: _csv_value(value) for name, value in record.items()})
-
-
-def _csv_value(value: object) -> object:
-    if isinstance(value, list | tuple):
-        value = "; ".join(map(str, value))
-    if isinstance(value, str):
-        value = value.encode("utf-8", "backslashreplace").decode()
-        return f"'{value}" if value.startswith(FORMULA_STARTS) else value
-    return value
+        writer.writerow({name: csv_cell(value, separator="; ") for name, value in record.items()})
 
 
 def print_overrides(chosen: Sequence[Override]) -> None:

@@ -6,12 +6,13 @@ import csv
 import io
 from collections.abc import Sequence
 
+from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.report.findings import ClientFinding
 from oauth_ratelimit.report.letter import Span, letter_to
 
 Record = dict[str, object]
 
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet would take for a formula
+FORMULA_STARTS = ("=", "+", "-", "@", "\n")  # what a spreadsheet would take for a formula
 
 
 def record_of(finding: ClientFinding, rank: int, *, span: Span, error_uri: str | None = None) -> Record:
@@ -48,8 +49,7 @@ def record_of(finding: ClientFinding, rank: int, *, span: Span, error_uri: str |
 
 def csv_text(records: Sequence[Record]) -> str:
     """
-    Return records as CSV that is safe to open in a spreadsheet: a text that it would take for a formula gets an
-    apostrophe.
+    Return records as CSV that is safe to open in a spreadsheet, and to look at in a terminal.
     """
     if not records:
         return ""
@@ -57,16 +57,26 @@ def csv_text(records: Sequence[Record]) -> str:
     writer = csv.DictWriter(text, list(records[0]), lineterminator="\r\n")
     writer.writeheader()
     for record in records:
-        writer.writerow({name: _csv_value(value) for name, value in record.items()})
+        writer.writerow({name: csv_cell(value, separator=" ") for name, value in record.items()})
     return text.getvalue()
 
 
-def _csv_value(value: object) -> object:
-    if isinstance(value, list):
-        value = " ".join(map(str, value))
-    if isinstance(value, str) and value.lstrip(" ").startswith(FORMULA_STARTS):
-        return f"'{value}"
-    return value
+def csv_cell(value: object, *, separator: str) -> object:
+    """
+    Return a value for a cell: controls and direction marks as escapes, an apostrophe before what a spreadsheet would
+    take for a formula.
+
+    Args:
+        value: A number, a text or a list.
+
+        separator: Stands between the items of a list.
+    """
+    if isinstance(value, list | tuple):
+        value = separator.join(map(str, value))
+    if not isinstance(value, str):
+        return value
+    value = "\n".join(map(visible_name, value.split("\n")))
+    return f"'{value}" if value.lstrip(" ").startswith(FORMULA_STARTS) else value
 
 
 def _rounded(value: float | None) -> float | None:

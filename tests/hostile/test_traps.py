@@ -95,7 +95,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
 def test_tampered_grant(site: Site, flow: Callable[[str], Attempt], monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    A grant that is tampered with is refused however often it comes and moves no counter; the true one then goes through.
+    A grant that is tampered with is refused however often it comes and moves no counter; the true one is then served.
     """
     site.wait_for_quota()
     attempt = flow(site.url)

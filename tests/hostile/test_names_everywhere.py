@@ -1,0 +1,185 @@
+"""
+Names that want to be more than names, in everything that the command line prints of a database full of them.
+"""
+
+import csv
+import io
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from click.testing import CliRunner, Result
+from structlog.testing import capture_logs
+
+from oauth_ratelimit.cli import command
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.failure import Attempt, folded
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.store.connection import Connection
+from oauth_ratelimit.store.overrides import OverrideStore
+from tests.edge.test_extension import protected
+from tests.helpers import with_database
+from tests.hostile.test_names import CONTROLS, NAMES
+
+LIMITS = {"user": ["2/hour"], "client": ["2/hour"]}
+FAILURES = {"mode": "enforce", "limits": {"user": ["1/hour"]}}
+
+
+class Named:
+    """
+    A client or a user.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.username = name
+
+    def get_client_id(self) -> str:
+        """
+        Return its name, as Authlib's clients do.
+        """
+        return self.username
+
+
+@pytest.fixture(scope="module")
+def config_path(mongodb: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """
+    A configuration whose database holds every name as client, user, reason and operator.
+    """
+    uri = with_database(mongodb, "names_everywhere")
+    settings = {"store": {"uri": uri}, "mode": "enforce", "limits": LIMITS, "guard": FAILURES}
+    with capture_logs(), protected(clock=time.time, OAUTH_RATELIMIT_CONFIG=settings) as app:
+        gate = app.extensions["oauth_ratelimit"]
+        for name in filter(None, NAMES.values()):
+            for _ in range(3):
+                gate.judge("password", Named(name), user=Named(name))
+                gate.judge("client_credentials", Named(name), user=None)
+            attempt = Attempt((name,), (folded(name),), "192.0.2.7")
+            gate.guard.count(attempt.targets())
+            gate.guard.look(attempt)
+    with closing(Connection(uri)) as connection:
+        store = OverrideStore(connection)
+        for name in filter(is_writable, NAMES.values()):
+            target = Target(OverrideKind.MODE, name[:500])
+            store.put(Override(target, name[:500], name[:500], time.time(), mode=Mode.DRY_RUN))
+        path = tmp_path_factory.mktemp("names") / "limits.yaml"
+        path.write_text(json.dumps(settings))
+        yield path
+        connection.client.drop_database(connection.database)
+
+
+def is_writable(name: str) -> bool:
+    """
+    Whether MongoDB takes it as text.
+    """
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def run(path: Path, *words: str) -> Result:
+    """
+    Run a command in a process that has not configured its log.
+    """
+    structlog.reset_defaults()
+    return CliRunner().invoke(command, ["--config", str(path), *words], catch_exceptions=False)
+
+
+FOR_PEOPLE = {
+    "top": ("top", "-n", "100"),
+    "show": ("show", "\x1b[2J\x1b[31mred\x07"),
+    "explain": ("explain", "a\r\nRetry-After: 0\r\n\r\nb", "\u202egnp.exe"),
+    "explain, unknown": ("explain", "\u2066unknown\x9b31m", "\x07"),
+    "overrides": ("overrides",),
+    "history": ("overrides", "--history"),
+    "report": ("report",),
+    "what-if": ("what-if", "--limit", "1/hour"),
+    "erase": ("erase", "\x1b[2J\x1b[31mred\x07", "--dry-run"),
+    "status": ("status",),
+}
+
+
+@pytest.mark.parametrize("words", FOR_PEOPLE.values(), ids=FOR_PEOPLE)
+def test_what_people_read(config_path: Path, words: tuple[str, ...]) -> None:
+    """
+    Nothing moves a cursor, changes a colour or turns text around.
+    """
+    result = run(config_path, *words)
+
+    assert result.exit_code in (0, 1), result.output
+    assert set() == (CONTROLS - {"\n"}) & set(result.output)
+
+
+@pytest.mark.parametrize("what", ["counters", "overrides", "history"])
+def test_tables_for_spreadsheets(config_path: Path, what: str) -> None:
+    """
+    A cell is no formula, and a table that is shown in a terminal does nothing to it.
+    """
+    assert_is_harmless_table(run(config_path, "export", what, "--format", "csv"))
+
+
+def test_report_for_spreadsheets(config_path: Path) -> None:
+    """
+    The same for the report.
+    """
+    assert_is_harmless_table(run(config_path, "report", "--format", "csv"))
+
+
+def assert_is_harmless_table(result: Result) -> None:
+    """
+    Fail if a table could do something in a spreadsheet or in a terminal.
+    """
+    assert 0 == result.exit_code
+    assert set() == (CONTROLS - {"\r", "\n"}) & set(result.output)
+    rows = list(csv.reader(io.StringIO(result.output, newline="")))
+    assert len(rows) > 10
+    assert [] == [cell for row in rows for cell in row if cell[:1] in tuple("=+-@\t\r") and not is_number(cell)]
+
+
+def is_number(cell: str) -> bool:
+    """
+    Whether a cell is just a number.
+    """
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+FOR_PROGRAMS = {
+    "top": ("top", "-n", "100", "--json"),
+    "overrides": ("overrides", "--json"),
+    "export of counters": ("export", "counters"),
+    "export of history": ("export", "history"),
+    "report": ("report", "--format", "json"),
+    "what-if": ("what-if", "--limit", "1/hour", "--json"),
+    "status": ("status", "--json"),
+}
+
+
+@pytest.mark.parametrize("words", FOR_PROGRAMS.values(), ids=FOR_PROGRAMS)
+def test_what_programs_read(config_path: Path, words: tuple[str, ...]) -> None:
+    """
+    JSON is ASCII, and whole.
+    """
+    result = run(config_path, *words)
+
+    assert 0 == result.exit_code
+    assert result.output.isascii()
+    documents: list[Any] = [json.loads(line) for line in result.output.splitlines()] if words[0] == "export" else []
+    assert documents or json.loads(result.output) is not None
+
+
+def test_report_as_a_page(config_path: Path) -> None:
+    """
+    A page holds markup of ours only.
+    """
+    result = run(config_path, "report", "--format", "html")
+
+    assert 0 == result.exit_code
+    assert "<script" not in result.output
+    assert "&lt;script&gt;" in result.output
+    assert set() == (CONTROLS - {"\n"}) & set(result.output)
