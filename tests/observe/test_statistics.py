@@ -3,6 +3,7 @@ What a process counts by client and minute, and how it gets that to MongoDB.
 """
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -64,7 +65,7 @@ class Desk:
         self.clock = clock
         self.written = Written()
         self.settings = replace(StatisticsSettings(), **settings)
-        endpoints = {"revocation": {"limits": {"client": ["1/minute"]}}}
+        endpoints = {"revocation": {"limits": {"client": ["2/minute"]}}}
         config = {"mode": mode, "limits": LIMITS, "trusted_clients": ["mobile"], "endpoints": endpoints}
         self.limiter = Limiter(load_config(config), clock=clock)
         self.recorder = StatisticsRecorder(self.written, settings=lambda: self.settings, clock=clock)
@@ -155,13 +156,13 @@ def test_other_endpoint(desk: Desk) -> None:
     """
     Another endpoint stands in the place of the grant type, and before the names of its policies.
     """
-    desk.ask("shop", times=3, endpoint="revocation", grant=None)
+    desk.ask("shop", times=4, endpoint="revocation", grant=None)
     desk.ask("shop", times=2)
     desk.run()
 
     (minute,) = desk.written.minutes
-    assert Tally(allowed=1, denied=2, retries=1) == minute.tallies[Source("client", "endpoint:revocation")]
-    assert {"revocation/client": Peak(1.0, 1.0, 1, 60), "client": Peak(0.5, 2.0, 4, 60)} == minute.peaks
+    assert Tally(allowed=2, denied=2, retries=1) == minute.tallies[Source("client", "endpoint:revocation")]
+    assert {"revocation/client": Peak(1.0, 2.0, 2, 60), "client": Peak(0.5, 2.0, 4, 60)} == minute.peaks
 
 
 def test_peaks(clock: Clock) -> None:
@@ -454,15 +455,29 @@ def test_closing_without_an_answer(desk: Desk) -> None:
     assert [("statistics_unrecorded", 2)] == [(entry["event"], entry["count"]) for entry in logs]
 
 
-def test_requests_of_many_threads(desk: Desk, race: Callable[[Callable[[int], None]], None]) -> None:
+def test_requests_of_many_threads(clock: Clock, race: Callable[[Callable[[int], None]], None]) -> None:
     """
-    Threads that ask at the same time lose no count.
+    Threads that ask at the same time lose no count, even where all of them see a client for the first time.
     """
-    race(lambda number: desk.ask(f"client-{number % 2}", f"user-{number}", times=500, grant=PASSWORD))
+    desk = Desk(clock, mode="off", clients_per_minute=2000)
+    decision = desk.limiter.check("shop")
+
+    def ask(number: int) -> None:
+        for client in range(1500):
+            desk.recorder.note(
+                decision,
+                f"client-{client}",
+                username=f"user-{number}",
+                grant_type=PASSWORD,
+                endpoint="token",
+                is_grant=bool,
+            )
+
+    race(ask)
     desk.recorder.close()
 
-    assert 4 * 500 == desk.written.offered()
-    assert [500] * 4 == [user.offered for minute in desk.written.minutes for user in minute.users]
+    assert 4 * 1500 == desk.written.offered()
+    assert 1500 == len(desk.written.minutes)
 
 
 @pytest.fixture
@@ -474,9 +489,15 @@ def race() -> Callable[[Callable[[int], None]], None]:
     def run(ask: Callable[[int], None]) -> None:
         interval_s = sys.getswitchinterval()
         sys.setswitchinterval(1e-6)
+        start = threading.Barrier(4, timeout=10.0)
+
+        def begin(number: int) -> None:
+            start.wait()
+            ask(number)
+
         try:
             with ThreadPoolExecutor(4) as pool:
-                list(pool.map(ask, range(4)))
+                list(pool.map(begin, range(4)))
         finally:
             sys.setswitchinterval(interval_s)
 

@@ -2,6 +2,7 @@
 Statistics in a real MongoDB: written by many, exactly once, and read again with distrust.
 """
 
+import importlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from bson.int64 import Int64
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Peak, Share, Source, Tally, UserLoad
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.heartbeats import STATISTICS, Heartbeat, HeartbeatStore
+from oauth_ratelimit.store.migrate import Migrations
 from oauth_ratelimit.store.statistics import StatisticsStore
 from tests.store.test_mongo import Commands, commands
 
@@ -195,6 +197,26 @@ def test_expiry(connection: Connection, statistics: StatisticsStore) -> None:
     document = collection.find_one() or {}
     assert datetime.fromtimestamp(MINUTE_S + KEEP_S, UTC) == document["expire"]
     assert {"_id_", "expire", "minute"} == set(collection.index_information())
+
+
+def test_indexes_of_the_migrations(connection: Connection, statistics: StatisticsStore) -> None:
+    """
+    The migrations make the same indexes as an instance at run time, in whatever order, and can be undone and redone.
+    """
+    put(statistics, a_minute())
+    indexes = connection.collection(STATISTICS).index_information()
+    migrations = Migrations(connection, collection="ratelimits")
+    assert "0002_minutes" in migrations.upgrade()
+    assert indexes == connection.collection(STATISTICS).index_information()
+
+    minutes = importlib.import_module("migrations.0002_minutes")
+    for _ in range(2):
+        minutes.downgrade(connection.database)
+        assert "minute" not in connection.collection(STATISTICS).index_information()
+    for _ in range(2):
+        minutes.upgrade(connection.database)
+    put(StatisticsStore(connection), a_minute(minute_s=MINUTE_S + 60))
+    assert indexes == connection.collection(STATISTICS).index_information()
 
 
 def test_reading_uses_an_index(connection: Connection, statistics: StatisticsStore) -> None:
