@@ -13,8 +13,8 @@ from requests_oauthlib import OAuth2Session
 from structlog.testing import capture_logs
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from oauth_ratelimit import load_config
-from oauth_ratelimit.demo import grants
+from oauth_ratelimit import RateLimitMixin, load_config
+from oauth_ratelimit.demo import authserver, grants
 from oauth_ratelimit.demo.records import GRANT_DEVICE_CODE, GRANT_OWN_TOKEN
 from oauth_ratelimit.demo.seeds import BATCH_JOBS
 from tests.guard.guarded import (
@@ -337,9 +337,8 @@ def test_dry_run(database: Path) -> None:
     with guarded(database, guard(mode="dry-run")) as server, capture_logs() as logs:
         assert {400} == set(statuses(server.login, 3 * USER_LIMIT))
         assert 200 == server.login("alice", password_of("alice")).status_code
-        assert (
-            USER_LIMIT == server.counts.counts("web-shop", "127.0.0.1 alice", endpoint="failures:user").in_flight_hits
-        )
+        counted = server.counts.counts("web-shop", "127.0.0.1 alice", endpoint="failures:user")
+        assert USER_LIMIT == counted.in_flight_hits + counted.shared_hits
 
     (event,) = [line for line in logs if line["event"].startswith("request_")]
     assert "request_would_be_denied" == event["event"]
@@ -466,3 +465,19 @@ def test_flood_of_names(database: Path) -> None:
         assert 4 == server.site.remaining("web-shop", "alice")
 
     assert "keys_exhausted" in {line["event"] for line in logs}
+
+
+def test_mixin(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A server with the mixin is guarded as one that was attached to.
+    """
+
+    class Server(RateLimitMixin, authserver.AuthorizationServer):  # type: ignore[misc]
+        """
+        The typed way in.
+        """
+
+    monkeypatch.setattr(authserver, "AuthorizationServer", Server)
+    with guarded(database, guard()) as server:
+        assert [400] * USER_LIMIT + [429] == statuses(server.login, USER_LIMIT + 1)
+        assert [401] * CLIENT_LIMIT + [429] == statuses(lambda: server.job(BATCH_JOBS, "guess"), CLIENT_LIMIT + 1)
