@@ -2,7 +2,8 @@
 What the page asks for, as plain data.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 
 from oauth_ratelimit.admin.habits import habits
 from oauth_ratelimit.admin.reading import Question, Readings
@@ -27,12 +28,15 @@ from oauth_ratelimit.operating.records import (
 )
 from oauth_ratelimit.standing import Standings
 from oauth_ratelimit.store.base import Snapshot
+from oauth_ratelimit.store.statistics import StatisticsStore
+from oauth_ratelimit.sync.place import CLIENT_TOTAL
 
 Look = Callable[[Readings, Question], object]
 
 KEPT_S = 2.0  # what pages that are open beside each other are told the same of
 TOP_READ = 5000  # documents, about a tenth of a second
 TOP_SHOWN = 20
+BUSY_S = 180
 USERS_SHOWN = 50
 HISTORY_SHOWN = 200
 
@@ -77,12 +81,31 @@ def top(readings: Readings, question: Question) -> object:
 
 
 def _top(desk: Desk) -> Record:
-    documents = list(desk.documents.latest(desk.now_s, TOP_READ))
+    documents = dict(desk.documents.latest(desk.now_s, TOP_READ))
+    read_count = len(documents)
+    if read_count == TOP_READ:
+        busy = [key for key in _busy(desk) if key not in documents]
+        documents |= desk.documents.of_keys(busy[:TOP_READ])
     return {
-        "rows": _fullest(desk, documents, TOP_SHOWN),
-        "read_count": len(documents),
-        "is_complete": len(documents) < TOP_READ,
+        "rows": _fullest(desk, documents.items(), TOP_SHOWN),
+        "read_count": read_count,
+        "is_complete": read_count < TOP_READ,
     }
+
+
+def _busy(desk: Desk) -> Iterator[Key]:
+    """
+    Yield who was busy in the last minutes, of each client itself and its heaviest users.
+
+    For where not every document can be read: those with long windows come first there, and those that are busy now,
+    in a short one, might be missing.
+    """
+    minutes = StatisticsStore(desk.connection).minutes(desk.now_s - BUSY_S, desk.now_s, parts=("users",))
+    keys: dict[Key, None] = {}
+    for minute in islice(minutes, TOP_READ):
+        keys |= {Key(minute.client_id, None): None, Key(minute.client_id, None, CLIENT_TOTAL): None}
+        keys |= dict.fromkeys(Key(minute.client_id, user.username) for user in minute.users)
+    yield from keys
 
 
 def _fullest(desk: Desk, documents: Iterable[tuple[Key, Snapshot]], count: int) -> list[Record]:

@@ -92,6 +92,22 @@ def test_top_of_more_than_can_be_read(page: Page, limiter: Limiter, monkeypatch:
     assert (False, 3) == (told["is_complete"], told["read_count"])
 
 
+def test_top_finds_the_busy_among_many(
+    page: Page, limiter: Limiter, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Of more keys than the page may read at once, those that statistics name as busy are not missed.
+    """
+    monkeypatch.setattr("oauth_ratelimit.admin.api.TOP_READ", 3)
+    spend(limiter, 4, "zzz", "alice")
+    for number in range(5):
+        limiter.check(f"client-{number}")
+    limiter.sync()
+    record(mongo_uri, [minute(1, "zzz", allowed=4)])
+
+    assert ("zzz", "alice") == tuple(page.ask("top")["rows"][0][name] for name in ("client_id", "username"))
+
+
 def test_client(page: Page, limiter: Limiter) -> None:
     """
     A client's page explains as the command line does, and lists its users.
