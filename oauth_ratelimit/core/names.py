@@ -125,6 +125,7 @@ class Names:
 
     def __init__(self, forms: Sequence[Form]) -> None:
         self._forms = tuple(forms)
+        self._labels = {form.label for form in forms if isinstance(form, NameKey)}
         self._cached = lru_cache(CACHED_NAMES)(self._make)
 
     @property
@@ -143,7 +144,9 @@ class Names:
         return self._cached(name) if len(name) <= MAX_CACHED_LENGTH else self._make(name)
 
     def _make(self, name: str) -> StoredName:
-        return _stored(*(form(name) for form in self._forms))
+        # Nobody may be called like another's hash, where plain names and hashes are read together.
+        plain = f"{name}~" if self._is_hash(name) else name
+        return _stored(*(form(plain if form == PLAIN else name) for form in self._forms))
 
     def typed(self, name: str) -> StoredName:
         """
@@ -152,7 +155,7 @@ class Names:
         Args:
             name: The name, or a hash of it under a key that is listed, as it is read in a log.
         """
-        labels = {form.label for form in self._forms if isinstance(form, NameKey)}
-        if _HASHED.fullmatch(name) and name[:LABEL_LENGTH] in labels:
-            return _stored(name)
-        return self._make(name)
+        return _stored(name) if self._is_hash(name) else self._make(name)
+
+    def _is_hash(self, name: str) -> bool:
+        return _HASHED.fullmatch(name) is not None and name[:LABEL_LENGTH] in self._labels
