@@ -36,7 +36,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end)
     try:
         story = Story(Display(), request_count=options.requests, speed=options.speed)
-        return 0 if story.tell() else 1
+        if not story.tell():
+            return 1
+        print("\nTo look at it in a browser, with charts and overrides: make serve")
+        return 0
     except MongodUnavailable as exc:
         print(exc, file=sys.stderr)
         return 2
