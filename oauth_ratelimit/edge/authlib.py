@@ -165,11 +165,10 @@ def _shadow_error_response(inner: Any) -> Any:
 
 
 def _authenticate(inner: Callable[..., Any], oauth_request: Any, methods: Any, *, endpoint: str) -> Any:
-    if endpoint == TOKEN_ENDPOINT:
-        look_first()
+    is_guarded = endpoint == TOKEN_ENDPOINT and look_first()
     client = inner(oauth_request, methods, endpoint)
-    if endpoint == TOKEN_ENDPOINT:
-        note_client(client, oauth_request)
-    else:
+    if endpoint != TOKEN_ENDPOINT:
         decide_client(endpoint, client, oauth_request=oauth_request)
+    elif is_guarded:
+        note_client(client, oauth_request)
     return client

@@ -49,26 +49,30 @@ class Claim:
     is_public: bool = False
 
 
-def look_first() -> None:
+def look_first() -> bool:
     """
     Raise if a token request comes after too many failures. Nothing of it has been checked yet, and nothing is counted.
+
+    Returns:
+        Whether the guard looks at this request.
     """
     mark = current_mark()
     guard = None if mark is None or mark.is_authorize else mark.gate.guard
     if mark is None or guard is None:
-        return
+        return False
     denial = None
     try:
         if mark.claim is None:
             attempt = _attempt(request, mark.gate)
             if attempt is None or not guard.is_watching(attempt.address):
-                return
+                return False
             mark.claim = Claim(attempt)
         denial = _denial(mark, mark.claim.attempt)
     except Exception as exc:  # noqa: BLE001  # fail open
         mark.gate.report("guard_failed", error=repr(exc), traceback=traceback.format_exc())
     if denial is not None:
         raise denial
+    return mark.claim is not None
 
 
 def note_client(client: Any, oauth_request: Any) -> None:
