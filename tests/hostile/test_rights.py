@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin.api import LOOKS
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.statistics import ClientMinute, Share, Source, Tally
 from oauth_ratelimit.demo.authserver import create_app, seed
 from oauth_ratelimit.demo.mongod import Mongod
 from oauth_ratelimit.demo.seeds import BATCH_JOBS
-from oauth_ratelimit.errors import RateLimitError
+from oauth_ratelimit.errors import RateLimitError, StoreRejected
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.mongo import MongoStore
+from oauth_ratelimit.store.statistics import StatisticsStore
 from tests.admin.conftest import Page, open_page
 from tests.helpers import Clock, wait_until
 
@@ -34,6 +37,7 @@ __all__ = ["open_page"]
 PASSWORD = "correct-horse-battery-staple"
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 COUNTERS = {"db": "oauth", "collection": "ratelimits"}
+STATISTICS = {"db": "oauth", "collection": "ratelimit_stats"}
 SETTINGS = {
     "mode": "enforce",
     "sync": {"interval": "100ms"},
@@ -328,6 +332,37 @@ def test_right_that_comes_later(guarded: Guarded, clock: Clock) -> None:
     store = MongoStore(uri)
     assert 3 == sum(store.read([Key("app", None)])[Key("app", None)].hits["360"].values())
     store.close()
+
+
+@pytest.fixture
+def a_share() -> Share:
+    """
+    Something for the statistics.
+    """
+    return Share(ClientMinute("app", 2_000_000_040, {Source("client", "none"): Tally(1)}), is_complete=True)
+
+
+def test_statistics_without_the_right_to_write(guarded: Guarded, a_share: Share) -> None:
+    """
+    Whoever may not write statistics is told so, in words that name the right.
+    """
+    uri = guarded.grant("counting", {"resource": COUNTERS, "actions": ["find", "insert", "update"]})
+    with closing(Connection(uri)) as connection, pytest.raises(StoreRejected, match="not authorized"):
+        StatisticsStore(connection).put("one-0", [a_share], keep_s=60.0)
+
+
+def test_statistics_without_the_right_to_make_indexes(guarded: Guarded, a_share: Share) -> None:
+    """
+    Statistics are written and read without the indexes, which warnings say are missing.
+    """
+    uri = guarded.grant("writing", {"resource": STATISTICS, "actions": ["find", "insert", "update"]})
+    with closing(Connection(uri)) as connection, capture_logs() as logs:
+        statistics = StatisticsStore(connection)
+        for _ in range(2):
+            assert [] == statistics.put("one-0", [a_share], keep_s=60.0)
+        assert [a_share.minute] == list(statistics.minutes(0, 4e9))
+
+    assert ["expiry_index_missing", "minute_index_missing"] == [entry["event"] for entry in logs]
 
 
 @pytest.mark.usefixtures("quick_reconnect")
