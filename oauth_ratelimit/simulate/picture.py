@@ -90,8 +90,7 @@ def draw(scene: Scene, path: Path) -> None:
     with rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(9, 6.4), layout="constrained", facecolor=PAPER, edgecolor=GRID, linewidth=2)
         above, below = figure.subplots(2, 1, sharex=True)
-        above.fill_between(times, scene.exact.values, step="post", color="#e4e4e4", linewidth=0)
-        above.plot(times, scene.exact.values, label="exact", color="#777777", linewidth=1, drawstyle="steps-post")
+        _plot_exact(above, times, scene.exact)
         for line in scene.estimates:
             _plot(above, times, line, strokes[line.label])
         _finish(above, scene, title="Requests in the window, all counted: exact and estimated")
@@ -103,9 +102,37 @@ def draw(scene: Scene, path: Path) -> None:
         save(figure, path)
 
 
+def _plot_exact(axes: "Axes", times: Sequence[float], line: Line) -> None:
+    places = _bends(line.values)
+    times, values = [times[place] for place in places], [line.values[place] for place in places]
+    axes.fill_between(times, values, step="post", color="#e4e4e4", linewidth=0)
+    axes.plot(times, values, label=line.label, color="#777777", linewidth=1, drawstyle="steps-post")
+
+
 def _plot(axes: "Axes", times: Sequence[float], line: Line, stroke: tuple[str, Any], **options: Any) -> None:
     colour, dashes = stroke
-    axes.plot(times, line.values, label=line.label, color=colour, linestyle=dashes, linewidth=1.6, **options)
+    places = _bends(line.values)
+    axes.plot(
+        [times[place] for place in places],
+        [line.values[place] for place in places],
+        label=line.label,
+        color=colour,
+        linestyle=dashes,
+        linewidth=1.6,
+        **options,
+    )
+
+
+def _bends(values: Sequence[float]) -> list[int]:
+    """
+    Return where values change, and the ends: what lies between says nothing, and makes files large.
+    """
+    last = len(values) - 1
+    return [
+        place
+        for place, value in enumerate(values)
+        if place in (0, last) or value != values[place - 1] or value != values[place + 1]
+    ]
 
 
 def save(figure: Any, path: Path) -> None:
