@@ -33,7 +33,7 @@ def storable_name(name: str, max_length: int = MAX_NAME_LENGTH) -> str:
 
     Any other name is cut and closed with a digest of the whole, so that two names stay two.
     """
-    if len(name) <= max_length and not any("\ud800" <= letter <= "\udfff" for letter in name):
+    if len(name) <= max_length and (name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)):
         return name
     whole = name.encode("utf-8", "surrogatepass")
     head = name[:64].encode("utf-8", "replace").decode("utf-8")

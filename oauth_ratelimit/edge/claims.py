@@ -63,7 +63,7 @@ def look_first() -> bool:
     denial = None
     try:
         if mark.claim is None:
-            attempt = _attempt(request, mark.gate)
+            attempt = _attempt(request._get_current_object(), mark.gate)  # type: ignore[attr-defined,unused-ignore]
             if attempt is None or not guard.is_watching(attempt.address):
                 return False
             mark.claim = Claim(attempt)
