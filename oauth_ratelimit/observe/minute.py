@@ -6,7 +6,7 @@ from heapq import nlargest
 
 from oauth_ratelimit.core.admission import Admission, JointAdmission
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.core.distinct import merge_into, register_of
+from oauth_ratelimit.core.distinct import register_of
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.refusal import RepeatedDenial
 from oauth_ratelimit.core.statistics import ClientMinute, Kind, Peak, Source, Tally, UserLoad
@@ -137,7 +137,7 @@ class OpenMinute:
         """
         Forget the lighter half of the users, but for that they were there.
         """
-        self._registers = self._all_registers()
+        self._note_registers(self._registers)
         self.users = dict(nlargest(len(self.users) // 2, self.users.items(), key=_weight))
 
     def _note_term(self, tier: Tier, full: int, edge: int, frame_end_s: float, now_s: float) -> None:
@@ -187,9 +187,13 @@ class OpenMinute:
 
     def _all_registers(self) -> dict[int, int]:
         registers = dict(self._registers)
-        for name in self.users:
-            merge_into(registers, dict([register_of(name)]))
+        self._note_registers(registers)
         return registers
+
+    def _note_registers(self, registers: dict[int, int]) -> None:
+        for register, rank in map(register_of, self.users):
+            if rank > registers.get(register, 0):
+                registers[register] = rank
 
     def _all_peaks(self) -> dict[str, Peak]:
         peaks = dict(self._peaks)

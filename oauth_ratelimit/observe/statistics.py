@@ -5,10 +5,12 @@ A request costs a few look-ups under a lock that nobody holds for long. Memory i
 client, and what waits while MongoDB is out of reach; what is lost for that is logged with its number.
 """
 
+import math
 import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import NamedTuple, Protocol
 
 import structlog
@@ -27,6 +29,7 @@ log = structlog.get_logger(__name__)
 WRITE_EVERY_S = 10.0
 BATCH = 500  # one bulk must not keep the interpreter busy for long
 MAX_WAITING = 100_000  # clients and users in the minutes that wait, about 20 MB
+MOST_BULKS = 20  # in one call, where cycles are far apart
 COMPLAIN_EVERY_S = 600.0
 CLOSING_TRIES = 2
 OTHER, UNKNOWN = "other", "none"  # instead of a grant type
@@ -110,6 +113,7 @@ class StatisticsRecorder:
 
         self._queue: deque[_Entry] = deque()
         self._next_s = 0.0
+        self._ran_at_s = math.inf
         self._complain_at_s = 0.0
         self._reason = ""
 
@@ -194,8 +198,10 @@ class StatisticsRecorder:
 
     def run(self, now_s: float) -> None:
         """
-        Write what is new, if it is time to; one bulk at most.
+        Write what is new, if it is time to; one bulk at most for each second since the last call.
         """
+        bulk_count = int(max(1.0, min(MOST_BULKS, now_s - self._ran_at_s)))
+        self._ran_at_s = now_s
         self._settings, self._offset_s = self._read_settings(), self._read_offset_s()
         self._is_on = self._settings.keep_s > 0
         if not self._is_on:
@@ -204,8 +210,8 @@ class StatisticsRecorder:
         if not self._next_s - WRITE_EVERY_S <= now_s < self._next_s:
             self._next_s = now_s + WRITE_EVERY_S
             self._gather(now_s + self._offset_s)
-        if self._queue:
-            self._write_batch()
+        while self._queue and bulk_count and self._write_batch():
+            bulk_count -= 1
         self._complain(now_s)
 
     def close(self) -> None:
@@ -261,7 +267,9 @@ class StatisticsRecorder:
         counts: list[int] = []
         while self._queue and len(batch) < BATCH and self._queue[0].writer == writer:
             entry = self._queue.popleft()
-            with self._lock:
+            with (
+                self._lock if not entry.is_complete else nullcontext()
+            ):  # requests have no hold of a minute that is over
                 counts.append(entry.client.count)
                 minute = entry.client.minute(entry.minute_s, is_complete=entry.is_complete)
             batch.append(entry)

@@ -283,15 +283,19 @@ def test_writing_now_and_then(desk: Desk) -> None:
 
 def test_many_clients(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    A cycle writes one bulk at most; the next ones take the rest.
+    A cycle writes one bulk a second at most; the next ones take the rest.
     """
     monkeypatch.setattr(statistics, "BATCH", 10)
     for number in range(25):
         desk.ask(f"client-{number}")
     for _ in range(4):
         desk.run(1.0)
-
     assert [10, 10, 5] == desk.written.bulks
+
+    for number in range(25):
+        desk.ask(f"client-{number}")
+    desk.run(60.0)
+    assert [10, 10, 5] * 2 == desk.written.bulks
 
 
 def test_minute_that_ends(desk: Desk) -> None:
