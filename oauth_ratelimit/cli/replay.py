@@ -28,7 +28,7 @@ MAX_INSTANCES = 1000
 @click.command()
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option(
-    "--limit", metavar="RATE", required=True, callback=parameters.rate, help="100/minute, 5 per 10 second: one of them."
+    "--limit", metavar="RATE", required=True, callback=parameters.rate, help="Such as 100/minute or 5 per 10 second."
 )
 @click.option("--per", type=click.Choice(["user", "client"]), default="user", show_default=True, help="Who has it.")
 @click.option("--algorithm", "algorithms", multiple=True, type=click.Choice(ALGORITHMS), help="Only these; repeatable.")
@@ -107,7 +107,7 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
             with recording.opened() as (_, again):
                 draw(look(again.batches(), stretch, rate, contenders=contenders), picture)
     except OSError as exc:
-        raise click.ClickException(f"{visible(str(exc.filename))}: {exc.strerror}") from None
+        raise click.ClickException(f"{visible(str(exc.filename or recording.path))}: {exc.strerror}") from None
     except NoCharts as exc:
         raise click.ClickException(str(exc)) from None
     outcome = Outcome(recording.path, source, rows, rate, run.entries)

@@ -17,6 +17,8 @@ EXACT_LOG, FIXED_WINDOW, TOKEN_BUCKET, GCRA = "exact-log", "fixed-window", "toke
 COMMON = (EXACT_LOG, FIXED_WINDOW, TOKEN_BUCKET, GCRA)
 ALGORITHMS = (*COMMON, *(estimator.value for estimator in Estimator))
 
+MAX_QUIET = 1000  # requests of a key that are remembered undecided
+
 Who = tuple[str, str | None]
 
 
@@ -107,7 +109,7 @@ class Replay:
         self._watch = watch
         # A fleet has something to do for each request, and somebody who watches wants to see each.
         is_all_wanted = watch is not None or any(entry.contender.plan for entry in self.entries)
-        self._quiet_count = 0 if is_all_wanted else min(rate.limit, rate.burst or rate.limit)
+        self._quiet_count = 0 if is_all_wanted else min(rate.limit, rate.burst or rate.limit, MAX_QUIET)
         self._keys: dict[Who, _Key] = {}
 
     def run(self, batches: Iterable[Sequence[Row]]) -> None:
