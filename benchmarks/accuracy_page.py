@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.accuracy import GOALS
 from benchmarks.replays import (
     DEFAULT_FRAMES,
     DEFAULT_INSTANCES,
@@ -48,19 +49,13 @@ class Kept:
     """
 
     def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        self._entries = {str(entry["name"]): entry for entry in entries}
+        self._values = {str(entry["name"]): float(entry["value"]) for entry in entries}
 
     def value(self, trace: str, contender: Contender, what: str) -> float:
         """
         Return a number of the sweep.
         """
-        return float(self._entries[f"replays/{trace}/{label(contender)}/{what}"]["value"])
-
-    def of_limiters(self, trace: str, setting: str, what: str) -> Mapping[str, Any] | None:
-        """
-        Return what limiters themselves came to, None if that was not measured.
-        """
-        return self._entries.get(f"accuracy/{trace}, {setting}/{what}")
+        return self._values[f"replays/{trace}/{label(contender)}/{what}"]
 
 
 def write(path: Path = PAGE) -> None:
@@ -94,23 +89,27 @@ def _table(head: Sequence[str], rows: Iterator[Sequence[str]], *, texts: int) ->
         yield "| " + " | ".join(row) + " |"
 
 
-def _errors(kept: Kept, trace: str, contender: Contender) -> list[str]:
-    percents = [f"{kept.value(trace, contender, what):.3f} %" for what in ("allow", "deny")]
-    return [*percents, f"{kept.value(trace, contender, 'overshoot'):.2f}"]
+def _cells(kept: Kept, contender: Contender, *, priced: bool = False) -> Iterator[str]:
+    for trace in NAMES:
+        allow, deny, overshoot = (kept.value(trace, contender, what) for what in ("allow", "deny", "overshoot"))
+        yield f"{allow:.3f} / {deny:.3f}"
+        yield f"{overshoot:.2f}"
+        if priced:
+            yield f"{kept.value(trace, contender, 'operations'):,.0f}"
 
 
-def _errors_of_all(head: Sequence[str], settings: Mapping[Sequence[str], Contender], kept: Kept) -> Iterator[str]:
-    columns = [f"{word}, {name}" for name in NAMES.values() for word in ("allow", "deny", "overshoot")]
-    rows = (
-        [*words, *(text for trace in NAMES for text in _errors(kept, trace, contender))]
-        for words, contender in settings.items()
-    )
-    return _table([*head, *columns], rows, texts=len(head))
+def _compared(
+    kept: Kept, head: Sequence[str], settings: Mapping[Sequence[str], Contender], *, priced: bool = False
+) -> Iterator[str]:
+    columns = ["allow / deny %", "overshoot"] + ["operations"] * priced
+    rows = ([*words, *_cells(kept, contender, priced=priced)] for words, contender in settings.items())
+    names = [f"{column}, {name}" for name in NAMES.values() for column in columns]
+    return _table([*head, *names], rows, texts=len(head))
 
 
 def _algorithms(kept: Kept) -> Iterator[str]:
     shown = [one for one in alone() if not one.is_ours or one.frame_count in (1, DEFAULT_FRAMES)]
-    return _errors_of_all(["algorithm"], {(_words(one),): one for one in shown}, kept)
+    return _compared(kept, ["algorithm"], {(_words(one),): one for one in shown})
 
 
 def _words(contender: Contender) -> str:
@@ -126,33 +125,18 @@ def _frames(kept: Kept) -> Iterator[str]:
         for plan in (None, FleetPlan(DEFAULT_INSTANCES, DEFAULT_INTERVAL_S))
         for count in (FRAMES if plan else (*FRAMES, FINEST))
     }
-    return _errors_of_all(["estimator", "k", "N"], settings, kept)
+    return _compared(kept, ["estimator", "k", "N"], settings)
 
 
 def _plans(kept: Kept, head: str, plans: Mapping[str, FleetPlan]) -> Iterator[str]:
-    contenders = {
+    settings = {
         (words, sharing.value, f"`{name}`"): Contender(
             name, DEFAULT_FRAMES, FleetPlan(plan.instance_count, plan.interval_s, sharing)
         )
         for name, sharing in ((SLIDING, Sharing.FLUSH), (SLIDING, Sharing.RESERVE), (PROPORTIONAL, Sharing.FLUSH))
         for words, plan in plans.items()
     }
-    columns = [f"{word}, {name}" for name in NAMES.values() for word in ("allow", "deny", "overshoot", "operations")]
-    rows = (
-        [
-            *words,
-            *(
-                text
-                for trace in NAMES
-                for text in (
-                    *_errors(kept, trace, contender),
-                    f"{kept.value(trace, contender, 'operations'):,.0f}",
-                )
-            ),
-        ]
-        for words, contender in contenders.items()
-    )
-    return _table([head, "shared", "estimator", *columns], rows, texts=3)
+    return _compared(kept, [head, "shared", "estimator"], settings, priced=True)
 
 
 def _instances(kept: Kept) -> Iterator[str]:
@@ -164,32 +148,19 @@ def _intervals(kept: Kept) -> Iterator[str]:
 
 
 def _goals(kept: Kept) -> Iterator[str]:
-    def cell(trace: str, setting: str, what: str, *, goal: bool) -> str:
-        found = kept.of_limiters(trace, setting, what)
-        if found is None:
-            return ""
-        if goal:
-            return str(found["goal"] or "").replace("<=", "≤")
-        return f"{found['value']:,.0f}" if what == "operations" else f"{found['value']:.3f}"
-
-    settings = ("one instance", "flush", "reserve")
-    whats = ("allow", "deny", "overshoot")
-    rows = (
-        [
-            NAMES[trace],
-            setting,
-            *(
-                text
-                for what in whats
-                for text in (cell(trace, setting, what, goal=False), cell(trace, setting, what, goal=True))
-            ),
-            cell(trace, setting, "operations", goal=False),
-        ]
-        for trace in NAMES
-        for setting in settings
-    )
+    (trace,) = (name for name in NAMES if name.startswith("lcg2005"))
+    plans = [FleetPlan(1, DEFAULT_INTERVAL_S), FleetPlan(DEFAULT_INSTANCES, DEFAULT_INTERVAL_S)]
+    plans.append(FleetPlan(DEFAULT_INSTANCES, DEFAULT_INTERVAL_S, Sharing.RESERVE))
+    rows = []
+    for plan in plans:
+        contender = Contender(SLIDING, DEFAULT_FRAMES, plan)
+        row = [str(plan.instance_count), plan.sharing.value]
+        goals = GOALS[plan.sharing.value] if plan.instance_count == DEFAULT_INSTANCES else {}
+        for what in ("allow", "deny", "overshoot"):
+            row += [f"{kept.value(trace, contender, what):.3f}", goals.get(what, "").replace("<=", "≤")]
+        rows.append(row)
     head = [text for what in ("allow %", "deny %", "overshoot") for text in (what, "goal")]
-    return _table(["trace", "ten instances", *head, "operations"], rows, texts=2)
+    return _table(["N", "shared", *head], iter(rows), texts=2)
 
 
 _TABLES = {
@@ -253,9 +224,9 @@ def _draw_settings(kept: Kept) -> None:
                 axes.set_xscale("log")
                 axes.set_xticks(places, [f"{x:g}" for x in places])
                 axes.minorticks_off()
-                axes.set_ylim(bottom=0)
                 axes.grid(axis="y", color=GRID, linewidth=0.6)
                 axes.set_xlabel(title)
+            row[0].set_ylim(bottom=0)  # of the whole row, and not before all of it is drawn
             row[0].set_ylabel("% of all requests")
             row[0].set_title(trace, loc="left", fontsize=10.5, fontweight="bold")
         handles, words = panels[0][1].get_legend_handles_labels()
