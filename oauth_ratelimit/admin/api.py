@@ -10,11 +10,13 @@ from oauth_ratelimit.admin.reading import Question, Readings
 from oauth_ratelimit.admin.traffic import traffic
 from oauth_ratelimit.admin.what_if import what_if
 from oauth_ratelimit.config.models import GRANT_TYPES
+from oauth_ratelimit.core.denial import parse_decision_id
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.overrides import LimitKind
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, Limits
 from oauth_ratelimit.operating.case import Case
 from oauth_ratelimit.operating.change import checked_client_id
+from oauth_ratelimit.operating.denial import denial_data
 from oauth_ratelimit.operating.desk import Desk
 from oauth_ratelimit.operating.records import (
     Record,
@@ -28,6 +30,7 @@ from oauth_ratelimit.operating.records import (
 )
 from oauth_ratelimit.standing import Standings
 from oauth_ratelimit.store.base import Snapshot
+from oauth_ratelimit.store.denials import DenialStore
 from oauth_ratelimit.store.statistics import StatisticsStore
 from oauth_ratelimit.sync.place import CLIENT_TOTAL
 
@@ -167,6 +170,20 @@ def overrides(readings: Readings, question: Question) -> object:
     return readings.read(look)
 
 
+def denial(readings: Readings, question: Question) -> object:
+    """
+    Return the denial with a decision id; nothing of it if it is not known.
+    """
+    number = parse_decision_id(question.get("decision", "").strip().lower())
+
+    def look(desk: Desk) -> Record:
+        record = DenialStore(desk.connection).find(number)
+        kept_s = desk.settings.events.keep_denials_s
+        return {"kept_s": kept_s, "denial": record and denial_data(record, number - record.denial.first_id)}
+
+    return readings.read(look)
+
+
 LOOKS: Mapping[str, Look] = {
     "status": status,
     "top": top,
@@ -174,5 +191,6 @@ LOOKS: Mapping[str, Look] = {
     "overrides": overrides,
     "traffic": traffic,
     "habits": habits,
+    "denial": denial,
     "what-if": what_if,
 }

@@ -3,13 +3,13 @@ What ``explain --id`` shows of a denial that may be long over.
 """
 
 import math
-from collections.abc import Mapping
 
 import click
 
 from oauth_ratelimit.cli.output import Cell, mode_cell, print_facts, print_json
 from oauth_ratelimit.cli.session import Session
 from oauth_ratelimit.core.denial import DenialRecord, decision_id_of, parse_decision_id
+from oauth_ratelimit.operating.denial import denial_data
 from oauth_ratelimit.operating.words import duration, moment
 from oauth_ratelimit.store.denials import DenialStore
 
@@ -36,35 +36,9 @@ def explain_denial(session: Session, decision_id: str, *, as_json: bool) -> None
         click.get_current_context().exit(NOT_FOUND)
     position = number - record.denial.first_id
     if as_json:
-        print_json(_data(record, position))
+        print_json(denial_data(record, position))
     else:
         _print(record, position)
-
-
-def _data(record: DenialRecord, position: int) -> Mapping[str, object]:
-    denial = record.denial
-    return {
-        "decision_id": decision_id_of(denial.first_id + position),
-        "logged_decision_id": decision_id_of(denial.first_id),
-        "position": position,
-        "is_recorded": position <= record.suppressed_count,
-        "client_id": denial.client_id,
-        "username": denial.username,
-        "scope": denial.scope,
-        "grant_type": denial.grant_type,
-        "policy": denial.policy,
-        "limit": denial.limit,
-        "window_s": denial.window_s,
-        "mode": denial.mode,
-        "canary": denial.is_canary,
-        "retry_after_s": denial.retry_after_s,
-        "first_at": moment(denial.at_s),
-        "last_at": moment(record.last_at_s),
-        "suppressed_count": record.suppressed_count,
-        "instance": record.instance,
-        "trace_id": denial.trace.trace_id,
-        "request_id": denial.trace.request_id,
-    }
 
 
 def _print(record: DenialRecord, position: int) -> None:

@@ -11,9 +11,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter
+from oauth_ratelimit.core.denial import Denial, DenialRecord, Trace, decision_id_of
 from oauth_ratelimit.core.statistics import ClientMinute, Peak, Share, Source, Tally, UserLoad
 from oauth_ratelimit.demo.mongod import free_port
 from oauth_ratelimit.store.connection import Connection
+from oauth_ratelimit.store.denials import DenialStore
 from oauth_ratelimit.store.statistics import StatisticsStore
 from tests.admin.conftest import Page, spend
 from tests.edge.test_extension import post
@@ -209,8 +211,48 @@ def test_habits(page: Page, mongo_uri: str) -> None:
         {row["grant"]: row["offered"] for row in told["grants"]},
         [(user["username"], user["offered"]) for user in told["users"]],
     )
-    assert (17 / 17 * 5 / 17, 1.0) == (pytest.approx(told["refresh_share"], abs=0.001), round(told["user_count"]))
-    assert 17.0 == pytest.approx(told["per_user_hour"], abs=0.1)
+    assert (0.25, 1.0) == (told["refresh_share"], round(told["user_count"]))
+    assert 20.0 == pytest.approx(told["per_user_hour"], abs=0.2)
+    assert "over its limits" == told["verdict"]
+    assert any("3" in text for text in told["faults"])
+    assert "Keep each user's access token" in told["letter"]
+
+
+def test_habits_of_a_client_that_is_not_there(page: Page) -> None:
+    """
+    Of a client without statistics there is nothing to tell.
+    """
+    assert 0 == page.ask("habits", id="nobody")["offered"]
+
+
+def test_denial(page: Page, mongo_uri: str) -> None:
+    """
+    A denial that a client complains about is found by its id; an unknown one is said to be unknown.
+    """
+    told = Denial(
+        first_id=1000,
+        at_s=1_700_000_000.0,
+        client_id="app",
+        username="alice",
+        scope=None,
+        grant_type="password",
+        policy="user",
+        limit=5,
+        window_s=3600,
+        mode="enforce",
+        is_canary=False,
+        retry_after_s=12.0,
+        trace=Trace(),
+    )
+    with closing(Connection(mongo_uri)) as connection:
+        DenialStore(connection).put([DenialRecord(told, "node-1", 1_700_000_030.0, 3)], keep_s=1e9)
+    found = page.ask("denial", decision=decision_id_of(1002))["denial"]
+
+    assert ("app", "alice", "user", 2, decision_id_of(1000)) == tuple(
+        found[name] for name in ("client_id", "username", "policy", "position", "logged_decision_id")
+    )
+    assert page.ask("denial", decision=decision_id_of(10))["denial"] is None
+    assert "question" == page.get("api/denial", decision="what?").json["problem"]["kind"]
 
 
 def test_preview_changes_nothing(page: Page, limiter: Limiter) -> None:
@@ -383,6 +425,7 @@ LOOKS = [
     ("traffic", {}),
     ("habits", {"id": "app"}),
     ("what-if", {}),
+    ("denial", {"decision": decision_id_of(7)}),
 ]
 
 

@@ -1,7 +1,7 @@
 // One client: why it is limited like that, how it behaves, who of its users is near a limit.
 
 import { Chart } from "./chart.js";
-import { choices, facts, find, make, table, tag, usedBar } from "./dom.js";
+import { choices, facts, find, make, say, table, tag, usedBar } from "./dom.js";
 import { ask, askStatus, clientUrl, keepUp, mayChange, originText, overrideUrl } from "./server.js";
 import { count, duration, moment, percent, visible } from "./words.js";
 
@@ -76,6 +76,31 @@ async function lookAtCase() {
   find("grants").replaceChildren(...told.grants.map((grant) => make("option", { value: grant })));
 }
 
+async function lookAtDenial(decision) {
+  const told = await ask("denial", { decision }, { inForm: true });
+  if (!told) return;
+  const { denial } = told;
+  find("by-decision").open = !denial;
+  say("form-problem", denial ? "" : `No denial with this id is known. It is older than ${duration(told.kept_s)}, was left out of the log, or its process has not told of it yet, which takes ten seconds.`);
+  find("denial").hidden = !denial;
+  if (!denial) return;
+  facts(find("denial-facts"), [
+    ["Decision", make("code", {}, denial.decision_id)],
+    ["Which", denial.position ? `number ${count(denial.position)} after the one logged as ${denial.logged_decision_id}` : `the one that was logged; ${count(denial.suppressed_count)} more followed`],
+    ["Client", make("a", { href: clientUrl(denial.client_id, denial.username) }, visible(denial.client_id))],
+    ["User", denial.username === null ? "none" : visible(denial.username)],
+    ["Grant type", denial.grant_type || "unknown"],
+    ["Counted at", denial.scope || "token"],
+    ["Policy", denial.policy || "unknown"],
+    ["Limit", denial.limit ? `${count(denial.limit)} in ${duration(denial.window_s)}` : "unknown"],
+    ["Mode", tag(denial.mode)],
+    ["Told to wait", duration(denial.retry_after_s)],
+    ["First, last", `${moment(denial.first_at)}, ${moment(denial.last_at)}`],
+    ["Instance", visible(denial.instance)],
+    ["Trace", denial.trace_id || denial.request_id || "none"],
+  ]);
+}
+
 let chart = null;
 
 async function lookAtTraffic() {
@@ -102,16 +127,22 @@ async function lookAtHabits() {
   const told = await ask("habits", { id });
   if (!told) return;
   find("habits").hidden = !told.offered;
+  if (!told.offered) return;
   facts(find("habit-facts"), [
     ["Requests", `${count(told.offered)}, of which ${count(told.over)} over a limit`],
     ["Users", told.user_count ? `about ${count(Math.round(told.user_count))}` : "none"],
-    ["Tokens per user and hour", told.user_count ? count(told.per_user_hour) : "–"],
+    ["Requests per user and hour", count(told.per_user_hour)],
+    ["It needs", `about ${count(Math.round(told.needed))} tokens`],
     ["Share of refreshes", told.refresh_share === null ? "–" : percent(told.refresh_share)],
     ["Retried too early", count(told.retries)],
     ["Most within a second", `${count(told.burst)} at one instance`],
     ["Busiest minute", told.busiest_count ? `${count(told.busiest_count)} requests, ${moment(told.busiest_at)}` : "–"],
     ...told.peaks.map((peak) => [`Fullest of ${peak.policy}`, `${percent(peak.share)}: ${count(peak.used)} of ${count(peak.limit)} in ${duration(peak.window_s)}`]),
   ]);
+  find("faults-card").hidden = !told.faults.length;
+  find("faults").replaceChildren(...told.faults.map((text) => make("li", {}, text)));
+  find("habit-verdict").replaceChildren(tag(told.verdict, "warn"));
+  if (find("letter").textContent !== told.letter) find("letter").textContent = told.letter || "";
   find("heaviest-card").hidden = !told.users.length;
   table(find("heaviest"), HEAVIEST_COLUMNS, told.users, { keyOf: (row) => row.username, empty: "" });
   table(find("by-grant"), GRANT_COLUMNS, told.grants, { keyOf: (row) => `${row.kind}/${row.grant}`, empty: "No statistics yet." });
@@ -136,6 +167,9 @@ if (id) {
   keepUp(lookAtCase);
   keepUp(lookAtTraffic, { everyMs: 10_000 });
   keepUp(lookAtHabits, { everyMs: 30_000 });
+} else if (query.get("decision")) {
+  find("decision").value = query.get("decision");
+  lookAtDenial(query.get("decision"));
 } else {
   find("id").focus();
 }
