@@ -15,7 +15,7 @@ from flask import Request, request
 
 from oauth_ratelimit.core.failure import Attempt, FailureKey, address_of, folded
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.edge.request import Gate, Mark, current_mark
+from oauth_ratelimit.edge.mark import Gate, Mark, current_mark
 from oauth_ratelimit.edge.response import RateLimited
 
 PUBLIC = "none"  # how a client without a secret authenticates: not at all

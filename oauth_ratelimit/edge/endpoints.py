@@ -13,16 +13,8 @@ from typing import Any
 
 from flask import after_this_request, current_app, request
 
-from oauth_ratelimit.edge.request import (
-    EXTENSION,
-    Caller,
-    Gate,
-    environ_of_request,
-    finish,
-    mark_of,
-    put_mark,
-    username_of,
-)
+from oauth_ratelimit.edge.mark import Caller, Gate, Mark, environ_of_request, mark_of, put_mark
+from oauth_ratelimit.edge.request import EXTENSION, finish, username_of
 
 PUBLIC = "none"  # how a client without a secret authenticates: not at all
 
@@ -62,7 +54,7 @@ def decide_at(caller: Caller, *, authlib_name: str | None = None) -> None:
         endpoint = _endpoint(gate, authlib_name)
         if endpoint is None:
             return
-        mark = put_mark(environ, gate)
+        mark = put_mark(environ, Mark(gate, is_authorize=False))
         mark.verdict = gate.judge_at(endpoint, caller)
         if mark.verdict.denial is None:
             after_this_request(lambda response: finish(mark, response))

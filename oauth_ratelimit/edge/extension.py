@@ -19,7 +19,8 @@ from oauth_ratelimit.edge.authlib import attach, has_grant
 from oauth_ratelimit.edge.endpoints import caller_of_token, decide_at, decide_token
 from oauth_ratelimit.edge.gate import AppGate
 from oauth_ratelimit.edge.hangup import WatchedFile, ask_on_hangup
-from oauth_ratelimit.edge.request import EXTENSION, Caller, username_of
+from oauth_ratelimit.edge.mark import Caller
+from oauth_ratelimit.edge.request import EXTENSION, username_of
 from oauth_ratelimit.edge.response import RateLimited
 from oauth_ratelimit.observe.observer import Hook, Observer
 from oauth_ratelimit.overlay import LiveSettings

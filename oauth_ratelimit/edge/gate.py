@@ -17,7 +17,7 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.denial import Trace
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.edge.request import Caller, Verdict
+from oauth_ratelimit.edge.mark import Caller, Verdict
 from oauth_ratelimit.edge.response import RateLimited, quota_headers
 from oauth_ratelimit.edge.trace import trace_of_request
 from oauth_ratelimit.guard import Guard
