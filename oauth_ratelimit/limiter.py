@@ -7,10 +7,6 @@ import os
 import time
 import weakref
 from collections.abc import Callable
-from functools import wraps
-from typing import Any
-
-import structlog
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.admission import Admission, JointAdmission
@@ -19,7 +15,6 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.names import Names
 from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT
 from oauth_ratelimit.core.refusal import RepeatedDenial
-from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.renamed import RenamedStore
@@ -33,8 +28,6 @@ from oauth_ratelimit.wiring import open_store
 
 CLOSING_TRIES = 3
 CLOSING_S = 5.0  # well within the 30 s that gunicorn gives a worker
-
-log = structlog.get_logger(__name__)
 
 
 class Limiter:
@@ -77,7 +70,7 @@ class Limiter:
         if names.is_in_transition and self._store is not None:
             self._store = RenamedStore(self._store)
         for method in ("check", "peek", "counts"):
-            setattr(self, method, _with_stored_name(getattr(self, method), names))
+            setattr(self, method, names.in_front_of(getattr(self, method)))
 
     def stored_name(self, username: str | None) -> str | None:
         """
@@ -256,25 +249,7 @@ class Limiter:
         Returns:
             How many keys were learnt; 0 if the store did not answer.
         """
-        if self._store is None:
-            return 0
-        now_s = self._clock()
-        try:
-            snapshots = self._store.latest(count)
-        except StoreError as exc:
-            log.warning("preload_failed", error=str(exc))
-            return 0
-        states = {}
-        for key, snapshot in snapshots.items():
-            if key.scope is None:
-                with self._places.held(key.client_id) as place:
-                    if place.exempt is not None:
-                        continue
-                    state = place.keys.get(key.username) or self._places.add_key(place, key.username, now_s)
-                if state is not place.blank:
-                    states[state] = snapshot
-        self._cycle.load(states, now_s)
-        return len(states)
+        return self._cycle.preload(count, self._clock())
 
     @property
     def clock_offset_s(self) -> float:
@@ -320,14 +295,6 @@ class Limiter:
             self._store.abandon()
         self.denial_events.begin_anew(self.settings.events.per_minute)
         self._begin()
-
-
-def _with_stored_name(method: Callable[..., Any], names: Names) -> Callable[..., Any]:
-    @wraps(method)
-    def with_stored_name(client_id: str, username: str | None = None, **options: Any) -> Any:
-        return method(client_id, names(username), **options)
-
-    return with_stored_name
 
 
 def _refuse_bad_cost(cost: int) -> None:

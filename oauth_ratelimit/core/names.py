@@ -6,9 +6,10 @@ What stands for a user wherever something is kept, shown or told: the name itsel
 
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, wraps
+from typing import Any
 
 from oauth_ratelimit.core.key import storable_name
 
@@ -147,6 +148,17 @@ class Names:
         # Nobody may be called like another's hash, where plain names and hashes are read together.
         plain = f"{name}~" if self._is_hash(name) else name
         return _stored(*(form(plain if form == PLAIN else name) for form in self._forms))
+
+    def in_front_of(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """
+        Return a method whose second argument, the name of a user, is what stands for it when it arrives.
+        """
+
+        @wraps(method)
+        def with_stored_name(client_id: str, username: str | None = None, **options: Any) -> Any:
+            return method(client_id, self(username), **options)
+
+        return with_stored_name
 
     def typed(self, name: str) -> StoredName:
         """

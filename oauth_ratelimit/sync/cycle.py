@@ -104,7 +104,30 @@ class SyncCycle:
         """
         return self._clock_watch.offset_s if self._clock_watch else 0.0
 
-    def load(self, states: Mapping[KeyState, Snapshot], now_s: float) -> None:
+    def preload(self, count: int, now_s: float) -> int:
+        """
+        Learn the keys that were busy last, and return how many there were; 0 if the store did not answer.
+        """
+        if self._store is None:
+            return 0
+        try:
+            snapshots = self._store.latest(count)
+        except StoreError as exc:
+            log.warning("preload_failed", error=str(exc))
+            return 0
+        states = {}
+        for key, snapshot in snapshots.items():
+            if key.scope is None:
+                with self._places.held(key.client_id) as place:
+                    if place.exempt is not None:
+                        continue
+                    state = place.keys.get(key.username) or self._places.add_key(place, key.username, now_s)
+                if state is not place.blank:
+                    states[state] = snapshot
+        self._load(states, now_s)
+        return len(states)
+
+    def _load(self, states: Mapping[KeyState, Snapshot], now_s: float) -> None:
         """
         Take over documents that were read for keys of which nothing is known here yet.
         """
