@@ -132,7 +132,7 @@ def put(mongo_uri: str, content: list[tuple[str, Any, dict[str, Any]]]) -> None:
     """
     Put documents into the database, and nothing else.
     """
-    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
+    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri, datetime_conversion="DATETIME_AUTO")
     with client:
         database = client.get_default_database()
         for name in ("ratelimits", "ratelimit_overrides", "ratelimit_stats"):

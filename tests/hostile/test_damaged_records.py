@@ -86,7 +86,7 @@ def database(mongo_uri: str) -> Iterator[dict[str, Documents]]:
     """
     The two collections, empty.
     """
-    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
+    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri, datetime_conversion="DATETIME_AUTO")
     with client:
         base = client.get_default_database()
         yield {name: base[f"ratelimit_{name}"] for name in ("overrides", "stats")}
