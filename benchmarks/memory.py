@@ -29,7 +29,7 @@ def run(*, short: bool) -> Iterator[Result]:
     yield from in_new_process(_arrival, key_count)
 
 
-class _Agreeing:
+class AgreeingStore:
     """
     A store that keeps nothing, so that only the limiter's own memory is seen.
     """
@@ -77,7 +77,7 @@ class _Fleet:
     def __init__(self, key_count: int) -> None:
         self.now_s = 1_700_000_000.0
         config = load_config(subjects.settings_of(max_keys=2 * key_count))
-        self.limiter = Limiter(config, _Agreeing(), clock=lambda: self.now_s)
+        self.limiter = Limiter(config, AgreeingStore(), clock=lambda: self.now_s)
         self._key_count = key_count
 
     def hit(self, *, first: int = 0, cycle_count: int = KEYS_PER_CYCLE) -> float:
