@@ -108,7 +108,7 @@ def _headline(findings: Sequence[ClientFinding], faulty: Sequence[ClientFinding]
 def _table(findings: Sequence[ClientFinding]) -> Iterator[str]:
     most = max(1, *(finding.needless for finding in findings))
     heads = ("#", "Client", "Verdict", "Requests", "Needless", "Denied", "Users", "Per user<br>and hour", "Refreshes")
-    yield '<div class="scroll"><table><thead><tr>'
+    yield '<div class="scroll" tabindex="0" role="region" aria-label="All clients"><table><thead><tr>'
     yield "".join(f'<th scope="col">{head}</th>' for head in heads)
     yield "</tr></thead><tbody>"
     for rank, finding in enumerate(findings, 1):
@@ -147,7 +147,7 @@ def _article(finding: ClientFinding, rank: int, *, span: Span, error_uri: str | 
     yield from (f"<li><b>{_FAULTS[fault]}.</b> {escape(text)}</li>" for fault, text in observations(finding))
     yield "</ul><dl>"
     yield from (f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts if value != NOTHING)
-    yield f"</dl><details><summary>Letter to the owner</summary><pre>{escape(f'Subject: {letter.subject}')}\n\n"
+    yield f"</dl><details><summary>Letter to the owner</summary><pre>{escape(f'Subject: {letter.subject}')}\n"
     yield f"{escape(letter.text)}</pre></details></article>"
 
 
