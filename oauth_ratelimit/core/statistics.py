@@ -11,16 +11,12 @@ from oauth_ratelimit.core.distinct import Registers, estimate_distinct, merge_in
 MINUTE_S = 60
 
 OTHER_CLIENTS = ""
-"""
-Stands for the clients that a process had no room for in a minute. No client has this id.
-"""
+"""Stands for the clients that a process had no room for in a minute. No client has this id."""
 
 ENDPOINT = "endpoint:"
 
 Kind = Literal["client", "user"]
-"""
-What a request is counted for, in the words of the configuration: without a user for the client, else for the user.
-"""
+"""What a request counts for, in the words of the configuration: without a user for the client, else for the user."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ class StatisticsRecorder:
         if self._minute_s - MINUTE_S <= minute_s < self._minute_s:
             return
         if self._clients:
-            over = _Minute(self._writer, self._minute_s, list(self._clients.values()))
+            over = _Minute(f"{self._name}-{self._life}", self._minute_s, list(self._clients.values()))
             self._over.append(over)
             self._over_weight += over.weight
             while self._over_weight > MAX_WAITING:
@@ -192,10 +192,6 @@ class StatisticsRecorder:
         self._clients = {}
         self._minute_s, self._end_s = minute_s, minute_s + MINUTE_S
 
-    @property
-    def _writer(self) -> str:
-        return f"{self._name}-{self._life}"
-
     def run(self, now_s: float) -> None:
         """
         Write what is new, if it is time to; one bulk at most for each second since the last call.
@@ -205,7 +201,9 @@ class StatisticsRecorder:
         self._settings, self._offset_s = self._read_settings(), self._read_offset_s()
         self._is_on = self._settings.keep_s > 0
         if not self._is_on:
-            self._forget()
+            with self._lock:
+                self._clients, self._over, self._over_weight = {}, deque(), 0
+            self._queue.clear()
             return
         if not self._next_s - WRITE_EVERY_S <= now_s < self._next_s:
             self._next_s = now_s + WRITE_EVERY_S
@@ -224,16 +222,10 @@ class StatisticsRecorder:
             failure_count += not self._write_batch()
             if not self._queue:
                 self._gather(self._end_s)  # what had to wait behind it
-        self._lost_count += sum(entry.is_complete for entry in self._queue) + sum(
-            len(over.clients) for over in self._over
-        )
+        self._lost_count += sum(entry.is_complete for entry in self._queue)
+        self._lost_count += sum(len(over.clients) for over in self._over)
         self._complain_at_s = 0.0
         self._complain(WRITE_EVERY_S)
-
-    def _forget(self) -> None:
-        with self._lock:
-            self._clients, self._over, self._over_weight = {}, deque(), 0
-        self._queue.clear()
 
     def _gather(self, now_s: float) -> None:
         """
@@ -251,7 +243,7 @@ class StatisticsRecorder:
                     for client in minute.clients
                 ]
             growing = [
-                _Entry(self._writer, self._minute_s, client, is_complete=False)
+                _Entry(f"{self._name}-{self._life}", self._minute_s, client, is_complete=False)
                 for client in self._clients.values()
                 if client.count != client.written_count
             ]

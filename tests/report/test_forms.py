@@ -147,6 +147,9 @@ def test_page_with_hostile_names() -> None:
         "content",
         "http-equiv",
         "scope",
+        "tabindex",
+        "role",
+        "aria-label",
     } >= page.attributes
     assert "default-src 'none'" in text
     assert {"#client-"} == {re.sub(r"\d", "", link) for link in re.findall(r'href="([^"]*)"', text)}
