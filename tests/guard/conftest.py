@@ -21,7 +21,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def served(database: Path) -> Iterator[Guarded]:
     """
     A server that denies guesses.

@@ -5,19 +5,22 @@ A server with a failure guard, and strangers who guess from addresses of their o
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from flask import Flask
 from requests.adapters import HTTPAdapter
 
+from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.demo import grants
 from oauth_ratelimit.demo.records import Client
 from oauth_ratelimit.demo.seeds import MOBILE_APP, WEB_SHOP
 from oauth_ratelimit.guard import FailureCounts
 from tests.edge.flows import password_of
-from tests.edge.protected import Site, config, protected
+from tests.edge.protected import Site, config, protect_after, protected
 
 USER_LIMIT, CLIENT_LIMIT, ADDRESS_LIMIT = 3, 4, 8
 WINDOW_S = 600
@@ -136,15 +139,30 @@ class Guarded:
         self.site.clock.advance(duration_s)
 
 
+class PasswordGrant(grants.PasswordGrant):
+    """
+    Passwords through any client, with a secret or without.
+    """
+
+    TOKEN_ENDPOINT_AUTH_METHODS = grants.WITH_OR_WITHOUT_SECRET
+
+
+def protect_for_all(database: str | PathLike[str], settings: Any, extension: OAuthRateLimit) -> Flask:
+    """
+    Attach to a server with that grant.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grants, "PasswordGrant", PasswordGrant)
+        return protect_after(database, settings, extension)
+
+
 @contextmanager
 def guarded(database: Path, settings: Mapping[str, Any], **options: Any) -> Iterator[Guarded]:
     """
     Serve the demo's server with a guard. Its mobile app, which has no secret, may use the password grant.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grants.PasswordGrant, "TOKEN_ENDPOINT_AUTH_METHODS", grants.WITH_OR_WITHOUT_SECRET)
-        with protected(database, settings, **options) as site:
-            yield Guarded(site)
+    with protected(database, settings, protect=protect_for_all, **options) as site:
+        yield Guarded(site)
 
 
 __all__ = [
