@@ -46,8 +46,9 @@ def what_if(readings: Readings, question: Question) -> object:
         "window_s": window_minutes * MINUTE_S,
         "by": by,
         "span_s": SPANS[span],
-        # What no bearer can have exceeded: the end of the slider.
-        "highest": max([1, *(effect.peak * window_minutes for effect in told)]),
+        # What nobody can have exceeded, were all minutes like the busiest: the end of the slider. One minute more than
+        # the window has, because it may begin within one.
+        "highest": max([1, *(effect.peak * (window_minutes + 1) for effect in told)]),
         **_sums(told),
         "bearers": [
             {

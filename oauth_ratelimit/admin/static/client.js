@@ -155,6 +155,7 @@ find("search").addEventListener("submit", () => {
   setTimeout(() => names.forEach((name) => { find(name).disabled = false; }));
 });
 keepUp(askStatus);
+find("by-decision").hidden = Boolean(id);
 if (id) {
   document.title = `${visible(id)} – rate limit`;
   chart = new Chart(find("chart"), { unit: "Requests per minute", empty: "No statistics for this time." });
