@@ -35,7 +35,7 @@ class CountingStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.written = self.read_count = self.trips = 0
+        self.written = self.read_count = self.trips = self.conflicts = 0
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
         self.trips += -(-len(keys) // BATCH)
@@ -45,7 +45,9 @@ class CountingStore(MemoryStore):
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
         self.trips += -(-len(changes) // BATCH)
         self.written += len(changes)
-        return super().compare_and_set(writer, changes)
+        outcome = super().compare_and_set(writer, changes)
+        self.conflicts += len(outcome.lost)
+        return outcome
 
 
 @dataclass(frozen=True, slots=True)
