@@ -21,8 +21,10 @@ from tests.helpers import Clock, with_database
 
 def pytest_configure() -> None:
     """
-    Have SIGINT end what tests start, even if a shell runs them in the background and so has it ignored.
+    Have SIGINT end what tests start, even if a shell runs them in the background and so has it ignored; let older
+    versions of Authlib serve plain HTTP.
     """
+    os.environ.setdefault("AUTHLIB_INSECURE_TRANSPORT", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
