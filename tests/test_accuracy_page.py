@@ -1,0 +1,65 @@
+"""
+docs/accuracy.md: its tables are what was measured, its command works.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.accuracy_page import IMAGES, PAGE, TABLES, Kept, with_tables
+from benchmarks.results import load
+from oauth_ratelimit.cli import command
+
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+def test_tables_are_up_to_date() -> None:
+    """
+    The page holds what the kept results give.
+    """
+    assert TEXT == with_tables(TEXT, Kept(load()))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_page_without_marks(name: str) -> None:
+    """
+    A page that has nowhere to put a table is refused.
+    """
+    with pytest.raises(ValueError, match=f"marks of the table {name}"):
+        with_tables(TEXT.replace(f"<!-- table: {name} -->", ""), Kept(load()))
+
+
+def test_pictures() -> None:
+    """
+    Every picture of the page is there, small, and no other.
+    """
+    shown = set(re.findall(r"\(images/(accuracy-[^)]+)\)", TEXT))
+    assert shown == {path.name for path in IMAGES.glob("accuracy-*")}
+    assert all((IMAGES / name).stat().st_size < 150_000 for name in shown)
+
+
+def test_command_on_the_page(tmp_path: Path) -> None:
+    """
+    The command runs as it stands there.
+    """
+    ((words,),) = [re.findall(r"^\$ flask oauth-ratelimit (.+)$", TEXT, re.MULTILINE)]
+    path, picture = tmp_path / "access.log.gz", tmp_path / "traffic.svg"
+    path.write_text('h - app [01/Aug/1995:00:00:07 -0400] "POST /oauth/token HTTP/1.1" 200 1\n' * 3)
+    places = {"access.log.gz": str(path), "traffic.svg": str(picture)}
+    result = CliRunner().invoke(command, [places.get(word, word) for word in words.split()], catch_exceptions=False)
+    assert 0 == result.exit_code, result.output
+    assert picture.exists()
+
+
+def test_default_frames_and_interval() -> None:
+    """
+    The defaults that the page argues for are those of the code.
+    """
+    from oauth_ratelimit.config import load_config
+    from oauth_ratelimit.core.window import MAX_DEFAULT_FRAMES, default_frame_count
+
+    assert 10 == MAX_DEFAULT_FRAMES == default_frame_count(60)
+    assert 1.0 == load_config({}).sync.interval_s
+    assert "flush" == load_config({}).sync.near_limit
