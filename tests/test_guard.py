@@ -28,7 +28,7 @@ def test_no_case_has_become_slower() -> None:
         env={name: value for name, value in os.environ.items() if not name.startswith("COV")},  # no coverage in there
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert 0 == done.returncode, f"\n{done.stdout}{done.stderr}"
