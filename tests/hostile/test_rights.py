@@ -302,7 +302,8 @@ def test_admin_page(guarded: Guarded, open_page: Callable[..., Page]) -> None:
     """
     role = documented_roles()["oauthRateLimit"]
     page = open_page(store={"uri": guarded.grant("paged", *role)})
-    answers = {name: page.get(f"api/{name}", id="app").json for name in LOOKS}
+    asked = {"id": "app", "decision": "0123456789abcdef"}
+    answers = {name: page.get(f"api/{name}", **asked).json for name in LOOKS}
     assert {} == {name: answer["problem"] for name, answer in answers.items() if "problem" in (answer or {})}
     change = {"kind": "mode", "client_id": "app", "mode": "dry-run", "reason": "ticket 4711"}
     refused = page.send("put", change)
