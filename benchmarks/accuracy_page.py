@@ -96,12 +96,13 @@ def _cells(kept: Kept, contender: Contender, *, priced: bool = False) -> Iterato
         yield f"{overshoot:.2f}"
         if priced:
             yield f"{kept.value(trace, contender, 'operations'):,.0f}"
+            yield f"{kept.value(trace, contender, 'waits'):.0f}"
 
 
 def _compared(
     kept: Kept, head: Sequence[str], settings: Mapping[Sequence[str], Contender], *, priced: bool = False
 ) -> Iterator[str]:
-    columns = ["allow / deny %", "overshoot"] + ["operations"] * priced
+    columns = ["allow / deny %", "overshoot"] + ["operations", "waits %"] * priced
     rows = ([*words, *_cells(kept, contender, priced=priced)] for words, contender in settings.items())
     names = [f"{column}, {name}" for name in NAMES.values() for column in columns]
     return _table([*head, *names], rows, texts=len(head))
