@@ -15,7 +15,7 @@ import heapq
 import os
 import random
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -195,7 +195,7 @@ def replay(
     early: bool = True,
     follow_all: bool = False,
     extrapolates: bool = False,
-    store: CounterStore | None = None,
+    open_store: Callable[[], CounterStore] | None = None,
 ) -> Tally:
     """
     Send a trace through several instances.
@@ -219,10 +219,10 @@ def replay(
 
         extrapolates: Whether an instance reckons with what the others will have admitted since it last heard of them.
 
-        store: What they share; in memory by default.
+        open_store: Opens what they share, once for each; a store in memory by default.
     """
     clock = Clock(requests[0].at_s)
-    shared = store or MemoryStore()
+    shared = MemoryStore()
     settings = load_config(
         {
             "mode": "enforce",
@@ -230,7 +230,8 @@ def replay(
             "sync": {"interval": interval_s, "near_limit": near_limit, "deadline": 1},
         }
     )
-    limiters = [Limiter(settings, shared, clock=clock) for _ in range(instances)]
+    stores = [open_store() if open_store else shared for _ in range(instances)]
+    limiters = [Limiter(settings, store, clock=clock) for store in stores]
     if follow_all:
         for limiter in limiters:
             _follow_all(limiter)
@@ -291,7 +292,7 @@ def run(*, short: bool) -> Iterator[Result]:
             ("flush, extrapolating", {"extrapolates": True}),
             ("reserve", {"near_limit": "reserve"}),
         ):
-            tally = replay(requests, limit=limit, window_s=60, **options)  # type: ignore[arg-type]
+            tally = replay(requests, limit=limit, window_s=60, **options)
             goals = GOALS.get(label, {}) if name == "lcg2005" else {}
             prefix = f"accuracy/{name}, {limit} in 60 s, {label}"
             yield Result(f"{prefix}/allow", tally.percent(tally.wrongly_allowed), "%", goals.get("allow"))
