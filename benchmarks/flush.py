@@ -4,10 +4,10 @@ What a sync cycle costs, beside a bare ``bulk_write`` of the same changes; and w
 
 import random
 import statistics
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pymongo import MongoClient
@@ -18,7 +18,8 @@ from benchmarks import subjects
 from benchmarks.commands import Commands
 from benchmarks.processes import in_new_process
 from benchmarks.results import Result
-from benchmarks.timing import percentile, take_turns
+from benchmarks.stall import answer, decide_and_answer, stall_of
+from benchmarks.timing import take_turns
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.demo.mongod import Mongod
@@ -32,7 +33,6 @@ GOALS = {0: "<= 1.3", 10: "<= 1.7"}  # by percent of conflicts
 CONFLICT_PERCENTS = (1, 10, 50)
 STALL_KEY_COUNT = 100_000
 STALL_BATCHES = (100, 500, 1000)
-STEP_S = 0.001  # between two requests
 IDLE_KEY_COUNT = 100_000
 WINDOW_S = 60
 
@@ -56,6 +56,7 @@ def run(*, short: bool) -> Iterator[Result]:
         yield from in_new_process(_idle, mongod.uri)
         for max_batch in STALL_BATCHES[1:2] if short else STALL_BATCHES:
             yield from in_new_process(_stall, mongod.uri, max_batch)
+        yield from in_new_process(_bare_stall, mongod.uri)
     if not short:
         with ReplicaSet() as replica_set:
             for key_count in (1_000, 10_000):
@@ -125,15 +126,27 @@ class _Bare:
         Build the operations.
         """
         version, self._version = self._version or None, self._version + 1
+        self._operations = self._composed(self._users, version)
+
+    def _composed(self, users: Sequence[str], version: int | None) -> list[Any]:
         now_s = int(time.time())
         hits = {"6": {now_s // 6 * 6: 1}}
-        self._operations = compose(
+        return compose(
             "0123456789ab",
             [
                 Change(Key(subjects.CLIENT_ID, user), version, self._version, now_s * 1000, hits, now_s + 126.0)
-                for user in self._users
+                for user in users
             ],
         )
+
+    def build_and_flush(self) -> None:
+        """
+        Build a batch, write it, and build the next one.
+        """
+        version, self._version = self._version or None, self._version + 1
+        for start in range(0, len(self._users), self._batch):
+            operations = self._composed(self._users[start : start + self._batch], version)
+            self._collection.bulk_write(operations, ordered=False)
 
     def flush(self) -> int:
         """
@@ -259,7 +272,7 @@ class _Clock:
         return self.now_s
 
 
-def _stall(uri: str, max_batch: int, rounds: int = 2) -> list[Result]:
+def _stall(uri: str, max_batch: int) -> list[Result]:
     """
     A thread serves a request each millisecond while another one flushes.
     """
@@ -267,60 +280,21 @@ def _stall(uri: str, max_batch: int, rounds: int = 2) -> list[Result]:
     flusher.MAX_BATCH = max_batch
     limiter = Limiter(load_config(subjects.settings_of()), MongoStore(uri, collection=f"stall_{max_batch}"))
     users = subjects.user_names(STALL_KEY_COUNT)
-    latencies_ms: list[float] = []
-    flushes_s = []
-    for _ in range(rounds + 1):
+
+    def hit() -> None:
         for user in users:
             limiter.check(subjects.CLIENT_ID, user)
-        done = threading.Event()
-        requests = _Requests(limiter, done)
-        requests.start()
-        started_s = time.perf_counter()
-        limiter.sync()
-        flushes_s.append(time.perf_counter() - started_s)
-        done.set()
-        requests.join()
-        latencies_ms += requests.latencies_ms
-        if len(flushes_s) == 1:
-            latencies_ms.clear()  # the first flush inserts
+
+    stall = stall_of(limiter.sync, answer=partial(decide_and_answer, limiter), before=hit)
     limiter.close()
-    name = f"flush/stall, batches of {max_batch}"
-    goal = "<= 10" if is_default else None
-    return [
-        Result(f"{name}/flush", statistics.median(flushes_s[1:]) / STALL_KEY_COUNT * 1e6, "us per key"),
-        Result(f"{name}/p50", percentile(latencies_ms, 50), "ms"),
-        Result(f"{name}/p99", percentile(latencies_ms, 99), "ms"),
-        Result(f"{name}/p99.9", percentile(latencies_ms, 99.9), "ms", goal),
-        Result(f"{name}/longest", max(latencies_ms), "ms"),
-    ]
+    return stall.results(f"batches of {max_batch}", key_count=STALL_KEY_COUNT, goal="<= 10" if is_default else None)
 
 
-class _Requests(threading.Thread):
+def _bare_stall(uri: str) -> list[Result]:
     """
-    What a WSGI server's thread does, without the network: waits for a request, and answers it.
+    The same beside bulk writes of the same documents in a process that knows no limiter: the lower bound.
     """
-
-    def __init__(self, limiter: Limiter, done: threading.Event) -> None:
-        super().__init__(name="requests")
-        self._limiter = limiter
-        self._done = done
-        self.latencies_ms: list[float] = []
-
-    def run(self) -> None:
-        """
-        Serve until told to stop. A latency counts from when the request was due, not from when the thread woke up.
-        """
-        count = 0
-        while not self._done.is_set():
-            due_s = time.perf_counter() + STEP_S
-            time.sleep(STEP_S)
-            count += 1
-            _answer({"PATH_INFO": "/token", "REQUEST_METHOD": "POST", "user": f"user.{count % 500}"}, self._limiter)
-            self.latencies_ms.append((time.perf_counter() - due_s) * 1000)
-
-
-def _answer(environ: Mapping[str, str], limiter: Limiter) -> list[bytes]:
-    decision = limiter.check(subjects.CLIENT_ID, environ["user"])
-    headers = [("Content-Type", "application/json"), ("X-RateLimit-Remaining", str(decision.remaining))]
-    lines = [f"{name}: {value}\r\n".encode() for name, value in headers for _ in range(20)]
-    return [b"".join(lines), b'{"access_token": "..."}']
+    bare = _Bare(uri, subjects.user_names(STALL_KEY_COUNT), collection="stall_bare", batch=flusher.MAX_BATCH)
+    stall = stall_of(bare.build_and_flush, answer=answer)
+    bare.close()
+    return stall.results(f"bare bulk_write of {flusher.MAX_BATCH}", key_count=STALL_KEY_COUNT)
