@@ -89,6 +89,16 @@ class Agenda:
         later = [state for slot in sorted(self._later, reverse=True) for state in self._later[slot]]
         return later + self._next
 
+    def drop_forgotten(self) -> None:
+        """
+        Let go of keys that were forgotten before their time, which would stay in memory until they were due.
+        """
+        self._next = [state for state in self._next if state.agenda_slot == NEXT]
+        kept = (
+            (slot, [state for state in states if state.agenda_slot == slot]) for slot, states in self._later.items()
+        )
+        self._later = {slot: states for slot, states in kept if states}
+
     def put_off(self, state: KeyState) -> None:
         """
         Have a key looked at again: if it is followed, after twice the time that it was left alone before,

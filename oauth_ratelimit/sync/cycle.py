@@ -215,12 +215,15 @@ class SyncCycle:
         Costs accuracy when they come again, but no count: what is still to be sent stays.
         """
         excess = self._places.excess_count
-        for state in self.agenda.all() if excess else ():
+        if not excess:
+            return
+        for state in self.agenda.all():
             if state.place.forget(state):
                 self._places.count_forgotten()
                 excess -= 1
                 if not excess:
                     break
+        self.agenda.drop_forgotten()
 
     def _say(self, report: CycleReport, now_s: float) -> None:
         if report.dropped_hits:

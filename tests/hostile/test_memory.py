@@ -2,6 +2,7 @@
 Floods of new names: memory is bounded, and what was counted is not lost for it.
 """
 
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.base import Change, CounterStore, Outcome
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.counters import Bucket
+from oauth_ratelimit.sync.keys import KeyState
 from oauth_ratelimit.sync.place import Place
 from oauth_ratelimit.sync.places import SPARE_PLACES, Places
 from tests.helpers import Clock
@@ -196,6 +198,26 @@ def test_key_that_was_evicted(limiter: Limiter, clock: Clock) -> None:
 
     assert LIMIT == limiter.counts("app", "spender").shared_hits
     assert not limiter.check("app", "spender").allowed
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["alone", "shared"])
+def test_forgotten_keys_leave_memory(store: FailingStore, clock: Clock, is_shared: bool) -> None:
+    """
+    Keys that were forgotten to make room are gone at once, not only when their windows are over.
+    """
+    limiter = a_limiter(store if is_shared else None, clock)
+    for number in range(20 * MAX_KEYS):
+        limiter.check("app", f"user-{number}")
+        if number % 10 == 0:
+            limiter.sync()
+            clock.advance(0.1)
+    limiter.sync()
+    gc.collect()
+    place = places_of(limiter).get("app")
+
+    alive = [state for state in gc.get_objects() if type(state) is KeyState and state.place is place]
+    assert len(alive) <= MAX_KEYS + 1  # and the one that stands for keys there is no room for
+    assert places_of(limiter).key_count <= MAX_KEYS
 
 
 def test_lasting_flood_is_said_once_a_minute(limiter: Limiter, clock: Clock) -> None:
