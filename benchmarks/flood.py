@@ -64,9 +64,7 @@ def main() -> None:
     parser.add_argument("--kinds", type=int, default=len(KINDS), help="how many kinds of names, the first ones")
     chosen = parser.parse_args()
     max_keys = chosen.max_keys
-    print(
-        "| names | users | keys at most | memory at most | per key of `max_keys` |\n| --- | ---: | ---: | ---: | ---: |"
-    )
+    print("| names | users | memory at most | per key of `max_keys` |\n| --- | ---: | ---: | ---: |")
     context = multiprocessing.get_context("spawn")
     for kind in list(KINDS)[: chosen.kinds]:
         results: multiprocessing.Queue[int] = context.Queue()
