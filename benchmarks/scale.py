@@ -31,7 +31,7 @@ MEASURED_S = 10.0
 WINDOW_S = 3600  # so that no key is forgotten
 INSTANCES = (1, 2, 5, 10, 20, 50)
 KEYS = (1_000, 10_000, 100_000, 1_000_000)
-INSTANCES_OF_MOST = (1, 2, 5)  # of a million keys: each instance comes to know all it is asked for
+INSTANCES_OF_MOST = (1, 2, 5)  # of a million keys: gigabytes of memory, most of it for places of clients
 WHATS = ("round trips", "documents written", "documents read", "conflicts")
 Item = TypeVar("Item")
 

@@ -17,7 +17,7 @@ from oauth_ratelimit.store.mongo import MongoStore
 from oauth_ratelimit.sync import flusher
 
 LIMIT, WINDOW_S = 10, 60
-REQUEST_COUNT = 5_000
+REQUEST_COUNT = 3_000
 INTO_THE_FUTURE_S = 1_200_000_000 // 86_400 * 86_400  # whole days, so that frames begin where they did
 
 
