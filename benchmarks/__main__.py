@@ -11,7 +11,19 @@ from benchmarks import accuracy_page, subjects
 from benchmarks.guard import guard
 from benchmarks.results import PATH, Result, save, table
 
-TOPICS = ("decision", "flush", "pull", "memory", "cliff", "endpoint", "salesforce", "scale", "accuracy", "stores", "replays")
+TOPICS = (
+    "decision",
+    "flush",
+    "pull",
+    "memory",
+    "cliff",
+    "endpoint",
+    "salesforce",
+    "scale",
+    "accuracy",
+    "stores",
+    "replays",
+)
 
 
 def main() -> int:
