@@ -203,7 +203,7 @@ def test_no_secret_is_ever_said(
     for words in COMMANDS:
         site.run(*words)
     pages = site.app.test_client()
-    answers = [pages.get(path, query_string={"id": "web-shop"}) for path in PAGES]
+    answers = [pages.get(path, query_string={"id": "web-shop", "decision": "0123456789abcdef"}) for path in PAGES]
     assert {200} == {answer.status_code for answer in answers}
     site.said += [f"{answer.headers}{answer.text}" for answer in answers]
     _crash(site, monkeypatch)

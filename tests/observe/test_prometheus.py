@@ -70,7 +70,7 @@ def scraping(target: str, directory: Path) -> Iterator[Prometheus]:
     child = Child(["prometheus", *words, "--log.level=warn"], log_path=directory / "log")
     try:
         prometheus = Prometheus(f"http://{address}")
-        wait_until(lambda: prometheus.values("up"), "Prometheus scrapes", 30.0)
+        wait_until(lambda: prometheus.values("up"), "Prometheus scrapes", 90.0)
         yield prometheus
     finally:
         child.kill()
@@ -101,12 +101,12 @@ def test_dashboard_of_a_server_that_works(tmp_path: Path, mongo_uri: str) -> Non
             keep_busy(site)
             for expression in (target["expr"] for panel in PANELS for target in panel["targets"]):
                 wait_until(
-                    lambda text=expression: prometheus.values(as_prometheus(text)), f"a value of {expression}", 30.0
+                    lambda text=expression: prometheus.values(as_prometheus(text)), f"a value of {expression}", 90.0
                 )
             denied = (
                 'increase(oauth_ratelimit_client_decisions_total{client_id="batch-jobs", decision="denied"}[1m]) > 0'
             )
-            wait_until(lambda: prometheus.values(denied), "denials grow", 30.0)
+            wait_until(lambda: prometheus.values(denied), "denials grow", 90.0)
             rules = wait_until(
                 lambda: [
                     rule
@@ -115,7 +115,7 @@ def test_dashboard_of_a_server_that_works(tmp_path: Path, mongo_uri: str) -> Non
                     if rule["health"] != "unknown"
                 ],
                 "the rules are evaluated",
-                30.0,
+                90.0,
             )
 
     assert [(rule["alert"], "ok") for rule in RULES] == [(rule["name"], rule["health"]) for rule in rules]
