@@ -57,11 +57,13 @@ def look_first() -> bool:
         Whether the guard looks at this request.
     """
     mark = current_mark()
-    guard = None if mark is None or mark.is_authorize else mark.gate.guard
-    if mark is None or guard is None:
+    if mark is None or mark.is_authorize:
         return False
     denial = None
     try:
+        guard = mark.gate.guard  # may start this process's thread, which may fail
+        if guard is None:
+            return False
         if mark.claim is None:
             attempt = _attempt(request._get_current_object(), mark.gate)  # type: ignore[attr-defined,unused-ignore]
             if attempt is None or not guard.is_watching(attempt.address):

@@ -449,6 +449,22 @@ def test_guard_that_breaks(database: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert SECRET not in str(logs)
 
 
+def test_guard_that_does_not_start(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    In a process that can start no thread, the server answers as it would without a guard.
+    """
+
+    def broken(*_args: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with guarded(database, guard()) as server, capture_logs() as logs:
+        monkeypatch.setattr("oauth_ratelimit.worker.Worker.start", broken)
+        assert 401 == server.job(secret="guess").status_code
+        assert 200 == server.login("alice", password_of("alice")).status_code
+
+    assert {"guard_failed", "check_failed"} == {line["event"] for line in logs}
+
+
 def test_flood_of_names(database: Path) -> None:
     """
     Random names and clients are bounded, and take no room from the keys of tokens.
