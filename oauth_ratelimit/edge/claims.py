@@ -20,6 +20,7 @@ from oauth_ratelimit.edge.response import RateLimited
 
 PUBLIC = "none"  # how a client without a secret authenticates: not at all
 MAX_CLIENT_ID_LENGTH = 1024  # of those that the configuration can name
+ASSERTION = "client_assertion"  # of RFC 7523; who it is of is known when it is verified
 PROXY_FIX = "werkzeug.proxy_fix.orig"  # what Werkzeug's ProxyFix leaves in the environment
 
 DESCRIPTION = "Too many failed attempts. Try again after the seconds given in Retry-After."
@@ -53,6 +54,8 @@ def look_first() -> bool:
     """
     Raise if a token request comes after too many failures. Nothing of it has been checked yet, and nothing is counted.
 
+    One that names its client in an assertion alone is left to ``note_client``: it may be a trusted client's.
+
     Returns:
         Whether the guard looks at this request.
     """
@@ -69,7 +72,8 @@ def look_first() -> bool:
             if attempt is None or not guard.is_watching(attempt.address):
                 return False
             mark.claim = Claim(attempt)
-        denial = _denial(mark, mark.claim.attempt)
+        if mark.claim.attempt.client_ids or ASSERTION not in request.form:
+            denial = _denial(mark, mark.claim.attempt)
     except Exception as exc:  # noqa: BLE001  # fail open
         mark.gate.report("guard_failed", error=repr(exc), traceback=traceback.format_exc())
     if denial is not None:
@@ -79,7 +83,7 @@ def look_first() -> bool:
 
 def note_client(client: Any, oauth_request: Any) -> None:
     """
-    Note that the client of a token request is proven. Raise if there were too many failures of its users.
+    Note that the client of a token request is proven. Raise if there were too many failures of it or its users.
 
     Only for a client that the request has not named in plain sight, such as one with a signed assertion: all others
     were looked at before.

@@ -320,6 +320,43 @@ def test_trusted_client(database: Path) -> None:
     assert ["request_would_be_denied", "dry-run"] == [logs[0][name] for name in ("event", "mode")]
 
 
+@pytest.fixture
+def assertions(monkeypatch: pytest.MonkeyPatch) -> Callable[[Guarded], None]:
+    """
+    Lets the clients of a server prove themselves with an assertion that names them, and with nothing else.
+    """
+
+    def proven(query_client: Callable[[str], Any], oauth_request: Any) -> Any:
+        _, signed, client_id = oauth_request.form.get("client_assertion", "").partition("signed by ")
+        return query_client(client_id) if signed else None
+
+    monkeypatch.setattr(grants.ClientCredentialsGrant, "TOKEN_ENDPOINT_AUTH_METHODS", [*grants.WITH_SECRET, "asserted"])
+    monkeypatch.setattr("oauth_ratelimit.demo.records.Client.check_endpoint_auth_method", lambda *_args: True)
+
+    def register(server: Guarded) -> None:
+        server.site.app.extensions["authorization_server"].register_client_auth_method("asserted", proven)
+
+    return register
+
+
+def test_trusted_client_with_an_assertion(database: Path, assertions: Callable[[Guarded], None]) -> None:
+    """
+    A trusted client that an assertion alone names is never denied, whatever others at its address have done; another
+    client with an assertion is, and so is who adds one to a guess.
+    """
+    form = {"grant_type": "client_credentials"}
+    with guarded(database, {**guard(), "trusted_clients": ["web-*"]}) as server:
+        assertions(server)
+        for number in range(ADDRESS_LIMIT):
+            assert 401 == server.send(form, auth=(f"client-{number}", "x")).status_code
+
+        assert 200 == server.send({**form, "client_assertion": "signed by web-shop"}).status_code
+        assert 429 == server.send({**form, "client_assertion": "signed by batch-jobs"}).status_code
+        assert 401 == server.send({**form, "client_assertion": "forged"}).status_code
+        assert 429 == server.send({**form, "client_assertion": "forged"}, auth=("batch-jobs", "guess")).status_code
+        assert 429 == server.send(form).status_code
+
+
 def test_trusted_address(database: Path) -> None:
     """
     An address that the configuration trusts is not looked at.
