@@ -77,7 +77,8 @@ class Budget:
                 return
             self._minute = _Minute(now_s)
         if minute.suppressed_count:
-            most = heapq.nlargest(MAX_NAMED, minute.suppressed.items(), key=lambda item: item[1])
+            suppressed = list(minute.suppressed.items())  # one step, because late threads still add to it
+            most = heapq.nlargest(MAX_NAMED, suppressed, key=lambda item: item[1])
             log.warning(
                 "denial_events_suppressed",
                 suppressed_count=minute.suppressed_count,

@@ -131,6 +131,27 @@ def test_two_threads_at_the_end_of_a_minute() -> None:
     assert [2] == [entry["suppressed_count"] for entry in logs]
 
 
+def test_late_thread_at_the_end_of_a_minute() -> None:
+    """
+    A thread that still counts in the minute that is being told keeps nobody from telling it.
+    """
+    budget = Budget(1)
+
+    class Late(int):
+        def __lt__(self, other: object) -> bool:
+            suppressed.setdefault("late", 1)  # what the other thread does
+            return int(self) < int(str(other))
+
+    for number in range(10):
+        budget.take(f"app-{number}", 0.0)
+    suppressed = budget._minute.suppressed
+    suppressed.update({f"app-{number}": Late(number) for number in range(1, 10)})
+    with capture_logs() as logs:
+        budget.turn(60.0)
+
+    assert [{f"app-{number}": number for number in range(5, 10)}] == [entry["by_client"] for entry in logs]
+
+
 def test_next_minute(limiter: Limiter, clock: Clock) -> None:
     """
     The next minute has a budget of its own, and the next event of a key counts all that were left out of it.
