@@ -3,6 +3,7 @@ How a client asks for tokens: what tells one that mints them from one that reuse
 """
 
 from oauth_ratelimit.admin.reading import Question, Readings
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.operating.change import checked_client_id
 from oauth_ratelimit.operating.desk import Desk
@@ -27,7 +28,8 @@ def habits(readings: Readings, question: Question) -> object:
 
 def _habits(desk: Desk, client_id: str) -> Record:
     settings = desk.settings
-    minutes = StatisticsStore(desk.connection).minutes(desk.now_s - SPAN_S, desk.now_s, client_id)
+    store, stored = StatisticsStore(desk.connection), storable_name(client_id)
+    minutes = store.minutes(desk.now_s - SPAN_S, desk.now_s, stored)
     found = find(minutes, token_lifetime_s=settings.statistics.token_lifetime_s)
     if not found:
         return {"span_s": SPAN_S, "offered": 0}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from oauth_ratelimit.admin.reading import Question, Readings
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.overrides import LimitKind
 from oauth_ratelimit.core.policy import Policy, PolicySet
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, Peak, Tally
@@ -137,10 +138,13 @@ class Line:
 
 def _traffic(desk: Desk, timeline: Timeline, client_id: str | None) -> Record:
     store = StatisticsStore(desk.connection)
-    count = store.count(timeline.start_s, desk.now_s, client_id)
+    stored = client_id and storable_name(client_id)
+    count = store.count(timeline.start_s, desk.now_s, stored)
     every = timeline.sample_of(count, MAX_READ)
-    minutes = store.minutes(timeline.start_s, desk.now_s, client_id, parts=("by", "peaks"), every=every)
+    minutes = store.minutes(timeline.start_s, desk.now_s, stored, parts=("by", "peaks"), every=every)
     lines = _lines(minutes, timeline)
+    for line in lines.values():
+        line.client_id = client_id or line.client_id  # not as it is stored: rules go by the whole name
     ranked = sorted(lines.values(), key=lambda line: -line.total.offered)
     drawn = _drawn(ranked)
     rest = [line for line in ranked if line not in drawn]

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.denial import Denial, DenialRecord, Trace, decision_id_of
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import ClientMinute, Peak, Share, Source, Tally, UserLoad
 from oauth_ratelimit.demo.mongod import free_port
 from oauth_ratelimit.store.connection import Connection
@@ -216,6 +217,23 @@ def test_habits(page: Page, mongo_uri: str) -> None:
     assert "over its limits" == told["verdict"]
     assert any("3" in text for text in told["faults"])
     assert "Keep each user's access token" in told["letter"]
+
+
+def test_client_with_a_long_name(open_page: Callable[..., Page], mongo_uri: str) -> None:
+    """
+    A client whose name is too long to be stored whole has its traffic, its own limits beside it, and its habits.
+    """
+    name = "a" * 600
+    page = open_page(store={"uri": mongo_uri}, clients={name: {"limits": {"client_total": ["120/minute"]}}})
+    record(mongo_uri, [minute(3, storable_name(name), allowed=30)])
+    line, habits = page.ask("traffic", span="15m", id=name)["lines"][0], page.ask("habits", id=name)
+
+    assert (name, 30.0, [120.0]) == (
+        line["client_id"],
+        sum(line["issued"]),
+        [rate["per_minute"] for rate in line["rates"]],
+    )
+    assert 30 == habits["offered"]
 
 
 def test_habits_of_a_client_that_is_not_there(page: Page) -> None:
