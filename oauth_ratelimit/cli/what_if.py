@@ -8,8 +8,8 @@ from oauth_ratelimit.cli import parameters
 from oauth_ratelimit.cli.output import Cell, Column, Row, print_json, print_table
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS
-from oauth_ratelimit.core.what_if import By, Effect, effects, loads
+from oauth_ratelimit.core.statistics import MINUTE_S
+from oauth_ratelimit.core.what_if import By, Effect, effects, loads, unjudged_count
 from oauth_ratelimit.operating.records import Record
 from oauth_ratelimit.operating.words import duration, moment
 from oauth_ratelimit.store.statistics import StatisticsStore
@@ -19,6 +19,7 @@ APPROXIMATE = (
     "or close to them. Denied clients may also have asked more often than they would have."
 )
 HEAVIEST_ONLY = "Of users, only minutes are known in which they were among the heaviest of their client."
+UNJUDGED = "{count} requests more are of clients that the statistics do not tell apart, and are not judged."
 
 
 @click.command("what-if")
@@ -71,11 +72,12 @@ def what_if(
     minutes = StatisticsStore(session.connection).minutes(
         since_s - window_s, session.now_s, stored, parts=("by", "users") if by == "user" else ("by",)
     )
-    told = effects(loads(minutes, by), limit=amount, window_minutes=window_s // MINUTE_S, since_s=since_s)
+    found = loads(minutes, by)
+    told = effects(found, limit=amount, window_minutes=window_s // MINUTE_S, since_s=since_s)
+    unjudged = unjudged_count(found, since_s=since_s)
     if as_json:
-        print_json(
-            _data(told, limit=amount, window_s=window_s, by=by, since_s=since_s, until_s=session.now_s, count=count)
-        )
+        data = _data(told, limit=amount, window_s=window_s, by=by, since_s=since_s, until_s=session.now_s, count=count)
+        print_json({**data, "unjudged_count": unjudged})
         return
     denied, offered = sum(effect.denied for effect in told), sum(effect.offered for effect in told)
     concerned = [effect for effect in told if effect.denied]
@@ -83,6 +85,8 @@ def what_if(
     print_table(_COLUMNS, list(map(_row, told[:count])), title=f"{title}{offered} requests", empty="No statistics.")
     if told:
         click.echo(f"{APPROXIMATE} {HEAVIEST_ONLY}" if by == "user" else APPROXIMATE)
+    if unjudged:
+        click.echo(UNJUDGED.format(count=unjudged))
 
 
 _COLUMNS = (
@@ -101,7 +105,7 @@ def _row(effect: Effect) -> Row:
     client_id, username = effect.bearer
     share = effect.denied / effect.offered
     return (
-        Cell("the others", "dim") if client_id == OTHER_CLIENTS else client_id,
+        client_id,
         Cell("–", "dim") if username is None else username,
         str(effect.offered),
         Cell(str(effect.denied), "bold red" if effect.denied else ""),

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from oauth_ratelimit.core.statistics import MINUTE_S, ClientMinute, Kind
+from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, Kind
 
 By = Literal["client", "user", "total"]
 """
@@ -80,16 +80,17 @@ def loads(minutes: Iterable[ClientMinute], by: By) -> dict[Bearer, dict[int, int
         by: What the limit counts. Of users, only those are known that were among the heaviest of their client.
 
     Returns:
-        The requests, without those of trusted clients.
+        The requests, without those of trusted clients. Those of ``OTHER_CLIENTS`` stand under it, without a user.
     """
     found: dict[Bearer, dict[int, int]] = {}
     kind: Kind | None = None if by == "total" else by
     for minute in minutes:
         tally = minute.tally(kind)
-        if tally.trusted * 2 > tally.offered:
+        is_rest = minute.client_id == OTHER_CLIENTS
+        if not is_rest and tally.trusted * 2 > tally.offered:
             continue
         offers: list[tuple[str | None, int]]
-        if by == "user":
+        if by == "user" and not is_rest:
             offers = [(user.username, user.offered) for user in minute.users]
         else:
             offers = [(None, tally.offered - tally.trusted)]
@@ -137,6 +138,8 @@ def effects(found: Loads, *, limit: int, window_minutes: int, since_s: float = 0
     """
     Return what a limit would have done to each bearer with requests, the most denied first.
 
+    Not to ``OTHER_CLIENTS``: those are many, each with a limit of its own.
+
     Args:
         found: What was offered.
 
@@ -149,10 +152,19 @@ def effects(found: Loads, *, limit: int, window_minutes: int, since_s: float = 0
     all_effects = (
         effect_of(bearer, load, limit=limit, window_minutes=window_minutes, since_s=since_s)
         for bearer, load in found.items()
+        if bearer.client_id != OTHER_CLIENTS
     )
     return sorted(
         (effect for effect in all_effects if effect.offered), key=lambda effect: (-effect.denied, -effect.offered)
     )
+
+
+def unjudged_count(found: Loads, *, since_s: float = 0.0) -> int:
+    """
+    Return how many requests ``effects`` leaves out, because it is not known whose they are.
+    """
+    load = found.get(Bearer(OTHER_CLIENTS, None), {})
+    return sum(offered for minute_s, offered in load.items() if minute_s >= since_s)
 
 
 def _denied(load: Mapping[int, int], *, limit: int, window_minutes: int, held: float, since_s: float) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from oauth_ratelimit.core.distinct import register_of
-from oauth_ratelimit.core.statistics import ClientMinute, Share, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Share, Source, Tally, UserLoad
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.statistics import StatisticsStore
 from tests.cli.conftest import Terminal
@@ -87,6 +87,21 @@ def test_what_if_in_total(terminal: Terminal) -> None:
     A limit of all of a client counts its users, too.
     """
     assert 32 * 60 == terminal.data("what-if", "--limit", "9/minute", "--by", "total")["bearers"][0]["offered"]
+
+
+@pytest.mark.usefixtures("recorded")
+def test_clients_that_are_not_told_apart(terminal: Terminal, mongo_uri: str) -> None:
+    """
+    Of requests that could be anybody's only the number is told.
+    """
+    minute_s = int(time.time() // 60) * 60 - 600
+    with closing(Connection(mongo_uri)) as connection:
+        rest = ClientMinute(OTHER_CLIENTS, minute_s, {OWN: Tally(5000)})
+        StatisticsStore(connection).put("one-0", [Share(rest, is_complete=True)], keep_s=86_400.0)
+
+    data = terminal.data("what-if", "--limit", "10/minute")
+    assert (5000, 1260, 2) == (data["unjudged_count"], data["offered"], data["bearer_count"])
+    assert "5000 requests more are of clients" in terminal.ok("what-if", "--limit", "10/minute")
 
 
 def test_nothing_recorded(terminal: Terminal) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally, UserLoad
-from oauth_ratelimit.core.what_if import Bearer, effect_of, effects, loads
+from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad
+from oauth_ratelimit.core.what_if import Bearer, By, effect_of, effects, loads, unjudged_count
 from oauth_ratelimit.demo.trace import hits
 from tests.helpers import Clock
 
@@ -89,6 +89,22 @@ def test_what_a_limit_counts() -> None:
     assert {SHOP: {60: 3}} == loads(minutes, "client")
     assert {SHOP: {60: 8, 120: 5}} == loads(minutes, "total")
     assert {Bearer("shop", "alice"): {60: 4, 120: 4}, Bearer("shop", "bob"): {60: 1}} == loads(minutes, "user")
+
+
+@pytest.mark.parametrize(("by", "expected"), (("client", 40), ("user", 60), ("total", 100)))
+def test_clients_that_are_not_told_apart(by: By, expected: int) -> None:
+    """
+    Clients that were counted as one are not judged as one; it is told how many requests that concerns.
+    """
+    tallies = {BATCH: Tally(40, trusted=90), PASSWORD: Tally(60)}
+    minutes = [
+        ClientMinute(OTHER_CLIENTS, start_s, tallies, users=(UserLoad("alice", 50), UserLoad("bob", 10)))
+        for start_s in (60, 120)
+    ]
+    found = loads(minutes, by)
+
+    assert [] == effects(found, limit=1, window_minutes=1)
+    assert (2 * expected, expected) == (unjudged_count(found), unjudged_count(found, since_s=120))
 
 
 def test_order() -> None:
