@@ -149,7 +149,7 @@ def _denial(mark: Mark, attempt: Attempt) -> RateLimited | None:
 
 def _attempt(http_request: Request, gate: Gate) -> Attempt | None:
     """
-    Return what a request claims; None if it does not say where it comes from.
+    Return what a request claims; None if it does not say where it comes from, or seems to come from a proxy.
     """
     address = address_of(http_request.remote_addr)
     if address is None:
@@ -157,6 +157,7 @@ def _attempt(http_request: Request, gate: Gate) -> Attempt | None:
         return None
     if _is_of_a_proxy(address, http_request):
         gate.report("guard_sees_a_proxy", address=address, hint="wrap the application in werkzeug's ProxyFix")
+        return None  # one who guesses would lock out everybody behind it
     form, query = http_request.form, http_request.args
     client_ids = (_basic_client_id(http_request), form.get("client_id"), query.get("client_id"))
     has_password = "password" in form or "password" in query
@@ -170,7 +171,7 @@ def _attempt(http_request: Request, gate: Gate) -> Attempt | None:
 
 def _is_of_a_proxy(address: str, http_request: Request) -> bool:
     """
-    Whether an address looks as if all requests came from it. A sign for operators, no proof: the header may be forged.
+    Whether an address looks as if all requests came from it. No proof: who is in a private network may forge the header.
     """
     is_forwarded = PROXY_FIX not in http_request.environ and "X-Forwarded-For" in http_request.headers
     return is_forwarded and ip_network(address).is_private

@@ -181,7 +181,6 @@ HIDING: dict[str, Callable[[Guarded, int], requests.Response]] = {
         {"grant_type": "password", "username": "alice", "password": "x", "scope": f"s{number}"},
         auth=("web-shop", SECRET),
     ),
-    "a forged address": lambda server, number: server.login(headers={"X-Forwarded-For": f"198.51.100.{number}"}),
 }
 
 
@@ -428,12 +427,34 @@ def test_behind_a_proxy(database: Path) -> None:
 
 def test_proxy_that_is_not_configured(database: Path) -> None:
     """
-    A forwarded address without ProxyFix is not believed, and said to be there.
+    A forwarded address without ProxyFix is not believed. Everybody seems to be the proxy, so nothing is counted and
+    nobody is denied, and that is said.
     """
+    forwarded = {"X-Forwarded-For": "192.0.2.7"}
     with guarded(database, guard()) as server, capture_logs() as logs:
-        statuses(lambda: server.login(headers={"X-Forwarded-For": "192.0.2.7"}), 3)
+        tries = [server.login(client=MOBILE_APP, headers=forwarded).status_code for _ in range(2 * ADDRESS_LIMIT)]
+        key_count = server.key_count
+        for _ in range(USER_LIMIT):
+            server.login()  # not through the proxy
+        own = server.login("alice", password_of("alice"), headers=forwarded)
 
+    assert [400] * 2 * ADDRESS_LIMIT == tries
+    assert (0, 200) == (key_count, own.status_code)
     assert ["guard_sees_a_proxy"] == [line["event"] for line in logs]
+
+
+def test_forged_address(database: Path) -> None:
+    """
+    Where ProxyFix is told that there is no proxy, whatever stands in the header makes a guess no other.
+    """
+    with guarded(database, guard()) as server:
+        server.site.app.wsgi_app = ProxyFix(server.site.app.wsgi_app, x_for=0)  # type: ignore[method-assign]
+        found = [
+            server.login(headers={"X-Forwarded-For": f"198.51.100.{number}"}).status_code
+            for number in range(USER_LIMIT + 1)
+        ]
+
+    assert [400] * USER_LIMIT + [429] == found
 
 
 def test_server_without_addresses(database: Path) -> None:
