@@ -9,6 +9,7 @@ from structlog.contextvars import get_contextvars
 from werkzeug.datastructures import Headers
 
 from oauth_ratelimit.core.denial import Trace
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.observe.otel import current_trace_id
 
 MAX_LENGTH = 128  # of an id that others have chosen
@@ -52,4 +53,4 @@ def _request_id(value: str) -> str | None:
 
 
 def _bound(value: object) -> str | None:
-    return None if value is None else str(value)[:MAX_LENGTH]
+    return None if value is None else storable_name(str(value)[:MAX_LENGTH])

@@ -105,8 +105,8 @@ class DenialRecorder:
                     entry.written_count = entry.seen_count
         except StoreUnavailable:
             return  # the next call tries again
-        except StoreRejected as exc:
-            self._complain(len(due), now_s, reason=str(exc))
+        except Exception as exc:  # noqa: BLE001  # one that cannot be written must not keep back all that come after it
+            self._complain(len(due), now_s, reason=str(exc) if isinstance(exc, StoreRejected) else repr(exc))
             self._entries = []
         self._entries = [
             entry

@@ -189,6 +189,18 @@ def test_request_id_that_is_none(database: Path, value: str) -> None:
         assert trace_of_request("X-Request-ID").request_id is None
 
 
+def test_bound_id_that_is_not_unicode(bound: None) -> None:
+    """
+    What the application has bound can be stored, whatever it is.
+    """
+    structlog.contextvars.bind_contextvars(request_id="r-\ud800", trace_id="é" * 200)
+    trace_id, request_id = trace_of_request(None)
+
+    assert "é" * 128 == trace_id
+    assert request_id is not None
+    assert request_id.encode().startswith(b"r-?~")
+
+
 def test_outside_of_a_request() -> None:
     """
     Where there is no request there is no trace.

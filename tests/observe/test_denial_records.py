@@ -248,6 +248,24 @@ def test_missing_rights(desk: Desk) -> None:
     ]
 
 
+def test_record_that_cannot_be_written(desk: Desk) -> None:
+    """
+    A record that nobody has thought of is given up, which is said; those after it are written.
+    """
+    desk.shelf.error = UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+    desk.deny("alice")
+    with capture_logs() as logs:
+        desk.run()
+    desk.shelf.error = None
+    [number] = desk.deny("bob")
+    desk.run()
+
+    assert [number] == list(desk.shelf.kept)
+    [event] = [entry for entry in logs if entry["event"] == "denials_unrecorded"]
+    assert 1 == event["count"]
+    assert "surrogates not allowed" in event["reason"]
+
+
 def test_nothing_is_to_be_kept(desk: Desk) -> None:
     """
     With keep_denials at zero nothing is written, from the moment that the configuration says so.
