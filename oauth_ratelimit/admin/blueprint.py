@@ -5,12 +5,13 @@ The blueprint: who is let in, and which request goes where.
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any, cast
 
 import structlog
 from flask import Blueprint, Response, current_app, g, render_template, request
 from werkzeug.exceptions import BadRequest, Forbidden, RequestEntityTooLarge
 from werkzeug.wrappers import Response as AnyResponse
+from werkzeug.wsgi import LimitedStream
 
 from oauth_ratelimit.admin import api, changes
 from oauth_ratelimit.admin.protection import Authorize, Tokens, operator_of, protect, why_refused
@@ -148,8 +149,13 @@ def _changer(change: changes.Change, *, name: str, may_change: Callable[[str], b
 def _body() -> dict[str, Any]:
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise RequestEntityTooLarge
+    # A chunked body does not say how long it is: no more is read than tells that it is too long.
+    request.stream = cast(IO[bytes], LimitedStream(request.stream, MAX_BODY_BYTES + 1, is_max=True))
+    data = request.get_data(cache=False)
+    if len(data) > MAX_BODY_BYTES:
+        raise RequestEntityTooLarge
     try:
-        body = json.loads(request.get_data(cache=False))
+        body = json.loads(data)
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):

@@ -2,13 +2,16 @@
 Changes that somebody else's site, an old page or a wrong body would make.
 """
 
+import json
 import time
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from oauth_ratelimit.admin.blueprint import MAX_BODY_BYTES
 from oauth_ratelimit.admin.protection import TOKEN_LIFE_S, Tokens
 from tests.admin.conftest import SAME_SITE, Page
 from tests.helpers import Clock
@@ -51,6 +54,25 @@ def test_browser_that_sends_no_fetch_metadata(page: Page) -> None:
     Over plain HTTP browsers send only where a request comes from; that is enough.
     """
     assert 200 == page.send("put", BODY, Sec_Fetch_Site="", Origin="http://localhost").status_code
+
+
+@pytest.mark.parametrize(("length", "expected"), [(MAX_BODY_BYTES, 200), (MAX_BODY_BYTES + 1, 413), (10**7, 413)])
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["with its length", "chunked"])
+def test_body_that_is_long(page: Page, length: int, expected: int, is_chunked: bool) -> None:
+    """
+    A body may have so many bytes, whether or not it says beforehand how many it has; of more, few are read.
+    """
+    stream = BytesIO(json.dumps(BODY).encode().ljust(length))
+    headers = {**SAME_SITE, "X-Ratelimit-Token": page.token(), "Content-Type": "application/json"}
+    how: dict[str, Any] = {"content_length": length}
+    if is_chunked:
+        # What a server makes of a chunked body: a stream with an end, of no stated length.
+        headers["Transfer-Encoding"] = "chunked"
+        how = {"environ_overrides": {"wsgi.input_terminated": True}}
+    response = page.browser.post("/ratelimit/api/put", input_stream=stream, headers=headers, **how)
+
+    assert expected == response.status_code
+    assert stream.tell() <= MAX_BODY_BYTES + 1
 
 
 def test_other_methods(page: Page) -> None:
