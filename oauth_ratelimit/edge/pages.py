@@ -50,7 +50,7 @@ def metrics_blueprint(url: str = "/metrics") -> Blueprint:
     return pages
 
 
-def health_blueprint(url: str = "/health", *, max_lag_s: float | None = 60.0) -> Blueprint:
+def health_blueprint(url: str = "/health", *, max_lag_s: float | None = None) -> Blueprint:
     """
     Return a page that tells how the synchronisation of the process that answers fares, as JSON.
 
@@ -58,8 +58,9 @@ def health_blueprint(url: str = "/health", *, max_lag_s: float | None = 60.0) ->
         url: Where.
 
         max_lag_s: When the last sync cycle without an error lies back longer than this, the status is 503 and not
-            200. None always answers 200: requests are decided without MongoDB, too, and a probe that takes an instance
-            out of service because MongoDB is away takes out all of them.
+            200: for monitoring. Longer than ``sync.interval``. None always answers 200, with the lag in the body:
+            requests are decided without MongoDB, too, and a probe that takes an instance out of service because
+            MongoDB is away takes out all of them.
     """
     pages = Blueprint("oauth_ratelimit_health", __name__)
 

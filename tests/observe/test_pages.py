@@ -5,8 +5,9 @@ The pages for Prometheus and for load balancers.
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from oauth_ratelimit.demo.mongod import free_port
 from oauth_ratelimit.edge.pages import health_blueprint, metrics_blueprint
-from oauth_ratelimit.pulse import package_version
+from oauth_ratelimit.pulse import Health, package_version
 from tests.edge.test_extension import gate_of, post, protected
 from tests.helpers import wait_until
 
@@ -31,13 +32,13 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def with_pages(*, max_lag_s: float | None = 60.0, **settings: Any) -> Iterator[Flask]:
+def with_pages(*, health: Mapping[str, Any] = MappingProxyType({}), **settings: Any) -> Iterator[Flask]:
     """
     Protect an application that has both pages.
     """
     with protected(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", **settings}) as app:
         app.register_blueprint(metrics_blueprint())
-        app.register_blueprint(health_blueprint(max_lag_s=max_lag_s))
+        app.register_blueprint(health_blueprint(**health))
         yield app
 
 
@@ -102,7 +103,7 @@ def test_health_of_a_process_that_works(mongo_uri: str) -> None:
         "version": package_version(),
         "mode": "enforce",
         "is_shared": True,
-        "max_sync_lag_s": 60.0,
+        "max_sync_lag_s": None,
         "in_flight_hits": 0,
         "tracked_keys": 1,
         "last_error": None,
@@ -112,13 +113,13 @@ def test_health_of_a_process_that_works(mongo_uri: str) -> None:
     assert 0.0 <= seen.json["sync_lag_s"] < 60.0
 
 
-@pytest.mark.parametrize(("max_lag_s", "status"), [(0.2, 503), (None, 200)], ids=["strict", "never"])
-def test_health_while_mongodb_is_away(max_lag_s: float | None, status: int) -> None:
+@pytest.mark.parametrize(("health", "status"), [({"max_lag_s": 0.2}, 503), ({}, 200)], ids=["strict", "default"])
+def test_health_while_mongodb_is_away(health: dict[str, Any], status: int) -> None:
     """
-    Without MongoDB the page tells the error, the lag and what waits to be sent. Whether that is a failure is a choice.
+    Without MongoDB the page tells the error, the lag and what waits to be sent. It is a failure to who asks for that.
     """
     store = {"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "50ms"}
-    with with_pages(store=store, sync={"interval": "50ms"}, max_lag_s=max_lag_s) as app:
+    with with_pages(store=store, sync={"interval": "50ms"}, health=health) as app:
         client = app.test_client()
         assert [200, 200] == [post(app), post(app)]
 
@@ -134,6 +135,17 @@ def test_health_while_mongodb_is_away(max_lag_s: float | None, status: int) -> N
     assert ("lagging" if status == 503 else "ok", 2) == (seen.json["status"], seen.json["in_flight_hits"])
     assert "out of reach" in seen.json["last_error"]
     assert 0.0 <= seen.json["last_error_ago_s"] < seen.json["sync_lag_s"]
+
+
+def test_health_after_a_long_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    However long MongoDB has been away, a page that was asked for nothing else answers 200: tokens are issued.
+    """
+    monkeypatch.setattr("oauth_ratelimit.pulse.Pulse.health", lambda _pulse: Health(lag_s=86_400.0))
+    with with_pages() as app:
+        answer = app.test_client().get("/health")
+
+    assert (200, "ok", 86_400.0) == (answer.status_code, answer.json["status"], answer.json["sync_lag_s"])
 
 
 def test_health_without_a_store() -> None:
@@ -152,7 +164,7 @@ def test_health_by_head(max_lag_s: float | None) -> None:
     """
     A load balancer that asks with HEAD gets the same status, and no body.
     """
-    with with_pages(max_lag_s=max_lag_s) as app:
+    with with_pages(health={"max_lag_s": max_lag_s}) as app:
         answer = app.test_client().head("/health")
 
     assert (200 if max_lag_s is None else 503, b"") == (answer.status_code, answer.data)

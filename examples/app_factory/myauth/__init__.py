@@ -24,7 +24,7 @@ def create_app(config: Mapping[str, Any] | None = None) -> Flask:
 
     server.init_app(app)
     ratelimit.init_app(app, server)
-    app.register_blueprint(health_blueprint("/health", max_lag_s=None))
+    app.register_blueprint(health_blueprint("/health"))
 
     @app.post("/token")
     def token() -> Response:
