@@ -87,6 +87,7 @@ class LiveSettings:
         self.current = settings
         self._base = settings
         self._poll = poll
+        self._applied_base = settings
         self._overrides: tuple[Override, ...] = ()
 
     @property
@@ -110,15 +111,15 @@ class LiveSettings:
         Returns:
             Whether anything is.
         """
-        base = self._poll()
-        if base is None and overrides == self._overrides:
+        self._base = self._poll() or self._base  # a change is polled once, so it is kept if the rest fails
+        is_same_base = self._base is self._applied_base
+        if is_same_base and overrides == self._overrides:
             return False
-        self._base, self._overrides = base or self._base, overrides
-        old = self.current
-        self.current = new = replace(self._base, policies=overridden(self._base.policies, overrides))
+        old, new = self.current, replace(self._base, policies=overridden(self._base.policies, overrides))
+        self.current, self._applied_base, self._overrides = new, self._base, overrides
         log.info(
             "config_reloaded",
-            origin="overrides" if base is None else "file",
+            origin="overrides" if is_same_base else "file",
             changes=describe_changes(old, new),
             restart_needed=(old.store, old.sync, old.privacy) != (new.store, new.sync, new.privacy),
         )

@@ -88,6 +88,7 @@ class Worker:
         settings = live.current
         self.pid = os.getpid()
         self._live = live
+        self._settings = settings  # those that limiter and guard have
         self._clock = clock
         self.limiter = Limiter(settings, clock=clock)
         self.limiter.denial_events.trace_of = trace_of
@@ -167,14 +168,20 @@ class Worker:
         if has_answer:
             self._attempt(self.preload)
             self._attempt(self._overlay.refresh)
-        if self._live.update(self._overlay.in_force(now_s)):
-            self.limiter.reconfigure(self._live.current)
-            self.guard.reconfigure(self._live.current)
+        self._attempt(partial(self._update_settings, now_s))
         if has_answer:
             self._attempt(partial(self.pulse.beat, override_count=self._live.override_count))
             self._attempt(self.guard.run)
             for duty in self._duties:
                 self._attempt(partial(duty.run, now_s))
+
+    def _update_settings(self, now_s: float) -> None:
+        self._live.update(self._overlay.in_force(now_s))
+        settings = self._live.current
+        if settings is not self._settings:
+            self.limiter.reconfigure(settings)
+            self.guard.reconfigure(settings)
+            self._settings = settings  # only now: else what failed would not be tried again
 
     def _attempt(self, work: Callable[[], None]) -> None:
         """

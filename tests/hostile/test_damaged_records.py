@@ -16,7 +16,7 @@ from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 from structlog.testing import capture_logs
 
-from oauth_ratelimit import load_config
+from oauth_ratelimit import load_config, overlay
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.observe.observer import Observer
@@ -241,3 +241,33 @@ def test_work_that_breaks(mongo_uri: str, clock: Clock, step: str, monkeypatch: 
 
     assert 3 == len(done)
     assert ["duty_failed"] == [line["event"] for line in logs if "failed" in line["event"]]
+
+
+@pytest.mark.parametrize("step", ["limiter.reconfigure", "guard.reconfigure", "overridden", "describe_changes"])
+def test_change_that_breaks(mongo_uri: str, clock: Clock, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    When a changed configuration cannot be taken over, that is said, the other work is done, and the next tick tries
+    again.
+    """
+    store = {"uri": mongo_uri}
+    changes = [load_config({"mode": "enforce", "guard": {"mode": "enforce"}, "store": store})]
+    live = LiveSettings(load_config({"mode": "dry-run", "store": store}), lambda: changes.pop() if changes else None)
+    with capture_logs() as logs:
+        worker = Worker(live, observer=Observer(is_grant=lambda _: True), clock=clock)
+
+        def broken(*_args: Any, **_options: Any) -> None:
+            raise ZeroDivisionError("a bug")
+
+        done: list[str] = []
+        monkeypatch.setattr(worker._duties[-1], "run", lambda now_s: done.append("last duty"))
+        with monkeypatch.context() as meanwhile:
+            owner, _, name = step.rpartition(".")
+            meanwhile.setattr(getattr(worker, owner) if owner else overlay, name, broken)
+            worker._tick(worker.pulse.sync())
+        worker._tick(worker.pulse.sync())
+        found = (worker.limiter.settings.policies.mode, worker.guard.is_on)
+        worker.stop()
+
+    assert 2 == len(done)
+    assert ["duty_failed"] == [line["event"] for line in logs if "failed" in line["event"]]
+    assert (Mode.ENFORCE, True) == found
