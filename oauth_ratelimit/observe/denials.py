@@ -4,6 +4,7 @@ Takes logged denials to MongoDB, now and then and in bulk.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Protocol
 
 import structlog
@@ -17,6 +18,7 @@ log = structlog.get_logger(__name__)
 WRITE_EVERY_S = 10.0
 BATCH = 500  # one bulk must not keep the interpreter busy for long
 COMPLAIN_EVERY_S = 600.0
+CLOSING_S = 2.0  # the limiter's own last flush takes of the same time
 MAX_ENTRIES = 10_000  # twice what may wait in DenialEvents
 
 
@@ -73,6 +75,7 @@ class DenialRecorder:
         self._instance = instance
         self._keep_s = keep_s
         self._entries: list[_Entry] = []
+        self._due: list[_Entry] = []
         self._next_s = 0.0
         self._now_s = 0.0
         self._complain_at_s = 0.0
@@ -81,38 +84,59 @@ class DenialRecorder:
 
     def run(self, now_s: float) -> None:
         """
-        Write what is new, if it is time to.
+        Write what is new, if it is time to; one bulk at most, because the next sync cycle waits for it.
         """
         self._now_s = now_s
         if not self._next_s - WRITE_EVERY_S <= now_s < self._next_s:
             self._next_s = now_s + WRITE_EVERY_S
-            self._write(now_s)
+            self._gather(now_s)
+        if self._due and not self._write_batch(now_s):
+            self._due = []  # the next round tries again
 
     def close(self) -> None:
         """
-        Write what is left.
+        Write what is left, as far as two seconds go.
         """
-        self._write(self._now_s + WRITE_EVERY_S)
+        now_s = self._now_s + WRITE_EVERY_S
+        deadline_s = monotonic() + CLOSING_S
+        self._gather(now_s)
+        while self._due and monotonic() < deadline_s and self._write_batch(now_s):
+            pass
+        left_count = sum(entry.written_count < 0 for entry in self._due)
+        if left_count:
+            self._complain_at_s = 0.0
+            self._complain(left_count, now_s, reason="the process has ended")
 
-    def _write(self, now_s: float) -> None:
-        self._take(now_s)
-        due = [entry for entry in self._entries if entry.seen_count != entry.written_count]
-        try:
-            for start in range(0, len(due), BATCH):
-                batch = due[start : start + BATCH]
-                self._store.put([self._record(entry) for entry in batch], keep_s=self._keep_s())
-                for entry in batch:
-                    entry.written_count = entry.seen_count
-        except StoreUnavailable:
-            return  # the next call tries again
-        except Exception as exc:  # noqa: BLE001  # one that cannot be written must not keep back all that come after it
-            self._complain(len(due), now_s, reason=str(exc) if isinstance(exc, StoreRejected) else repr(exc))
-            self._entries = []
+    def _gather(self, now_s: float) -> None:
+        """
+        Line up what is to be written, new records first, and forget what has been.
+        """
         self._entries = [
             entry
             for entry in self._entries
             if now_s < entry.logged.silence.until_s or entry.written_count != entry.logged.silence.suppressed_count
         ]
+        self._take(now_s)
+        self._due = [entry for entry in self._entries if entry.seen_count != entry.written_count]
+        self._due.sort(key=lambda entry: entry.written_count >= 0)
+
+    def _write_batch(self, now_s: float) -> bool:
+        """
+        Write the first in line, and return whether there was an answer.
+        """
+        batch = self._due[:BATCH]
+        try:
+            self._store.put([self._record(entry) for entry in batch], keep_s=self._keep_s())
+        except StoreUnavailable:
+            return False
+        except Exception as exc:  # noqa: BLE001  # one that cannot be written must not keep back all that come after it
+            self._complain(len(batch), now_s, reason=str(exc) if isinstance(exc, StoreRejected) else repr(exc))
+            lost = set(map(id, batch))
+            self._entries = [entry for entry in self._entries if id(entry) not in lost]
+        for entry in batch:
+            entry.written_count = entry.seen_count
+        del self._due[:BATCH]
+        return True
 
     def _take(self, now_s: float) -> None:
         """

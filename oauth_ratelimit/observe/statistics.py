@@ -5,12 +5,12 @@ A request costs a few look-ups under a lock that nobody holds for long. Memory i
 client, and what waits while MongoDB is out of reach; what is lost for that is logged with its number.
 """
 
-import math
 import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from time import monotonic
 from typing import NamedTuple, Protocol
 
 import structlog
@@ -29,9 +29,9 @@ log = structlog.get_logger(__name__)
 WRITE_EVERY_S = 10.0
 BATCH = 500  # one bulk must not keep the interpreter busy for long
 MAX_WAITING = 100_000  # clients and users in the minutes that wait, about 20 MB
-MOST_BULKS = 20  # in one call, where cycles are far apart
 COMPLAIN_EVERY_S = 600.0
 CLOSING_TRIES = 2
+CLOSING_S = 2.0  # the limiter's own last flush takes of the same time
 OTHER, UNKNOWN = "other", "none"  # instead of a grant type
 
 
@@ -113,7 +113,6 @@ class StatisticsRecorder:
 
         self._queue: deque[_Entry] = deque()
         self._next_s = 0.0
-        self._ran_at_s = math.inf
         self._complain_at_s = 0.0
         self._reason = ""
 
@@ -194,10 +193,8 @@ class StatisticsRecorder:
 
     def run(self, now_s: float) -> None:
         """
-        Write what is new, if it is time to; one bulk at most for each second since the last call.
+        Write what is new, if it is time to; one bulk at most, because the next sync cycle waits for it.
         """
-        bulk_count = int(max(1.0, min(MOST_BULKS, now_s - self._ran_at_s)))
-        self._ran_at_s = now_s
         self._settings, self._offset_s = self._read_settings(), self._read_offset_s()
         self._is_on = self._settings.keep_s > 0
         if not self._is_on:
@@ -208,17 +205,18 @@ class StatisticsRecorder:
         if not self._next_s - WRITE_EVERY_S <= now_s < self._next_s:
             self._next_s = now_s + WRITE_EVERY_S
             self._gather(now_s + self._offset_s)
-        while self._queue and bulk_count and self._write_batch():
-            bulk_count -= 1
+        if self._queue:
+            self._write_batch()
         self._complain(now_s)
 
     def close(self) -> None:
         """
-        Write what is left: the process will not count any more in this minute.
+        Write what is left, as far as two seconds go: the process will not count any more in this minute.
         """
         failure_count = 0
+        deadline_s = monotonic() + CLOSING_S
         self._gather(self._end_s)
-        while self._queue and failure_count < CLOSING_TRIES:
+        while self._queue and failure_count < CLOSING_TRIES and monotonic() < deadline_s:
             failure_count += not self._write_batch()
             if not self._queue:
                 self._gather(self._end_s)  # what had to wait behind it

@@ -156,8 +156,9 @@ def test_last_denials_of_a_minute(desk: Desk) -> None:
     desk.deny("alice", times=2)
     desk.clock.advance(60.0)
     desk.run()
-
     assert 3 == desk.shelf.kept[first].suppressed_count
+
+    desk.run()
     assert [] == desk.recorder._entries
 
 
@@ -183,13 +184,56 @@ def test_denial_while_its_record_is_written(desk: Desk, monkeypatch: pytest.Monk
 
 def test_many_denials(desk: Desk) -> None:
     """
-    Many records go in bulks of a bounded size.
+    Many records go in bulks of a bounded size, one in a cycle, however long the last was ago; none is left out.
     """
     for number in range(1200):
         desk.deny(f"user-{number}")
     desk.run()
+    assert [500] == desk.shelf.bulks
 
+    desk.recorder.run(desk.clock() + 1.0)
+    desk.recorder.run(desk.clock() + 2.0)
+    desk.recorder.run(desk.clock() + 3.0)
     assert [500, 500, 200] == desk.shelf.bulks
+    assert 1200 == len(desk.shelf.kept)
+
+
+def test_new_records_come_first(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Records that are only to be brought up to date do not keep new ones waiting.
+    """
+    monkeypatch.setattr(denials, "BATCH", 1)
+    [old] = desk.deny("alice")
+    desk.run()
+    desk.deny("alice")
+    [new] = desk.deny("bob")
+    desk.run()
+
+    assert [old, new] == list(desk.shelf.kept)
+    assert 0 == desk.shelf.kept[old].suppressed_count
+
+
+def test_slow_end_of_the_process(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    At the end no bulk begins after two seconds; how many records are missing is logged.
+    """
+    clock = Clock()
+    put = desk.shelf.put
+
+    def put_slowly(records: Sequence[DenialRecord], *, keep_s: float) -> None:
+        clock.advance(1.2)
+        put(records, keep_s=keep_s)
+
+    monkeypatch.setattr(denials, "BATCH", 1)
+    monkeypatch.setattr(denials, "monotonic", clock)
+    monkeypatch.setattr(desk.shelf, "put", put_slowly)
+    for number in range(5):
+        desk.deny(f"user-{number}")
+    with capture_logs() as logs:
+        desk.recorder.close()
+
+    assert [1, 1] == desk.shelf.bulks
+    assert [("denials_unrecorded", 3)] == [(entry["event"], entry["count"]) for entry in logs]
 
 
 def test_outage(desk: Desk) -> None:

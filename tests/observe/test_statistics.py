@@ -283,7 +283,7 @@ def test_writing_now_and_then(desk: Desk) -> None:
 
 def test_many_clients(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    A cycle writes one bulk a second at most; the next ones take the rest.
+    A cycle writes one bulk at most, however long the last one was ago; the next ones take the rest.
     """
     monkeypatch.setattr(statistics, "BATCH", 10)
     for number in range(25):
@@ -295,6 +295,9 @@ def test_many_clients(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(25):
         desk.ask(f"client-{number}")
     desk.run(60.0)
+    assert [10, 10, 5, 10] == desk.written.bulks
+    for _ in range(3):
+        desk.run(1.0)
     assert [10, 10, 5] * 2 == desk.written.bulks
 
 
@@ -457,6 +460,29 @@ def test_closing_without_an_answer(desk: Desk) -> None:
         desk.recorder.close()
 
     assert [("statistics_unrecorded", 2)] == [(entry["event"], entry["count"]) for entry in logs]
+
+
+def test_closing_with_a_slow_mongodb(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    At the end no bulk begins after two seconds, and what is lost is logged.
+    """
+    clock = Clock()
+    put = desk.written.put
+
+    def put_slowly(writer: str, shares: Sequence[Share], *, keep_s: float) -> list[int]:
+        clock.advance(1.2)
+        return put(writer, shares, keep_s=keep_s)
+
+    monkeypatch.setattr(statistics, "BATCH", 10)
+    monkeypatch.setattr(statistics, "monotonic", clock)
+    monkeypatch.setattr(desk.written, "put", put_slowly)
+    for number in range(55):
+        desk.ask(f"client-{number}")
+    with capture_logs() as logs:
+        desk.recorder.close()
+
+    assert [10, 10] == desk.written.bulks
+    assert [("statistics_unrecorded", 35)] == [(entry["event"], entry["count"]) for entry in logs]
 
 
 def test_requests_of_many_threads(clock: Clock, race: Callable[[Callable[[int], None]], None]) -> None:
