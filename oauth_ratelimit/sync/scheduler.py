@@ -6,6 +6,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Protocol
 
 import structlog
@@ -83,6 +84,8 @@ class SyncScheduler:
             max_instances=1,
             coalesce=True,
             misfire_grace_time=None,  # the default, one second, skips a run that comes late
+            # At once: from Python 3.12 on, a process that ends can no longer start the threads of a connection.
+            next_run_time=datetime.now(UTC),
         )
         self._scheduler.start()
 

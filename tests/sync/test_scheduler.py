@@ -200,3 +200,17 @@ def test_limiter(clock: Clock) -> None:
     limiter.check(CLIENT, cost=3)
     limiter.close()
     assert 9 == stored_hits(store)
+
+
+def test_first_tick(driven: Driven) -> None:
+    """
+    The first tick comes at once, however long the interval: a process that ends before it has connected to MongoDB can
+    not any more, from Python 3.12 on.
+    """
+    ticks: list[CycleReport | None] = []
+    scheduler = SyncScheduler(driven, interval_s=3600.0, on_tick=ticks.append)
+    scheduler.start()
+    try:
+        wait_until(lambda: ticks, "the first tick")
+    finally:
+        scheduler.stop()
