@@ -4,6 +4,7 @@ Sending the digests of one day, client by client.
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from operator import attrgetter
@@ -12,6 +13,7 @@ from typing import TypeVar
 import structlog
 
 from oauth_ratelimit.config import DigestSettings, Settings
+from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.observe.webhook import Webhook, WebhookError
 from oauth_ratelimit.report.digest import DAY_S, Digest, name_of_day
 from oauth_ratelimit.report.findings import ClientFinding, find
@@ -96,6 +98,9 @@ class Delivery:
     def run(self) -> None:
         """
         Send what is left of the day, or as much of it as the webhook takes.
+
+        Raises:
+            StoreError: MongoDB does not answer.
         """
         try:
             for finding in self._findings():
@@ -106,6 +111,10 @@ class Delivery:
             self._store.stop(self.day, self._progress, wait_s=0.0, is_done=False)
         except WebhookError as exc:
             self._postpone(str(exc))
+        except StoreError:
+            raise
+        except Exception as exc:  # noqa: BLE001  # a bug, or a minute that nobody has thought of
+            self._postpone(repr(exc), traceback=traceback.format_exc())
         else:
             self._store.stop(self.day, self._progress, wait_s=0.0, is_done=True)
             log.info(
@@ -190,7 +199,7 @@ class Delivery:
             else:
                 return
 
-    def _postpone(self, error: str) -> None:
+    def _postpone(self, error: str, **more: str) -> None:
         """
         Leave the rest of the day for later; after too many failures, for good.
         """
@@ -200,6 +209,6 @@ class Delivery:
             self.day, replace(self._progress, failure_count=count), wait_s=wait_s, is_done=count > MAX_FAILURES
         )
         if count > MAX_FAILURES:
-            log.error("digest_given_up", day=self.day, error=error, client_count=self._progress.sent_count)
+            log.error("digest_given_up", day=self.day, error=error, client_count=self._progress.sent_count, **more)
         else:
-            log.warning("digest_failed", day=self.day, error=error, retry_in_s=wait_s)
+            log.warning("digest_failed", day=self.day, error=error, retry_in_s=wait_s, **more)

@@ -3,6 +3,7 @@ Tells the owners of clients once a day: one instance sends what all have counted
 """
 
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import closing
 
@@ -100,20 +101,22 @@ class DigestSender:
             self._thread.join(JOIN_S)
 
     def _send(self, digest: DigestSettings, day_s: int, progress: Progress) -> None:
-        with closing(self._connection.another()) as connection:
-            delivery = Delivery(
-                digest,
-                connection,
-                settings=self._settings,
-                day_s=day_s,
-                progress=progress,
-                holder=self._instance,
-                clock=self._clock,
-                agent=self._agent,
-                stopping=self._stopping,
-            )
-            try:
-                delivery.run()
-            except StoreError as exc:
-                # The day is free again when its lease has run out.
-                log.warning("digest_failed", day=delivery.day, error=str(exc), retry_in_s=LEASE_S)
+        day = name_of_day(day_s)
+        try:
+            with closing(self._connection.another()) as connection:
+                Delivery(
+                    digest,
+                    connection,
+                    settings=self._settings,
+                    day_s=day_s,
+                    progress=progress,
+                    holder=self._instance,
+                    clock=self._clock,
+                    agent=self._agent,
+                    stopping=self._stopping,
+                ).run()
+        # The day is free again when its lease has run out.
+        except StoreError as exc:
+            log.warning("digest_failed", day=day, error=str(exc), retry_in_s=LEASE_S)
+        except Exception as exc:  # noqa: BLE001  # nobody would see what a thread of its own ends with
+            log.warning("digest_failed", day=day, error=repr(exc), retry_in_s=LEASE_S, traceback=traceback.format_exc())

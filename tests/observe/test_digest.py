@@ -20,6 +20,7 @@ from oauth_ratelimit.demo.authserver import seed
 from oauth_ratelimit.demo.mongod import free_port
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.observe import delivery
+from oauth_ratelimit.observe.delivery import LEASE_S
 from oauth_ratelimit.observe.digest import LOOK_EVERY_S, DigestSender
 from oauth_ratelimit.report.digest import DAY_S, Digest, due_day_s, name_of_day
 from oauth_ratelimit.report.findings import find
@@ -280,6 +281,31 @@ def test_mongodb_that_fails_while_sending(fleet: Fleet, monkeypatch: pytest.Monk
     assert [("digest_failed", "away", 300.0)] == [
         (entry["event"], entry["error"], entry["retry_in_s"]) for entry in logs
     ]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "expected_s"),
+    [(StatisticsStore, "minutes", 60.0), (Connection, "another", LEASE_S)],
+    ids=["in the delivery", "before it"],
+)
+def test_bug_while_sending(
+    fleet: Fleet, owner: type, name: str, expected_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Anything unexpected is said once, and tried again later: as after a webhook that fails, or when the lease has ended.
+    """
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(owner, name, fail)
+    with capture_logs() as logs:
+        fleet.look(fleet.instance("node-1"), fleet.instance("node-2"))
+
+    assert [("digest_failed", DAY, "ZeroDivisionError('a bug')", expected_s)] == [
+        (entry["event"], entry["day"], entry["error"], entry["retry_in_s"]) for entry in logs
+    ]
+    assert "in fail" in logs[0]["traceback"]
 
 
 def test_many_minutes(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
