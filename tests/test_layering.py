@@ -57,9 +57,21 @@ def test_contracts() -> None:
         ("core/key.py", "from oauth_ratelimit.store.memory import MemoryStore", "Imports point one way"),
         ("sync/flusher.py", "from oauth_ratelimit.limiter import Limiter", "Imports point one way"),
         ("sync/flusher.py", "import pymongo", "Only the store talks to MongoDB"),
+        ("guard.py", "import bson", "Only the store talks to MongoDB"),
+        ("observe/denials.py", "import pymongo", "Only the store talks to MongoDB"),
         ("limiter.py", "import flask", "Web frameworks stay at the edge"),
+        ("observe/webhook.py", "import werkzeug", "Web frameworks stay at the edge"),
     ),
-    ids=("clock in the core", "core on store", "sync on limiter", "database in sync", "web in the limiter"),
+    ids=(
+        "clock in the core",
+        "core on store",
+        "sync on limiter",
+        "database in sync",
+        "database in the guard",
+        "database in what observes",
+        "web in the limiter",
+        "web in what observes",
+    ),
 )
 def test_import_the_wrong_way(copy: Path, module: str, line: str, contract: str) -> None:
     """
