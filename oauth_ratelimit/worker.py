@@ -140,7 +140,7 @@ class Worker:
             StatisticsStore(connection),
             settings=lambda: self._live.current.statistics,
             clock=self._clock,
-            offset_s=lambda: self.limiter.clock_offset_s if self._clock is time.time else 0.0,
+            offset_s=self._offset_s,
         )
         yield statistics
         yield DenialRecorder(
@@ -148,6 +148,7 @@ class Worker:
             DenialStore(connection),
             instance=self.pulse.instance,
             keep_s=lambda: self._live.current.events.keep_denials_s,
+            offset_s=self._offset_s,
         )
         yield DigestSender(
             lambda: self._live.current,
@@ -156,6 +157,9 @@ class Worker:
             clock=self._clock,
             agent=f"oauth_ratelimit/{package_version()}",
         )
+
+    def _offset_s(self) -> float:
+        return self.limiter.clock_offset_s if self._clock is time.time else 0.0  # as _tick corrects the limiter
 
     def _tick(self, report: CycleReport | None) -> None:
         """

@@ -65,15 +65,24 @@ class DenialRecorder:
         instance: The name of this process.
 
         keep_s: Returns how long records are kept; 0.0 for not at all.
+
+        offset_s: Returns how far the right time, which denials go by, is ahead of the clock.
     """
 
     def __init__(
-        self, events: DenialEvents, store: DenialWriter, *, instance: str, keep_s: Callable[[], float]
+        self,
+        events: DenialEvents,
+        store: DenialWriter,
+        *,
+        instance: str,
+        keep_s: Callable[[], float],
+        offset_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._events = events
         self._store = store
         self._instance = instance
         self._keep_s = keep_s
+        self._offset_s = offset_s
         self._entries: list[_Entry] = []
         self._due: list[_Entry] = []
         self._next_s = 0.0
@@ -86,11 +95,11 @@ class DenialRecorder:
         """
         Write what is new, if it is time to; one bulk at most, because the next sync cycle waits for it.
         """
-        self._now_s = now_s
+        self._now_s = right_s = now_s + self._offset_s()
         if not self._next_s - WRITE_EVERY_S <= now_s < self._next_s:
             self._next_s = now_s + WRITE_EVERY_S
-            self._gather(now_s)
-        if self._due and not self._write_batch(now_s):
+            self._gather(right_s)
+        if self._due and not self._write_batch(right_s):
             self._due = []  # the next round tries again
 
     def close(self) -> None:

@@ -2,7 +2,9 @@
 Logged denials on their way to MongoDB.
 """
 
+import time
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,7 +14,13 @@ from oauth_ratelimit.core.denial import DenialRecord, Trace
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe import denials, events
 from oauth_ratelimit.observe.denials import WRITE_EVERY_S, DenialRecorder
+from oauth_ratelimit.observe.observer import Observer
+from oauth_ratelimit.overlay import LiveSettings
+from oauth_ratelimit.store import mongo
+from oauth_ratelimit.worker import Worker
 from tests.helpers import Clock
+
+CONFIG = {"mode": "enforce", "limits": {"user": ["1/hour"]}, "events": {"per_minute": 10_000}}
 
 
 class Shelf:
@@ -41,7 +49,7 @@ class Desk:
     """
 
     def __init__(self, clock: Clock, *, mode: str = "enforce") -> None:
-        settings = load_config({"mode": mode, "limits": {"user": ["1/hour"]}, "events": {"per_minute": 10_000}})
+        settings = load_config({**CONFIG, "mode": mode})
         self.limiter = Limiter(settings, clock=clock)
         self.limiter.denial_events.trace_of = lambda: Trace("4bf92f", "r-1")
         self.shelf = Shelf()
@@ -131,6 +139,41 @@ def test_nothing_before_it_is_time(desk: Desk) -> None:
     assert {} == desk.shelf.kept
     desk.run()
     assert 1 == len(desk.shelf.kept)
+
+
+@pytest.mark.parametrize("offset_s", (-90.0, 90.0))
+def test_clock_that_is_off(desk: Desk, offset_s: float) -> None:
+    """
+    Denials that follow are counted, too, and dated right, where the clock of the machine is off.
+    """
+    desk.limiter.correct_clock(offset_s)
+    desk.recorder = DenialRecorder(
+        desk.limiter.denial_events, desk.shelf, instance="node-1", keep_s=lambda: 60.0, offset_s=lambda: offset_s
+    )
+    at_s = desk.clock() + offset_s
+    [first] = desk.deny("alice")
+    desk.run()
+    desk.deny("alice", times=49)
+    desk.run()
+
+    record = desk.shelf.kept[first]
+    assert (50, at_s, at_s + 20.0) == (record.suppressed_count, record.denial.at_s, record.last_at_s)
+
+
+def test_process_whose_clock_is_off(mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    What a process records of denials goes by the same clock as its limiter.
+    """
+    monkeypatch.setattr(mongo, "time", SimpleNamespace(time=lambda: time.time() + 90.0))
+    live = LiveSettings(load_config({**CONFIG, "store": {"uri": mongo_uri}}), lambda: None)
+    worker = Worker(live, observer=Observer(is_grant=bool), clock=time.time)
+    worker._tick(worker.pulse.sync())
+    [recorder] = [duty for duty in worker._duties if isinstance(duty, DenialRecorder)]
+    recorded_at_s, decided_at_s = recorder._now_s, worker.limiter._clock()
+    worker.stop()
+
+    assert -90.0 == pytest.approx(worker.limiter.clock_offset_s, abs=5.0)
+    assert decided_at_s == pytest.approx(recorded_at_s, abs=5.0)
 
 
 def test_end_of_the_process(desk: Desk) -> None:
