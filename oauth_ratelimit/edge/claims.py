@@ -15,10 +15,9 @@ from flask import Request, request
 
 from oauth_ratelimit.core.failure import Attempt, FailureKey, address_of, folded
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.edge.mark import Gate, Mark, current_mark
+from oauth_ratelimit.edge.mark import PUBLIC, Gate, Mark, current_mark
 from oauth_ratelimit.edge.response import RateLimited
 
-PUBLIC = "none"  # how a client without a secret authenticates: not at all
 MAX_CLIENT_ID_LENGTH = 1024  # of those that the configuration can name
 ASSERTION = "client_assertion"  # of RFC 7523; who it is of is known when it is verified
 PROXY_FIX = "werkzeug.proxy_fix.orig"  # what Werkzeug's ProxyFix leaves in the environment

@@ -13,10 +13,8 @@ from typing import Any
 
 from flask import after_this_request, current_app, request
 
-from oauth_ratelimit.edge.mark import Caller, Gate, Mark, environ_of_request, mark_of, put_mark
+from oauth_ratelimit.edge.mark import PUBLIC, Caller, Gate, Mark, environ_of_request, mark_of, put_mark
 from oauth_ratelimit.edge.request import EXTENSION, finish, username_of
-
-PUBLIC = "none"  # how a client without a secret authenticates: not at all
 
 
 def decide_client(endpoint: str, client: Any, *, oauth_request: Any) -> None:

@@ -14,6 +14,7 @@ from oauth_ratelimit.edge.response import Headers, RateLimited
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 
+PUBLIC = "none"  # how a client without a secret authenticates: not at all
 _MARK = "oauth_ratelimit.request"  # our place in the WSGI environment; two requests may share flask.g
 
 
