@@ -14,6 +14,7 @@ from oauth_ratelimit.config.values import ModeName
 
 BUILT_IN_FAILURE_LIMITS: dict[str, Any] = {
     "user": [{"limit": 10, "window": "10m"}],
+    "passed_on": [{"limit": 10, "window": "10m", "mode": "dry-run"}],
     "client": [{"limit": 20, "window": "10m"}],
     "address": [{"limit": 100, "window": "10m"}],
 }
@@ -39,18 +40,24 @@ class GuardLimitsModel(Section):
     """
 
     user: list[Entry] = Field(
-        default_factory=list, description="Wrong passwords, per client, claimed name and address."
+        default_factory=list,
+        description="Wrong passwords through a client without a secret, per client, claimed name and address.",
+    )
+    passed_on: list[Entry] = Field(
+        default_factory=list,
+        description="Wrong passwords that a client with a secret has passed on, per client, claimed name and address. "
+        "The address is that of the client's server: to enforce this lets whoever knows a name keep its owner out "
+        "there.",
     )
     client: list[Entry] = Field(
         default_factory=list, description="Wrong client secrets and unknown clients, per claimed client and address."
     )
     address: list[Entry] = Field(
         default_factory=list,
-        description="Both, per address alone, whatever is claimed; without the passwords that a client with a secret "
-        "has passed on, whose server the address is then.",
+        description="All but what was passed on, per address alone, whatever is claimed.",
     )
 
-    @field_validator("user", "client", "address")
+    @field_validator("user", "passed_on", "client", "address")
     @classmethod
     def _names_are_unique(cls, entries: list[Entry], info: ValidationInfo) -> list[Entry]:
         names = [name for name, _ in named(f"failures-{info.field_name}", entries)]

@@ -1,12 +1,13 @@
 """
 Failed authentications: whom each is counted against, and how many are allowed.
 
-Three kinds, each counted apart and never together with tokens:
+Four kinds, each counted apart and never together with tokens:
 
-- a wrong password: per client, name and address;
+- a wrong password through a client without a secret: per client, name and address;
+- one that a client with a secret has passed on: the same, with limits of its own. Its address is the client's own
+  server, and stands for all its users, so whoever knows a name could have its owner denied there;
 - a wrong client secret, or an unknown client: per client and address;
-- both, except for passwords that a client with a secret has passed on: per address. That address is the client's own
-  server, and stands for all its users.
+- all but what was passed on: per address.
 """
 
 import enum
@@ -32,6 +33,7 @@ class FailureKind(enum.StrEnum):
     """
 
     USER = "user"
+    PASSED_ON = "passed_on"
     CLIENT = "client"
     ADDRESS = "address"
 
@@ -60,6 +62,9 @@ class FailureKey(NamedTuple):
     name: str
 
 
+NAMING_SCOPES = [FailureKind.USER.scope, FailureKind.PASSED_ON.scope]  # of keys whose name holds a user's
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """
@@ -84,14 +89,15 @@ class Attempt:
         for client_id in self.client_ids:
             yield self.client_key(client_id)
             yield from self.user_keys(client_id)
+            yield from self.user_keys(client_id, FailureKind.PASSED_ON)
         yield self.address_key()
 
-    def user_keys(self, client_id: str) -> Iterator[FailureKey]:
+    def user_keys(self, client_id: str, kind: FailureKind = FailureKind.USER) -> Iterator[FailureKey]:
         """
         Yield the keys of wrong passwords through a client.
         """
         for name in self.usernames:
-            yield FailureKey(FailureKind.USER, client_id, f"{self.address} {name}")
+            yield FailureKey(kind, client_id, f"{self.address} {name}")
 
     def client_key(self, client_id: str) -> FailureKey:
         """
@@ -158,6 +164,7 @@ class FailureLimits:
     """
 
     user: tuple[Policy, ...] = ()
+    passed_on: tuple[Policy, ...] = ()
     client: tuple[Policy, ...] = ()
     address: tuple[Policy, ...] = ()
 

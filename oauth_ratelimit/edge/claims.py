@@ -13,7 +13,8 @@ from typing import Any
 from authlib.oauth2.rfc6749.util import extract_basic_authorization
 from flask import Request, request
 
-from oauth_ratelimit.core.failure import Attempt, FailureKey, address_of, folded
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.failure import Attempt, FailureKey, FailureKind, address_of, folded
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.edge.mark import PUBLIC, Gate, Mark, current_mark
 from oauth_ratelimit.edge.response import RateLimited
@@ -36,7 +37,8 @@ class Claim:
     Attributes:
         attempt: What it claims.
 
-        is_late: Whether it comes after too many failures. Then its own failure is not counted, in a dry run neither.
+        is_late: Whether it comes after too many failures. Then its own failure is not counted, in a dry run neither,
+            unless that is one of passwords passed on, alone.
 
         client_id: The client that has proven itself, None before that.
 
@@ -130,7 +132,9 @@ def _failures(claim: Claim, error: str | None) -> list[FailureKey]:
     if error == FAILED_CLIENT:
         return [*map(attempt.client_key, attempt.client_ids), attempt.address_key()]
     if error in FAILED_USER and claim.client_id is not None and attempt.usernames:
-        return [*attempt.user_keys(claim.client_id), *([attempt.address_key()] if claim.is_public else [])]
+        if claim.is_public:
+            return [*attempt.user_keys(claim.client_id), attempt.address_key()]
+        return [*attempt.user_keys(claim.client_id, FailureKind.PASSED_ON)]
     return []
 
 
@@ -139,8 +143,11 @@ def _denial(mark: Mark, attempt: Attempt) -> RateLimited | None:
     alarm = None if guard is None else guard.look(attempt)
     if alarm is None or mark.claim is None:
         return None
-    mark.claim.is_late = True
-    if alarm.decision.allowed:
+    is_denied = not alarm.decision.allowed
+    # Passwords that are passed on may be on trial where nothing else is: no secret is guessed in the shade of that.
+    is_on_trial_alone = alarm.key.kind is FailureKind.PASSED_ON and mark.gate.settings.guard.mode is Mode.ENFORCE
+    mark.claim.is_late = is_denied or not is_on_trial_alone
+    if not is_denied:
         return None
     answer = replace(mark.gate.settings.denial, error_description=DESCRIPTION, error_uri=None)
     return RateLimited(alarm.decision, answer, grant_type=request.form.get("grant_type"))
@@ -170,7 +177,7 @@ def _attempt(http_request: Request, gate: Gate) -> Attempt | None:
 
 def _is_of_a_proxy(address: str, http_request: Request) -> bool:
     """
-    Whether an address looks as if all requests came from it. No proof: who is in a private network may forge the header.
+    Whether an address looks as if all requests came from it. No proof: a neighbour in its network may forge the header.
     """
     is_forwarded = PROXY_FIX not in http_request.environ and "X-Forwarded-For" in http_request.headers
     return is_forwarded and ip_network(address).is_private

@@ -17,7 +17,7 @@ from bson import MaxKey, ObjectId
 from pymongo import ASCENDING, UpdateOne
 from pymongo.collection import Collection
 
-from oauth_ratelimit.core.failure import FailureKind
+from oauth_ratelimit.core.failure import NAMING_SCOPES
 from oauth_ratelimit.store.connection import Connection, Document
 from oauth_ratelimit.store.documents import FAILURES, filter_of_client, filter_of_user
 from oauth_ratelimit.store.heartbeats import STATISTICS
@@ -120,7 +120,7 @@ class Erasure:
         Documents that count failed authentications under the person's name, from whatever address.
         """
         collection = self._connection.collection(FAILURES)
-        selected: Document = {"_id.scope": FailureKind.USER.scope, "_id.username": {"$regex": self._claimed}}
+        selected: Document = {"_id.scope": {"$in": NAMING_SCOPES}, "_id.username": {"$regex": self._claimed}}
         if self._person.client_id is not None:
             selected |= filter_of_client(self._person.client_id)
         with _patiently():
@@ -135,7 +135,7 @@ class Erasure:
             "_id": {"$gte": {"denial": ""}, "$lt": {"denial": {}}},
             "$or": [
                 {"username": {"$in": list(self._person.names)}},
-                {"scope": FailureKind.USER.scope, "username": {"$regex": self._claimed}},
+                {"scope": {"$in": NAMING_SCOPES}, "username": {"$regex": self._claimed}},
             ],
         }
         if self._person.client_id is not None:

@@ -407,8 +407,9 @@ GUARD = [
     ({"guard": {"mode": "on"}}, f'guard.mode: got "on", {MODE}'),
     ({"guard": {"limit": 1}}, "guard.limit: unknown key, allowed: mode, limits, trusted_addresses, max_keys"),
     ({"guard": {"max_keys": 0}}, "guard.max_keys: got 0, allowed: a whole number from 1 to 1000000000"),
-    ({"guard": {"limits": {"name": []}}}, "guard.limits.name: unknown key, allowed: user, client, address"),
+    ({"guard": {"limits": {"name": []}}}, "guard.limits.name: unknown key, allowed: user, passed_on, client, address"),
     ({"guard": {"limits": {"user": ["ten"]}}}, f'guard.limits.user[0]: got "ten", {RATES}'),
+    ({"guard": {"limits": {"passed_on": [5]}}}, f"guard.limits.passed_on[0]: got 5, {ITEM}"),
     ({"guard": {"limits": {"client": [5]}}}, f"guard.limits.client[0]: got 5, {ITEM}"),
     (
         {"guard": {"limits": {"address": ["1/minute", "2/minute"]}}},

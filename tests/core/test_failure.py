@@ -97,11 +97,13 @@ def test_targets() -> None:
     assert [
         FailureKey(FailureKind.CLIENT, "a", "192.0.2.7"),
         FailureKey(FailureKind.USER, "a", "192.0.2.7 x y"),
+        FailureKey(FailureKind.PASSED_ON, "a", "192.0.2.7 x y"),
         FailureKey(FailureKind.CLIENT, "b", "192.0.2.7"),
         FailureKey(FailureKind.USER, "b", "192.0.2.7 x y"),
+        FailureKey(FailureKind.PASSED_ON, "b", "192.0.2.7 x y"),
         FailureKey(FailureKind.ADDRESS, "*", "192.0.2.7"),
     ] == list(attempt.targets())
-    assert [None, "x y", None, "x y", None] == [claimed_name(target.name) for target in attempt.targets()]
+    assert [None, "x y", "x y", None, "x y", "x y", None] == [claimed_name(target.name) for target in attempt.targets()]
 
 
 def test_policies() -> None:
@@ -114,6 +116,6 @@ def test_policies() -> None:
 
     found = {kind: enforced.matching("app", endpoint=kind.scope) for kind in FailureKind}
     assert {kind: kind.scope for kind in FailureKind} == {kind: policies.scope for kind, policies in found.items()}
-    assert [limits.user, (), limits.address] == [policies.limits.user for policies in found.values()]
+    assert [limits.user, (), (), limits.address] == [policies.limits.user for policies in found.values()]
     assert Mode.ENFORCE is found[FailureKind.USER].mode
     assert Mode.DRY_RUN is spared.matching("app", endpoint=FailureKind.USER.scope).mode

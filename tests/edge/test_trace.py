@@ -123,7 +123,7 @@ def test_denial_of_the_guard(database: Path, mongo_uri: str) -> None:
     """
     A denial of the guard is found by its id, too.
     """
-    guard = {"mode": "enforce", "limits": {"user": ["1/minute"]}}
+    guard = {"mode": "enforce", "limits": {"passed_on": ["1/minute"]}}
     login = {"grant_type": "password", "username": "alice", "password": "wrong"}
     with protected(database, config(store={"uri": mongo_uri}, guard=guard)) as site:
         answers = [
@@ -141,7 +141,7 @@ def test_denial_of_the_guard(database: Path, mongo_uri: str) -> None:
 
     assert [400, 429, 429] == [answer.status_code for answer in answers]
     assert answers[1].json()["decision_id"] == document["_id"]["denial"]
-    assert ("web-shop", "failures-user", 1, TRACE_ID) == tuple(
+    assert ("web-shop", "failures-passed_on", 1, TRACE_ID) == tuple(
         document[name] for name in ("clientId", "policy", "suppressed", "traceId")
     )
 

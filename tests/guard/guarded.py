@@ -26,6 +26,7 @@ USER_LIMIT, CLIENT_LIMIT, ADDRESS_LIMIT = 3, 4, 8
 WINDOW_S = 600
 LIMITS = {
     "user": [{"limit": USER_LIMIT, "window": WINDOW_S}],
+    "passed_on": [{"limit": USER_LIMIT, "window": WINDOW_S}],
     "client": [{"limit": CLIENT_LIMIT, "window": WINDOW_S}],
     "address": [{"limit": ADDRESS_LIMIT, "window": WINDOW_S}],
 }

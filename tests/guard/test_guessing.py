@@ -17,10 +17,12 @@ from oauth_ratelimit import RateLimitMixin, load_config
 from oauth_ratelimit.demo import authserver, grants
 from oauth_ratelimit.demo.records import GRANT_DEVICE_CODE, GRANT_OWN_TOKEN
 from oauth_ratelimit.demo.seeds import BATCH_JOBS
+from tests.edge.protected import config
 from tests.guard.guarded import (
     ADDRESS_LIMIT,
     CLIENT_LIMIT,
     ELSEWHERE,
+    LIMITS,
     MOBILE_APP,
     USER_LIMIT,
     WEB_SHOP,
@@ -65,7 +67,7 @@ def test_answer(server: Guarded) -> None:
         "decision_id": answer.json()["decision_id"],
     } == answer.json()
     assert "no-store" == answer.headers["Cache-Control"]
-    assert '"failures-user";q=3;w=600' == answer.headers["RateLimit-Policy"]
+    assert '"failures-passed_on";q=3;w=600' == answer.headers["RateLimit-Policy"]
     assert 1 <= int(answer.headers["Retry-After"]) <= WINDOW_S + WINDOW_S // 10
     assert "alice" not in answer.text
 
@@ -356,6 +358,32 @@ def test_trusted_client_with_an_assertion(database: Path, assertions: Callable[[
         assert 429 == server.send(form).status_code
 
 
+def test_login_form_of_a_client(database: Path) -> None:
+    """
+    By default nobody is kept out of a client with a secret by a stranger who types their name into its login form:
+    that is reported. Through a client without a secret, the stranger's own address is denied.
+    """
+    settings = config(limit=1000, guard={"mode": "enforce"})
+    with guarded(database, settings) as server, capture_logs() as logs:
+        assert [400] * 12 == statuses(server.login, 12)
+        assert 200 == server.login("alice", password_of("alice")).status_code
+        assert [400] * 10 + [429] == statuses(lambda: server.login(client=MOBILE_APP), 11)
+
+    events = [(line["event"], line["scope"]) for line in logs if line["event"].startswith("request_")]
+    assert [("request_would_be_denied", "failures:passed_on"), ("request_denied", "failures:user")] == events
+
+
+def test_secret_in_the_shade_of_a_dry_run(database: Path) -> None:
+    """
+    Whoever has a client of their own, and too many passwords that it has passed on, guesses no secret for that.
+    """
+    limits = {**LIMITS, "passed_on": [{"limit": USER_LIMIT, "window": WINDOW_S, "mode": "dry-run"}]}
+    with guarded(database, config(limit=1000, guard={"mode": "enforce", "limits": limits})) as server:
+        statuses(lambda: server.login(client=BATCH_JOBS), USER_LIMIT + 1)
+        guess = lambda: server.login(auth=("web-shop", "guess"), query={"client_id": "batch-jobs"})  # noqa: E731
+        assert [401] * CLIENT_LIMIT + [429] == statuses(guess, CLIENT_LIMIT + 1)
+
+
 def test_trusted_address(database: Path) -> None:
     """
     An address that the configuration trusts is not looked at.
@@ -373,12 +401,12 @@ def test_dry_run(database: Path) -> None:
     with guarded(database, guard(mode="dry-run")) as server, capture_logs() as logs:
         assert {400} == set(statuses(server.login, 3 * USER_LIMIT))
         assert 200 == server.login("alice", password_of("alice")).status_code
-        counted = server.counts.counts("web-shop", "127.0.0.1 alice", endpoint="failures:user")
+        counted = server.counts.counts("web-shop", "127.0.0.1 alice", endpoint="failures:passed_on")
         assert USER_LIMIT == counted.in_flight_hits + counted.shared_hits
 
     (event,) = [line for line in logs if line["event"].startswith("request_")]
     assert "request_would_be_denied" == event["event"]
-    assert ("web-shop", "127.0.0.1 alice", "failures:user", "failures-user") == tuple(
+    assert ("web-shop", "127.0.0.1 alice", "failures:passed_on", "failures-passed_on") == tuple(
         event[name] for name in ("client_id", "username", "scope", "policy")
     )
 
@@ -409,7 +437,8 @@ def test_reload(database: Path) -> None:
         statuses(server.login, USER_LIMIT + 1)
         running = server.site.gate.guard
         assert running is not None
-        running.reconfigure(load_config(guard(limits={"user": [{"limit": USER_LIMIT + 2, "window": WINDOW_S}]})))
+        limits = {"passed_on": [{"limit": USER_LIMIT + 2, "window": WINDOW_S}]}
+        running.reconfigure(load_config(guard(limits=limits)))
 
         assert [400, 400, 429] == statuses(server.login, 3)
 

@@ -79,7 +79,7 @@ def test_two_servers(database: Path, mongo_uri: str) -> None:
 
     assert [400] * USER_LIMIT == guesses
     assert [200, 200] == found
-    assert {"clientId": "web-shop", "username": "127.0.0.1 alice", "scope": "failures:user"} == counted["_id"]
+    assert {"clientId": "web-shop", "username": "127.0.0.1 alice", "scope": "failures:passed_on"} == counted["_id"]
     assert USER_LIMIT <= sum(counted["requestCounters"]["60"].values()) <= 2 * USER_LIMIT
     (tokens,) = documents(mongo_uri, "ratelimits")
     assert {"clientId": "web-shop", "username": "alice"} == tokens["_id"]
@@ -112,7 +112,7 @@ def test_collection_of_a_namespace(mongo_uri: str, clock: Clock) -> None:
         own.count(ALICE.targets())
         own.run()
 
-    assert 3 == len(documents(mongo_uri, "acme_ratelimit_failures"))
+    assert 4 == len(documents(mongo_uri, "acme_ratelimit_failures"))
 
 
 def test_database_that_is_away(clock: Clock) -> None:

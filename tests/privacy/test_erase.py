@@ -78,8 +78,9 @@ class Records:
 
     def _fail(self, name: str) -> None:
         with closing(MongoStore(self.uri, collection=FAILURES)) as store:
-            for number, address in enumerate(("203.0.113.9", "2001:db8::/64")):
-                key = Key("app", f"{address} {name}", "failures:user")
+            places = (("203.0.113.9", "failures:user"), ("2001:db8::/64", "failures:passed_on"))
+            for number, (address, scope) in enumerate(places):
+                key = Key("app", f"{address} {name}", scope)
                 store.compare_and_set("w", [Change(key, None, 7 + number, 1, {"6": {600: 1}}, FAR_S)])
 
     def _tell(self, connection: Connection, name: str, claim: str, *, number: int) -> None:
