@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from typing import IO, Any, cast
+from urllib.parse import unquote
 
 import structlog
 from flask import Blueprint, Response, current_app, g, render_template, request
@@ -15,7 +16,7 @@ from werkzeug.wsgi import LimitedStream
 
 from oauth_ratelimit.admin import api, changes
 from oauth_ratelimit.admin.protection import Authorize, Tokens, operator_of, protect, why_refused
-from oauth_ratelimit.admin.reading import NothingToRead, Readings
+from oauth_ratelimit.admin.reading import NothingToRead, Question, Readings
 from oauth_ratelimit.edge.gate import AppGate
 from oauth_ratelimit.edge.request import EXTENSION
 from oauth_ratelimit.errors import ConfigError, StoreError
@@ -27,6 +28,7 @@ log = structlog.get_logger(__name__)
 NAME = "oauth_ratelimit_admin"
 READINGS = f"{EXTENSION}_admin"
 MAX_BODY_BYTES = 65_536
+USER_HEADER = "X-Ratelimit-User"  # percent-encoded
 
 PAGES = {
     "overview": ("/", "Overview"),
@@ -113,7 +115,7 @@ def _why_read_only(may: bool) -> str:
 def _answerer(look: api.Look) -> Callable[[], Response]:
     def answer() -> Response:
         try:
-            return _json(look(_readings(), request.args))
+            return _json(look(_readings(), _question()))
         except NothingToRead as exc:
             return _json({"problem": {"kind": "nothing-shared", "text": str(exc)}})
         except StoreError as exc:
@@ -122,6 +124,13 @@ def _answerer(look: api.Look) -> Callable[[], Response]:
             return _json({"problem": {"kind": "question", "text": str(exc)}}, status=400)
 
     return answer
+
+
+def _question() -> Question:
+    """
+    Return the arguments. A user's name comes in a header, because addresses are kept in access logs.
+    """
+    return {**request.args, "user": unquote(request.headers.get(USER_HEADER, ""))}
 
 
 def _changer(change: changes.Change, *, name: str, may_change: Callable[[str], bool]) -> Callable[[], Response]:

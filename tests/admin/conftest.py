@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from flask import Flask
@@ -35,9 +36,10 @@ class Page:
 
     def get(self, path: str, **question: str) -> TestResponse:
         """
-        Open something.
+        Open something. The name of a user is sent as the page does.
         """
-        return self.browser.get(f"/ratelimit/{path}", query_string=question or None, buffered=True)
+        headers = {"X-Ratelimit-User": quote(question.pop("user", ""))}
+        return self.browser.get(f"/ratelimit/{path}", query_string=question or None, headers=headers, buffered=True)
 
     def ask(self, name: str, **question: str) -> Any:
         """

@@ -136,6 +136,14 @@ def test_client_that_cannot_be(page: Page, question: dict[str, str]) -> None:
         assert "client id" in response.json["problem"]["text"]
 
 
+def test_name_of_a_user_in_the_address(page: Page) -> None:
+    """
+    The name of a user comes in a header; it is not taken from an address, which access logs keep.
+    """
+    response = page.browser.get("/ratelimit/api/client?id=app&user=alice", headers={"X-Ratelimit-User": "%C3%B6"})
+    assert "ö" == response.json["username"]
+
+
 def test_traffic_before_there_are_statistics(page: Page) -> None:
     """
     Without statistics the time is there and nothing is in it.

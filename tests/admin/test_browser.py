@@ -28,7 +28,7 @@ from tests.helpers import wait_until, with_database
 
 pytestmark = pytest.mark.chromium
 
-PAGES = ("", "client?id=batch-jobs", "client?id=web-shop&user=alice", "what-if", "overrides", "instances")
+PAGES = ("", "client?id=batch-jobs", "client?id=web-shop#user=alice", "what-if", "overrides", "instances")
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\x1b"
 REQUESTS = {BATCH_JOBS: 100, PARTNER_BANK: 6, WEB_SHOP: 4}  # batch-jobs may have 40 in 5 s
 
@@ -170,6 +170,23 @@ def test_live_table(browser: Browser, clients: Clients, url: str) -> None:
 
     wait_until(is_first, "the busiest client is the first")
     assert browser.run("return document.activeElement.matches('#top a')")
+
+
+def test_name_of_a_user(browser: Browser, url: str) -> None:
+    """
+    The name of a user, typed or in a link, stays out of what a server's access log keeps.
+    """
+    browser.open(f"{url}client?id=web-shop#user=ann+%C3%B6")
+    browser.wait_for("ann ö", "#name")
+    browser.run("document.querySelector('#user').value = ''")
+    browser.type("#user", "bob & co")
+    browser.click("#search button")
+    browser.wait_for("bob & co", "#name")
+
+    asked = browser.run("return performance.getEntries().map((entry) => entry.name)")
+    assert any("api/client?id=web-shop" in address for address in asked)
+    assert not [address for address in asked if "bob" in address.partition("#")[0]]
+    assert f"{url}client?id=web-shop#user=bob+%26+co" == browser.run("return location.href")
 
 
 def test_override_by_clicking(browser: Browser, clients: Clients, url: str) -> None:

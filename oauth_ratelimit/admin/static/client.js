@@ -2,14 +2,15 @@
 
 import { Chart } from "./chart.js";
 import { choices, facts, find, make, say, table, tag, usedBar } from "./dom.js";
-import { ask, askStatus, clientUrl, keepUp, mayChange, originText, overrideUrl } from "./server.js";
+import { ask, askStatus, clientUrl, keepUp, mayChange, originText, overrideUrl, userFragment } from "./server.js";
 import { count, duration, moment, percent, visible } from "./words.js";
 
 const SPANS = [["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"]];
 const query = new URLSearchParams(location.search);
 const id = query.get("id");
 const chosen = { span: "1h" };
-const names = ["id", "user", "grant"];
+const names = ["id", "grant"];
+const user = new URLSearchParams(location.hash.slice(1)).get("user") || "";
 
 const used = { title: "used", kind: "bar", value: (row) => usedBar(row.used_ratio), sign: (row) => row.used_ratio.toFixed(3) };
 const mode = { title: "mode", value: (row) => tag(row.mode), sign: (row) => row.mode };
@@ -43,14 +44,14 @@ const GRANT_COLUMNS = [
 export const OVERRIDE_COLUMNS = [
   { title: "what", value: (row) => (row.limit_kind ? `${row.limit_kind} limit` : row.kind) },
   { title: "value", kind: "wide", value: (row) => row.mode || row.limits.join(", ") || (row.kind === "limit" ? "no limit" : "trusted") },
-  { title: "until", value: (row) => (row.until ? moment(row.until) : "taken back") },
+  { title: "until", value: (row) => (row.until ? moment(row.until) : "you take it back") },
   { title: "by", kind: "name", value: (row) => visible(row.by) },
   { title: "why", kind: "wide", value: (row) => visible(row.reason) },
 ];
 
 async function lookAtCase() {
   const question = Object.fromEntries(names.filter((name) => query.get(name)).map((name) => [name, query.get(name)]));
-  const told = await ask("client", question);
+  const told = await ask("client", question, { user });
   if (!told) return;
   find("found").hidden = false;
   find("name").textContent = visible(id) + (told.username === null ? "" : ` · ${visible(told.username)}`);
@@ -149,8 +150,11 @@ async function lookAtHabits() {
 }
 
 for (const name of names) find(name).value = query.get(name) || "";
+find("user").value = user;
+window.addEventListener("hashchange", () => location.reload());
 // Only what is filled in goes into the address.
 find("search").addEventListener("submit", () => {
+  find("search").action = location.pathname + userFragment(find("user").value);
   for (const name of names) find(name).disabled = !find(name).value;
   setTimeout(() => names.forEach((name) => { find(name).disabled = false; }));
 });

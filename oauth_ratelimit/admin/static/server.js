@@ -8,10 +8,13 @@ const POLL_MS = 5000;
 
 export const mayChange = Boolean(here.mayChange);
 
+// A user's name stands behind the #, which browsers keep to themselves: addresses are kept in access logs.
 export function clientUrl(id, user) {
-  const query = new URLSearchParams({ id });
-  if (user) query.set("user", user);
-  return `${here.client}?${query}`;
+  return `${here.client}?${new URLSearchParams({ id })}${userFragment(user)}`;
+}
+
+export function userFragment(user) {
+  return user ? `#${new URLSearchParams({ user })}` : "";
 }
 
 export function overrideUrl(id, kind) {
@@ -19,10 +22,11 @@ export function overrideUrl(id, kind) {
 }
 
 // Returns what the server tells, null if it has nothing; the reason is shown then.
-export async function ask(name, question = {}, { inForm = false } = {}) {
+export async function ask(name, question = {}, { inForm = false, user = "" } = {}) {
+  const headers = user ? { "X-Ratelimit-User": encodeURIComponent(user) } : {};
   let told;
   try {
-    const response = await fetch(`${here.api}${name}?${new URLSearchParams(question)}`, { redirect: "manual" });
+    const response = await fetch(`${here.api}${name}?${new URLSearchParams(question)}`, { redirect: "manual", headers });
     if (response.type === "opaqueredirect" || response.status === 401 || response.status === 403) {
       problem("You are no longer signed in. Load the page again.");
       return null;
