@@ -223,7 +223,7 @@ class Limiter:
         Never raises for what the store does; ``CycleReport.error`` tells.
         """
         now_s = self._clock()
-        self.denial_events.budget.turn(now_s)
+        self.denial_events.turn(now_s)
         return self._cycle.run(now_s)
 
     def sync_urgent(self) -> CycleReport | None:
@@ -282,7 +282,7 @@ class Limiter:
         for _ in range(CLOSING_TRIES):
             if self.sync().error is None or time.monotonic() > deadline_s:
                 break
-        self.denial_events.budget.turn(math.inf)
+        self.denial_events.turn(math.inf)
         self._cycle.say_undelivered()
         self._cycle.close()
         _live.discard(self)

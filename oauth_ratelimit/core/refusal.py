@@ -19,21 +19,22 @@ class Silence:
 
         until_s: When the next event may come.
 
-        first_id: The number that names the denial that was logged. Those after it have the numbers after it.
+        first_id: The number that names a denial with none left out before. Those after it have the numbers after it.
+            None if denials get no name, because there was no room to keep what it would tell.
 
         suppressed_count: How many were left out.
     """
 
     since_s: float
     until_s: float
-    first_id: int
+    first_id: int | None
     suppressed_count: int = 0
 
-    def decision_id(self, number: int) -> str:
+    def decision_id(self, number: int) -> str | None:
         """
         Return the name of a denial, by how many were left out before and with it.
         """
-        return f"{(self.first_id + number) % 2**64:016x}"
+        return None if self.first_id is None else f"{(self.first_id + number) % 2**64:016x}"
 
 
 class Refusal:

@@ -151,25 +151,29 @@ class DenialRecorder:
         """
         Take over what was logged, and look at what has become of the rest.
         """
-        new = self._events.take()
+        new_count = sum(entry.written_count < 0 for entry in self._entries)
+        new = self._events.take(
+            MAX_ENTRIES - new_count
+        )  # the rest waits there, where it is known when there is no room
         if not self._keep_s():
             self._entries = []
             return
-        self._entries += [_Entry(logged, logged.denial.at_s) for logged in new]
+        self._entries += [_Entry(logged, logged.denial.at_s, logged.before_count) for logged in new]
         for entry in self._entries:
             entry.look(now_s)
         dropped, self._events.dropped_count = self._events.dropped_count, 0
-        dropped += max(0, len(self._entries) - MAX_ENTRIES)
-        self._entries = self._entries[-MAX_ENTRIES:]
+        if len(self._entries) > MAX_ENTRIES:
+            self._entries.sort(key=lambda entry: entry.written_count < 0)
+            self._entries = self._entries[-MAX_ENTRIES:]  # those in MongoDB are found without their last count, too
         if dropped:
-            self._complain(dropped, now_s, reason="MongoDB did not answer for too long")
+            self._complain(dropped, now_s, reason="more than can wait; the answers had no decision id")
 
     def _record(self, entry: _Entry) -> DenialRecord:
         return DenialRecord(
             entry.logged.denial,
             instance=self._instance,
             last_at_s=entry.last_at_s,
-            suppressed_count=entry.seen_count,
+            suppressed_count=entry.seen_count - entry.logged.before_count,
         )
 
     def _complain(self, count: int, now_s: float, *, reason: str) -> None:

@@ -12,6 +12,7 @@ import structlog
 
 from oauth_ratelimit.core.decision import Finding
 from oauth_ratelimit.core.denial import Denial, Trace
+from oauth_ratelimit.core.failure import FailureKind
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.refusal import Silence
 from oauth_ratelimit.observe.budget import Budget
@@ -20,16 +21,25 @@ log = structlog.get_logger("oauth_ratelimit")
 
 REPEAT_S = 60.0  # one event per key and this long
 MAX_KEYS = 10_000  # keys that are remembered for it
-MAX_WAITING = 5000  # logged denials that wait to be recorded, a few MB
+MAX_WAITING = 5000  # denials that wait to be recorded, a few MB
+ALARMS = frozenset(kind.scope for kind in FailureKind)
 
 
 class Logged(NamedTuple):
     """
-    A denial that was logged, and the count of those that follow it unlogged.
+    A denial to be recorded, and the count of those that follow it unlogged.
+
+    Attributes:
+        denial: The first.
+
+        silence: Counts.
+
+        before_count: How many of them it had counted before: all up to the first, if that was not logged itself.
     """
 
     denial: Denial
     silence: Silence
+    before_count: int
 
 
 class DenialEvents:
@@ -46,9 +56,11 @@ class DenialEvents:
 
         budget: What bounds the events over all keys.
 
-        is_kept: Whether logged denials are kept for ``take``.
+        alarms: The same of the guard's, so that a flood of guesses leaves the denials of tokens their room.
 
-        dropped_count: How many of those were lost, because nobody took them in time.
+        is_kept: Whether denials are kept for ``take``, one per key and minute, logged or not.
+
+        dropped_count: For how many there was no room, because nobody took them in time. They have no id.
     """
 
     def __init__(self, per_minute: int) -> None:
@@ -60,7 +72,7 @@ class DenialEvents:
         """
         Forget everything: after a fork, what the parent has said.
         """
-        self.budget = Budget(per_minute)
+        self.budget, self.alarms = Budget(per_minute), Budget(per_minute)
         self.dropped_count = 0
         self._said: dict[tuple[str, str | None, str | None], Silence] = {}
         self._waiting: deque[Logged] = deque()
@@ -69,14 +81,21 @@ class DenialEvents:
         """
         Say everything again, because it may be for another reason.
         """
-        self.budget.per_minute = per_minute
+        self.budget.per_minute = self.alarms.per_minute = per_minute
         self._said = {}
 
-    def take(self) -> list[Logged]:
+    def turn(self, now_s: float) -> None:
         """
-        Return what was logged since the last call.
+        Say what the last minute has left out, if it is over; infinity at the end.
         """
-        return [self._waiting.popleft() for _ in range(len(self._waiting))]
+        self.budget.turn(now_s)
+        self.alarms.turn(now_s)
+
+    def take(self, most: int) -> list[Logged]:
+        """
+        Return what is to be recorded, the oldest first. To be called by one thread; nobody else takes anything away.
+        """
+        return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
 
     def report(
         self,
@@ -92,7 +111,7 @@ class DenialEvents:
         """
         Log ``request_denied`` or ``request_would_be_denied``, unless that was done a moment ago, or too often.
 
-        Every denial gets its ``decision_id``, those that are not logged included.
+        Every denial gets its ``decision_id``, those that are not logged included, unless it could not be found by it.
 
         Args:
             client_id: Who asked.
@@ -120,16 +139,21 @@ class DenialEvents:
             return last
         if len(self._said) >= MAX_KEYS:
             self._said.clear()
-        # This generator starts anew after a fork. 63 bits leave room to count on from there.
-        silence = self._said[key] = Silence(now_s, now_s + REPEAT_S, random.getrandbits(63))
         left_out = last.suppressed_count if last else 0
-        has_room = self.budget.take(client_id, now_s)
-        if not has_room:
-            silence.suppressed_count = left_out + 1
+        is_said = (self.alarms if scope in ALARMS else self.budget).take(client_id, now_s)
+        before_count = 0 if is_said else left_out + 1
+        is_record = self.is_kept and not decision.allowed
+        has_room = not is_record or len(self._waiting) < MAX_WAITING
+        # This generator starts anew after a fork. 63 bits leave room to count on from there.
+        number = random.getrandbits(63)
+        first_id = number - before_count if has_room else None
+        silence = self._said[key] = Silence(now_s, now_s + REPEAT_S, first_id, before_count)
         _name(decision, silence)
-        if has_room:
+        if not has_room:
+            self.dropped_count += 1
+        if is_said or (is_record and has_room):
             denial = Denial(
-                first_id=silence.first_id,
+                first_id=number,
                 at_s=now_s,
                 client_id=storable_name(client_id),
                 username=None if username is None else storable_name(username),
@@ -143,16 +167,11 @@ class DenialEvents:
                 retry_after_s=decision.retry_after_s,
                 trace=self.trace_of(),
             )
-            _say(denial, decision, suppressed_count=left_out)
-            if self.is_kept and not decision.allowed:
-                self._keep(Logged(denial, silence))
+            if is_said:
+                _say(denial, decision, suppressed_count=left_out)
+            if is_record and has_room:
+                self._waiting.append(Logged(denial, silence, before_count))
         return silence
-
-    def _keep(self, logged: Logged) -> None:
-        self._waiting.append(logged)
-        if len(self._waiting) > MAX_WAITING:
-            self._waiting.popleft()
-            self.dropped_count += 1
 
 
 def _name(decision: Finding, silence: Silence) -> None:

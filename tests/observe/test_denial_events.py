@@ -13,6 +13,9 @@ import structlog
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.decision import Finding
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.failure import FailureKind
 from oauth_ratelimit.observe.budget import Budget
 from tests.helpers import Clock
 
@@ -174,6 +177,29 @@ def test_ids_of_what_was_left_out(limiter: Limiter) -> None:
 
     assert None not in ids
     assert len(ids) == len(set(ids))
+
+
+def test_flood_of_guesses(limiter: Limiter) -> None:
+    """
+    Alarms of the guard have a budget of their own: a flood of them uses up no line of the denials of tokens.
+    """
+    alarm = Finding(False, True, Mode.ENFORCE)
+    with capture_logs() as logs:
+        for number in range(20):
+            limiter.denial_events.report(
+                f"app-{number}",
+                "192.0.2.1",
+                scope=FailureKind.USER.scope,
+                grant_type=None,
+                decision=alarm,
+                is_canary=False,
+                now_s=limiter._clock(),
+            )
+        deny(limiter, "quiet")
+        limiter.close()
+
+    assert [*["failures:user"] * 8, None] == [entry["scope"] for entry in logs if entry["event"] == DENIED]
+    assert [12] == [entry["suppressed_count"] for entry in logs if entry["event"] == SUPPRESSED]
 
 
 def test_larger_budget_at_run_time(limiter: Limiter) -> None:

@@ -3,6 +3,7 @@ Logged denials on their way to MongoDB.
 """
 
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -291,29 +292,37 @@ def test_outage(desk: Desk) -> None:
 
 def test_long_outage(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    What waits is bounded: the oldest is given up, and how much that was is logged.
+    What waits is bounded: a denial that finds no room gets no id, and how many that were is logged.
     """
     monkeypatch.setattr(events, "MAX_WAITING", 10)
     numbers = [number for index in range(15) for number in desk.deny(f"user-{index}")]
     with capture_logs() as logs:
         desk.run()
 
-    assert set(numbers[5:]) == set(desk.shelf.kept)
+    assert [0] * 5 == numbers[10:]
+    assert set(numbers[:10]) == set(desk.shelf.kept)
     assert [5] == [entry["count"] for entry in logs if entry["event"] == "denials_unrecorded"]
 
 
 def test_outage_of_writes_only(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    So is what was taken over and cannot be written.
+    So is what was taken over and cannot be written; every id that was given is found later.
     """
     monkeypatch.setattr(denials, "MAX_ENTRIES", 10)
+    monkeypatch.setattr(events, "MAX_WAITING", 3)
     desk.shelf.error = StoreUnavailable("away")
     with capture_logs() as logs:
+        numbers = []
         for index in range(15):
-            desk.deny(f"user-{index}")
+            numbers += desk.deny(f"user-{index}")
             desk.run()
 
     assert 10 == len(desk.recorder._entries)
+    desk.shelf.error = None
+    desk.run()
+    desk.run()
+    assert [0] * 2 == numbers[13:]
+    assert set(numbers[:13]) == set(desk.shelf.kept)
     assert [1] == [entry["count"] for entry in logs if entry["event"] == "denials_unrecorded"]
 
 
@@ -348,6 +357,47 @@ def test_record_that_cannot_be_written(desk: Desk) -> None:
     [event] = [entry for entry in logs if entry["event"] == "denials_unrecorded"]
     assert 1 == event["count"]
     assert "surrogates not allowed" in event["reason"]
+
+
+def test_more_denials_than_are_logged(desk: Desk) -> None:
+    """
+    Denials that the log has no room for are recorded all the same: each id that was given is found.
+    """
+    desk.limiter.denial_events.reconfigure(8)
+    numbers = [desk.deny(f"user-{index}", times=2) for index in range(300)]
+    desk.run()
+
+    assert {first for first, _ in numbers} == set(desk.shelf.kept)
+    assert {(1, 1)} == {(second - first, desk.shelf.kept[first].suppressed_count) for first, second in numbers}
+
+    desk.clock.advance(60.0)
+    *_, again = [desk.deny(f"user-{index}")[0] for index in (297, 298, 299)]  # of which two are logged
+    desk.run()
+    record = desk.shelf.kept[again - 1]
+    assert (1, desk.clock()) == (record.suppressed_count, record.last_at_s)
+
+
+def test_denial_while_records_are_taken(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A denial that finds all places taken does not disturb the thread that is emptying them.
+    """
+
+    class Busy(deque[events.Logged]):
+        def __len__(self) -> int:
+            count = super().__len__()
+            if count == 2 and not late:
+                late.append(0)
+                late[0] = desk.deny("carol")[0]  # what another thread does meanwhile
+            return count
+
+    late: list[int] = []
+    numbers = desk.deny("alice") + desk.deny("bob")
+    monkeypatch.setattr(events, "MAX_WAITING", 2)
+    desk.limiter.denial_events._waiting = Busy(desk.limiter.denial_events._waiting)
+    desk.run()
+
+    assert [0] == late
+    assert numbers == list(desk.shelf.kept)
 
 
 def test_nothing_is_to_be_kept(desk: Desk) -> None:
