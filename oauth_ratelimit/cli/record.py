@@ -89,7 +89,7 @@ def print_overrides(chosen: Sequence[Override]) -> None:
 
 
 def _override_row(override: Override) -> Row:
-    until = Cell("taken back", "dim") if override.until_s is None else moment(override.until_s)
+    until = Cell("you take it back", "dim") if override.until_s is None else moment(override.until_s)
     return (*_target_cells(override.target), _value(override), until, *_who(override))
 
 

@@ -4,6 +4,7 @@
 
 import sys
 import time
+from pathlib import Path
 
 from oauth_ratelimit.demo.instance import Instance
 from oauth_ratelimit.demo.mongod_program import MongodUnavailable
@@ -37,6 +38,7 @@ def _introduce(stage: Stage) -> None:
     machine = f"{BATCH_JOBS.client_id}:{BATCH_JOBS.client_secret}"
     app = f"{WEB_SHOP.client_id}:{WEB_SHOP.client_secret}"
     user = DEMO_USERS[0]
+    flask = Path(sys.executable).with_name("flask")
     print(f"""\
 The demo's OAuth server listens on {url}
 MongoDB {stage.mongodb}
@@ -47,6 +49,9 @@ A token for a machine, and one for a user:
 
 Who asks for how many, who is near a limit, overrides (open to this machine only):
   {url}/ratelimit/
+
+The command line:
+  {flask} oauth-ratelimit --config {stage.config_path} --mongo-uri {stage.mongo_uri} status
 
 Its limits, taken over when you save them (mode: dry-run denies nobody, mode: enforce does):
   {stage.config_path}

@@ -38,6 +38,8 @@ class Stage:
     Attributes:
         mongodb: Which MongoDB it is, in words.
 
+        mongo_uri: Its address.
+
         instances: The servers, ready.
 
         config_path: The file that they all watch.
@@ -46,6 +48,7 @@ class Stage:
     """
 
     mongodb: str
+    mongo_uri: str
     instances: Sequence[Instance]
     config_path: Path
     counters: "Collection[dict[str, Any]]"
@@ -105,7 +108,7 @@ def set_stage(
         ]
         for instance in instances:
             instance.wait_until_ready()
-        yield Stage(mongodb, instances, config_path, counters)
+        yield Stage(mongodb, uri, instances, config_path, counters)
 
 
 def write_config(directory: Path, collection: str) -> Path:

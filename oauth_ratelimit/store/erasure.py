@@ -88,7 +88,7 @@ class Erasure:
         Documents of the person's own counters. An instance that counts on finds its document gone, and starts at zero.
         """
         collection = self._connection.collection(self._counters_name)
-        with _patiently():
+        with self._patience():
             found = (
                 document["_id"]
                 for selected in self._counter_filters(collection)
@@ -123,7 +123,7 @@ class Erasure:
         selected: Document = {"_id.scope": {"$in": NAMING_SCOPES}, "_id.username": {"$regex": self._claimed}}
         if self._person.client_id is not None:
             selected |= filter_of_client(self._person.client_id)
-        with _patiently():
+        with self._patience():
             return _each((each["_id"] for each in collection.find(selected, {"_id": True})), collection, remove=remove)
 
     def denials(self, remove: bool) -> int:
@@ -140,7 +140,7 @@ class Erasure:
         }
         if self._person.client_id is not None:
             selected["clientId"] = self._person.client_id
-        with _patiently():
+        with self._patience():
             return _each((each["_id"] for each in collection.find(selected, {"_id": True})), collection, remove=remove)
 
     def statistics(self, remove: bool) -> int:
@@ -153,7 +153,7 @@ class Erasure:
         selected = {"_id": {"$gte": lowest, "$lt": end}, "$expr": _has_user(self._person.names)}
         count = 0
         updates: list[UpdateOne] = []
-        with _patiently():
+        with self._patience():
             for document in collection.find(selected, {"users": True}):
                 count += 1
                 paths = [f"users.{path}" for path in _paths_of(document["users"], self._person.names)]
@@ -173,7 +173,7 @@ class Erasure:
         words = "|".join(map(re.escape, sorted(self._person.mentions, key=len, reverse=True)))
         pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)")
         count = 0
-        with _patiently():
+        with self._patience():
             for document in collection.find({"history": {"$exists": True}}):
                 changes = dict(_blanked(document, pattern))
                 count += bool(changes)
@@ -183,6 +183,16 @@ class Erasure:
                 collection.update_one({"_id": REVISION_ID}, {"$set": {"value": ObjectId()}}, upsert=True)
         return count
 
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        """
+        Allow a search its time, once MongoDB has answered within the usual one.
+        """
+        with translated_errors():
+            self._connection.database.command("ping")
+            with pymongo.timeout(PATIENCE_S):
+                yield
+
     @property
     def _claimed(self) -> str:
         """
@@ -190,12 +200,6 @@ class Erasure:
         """
         claims = "|".join(map(re.escape, self._person.claims)).replace("\0", r"\x00")  # which BSON does not take
         return f"^[^ ]+ (?:{claims})$"
-
-
-@contextmanager
-def _patiently() -> Iterator[None]:
-    with translated_errors(), pymongo.timeout(PATIENCE_S):
-        yield
 
 
 def _each(identities: Iterator[Document], collection: Collection[Document], *, remove: bool) -> int:

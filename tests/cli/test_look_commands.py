@@ -220,7 +220,9 @@ def test_counters_that_are_not_shared(terminal: Terminal) -> None:
     assert "no store.uri" in result.stderr
 
 
-@pytest.mark.parametrize("words", [("top",), ("status",), ("overrides",), ("reset", "app"), ("explain", "app")])
+@pytest.mark.parametrize(
+    "words", [("top",), ("status",), ("reset", "app"), ("explain", "app"), ("erase", "ann", "--dry-run")]
+)
 def test_database_that_does_not_answer(terminal: Terminal, words: tuple[str, ...]) -> None:
     """
     Without MongoDB the exit code is 3, and there is one line about it.

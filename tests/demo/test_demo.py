@@ -189,7 +189,7 @@ def test_conclusion(
         tally.add(MACHINES[1], Outcome.ALLOWED)
     tally.add(MACHINES[1], over)
     tally.add(MACHINES[0], trusted)
-    stage = Stage("", [], tmp_path, counters)
+    stage = Stage("", "", [], tmp_path, counters)
     assert is_right == story._conclude(stage, is_admitted_again=is_admitted_again)
     assert is_right == ("WRONG" not in capsys.readouterr().out)
 

@@ -22,7 +22,7 @@ const COLUMNS = [
   { title: "whose", kind: "name", value: whose, sign: (row) => String(row.client_id) },
   { title: "what", value: what },
   { title: "value", kind: "wide", value },
-  { title: "until", value: (row) => (row.until ? moment(row.until) : "taken back") },
+  { title: "until", value: (row) => (row.until ? moment(row.until) : "you take it back") },
   { title: "by", kind: "name", value: (row) => `${visible(row.by)}, ${moment(row.at)}` },
   { title: "why", kind: "wide", value: (row) => visible(row.reason) },
   ...mayChange ? [{ title: "", kind: "act", value: takeBackButton, sign: (row) => row.at }] : [],
