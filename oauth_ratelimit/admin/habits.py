@@ -4,10 +4,9 @@ How a client asks for tokens: what tells one that mints them from one that reuse
 
 from oauth_ratelimit.admin.reading import Question, Readings
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.operating.change import checked_client_id
 from oauth_ratelimit.operating.desk import Desk
-from oauth_ratelimit.operating.records import Record
+from oauth_ratelimit.operating.records import Record, tally_data
 from oauth_ratelimit.operating.words import moment
 from oauth_ratelimit.report.findings import ClientFinding, find
 from oauth_ratelimit.report.letter import Span, letter_to, observations
@@ -46,7 +45,7 @@ def _habits(desk: Desk, client_id: str) -> Record:
             for policy, peak in sorted(finding.total.peaks.items(), key=lambda item: -item[1].share)
         ],
         "grants": [
-            {"kind": source.kind, "grant": source.grant, **_tally_data(tally)}
+            {"kind": source.kind, "grant": source.grant, **tally_data(tally)}
             for source, tally in sorted(finding.total.tallies.items(), key=lambda item: -item[1].offered)
         ],
         "users": [
@@ -71,13 +70,4 @@ def _numbers(finding: ClientFinding) -> Record:
         "burst": total.burst,
         "busiest_count": busiest_count,
         "busiest_at": moment(busiest_s),
-    }
-
-
-def _tally_data(tally: Tally) -> Record:
-    return {
-        "offered": tally.offered,
-        "issued": tally.issued,
-        "denied": tally.denied,
-        "would_deny": tally.would_deny,
     }

@@ -14,7 +14,7 @@ from oauth_ratelimit.core.policy import Policy, PolicySet
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, Peak, Tally
 from oauth_ratelimit.operating.change import checked_client_id
 from oauth_ratelimit.operating.desk import Desk
-from oauth_ratelimit.operating.records import Record, policy_text
+from oauth_ratelimit.operating.records import Record, policy_text, tally_data
 from oauth_ratelimit.store.statistics import StatisticsStore
 
 SPANS = {"15m": (900, 60), "1h": (3600, 60), "6h": (21_600, 300), "1d": (86_400, 600), "7d": (604_800, 3600)}
@@ -158,7 +158,7 @@ def _traffic(desk: Desk, timeline: Timeline, client_id: str | None) -> Record:
         "rest_count": len(rest),
         "clients": [_client_data(line, desk.policies, every=every) for line in ranked[:LISTED_COUNT]],
         "client_count": len(ranked),
-        "total": _tally_data(sum((line.total for line in ranked), Tally()), every=every),
+        "total": tally_data(sum((line.total for line in ranked), Tally()), every=every),
     }
 
 
@@ -229,14 +229,9 @@ def _client_data(line: Line, policies: PolicySet, *, every: int) -> Record:
     is_rest = line.client_id == OTHER_CLIENTS
     return {
         "client_id": line.client_id,
-        **_tally_data(line.total, every=every),
+        **tally_data(line.total, every=every),
         "mode": None if is_rest else "trusted" if found.trusted else found.mode.value,
         "is_canary": found.is_canary,
         "peaks": {name: peak._asdict() for name, peak in sorted(line.peaks.items())},
         "fullest": max((peak.share for peak in line.peaks.values()), default=None),
     }
-
-
-def _tally_data(tally: Tally, *, every: int) -> Record:
-    names = ("offered", "issued", "denied", "would_deny", "trusted", "retries")
-    return {name: getattr(tally, name) * every for name in names}

@@ -10,10 +10,10 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.overrides import LimitKind
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
 from oauth_ratelimit.core.statistics import MINUTE_S
-from oauth_ratelimit.core.what_if import By, Effect, Loads, effects, loads
+from oauth_ratelimit.core.what_if import By, Loads, effects, loads
 from oauth_ratelimit.operating.change import checked_client_id
 from oauth_ratelimit.operating.desk import Desk
-from oauth_ratelimit.operating.records import Record
+from oauth_ratelimit.operating.records import Record, effects_data
 from oauth_ratelimit.store.statistics import StatisticsStore
 
 SPANS = {"hour": 3600, "day": 86_400, "week": 604_800}
@@ -49,7 +49,7 @@ def what_if(readings: Readings, question: Question) -> object:
         # What nobody can have exceeded, were all minutes like the busiest: the end of the slider. One minute more than
         # the window has, because it may begin within one.
         "highest": max([1, *(effect.peak * (window_minutes + 1) for effect in told)]),
-        **_sums(told),
+        **effects_data(told),
         "bearers": [
             {
                 "client_id": effect.bearer.client_id,
@@ -78,7 +78,7 @@ def past_of(desk: Desk, kind: LimitKind, policy: Policy, *, client_id: str | Non
         return None
     since_s = desk.now_s - SPANS["day"]
     told = effects(found, limit=policy.limit, window_minutes=window_minutes, since_s=since_s)
-    return {"policy": policy.name, "kind": kind.value, **_sums(told)} if told else None
+    return {"policy": policy.name, "kind": kind.value, **effects_data(told)} if told else None
 
 
 def _loads(desk: Desk, by: By, span_s: int, *, client_id: str | None) -> Loads:
@@ -97,17 +97,6 @@ def _loads(desk: Desk, by: By, span_s: int, *, client_id: str | None) -> Loads:
         )
     parts = ("by", "users") if by == "user" else ("by",)
     return loads(store.minutes(since_s, desk.now_s, stored, parts=parts), by)
-
-
-def _sums(told: Sequence[Effect]) -> Record:
-    return {
-        "offered": sum(effect.offered for effect in told),
-        "denied": sum(effect.denied for effect in told),
-        "at_least": sum(effect.at_least for effect in told),
-        "at_most": sum(effect.at_most for effect in told),
-        "bearer_count": len(told),
-        "concerned_count": sum(effect.denied > 0 for effect in told),
-    }
 
 
 def _limit(text: str) -> int:

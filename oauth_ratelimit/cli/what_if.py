@@ -10,7 +10,7 @@ from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.what_if import By, Effect, effects, loads, unjudged_count
-from oauth_ratelimit.operating.records import Record
+from oauth_ratelimit.operating.records import Record, effects_data
 from oauth_ratelimit.operating.words import duration, moment
 from oauth_ratelimit.store.statistics import StatisticsStore
 
@@ -126,12 +126,7 @@ def _data(
         "since": moment(since_s),
         "until": moment(until_s),
         "is_approximate": True,
-        "offered": sum(effect.offered for effect in told),
-        "denied": sum(effect.denied for effect in told),
-        "at_least": sum(effect.at_least for effect in told),
-        "at_most": sum(effect.at_most for effect in told),
-        "bearer_count": len(told),
-        "concerned_count": sum(effect.denied > 0 for effect in told),
+        **effects_data(told),
         "bearers": [
             {
                 "client_id": effect.bearer.client_id,

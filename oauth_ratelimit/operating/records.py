@@ -4,13 +4,15 @@ What there is to see, as plain data for programs.
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 from oauth_ratelimit.core.layers import Layer
 from oauth_ratelimit.core.overrides import Override, Target
 from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.statistics import Tally
+from oauth_ratelimit.core.what_if import Effect
 from oauth_ratelimit.operating.words import moment
 from oauth_ratelimit.standing import Standing
 from oauth_ratelimit.store.heartbeats import Heartbeat
@@ -110,6 +112,28 @@ def entry_data(entry: HistoryEntry) -> Record:
         "reason": entry.reason,
         "at": moment(entry.at_s),
         "until": None if override is None or override.until_s is None else moment(override.until_s),
+    }
+
+
+def tally_data(tally: Tally, *, every: int = 1) -> Record:
+    """
+    Return what became of requests, of which every n-th minute was read.
+    """
+    names = ("offered", "issued", "denied", "would_deny", "trusted", "retries")
+    return {name: getattr(tally, name) * every for name in names}
+
+
+def effects_data(effects: Sequence[Effect]) -> Record:
+    """
+    Return what another limit would have done to all together.
+    """
+    return {
+        "offered": sum(effect.offered for effect in effects),
+        "denied": sum(effect.denied for effect in effects),
+        "at_least": sum(effect.at_least for effect in effects),
+        "at_most": sum(effect.at_most for effect in effects),
+        "bearer_count": len(effects),
+        "concerned_count": sum(effect.denied > 0 for effect in effects),
     }
 
 
