@@ -70,16 +70,14 @@ def _print(record: DenialRecord, position: int) -> None:
 def _of_request(name: str | None, position: int) -> str | Cell:
     if name is None:
         return Cell("none", "dim")
-    return f"{name}, of the logged one" if position else name
+    return f"{name}, of the first one" if position else name
 
 
 def _which(record: DenialRecord, position: int) -> str:
-    logged = f"the one logged as {decision_id_of(record.denial.first_id)}"
+    first = f"the first one, {decision_id_of(record.denial.first_id)}"
     if position == 0:
         more = record.suppressed_count
-        return (
-            f"the logged one; {more} more within a minute were not logged" if more else "the logged one, and no other"
-        )
+        return f"the first one; {more} more within a minute followed" if more else "the first one, and no other"
     if position > record.suppressed_count:
-        return f"after {logged}; its process has told of {record.suppressed_count} more so far"
-    return f"number {position} of {record.suppressed_count} after {logged}, not logged themselves"
+        return f"after {first}; its process has told of {record.suppressed_count} more so far"
+    return f"number {position} of {record.suppressed_count} after {first}"

@@ -26,10 +26,10 @@ class Trace(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Denial:
     """
-    A denial that was logged.
+    A denial that is recorded: the first of a key in a minute.
 
     Args:
-        first_id: The number that is its id. The denials of the same key that were not logged have those after it.
+        first_id: The number that is its id. Those of the same key that followed it have the numbers after it.
 
         at_s: When it was, seconds since the epoch.
 
@@ -74,10 +74,10 @@ class Denial:
 @dataclass(frozen=True, slots=True)
 class DenialRecord:
     """
-    A denial with those that followed it and were not logged.
+    A denial with those that followed it.
 
     Args:
-        denial: The logged one.
+        denial: The first one.
 
         instance: The process that denied.
 

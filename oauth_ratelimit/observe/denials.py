@@ -1,5 +1,5 @@
 """
-Takes logged denials to MongoDB, now and then and in bulk.
+Takes denials to MongoDB, now and then and in bulk.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ class DenialWriter(Protocol):
 @dataclass(slots=True)
 class _Entry:
     """
-    A logged denial whose record may have to be brought up to date.
+    A denial whose record may have to be brought up to date.
     """
 
     logged: Logged
@@ -53,12 +53,12 @@ class _Entry:
 
 class DenialRecorder:
     """
-    A duty of the background thread: one record per logged denial, brought up to date while more are suppressed.
+    A duty of the background thread: one record per key and minute, brought up to date while more are suppressed.
 
     What waits is bounded here and in ``DenialEvents``; what is lost for that is logged with its number.
 
     Args:
-        events: What was logged.
+        events: What was denied.
 
         store: Where records go.
 
@@ -149,7 +149,7 @@ class DenialRecorder:
 
     def _take(self, now_s: float) -> None:
         """
-        Take over what was logged, and look at what has become of the rest.
+        Take over what was denied, and look at what has become of the rest.
         """
         new_count = sum(entry.written_count < 0 for entry in self._entries)
         new = self._events.take(

@@ -1,5 +1,5 @@
 """
-Logged denials in MongoDB, so that ``explain --id`` finds each of them for some weeks.
+Denials in MongoDB, so that ``explain --id`` finds each of them for some weeks.
 
 They stand beside the statistics. The id is that of the first denial; those that followed it have the numbers after it,
 so the one before or at a number tells about it.
