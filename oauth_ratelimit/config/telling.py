@@ -55,7 +55,8 @@ class EventsModel(Section):
     )
     keep_denials: Annotated[float, Seconds(0, MAX_KEPT_S, "0 to 366 days")] = Field(
         default=30 * 86_400.0,
-        description="How long explain --id finds a denial: one small document per logged event; 0 keeps none.",
+        description="How long explain --id finds a denial: one small document per client, user and minute with "
+        "denials; 0 keeps none.",
     )
     request_id_header: HeaderName | None = Field(
         default="X-Request-ID",
