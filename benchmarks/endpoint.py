@@ -12,7 +12,9 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 from flask import Flask
@@ -20,7 +22,8 @@ from flask_limiter import Limiter as FlaskLimiter
 from flask_limiter.util import get_remote_address
 from werkzeug.test import EnvironBuilder
 
-from benchmarks import subjects
+from benchmarks import instructions, subjects
+from benchmarks.cases import Repeated
 from benchmarks.results import Result
 from benchmarks.timing import spread
 from oauth_ratelimit.demo.authserver import create_app
@@ -32,6 +35,7 @@ from oauth_ratelimit.observe import metrics, otel
 FLASK_LIMITER = {"Flask-Limiter moving": "moving-window", "Flask-Limiter sliding": "sliding-window-counter"}
 BASE, OURS = "unprotected", "ours"
 METRICS, SHARED = f"{OURS} with metrics", f"{OURS} shared through MongoDB"
+HEADERLESS = f"{OURS} without quota headers"
 VARIABLE = "BENCHMARK_SUBJECT"  # what a server under gunicorn is to be
 BURST_COUNT = 20  # requests in a row to one subject, so that what disturbs the machine disturbs all of them
 
@@ -42,6 +46,7 @@ BODIES = {
         {"grant_type": "password", "username": DEMO_USERS[0].username, "password": DEMO_USERS[0].password},
     ),
 }
+OPERATIONS_PER_REQUEST = 40  # of the numbers of operations that instructions are counted of
 CONFIG = {"mode": "enforce", "limits": {"client": ["1000000000/minute"], "user": ["1000000000/minute"]}}
 
 
@@ -52,15 +57,58 @@ def run(*, short: bool) -> Iterator[Result]:
     with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-endpoint-") as directory:
         database = Path(directory, "accounts.sqlite3")
         seed(database)
+        if instructions.is_available():
+            yield from _instructions()
         yield from _in_process(database, turn_count=25 if short else 250)
         yield from _through_gunicorn(database, turn_count=40 if short else 200)
 
 
-def application(subject: str, database: Path, mongo_uri: str | None = None) -> Flask:
+def _instructions() -> Iterator[Result]:
+    """
+    Yield what a request takes more, in instructions, which no other job on the machine disturbs.
+    """
+    counts = instructions.count(list(CASES))
+    base = counts[f"request, {BASE}"]
+    added = {
+        subject: OPERATIONS_PER_REQUEST * (counts[f"request, {subject}"] - base)
+        for subject in (OURS, HEADERLESS, *FLASK_LIMITER)
+    }
+    for name in added:
+        yield Result(f"endpoint/instructions, client_credentials/added by {name}", added[name], "instructions")
+    for name in FLASK_LIMITER:
+        for subject, goal in ((OURS, "<= 0.10"), (HEADERLESS, None)):
+            ratio = added[subject] / added[name]
+            yield Result(f"endpoint/instructions, client_credentials/{subject}, of what {name} adds", ratio, "x", goal)
+
+
+def _repeated(subject: str) -> Repeated:
+    """
+    Return what sends a request for every few operations asked for: one is worth hundreds of decisions.
+    """
+
+    def run(operation_count: int) -> None:
+        with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-endpoint-") as directory:
+            database = Path(directory, "accounts.sqlite3")
+            seed(database)
+            # An interval that does not end meanwhile: the cycle is measured elsewhere.
+            denial = {"headers": []} if subject == HEADERLESS else {}
+            app = application(subject, database, sync={"interval": "1h"}, denial=denial)
+            request = _requests(app, "client_credentials")
+            request()
+            gc.collect()
+            gc.freeze()  # or one collection more or less would count for as much as what is measured
+            for _ in range(operation_count // OPERATIONS_PER_REQUEST):
+                request()
+
+    return run
+
+
+def application(subject: str, database: Path, mongo_uri: str | None = None, **settings: Any) -> Flask:
     """
     Return the demo server, protected by one of the subjects or by nothing.
     """
-    app = create_app(database, ratelimit_config=CONFIG if subject.startswith(OURS) else None, mongo_uri=mongo_uri)
+    config = {**CONFIG, **settings} if subject.startswith(OURS) else None
+    app = create_app(database, ratelimit_config=config, mongo_uri=mongo_uri)
     if subject.startswith(OURS):
         metrics.IS_AVAILABLE, otel.IS_AVAILABLE = subject == METRICS, False
         app.extensions["oauth_ratelimit"].limiter.peek("nobody")  # starts it, which is when metrics are looked for
@@ -247,3 +295,9 @@ def _added_us(times_us: Mapping[str, list[float]], subject: str) -> float:
     """
     pairs = zip(times_us[subject], times_us[BASE], strict=True)
     return statistics.median(with_it - without for with_it, without in pairs)
+
+
+CASES: Mapping[str, Callable[[], Repeated]] = {
+    f"request, {subject}": partial(_repeated, subject) for subject in (BASE, OURS, HEADERLESS, *FLASK_LIMITER)
+}
+"""What instructions are counted of, by name."""

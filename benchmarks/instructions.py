@@ -30,7 +30,7 @@ def is_available() -> bool:
 
 def count(names: Sequence[str]) -> dict[str, float]:
     """
-    Return the instructions per operation of cases of ``benchmarks.cases`` and ``benchmarks.peers``.
+    Return the instructions per operation of cases of ``benchmarks.cases``, ``.peers`` and ``.endpoint``.
     """
     with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-instructions-") as directory:
         tool = ["valgrind", "--tool=cachegrind", "--cache-sim=no"]
@@ -68,7 +68,8 @@ def _run_in_fork(case: Callable[[], Repeated], operation_count: int) -> None:
 def _main(names: Sequence[str]) -> None:
     known = dict(CASES)
     if not known.keys() >= set(names):
-        known |= importlib.import_module("benchmarks.peers").CASES  # only then do they have to be installed
+        for module in ("benchmarks.peers", "benchmarks.endpoint"):  # only then do peers have to be installed
+            known |= importlib.import_module(module).CASES
     silence()
     for name in names:
         for length in (SHORT_COUNT, LONG_COUNT):
