@@ -82,12 +82,12 @@ async function lookAtDenial(decision) {
   if (!told) return;
   const { denial } = told;
   find("by-decision").open = !denial;
-  say("form-problem", denial ? "" : `No denial with this id is known. It is older than ${duration(told.kept_s)}, was left out of the log, or its process has not told of it yet, which takes ten seconds.`);
+  say("form-problem", denial ? "" : `No denial with this id is known. It is older than ${duration(told.kept_s)}, or its process has not told of it yet, which takes ten seconds.`);
   find("denial").hidden = !denial;
   if (!denial) return;
   facts(find("denial-facts"), [
     ["Decision", make("code", {}, denial.decision_id)],
-    ["Which", denial.position ? `number ${count(denial.position)} after the one logged as ${denial.logged_decision_id}` : `the one that was logged; ${count(denial.suppressed_count)} more followed`],
+    ["Which", denial.position ? `number ${count(denial.position)} after the first, ${denial.logged_decision_id}` : `the first; ${count(denial.suppressed_count)} more followed`],
     ["Client", make("a", { href: clientUrl(denial.client_id, denial.username) }, visible(denial.client_id))],
     ["User", denial.username === null ? "none" : visible(denial.username)],
     ["Grant type", denial.grant_type || "unknown"],
