@@ -109,5 +109,5 @@ clean:
 .venv/installed-oldest: .venv/installed-test .ci/lowest.py
 	@rm -rf .venv/oldest
 	@$(PYTHON) -m pip install -qq --disable-pip-version-check --no-warn-conflicts \
-		--target .venv/oldest $$($(PYTHON) .ci/lowest.py cli otel prometheus)
+		--target .venv/oldest $$($(PYTHON) .ci/lowest.py cli prometheus)
 	@touch $@
