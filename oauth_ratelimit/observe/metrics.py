@@ -77,7 +77,7 @@ class Metrics:
             multiprocess_mode="livemax",
         )
         self._failures = counter(
-            "failures", "Failed authentications, by what they are counted by: client, user, address.", ("kind",)
+            "failures", "Failed authentications, counted by client, user, passed_on and address.", ("kind",)
         )
         self._alarms = counter(
             "alarms", "Requests that came after too many failed authentications.", ("decision", "policy")
