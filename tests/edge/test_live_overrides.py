@@ -154,7 +154,6 @@ def test_request_during_a_change(open_sites: Callable[..., list[Site]], override
     A request sees the limits before a change or those after it, never a mix of both.
     """
     (site,) = open_sites(1, limit=10**6)
-    overrides.put(limit_of(2 * 10**6))
     seen: set[tuple[int | None, bool]] = set()
     done = threading.Event()
 
@@ -166,6 +165,8 @@ def test_request_during_a_change(open_sites: Callable[..., list[Site]], override
     thread = threading.Thread(target=look)
     thread.start()
     try:
+        wait_until(lambda: seen, "the limits before it are seen")
+        overrides.put(limit_of(2 * 10**6))
         wait_until(lambda: len(seen) > 1, "the change is seen")
     finally:
         done.set()
