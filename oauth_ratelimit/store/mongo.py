@@ -28,6 +28,7 @@ from pymongo.uri_parser import parse_uri
 from pymongo.write_concern import WriteConcern
 
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.courtesy import let_others_run
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.store.base import Change, Outcome, Snapshot
 from oauth_ratelimit.store.form import FIELDS, Document, compose, document_id, parse_all
@@ -82,6 +83,7 @@ class MongoStore:
         See ``CounterStore.compare_and_set``. One ``update`` command for all changes.
         """
         operations = compose(writer, changes)
+        let_others_run(operations)
         try:
             with translated_errors():
                 collection, session = self._open()

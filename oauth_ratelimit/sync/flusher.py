@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from oauth_ratelimit.courtesy import let_others_run, sweep_young
 from oauth_ratelimit.errors import StoreError, StoreRejected
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change, CounterStore
 from oauth_ratelimit.sync.complaints import Complaints
 from oauth_ratelimit.sync.keys import MAX_STALE, SLACK_S, Attempt, KeyState
 
-MAX_BATCH = 500  # documents per round trip: larger ones make requests wait longer for the interpreter
+MAX_BATCH = 500  # documents per round trip: of more, some objects would be old to the garbage collector, see courtesy
 MAX_ROUNDS = 4  # writes per key and cycle; what still loses then goes with the next cycle
 FIRST_PAUSE_S = 0.002  # before a second round, doubled with each further one; jitter sends rivals apart
 
@@ -99,6 +100,7 @@ class Flusher:
         batches = self._taken(states, now_s, report)
         try:
             for batch in batches:
+                let_others_run(batch)
                 doubtful = [
                     state
                     for state in batch
@@ -106,6 +108,8 @@ class Flusher:
                 ]
                 self._read_first(doubtful, now_s, report)
                 lost += self._write_round(1, batch, current, now_s=now_s, report=report)
+                sweep_young(batch)
+                let_others_run(batch)
         except Exception:
             for _ in batches:
                 pass  # the rest is in flight all the same
@@ -123,8 +127,7 @@ class Flusher:
         """
         Take what the keys have counted, and yield those that have something to send, a batch at a time.
 
-        No sooner than the batch is wanted: so few objects live at a time that the garbage collector has no reason to
-        look at everything, which would keep requests waiting.
+        No sooner than the batch is wanted, so that few objects live at a time.
         """
         batch = []
         for state in states:
@@ -179,6 +182,7 @@ class Flusher:
         changed = []
         for batch in _batches(states):
             snapshots = self._store.read([state.key for state in batch])
+            let_others_run(batch)
             report.pulled_count += len(batch)
             for state in batch:
                 snapshot = snapshots.get(state.key)
@@ -192,6 +196,7 @@ class Flusher:
                 if self._reads_first or state.version != (snapshot.version if snapshot else None):
                     changed.append(state)
                 state.merge(snapshot, now_s, flush_id=self._flush_id or _now_ms())
+            let_others_run(batch)
         return changed
 
     def _write(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
@@ -202,6 +207,7 @@ class Flusher:
         for batch in _batches(states):
             flush_id = self._next_flush_id()
             changes = [_change(state, flush_id) for state in batch]
+            let_others_run(batch)
             try:
                 outcome = self._store.compare_and_set(self.writer, changes)
             except StoreRejected:
