@@ -20,7 +20,6 @@ from oauth_ratelimit.operating.denial import denial_data
 from oauth_ratelimit.operating.desk import Desk
 from oauth_ratelimit.operating.records import (
     Record,
-    beat_data,
     entry_data,
     layer_data,
     nearest,
@@ -28,6 +27,7 @@ from oauth_ratelimit.operating.records import (
     policy_text,
     standing_data,
 )
+from oauth_ratelimit.operating.status import Status
 from oauth_ratelimit.standing import Standings
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.denials import DenialStore
@@ -52,20 +52,14 @@ def status(readings: Readings, question: Question) -> object:
 
 
 def _status(desk: Desk) -> Record:
-    facts = desk.documents.facts()
-    policies, canary = desk.policies, desk.policies.canary
+    policies = desk.policies
     return {
         "now_s": desk.now_s,
-        "mode": policies.mode.value,
-        "mode_origin": layer_data(desk.layers.of_mode("")),
-        "canary": canary and {"percent": canary.percent, "instances": canary.instances},
-        "override_count": len(desk.overrides),
+        **Status(desk).data(mode_origin=layer_data(desk.layers.of_mode(""))),
         "trusted": policies.trusted,
         "own_rules_count": len(policies.clients),
         "limits": limits_data(policies.limits),
         "sync_interval_s": desk.settings.sync.interval_s,
-        "mongodb": {"version": facts.version, "document_count": facts.document_count},
-        "instances": [beat_data(beat, facts.clock_s) for beat in desk.heartbeats.read(facts.clock_s)],
     }
 
 

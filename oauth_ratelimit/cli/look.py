@@ -19,7 +19,8 @@ from oauth_ratelimit.cli.output import (
 )
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.operating.records import LATE_AFTER_S, beat_data, nearest, standing_data
+from oauth_ratelimit.operating.records import LATE_AFTER_S, nearest, standing_data
+from oauth_ratelimit.operating.status import Status
 from oauth_ratelimit.operating.words import duration
 from oauth_ratelimit.standing import Standing, Standings
 from oauth_ratelimit.store.heartbeats import Heartbeat
@@ -48,35 +49,25 @@ def status(session: Session, as_json: bool) -> None:
     An instance tells of itself every ten seconds; "seen" is how long ago that was. One that ended in good order is
     gone from the list at once, one that died after ten minutes.
     """
-    facts = session.documents.facts()
-    beats = session.heartbeats.read(facts.clock_s)
-    policies, canary = session.policies, session.policies.canary
+    state = Status(session)
+    now_s = state.facts.clock_s
     if as_json:
-        print_json(
-            {
-                "mode": policies.mode.value,
-                "mode_origin": _mode_origin(session),
-                "canary": canary and {"percent": canary.percent, "instances": canary.instances},
-                "override_count": len(session.overrides),
-                "mongodb": {"version": facts.version, "document_count": facts.document_count},
-                "instances": [beat_data(beat, facts.clock_s) for beat in beats],
-            }
-        )
+        print_json(state.data(mode_origin=_mode_origin(session)))
         return
     print_facts(
         [
-            ("mode", mode_cell(policies.mode.value)),
+            ("mode", mode_cell(state.policies.mode.value)),
             ("mode from", _mode_origin(session)),
-            ("canary", _canary_text(session)),
-            ("overrides", str(len(session.overrides))),
-            ("MongoDB", f"{facts.version}, about {facts.document_count} counter documents"),
+            ("canary", _canary_text(state.policies.canary)),
+            ("overrides", str(state.override_count)),
+            ("MongoDB", f"{state.facts.version}, about {state.facts.document_count} counter documents"),
         ]
     )
     click.echo()
     columns = ("instance", "seen", "up", "mode", "interval", "overrides", "flushed", "conflicts", "failures", "clock")
     print_table(
         [Column(columns[0]), *(Column(name, is_number=name != "mode") for name in columns[1:])],
-        [_beat_row(beat, facts.clock_s) for beat in beats],
+        [_beat_row(beat, now_s) for beat in state.beats],
         empty="No instance has told of itself lately; one starts with its first token request.",
     )
 
@@ -88,8 +79,7 @@ def _mode_origin(session: Session) -> str:
     return f"override by {layer.override.author}: {layer.override.reason}" if layer.override else "the configuration"
 
 
-def _canary_text(session: Session) -> str:
-    canary = session.policies.canary
+def _canary_text(canary: Canary | None) -> str:
     if canary is None:
         return "none"
     if canary.instances:
