@@ -3,7 +3,6 @@ Commands that look: status, top, show.
 """
 
 import time
-from collections.abc import Sequence
 
 import click
 
@@ -20,11 +19,10 @@ from oauth_ratelimit.cli.output import (
 )
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.core.enforcement import Canary
-from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.operating.records import LATE_AFTER_S, nearest, standing_data
 from oauth_ratelimit.operating.status import Status
-from oauth_ratelimit.operating.words import counted, duration
+from oauth_ratelimit.operating.words import duration
 from oauth_ratelimit.standing import Standing, Standings
 from oauth_ratelimit.store.heartbeats import Heartbeat
 
@@ -49,8 +47,8 @@ def status(session: Session, as_json: bool) -> None:
     """
     Show the mode, the database and the instances.
 
-    An instance tells of itself every ten seconds, and when its mode or overrides have changed; "seen" is how long ago
-    that was. One that ended in good order is gone from the list at once, one that died after ten minutes.
+    An instance tells of itself every ten seconds; "seen" is how long ago that was. One that ended in good order is
+    gone from the list at once, one that died after ten minutes.
     """
     state = Status(session)
     now_s = state.facts.clock_s
@@ -74,17 +72,6 @@ def status(session: Session, as_json: bool) -> None:
         empty="No instance has told of itself lately; one starts with its first token request.",
     )
 
-    _say_who_differs(beats, policies.mode)
-
-
-def _say_who_differs(beats: Sequence[Heartbeat], mode: Mode) -> None:
-    count = sum(beat.mode != mode for beat in beats)
-    if count:
-        click.secho(
-            f"\n{told} After a change that takes two sync intervals; if it lasts, look at the file and at "
-            "OAUTH_RATELIMIT_MODE there.",
-            fg="yellow",
-        )
 
 def _mode_origin(session: Session) -> str:
     if session.is_switched_off:
