@@ -79,6 +79,7 @@ class Pulse:
         self._last_full = CycleReport()
         self._started_at_s = clock()
         self._next_beat_s = 0.0
+        self._told: tuple[str, int] | None = None  # mode and number of overrides, in the last sign of life
         self.is_failing = False
         self._flushed_count = self._conflict_count = self._failure_count = 0
         self.instance = f"{limiter.settings.policies.instance}:{os.getpid()}:{secrets.token_hex(2)}"
@@ -133,15 +134,19 @@ class Pulse:
 
     def beat(self, *, override_count: int) -> None:
         """
-        Leave a sign of life, if it is time to. Without an answer the next call tries again; a refusal is not hurried.
+        Leave a sign of life, if it is time to, or if an operator has just changed what it tells.
+
+        Without an answer the next call tries again; a refusal is not hurried.
 
         Args:
             override_count: Overrides in force here.
         """
         now_s = self._clock()
-        if self._store is None or self._next_beat_s - BEAT_EVERY_S <= now_s < self._next_beat_s:
-            return
         settings = self._limiter.settings
+        to_tell = (settings.policies.mode.value, override_count)
+        is_early = self._next_beat_s - BEAT_EVERY_S <= now_s < self._next_beat_s
+        if self._store is None or (is_early and to_tell == self._told):
+            return
         try:
             self._store.put(
                 Heartbeat(
@@ -162,7 +167,7 @@ class Pulse:
             return
         except StoreRejected:
             pass  # rights are missing: instances are not seen then, which is all
-        self._next_beat_s = now_s + BEAT_EVERY_S
+        self._next_beat_s, self._told = now_s + BEAT_EVERY_S, to_tell
 
     def stop(self) -> None:
         """

@@ -95,6 +95,19 @@ def test_beats_between_cycles(store: HeartbeatStore, clock: Clock) -> None:
     assert [0.0, 0.0, 11.0, 11.0, -88.0] == seen
 
 
+def test_change_is_told_at_once(store: HeartbeatStore, clock: Clock) -> None:
+    """
+    When an operator has changed mode or overrides, nobody waits ten seconds to see that the instance follows.
+    """
+    pulse = pulse_of(store, clock)
+    pulse.beat(override_count=0)
+    clock.advance(1.0)
+    pulse._limiter.reconfigure(load_config({"mode": "dry-run"}))
+    pulse.beat(override_count=1)
+
+    assert [("dry-run", 1, clock())] == [(b.mode, b.override_count, b.beat_at_s) for b in store.read(clock())]
+
+
 def test_instance_that_ends(store: HeartbeatStore, clock: Clock) -> None:
     """
     An instance that ends in good order is gone at once; one that died is seen for a while.

@@ -11,6 +11,8 @@ from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, ov
 from oauth_ratelimit.core.policy import Policy, PolicySet
 from oauth_ratelimit.operating.desk import Desk
 from oauth_ratelimit.operating.records import Record, nearest, override_data, policy_text, standing_data
+from oauth_ratelimit.operating.stranger import stranger_hint
+from oauth_ratelimit.operating.words import counted
 from oauth_ratelimit.standing import Standings
 
 READ = 5000  # documents
@@ -28,7 +30,7 @@ def preview_of(desk: Desk, overrides: Sequence[Override]) -> Record:
         "overrides": list(map(override_data, overrides)),
         "replaces": [override_data(old) for old in desk.overrides if old.target in {new.target for new in overrides}],
         "changes": list(_changes(before, after, client_id or ANYBODY)),
-        "notes": list(_notes(before, overrides[0])),
+        "notes": [*_strange(desk, client_id), *_notes(before, overrides[0])],
         "keys": _keys(desk, before, after, client_id=client_id),
         "past": [
             past
@@ -67,6 +69,11 @@ def _changes(before: PolicySet, after: PolicySet, client_id: str) -> Iterator[Re
         yield {"what": what, "before": was, "after": will_be, "is_changed": was != will_be}
 
 
+def _strange(desk: Desk, client_id: str | None) -> Iterator[str]:
+    if client_id is not None and (hint := stranger_hint(desk, client_id)):
+        yield hint
+
+
 def _notes(before: PolicySet, override: Override) -> Iterator[str]:
     """
     Yield what somebody might not expect.
@@ -75,7 +82,8 @@ def _notes(before: PolicySet, override: Override) -> Iterator[str]:
     if target.client_id is None:
         own = sorted(name for name, rules in before.clients.items() if _has_own(override, rules.mode, rules.limits))
         if own:
-            yield f"{len(own)} clients have rules of their own, which stay: {', '.join(own[:5])}{' …' * (len(own) > 5)}"
+            names = f"{', '.join(own[:5])}{' …' * (len(own) > 5)}"
+            yield f"{counted(len(own), 'client')} with rules of their own keep them: {names}"
     if override.mode is Mode.ENFORCE and before.canary is not None:
         yield "The canary stays: outside of it this is still a dry run, unless a client has a mode of its own."
     if override.mode is Mode.ENFORCE and target.client_id is None:

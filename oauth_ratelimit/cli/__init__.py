@@ -9,6 +9,7 @@ The command line: ``flask oauth-ratelimit``.
   database.py   init-db, db upgrade, db status
   look.py       status, top, show
   explain.py    explain; denial.py, explain --id
+  stranger.py   a word about a client that nobody knows
   change.py     what all changes have in common
   limit.py      limit set, limit unset, limit list; likewise trust.py, mode.py
   reset.py      reset
@@ -40,7 +41,7 @@ from oauth_ratelimit.cli.reset import reset
 from oauth_ratelimit.cli.session import Session
 from oauth_ratelimit.cli.trust import trust
 from oauth_ratelimit.cli.what_if import what_if
-from oauth_ratelimit.errors import ConfigError, StoreError
+from oauth_ratelimit.errors import ConfigError, StoreError, StoreUnavailable
 
 BAD_CONFIGURATION = 1
 NO_DATABASE = 3
@@ -61,8 +62,16 @@ class Commands(click.Group):
             for problem in exc.problems:
                 click.echo(f"Error: {visible(problem)}", err=True)
             ctx.exit(BAD_CONFIGURATION)
+        except click.NoSuchOption as exc:
+            option = next((each for each in self.params if exc.option_name in each.opts), None)
+            if option is None or exc.ctx is None:
+                raise
+            rest = exc.ctx.command_path.removeprefix(ctx.command_path)
+            before = f"{ctx.command_path} {exc.option_name} {option.metavar}{rest}"
+            raise click.UsageError(f"{exc.option_name} goes before the command: {before}", exc.ctx) from None
         except StoreError as exc:
-            click.echo(f"Error: {visible(str(exc))}", err=True)
+            where = ctx.obj.servers if isinstance(exc, StoreUnavailable) else None
+            click.echo(f"Error: {visible(str(exc))}{f' ({where})' if where else ''}", err=True)
             ctx.exit(NO_DATABASE)
 
 

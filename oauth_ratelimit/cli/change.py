@@ -3,7 +3,7 @@ What all changes have in common: who, why, until when; put in force, taken back.
 """
 
 import getpass
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -11,10 +11,12 @@ import click
 from oauth_ratelimit.cli.output import print_json
 from oauth_ratelimit.cli.record import print_overrides
 from oauth_ratelimit.cli.session import Function, Session
+from oauth_ratelimit.cli.stranger import say_hint, say_if_strange
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.operating.change import checked_client_id, end_after, end_at
 from oauth_ratelimit.operating.records import override_data
+from oauth_ratelimit.operating.stranger import stranger_hint
 
 
 def who_and_why(command: Function) -> Function:
@@ -89,6 +91,9 @@ def put(session: Session, overrides: Iterable[Override], *, as_json: bool) -> No
     Put overrides in force, and say so.
     """
     made = tuple(overrides)
+    client_id = made[0].target.client_id
+    # Looked up before, because the overrides make the client known.
+    hint = None if client_id is None or as_json else stranger_hint(session, client_id)
     for override in made:
         session.override_store.put(override)
     if as_json:
@@ -96,9 +101,10 @@ def put(session: Session, overrides: Iterable[Override], *, as_json: bool) -> No
     else:
         print_overrides(made)
         _say_when(session)
+        say_hint(hint)
 
 
-def remove(session: Session, targets: Iterable[Target], *, author: str, reason: str, as_json: bool) -> int:
+def remove(session: Session, targets: Sequence[Target], *, author: str, reason: str, as_json: bool) -> int:
     """
     Take overrides back, say so, and return the exit code: 1 if there was none.
     """
@@ -111,6 +117,8 @@ def remove(session: Session, targets: Iterable[Target], *, author: str, reason: 
         _say_when(session)
     else:
         click.echo("There is nothing to take back.", err=True)
+        for client_id in {target.client_id for target in targets if target.client_id is not None}:
+            say_if_strange(session, client_id)
     return 0 if removed else 1
 
 

@@ -8,11 +8,12 @@ from oauth_ratelimit.cli.denial import explain_denial
 from oauth_ratelimit.cli.look import standing_row
 from oauth_ratelimit.cli.output import Cell, Column, mode_cell, print_facts, print_json, print_table
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
+from oauth_ratelimit.cli.stranger import say_if_strange
 from oauth_ratelimit.config.models import GRANT_TYPES
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.operating.case import Case, Outcome
 from oauth_ratelimit.operating.records import layer_text
-from oauth_ratelimit.operating.words import duration
+from oauth_ratelimit.operating.words import counted, duration
 
 OUTCOME_STYLES = {Outcome.ADMITTED: "green", Outcome.WOULD_BE_DENIED: "yellow", Outcome.DENIED: "bold red"}
 
@@ -56,6 +57,7 @@ def explain(
         print_json(case.data())
     else:
         _print(case)
+        say_if_strange(session, client)
 
 
 def _print(case: Case) -> None:
@@ -72,7 +74,7 @@ def _print(case: Case) -> None:
             ("mode from", layer_text(mode)),
             ("canary", case.canary),
             ("verdict", Cell(finding.text, OUTCOME_STYLES[finding.outcome])),
-            ("sent by", f"{case.instance_count()} instances lately"),
+            ("sent by", f"{counted(case.instance_count(), 'instance')} lately"),
         ]
     )
     columns = ("policy", "from", "mode", "hits", "limit", "window", "left", "next in", "reset in")

@@ -3,6 +3,7 @@ Commands that look: status, top, show.
 """
 
 import time
+from collections.abc import Sequence
 
 import click
 
@@ -18,11 +19,12 @@ from oauth_ratelimit.cli.output import (
     share,
 )
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
-from oauth_ratelimit.core.enforcement import Canary
+from oauth_ratelimit.cli.stranger import say_if_strange
+from oauth_ratelimit.core.enforcement import Canary, Mode
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.operating.records import LATE_AFTER_S, nearest, standing_data
 from oauth_ratelimit.operating.status import Status
-from oauth_ratelimit.operating.words import duration
+from oauth_ratelimit.operating.words import counted, duration
 from oauth_ratelimit.standing import Standing, Standings
 from oauth_ratelimit.store.heartbeats import Heartbeat
 
@@ -47,8 +49,8 @@ def status(session: Session, as_json: bool) -> None:
     """
     Show the mode, the database and the instances.
 
-    An instance tells of itself every ten seconds; "seen" is how long ago that was. One that ended in good order is
-    gone from the list at once, one that died after ten minutes.
+    An instance tells of itself every ten seconds, and when its mode or overrides have changed; "seen" is how long ago
+    that was. One that ended in good order is gone from the list at once, one that died after ten minutes.
     """
     state = Status(session)
     now_s = state.facts.clock_s
@@ -71,6 +73,17 @@ def status(session: Session, as_json: bool) -> None:
         [_beat_row(beat, now_s) for beat in state.beats],
         empty="No instance has told of itself lately; one starts with its first token request.",
     )
+    _say_who_differs(state.beats, state.policies.mode)
+
+
+def _say_who_differs(beats: Sequence[Heartbeat], mode: Mode) -> None:
+    count = sum(beat.mode != mode for beat in beats)
+    if count:
+        click.secho(
+            f"\nNot yet in mode {mode.value} when last seen: {counted(count, 'instance')}. After a change they follow "
+            "within two sync intervals; if not, look at their file and at OAUTH_RATELIMIT_MODE there.",
+            fg="yellow",
+        )
 
 
 def _mode_origin(session: Session) -> str:
@@ -158,6 +171,7 @@ def show(session: Session, client: str, user: str | None, count: int, as_json: b
         print_json([standing_data(standing) for standing in standings])
     else:
         print_table(STANDING_COLUMNS, list(map(standing_row, standings)), empty="No limited requests lately.")
+        say_if_strange(session, client)
 
 
 def standing_row(standing: Standing) -> Row:

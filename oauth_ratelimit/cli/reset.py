@@ -6,7 +6,9 @@ import click
 
 from oauth_ratelimit.cli.output import print_json
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
+from oauth_ratelimit.cli.stranger import say_if_strange
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.operating.words import counted
 
 
 @click.command()
@@ -26,4 +28,5 @@ def reset(session: Session, client: str, user: str | None, as_json: bool) -> Non
     if as_json:
         print_json({"reset_count": count})
     else:
-        click.echo(f"{count} counter documents set to zero")
+        click.echo(f"{counted(count, 'counter document')} set to zero")
+        say_if_strange(session, client)

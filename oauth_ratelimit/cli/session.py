@@ -59,6 +59,14 @@ class Session(Desk):
         return connection
 
     @property
+    def servers(self) -> str | None:
+        """
+        The host and port of MongoDB; None if no connection was named yet.
+        """
+        connection: Connection | None = self.__dict__.get("connection")
+        return None if connection is None else connection.servers
+
+    @property
     def is_switched_off(self) -> bool:
         """
         Whether the environment of this command has the emergency switch pulled.

@@ -15,6 +15,7 @@ from oauth_ratelimit.core.overrides import LimitKind
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies
 from oauth_ratelimit.operating.desk import Desk
 from oauth_ratelimit.operating.records import Record, layer_data, standing_data
+from oauth_ratelimit.operating.stranger import stranger_hint
 from oauth_ratelimit.operating.words import duration
 from oauth_ratelimit.standing import Standing, Standings
 from oauth_ratelimit.store.base import Snapshot
@@ -183,6 +184,7 @@ class Case:
             "instance_count": self.instance_count(),
             "limits": [{**standing_data(standing), "origin": layer_data(layer)} for standing, layer in standings],
             "others": list(map(standing_data, self.others())),
+            "hint": stranger_hint(self.desk, self.client_id),
         }
 
 

@@ -1,5 +1,5 @@
 """
-Times as people and programs read them.
+Times and numbers as people and programs read them.
 """
 
 import math
@@ -18,6 +18,13 @@ def duration(seconds: float) -> str:
             more = whole % unit_s // rest_s
             return f"{whole // unit_s} {unit}" + (f" {more} {rest}" if more else "")
     return f"{whole} s"
+
+
+def counted(count: int, word: str) -> str:
+    """
+    Return a number of things: ``1 instance``, ``2 instances``.
+    """
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def moment(at_s: float) -> str:

@@ -2,6 +2,7 @@
 One connection to MongoDB for what is beside the counters: overrides, signs of life, what the command line looks at.
 """
 
+import re
 import threading
 from typing import Any
 
@@ -14,6 +15,10 @@ from pymongo.write_concern import WriteConcern
 from oauth_ratelimit.store.mongo import connect, database_of
 
 Document = dict[str, Any]
+
+# At the last @, so that nothing of a password that is not escaped as it should be is taken for a host.
+_SERVER = r"([\w.\-]+|\[[\w:.%]+\])(:\d+)?"
+_SERVERS = re.compile(rf"mongodb(\+srv)?://([^@]*@)?(?P<servers>{_SERVER}(,{_SERVER})*)([/?][^@]*)?", re.ASCII)
 
 
 def full_name(collection: str, *, namespace: str | None) -> str:
@@ -54,6 +59,14 @@ class Connection:
             if self._client is None:
                 self._client = connect(self._uri, timeout_s=self._timeout_s)
             return self._client
+
+    @property
+    def servers(self) -> str | None:
+        """
+        The hosts and ports in the connection string, without what may be secret there; None if they are not plain.
+        """
+        found = _SERVERS.fullmatch(self._uri)
+        return found and found["servers"]
 
     def another(self) -> "Connection":
         """

@@ -43,6 +43,7 @@ OUTCOMES: Final = tuple(field.name for field in fields(Tally))
 MAX_COUNT = 2**53  # no process counts so far; a larger number is damage
 DUPLICATE_KEY = 11000
 PAGE = 1000  # documents that the server sends at once
+LONGEST_LOOK_MS = 2000  # where the index is missing, MongoDB would look through everything
 
 
 class StatisticsStore:
@@ -130,6 +131,24 @@ class StatisticsStore:
         selected, _ = _selection(since_s, until_s, client_id)
         with translated_errors():
             return self._connection.collection(STATISTICS).count_documents(selected)
+
+    def knows(self, client_id: str) -> bool:
+        """
+        Return whether there is any minute of a client.
+        """
+        selected, _ = _selection(0.0, math.inf, client_id)
+        with translated_errors():
+            return self._connection.collection(STATISTICS).find_one(selected, {"_id": 1}) is not None
+
+    def clients(self, since_s: float, *, at_most: int) -> set[str]:
+        """
+        Return who has asked since a time; looks at so many minutes of clients at most.
+        """
+        selected, _ = _selection(since_s, math.inf, None)
+        with translated_errors():
+            found = self._connection.collection(STATISTICS).find(selected, {"_id": 1}).limit(at_most)
+            names = {document["_id"].get("clientId") for document in found.max_time_ms(LONGEST_LOOK_MS)}
+        return {name for name in names if isinstance(name, str)}
 
     def _ensure_minutes(self) -> None:
         """

@@ -230,7 +230,7 @@ def test_database_that_does_not_answer(terminal: Terminal, words: tuple[str, ...
     result = terminal.run("--mongo-uri", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50", *words)
 
     assert 3 == result.exit_code
-    assert ["Error: MongoDB is out of reach: ServerSelectionTimeoutError"] == result.stderr.splitlines()
+    assert ["Error: MongoDB is out of reach: ServerSelectionTimeoutError (127.0.0.1:1)"] == result.stderr.splitlines()
 
 
 def test_connection_string_that_cannot_be_used(terminal: Terminal) -> None:
@@ -242,3 +242,107 @@ def test_connection_string_that_cannot_be_used(terminal: Terminal) -> None:
     assert 3 == result.exit_code
     assert "directconnection" in result.stderr
     assert "secret" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("uri", "where"),
+    [
+        ("mongodb://ann:s%40cret@127.0.0.1:1,127.0.0.1:2/oauth", "127.0.0.1:1,127.0.0.1:2"),
+        ("mongodb://[::1]:1/", "[::1]:1"),
+    ],
+    ids=["with a password", "IPv6"],
+)
+def test_which_database_does_not_answer(terminal: Terminal, uri: str, where: str) -> None:
+    """
+    Where MongoDB was looked for is named, and never the user or the password.
+    """
+    result = terminal.run("--mongo-uri", f"{uri}?serverSelectionTimeoutMS=50", "top")
+
+    assert [f"Error: MongoDB is out of reach: ServerSelectionTimeoutError ({where})"] == result.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "before"),
+    [
+        (("status", "--config", "x.yaml"), "--config FILE status"),
+        (("limit", "list", "--mongo-uri=mongodb://db/"), "--mongo-uri URI limit list"),
+    ],
+)
+def test_common_option_after_the_command(terminal: Terminal, words: tuple[str, ...], before: str) -> None:
+    """
+    Somebody who names the configuration behind the command is told where it belongs.
+    """
+    result = terminal.run(*words)
+
+    assert 2 == result.exit_code
+    assert "goes before the command: " in result.stderr
+    assert before in result.stderr
+
+
+def test_option_that_nothing_has(terminal: Terminal) -> None:
+    """
+    Any other option that does not exist is refused as ever.
+    """
+    assert "No such option '--colour'" in terminal.run("status", "--colour").stderr
+
+
+def test_status_right_after_a_change(terminal: Terminal, mongo_uri: str) -> None:
+    """
+    An instance that has not told of the new mode yet is not passed off as being in it.
+    """
+    with closing(Connection(mongo_uri)) as connection:
+        limiter = Limiter(load_config(terminal.settings))
+        Pulse(limiter, HeartbeatStore(connection), clock=time.time).beat(override_count=0)
+        limiter.close()
+    assert "Not yet in mode" not in terminal.ok("status")
+
+    terminal.ok("mode", "set", "dry-run", *WHY)
+    assert "Not yet in mode dry-run when last seen: 1 instance." in terminal.ok("status")
+
+
+STRANGE = "No counters, statistics or configuration for"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show",),
+        ("explain",),
+        ("reset",),
+        ("limit", "set", "--user", "9/hour", *WHY),
+        ("mode", "set", "off", *WHY, "--client"),
+        ("trust", "add", *WHY),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_client_that_is_mistyped(terminal: Terminal, limiter: Limiter, words: tuple[str, ...]) -> None:
+    """
+    Every command that is about a client says if nothing is known of it, and which one may be meant.
+    """
+    spend(limiter, 1, "web-shop", "alice")
+    result = terminal.run(*words, "wbe-shop")
+
+    assert (0, f"{STRANGE} 'wbe-shop'; did you mean 'web-shop'?") == (result.exit_code, result.stderr.strip())
+    assert "" == terminal.run(*words, "web-shop").stderr
+
+
+def test_client_that_is_strange_but_not_mistyped(terminal: Terminal) -> None:
+    """
+    Nothing is suggested where nothing is similar, and a name in the configuration or a pattern is not strange.
+    """
+    assert f"{STRANGE} 'unheard-of'." == terminal.run("show", "unheard-of").stderr.strip()
+    assert "did you mean 'partner'?" in terminal.run("show", "Partnr").stderr
+    assert "" == terminal.run("show", "partner").stderr
+    assert "" == terminal.run("explain", "mobile-7").stderr
+    assert "" == terminal.run("trust", "add", "any-*", *WHY).stderr
+
+
+def test_hint_for_programs(terminal: Terminal) -> None:
+    """
+    Programs get the hint as a field where there is one record, and nothing on the standard error.
+    """
+    result = terminal.run("explain", "partnr", "--json")
+
+    assert f"{STRANGE} 'partnr'; did you mean 'partner'?" == json.loads(result.stdout)["hint"]
+    assert "" == result.stderr
+    assert None is terminal.data("explain", "partner")["hint"]
