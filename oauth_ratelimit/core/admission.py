@@ -59,6 +59,17 @@ class Admission(Decision, Term):
         tier, _, _, frame_end_s, now_s = self
         return tier.window_s + min(frame_end_s - now_s, tier.frame_s)
 
+    def quota(self) -> tuple[Policy, int, float]:
+        """
+        See ``Decision.quota``. Worked out together, because every admitted request needs them.
+        """
+        tier, full, edge, frame_end_s, now_s = self
+        frame_s = tier.frame_s
+        left_s = frame_end_s - now_s
+        if left_s > frame_s:
+            left_s = frame_s
+        return tier.policy, int(tier.limit - estimate_hits(full, edge, left_s, frame_s)), tier.window_s + left_s
+
 
 @final
 class JointAdmission(Decision, tuple[Term, ...]):
@@ -96,3 +107,9 @@ class JointAdmission(Decision, tuple[Term, ...]):
     @property
     def reset_after_s(self) -> float:  # type: ignore[override]
         return self.nearest.reset_after_s
+
+    def quota(self) -> tuple[Policy, int, float]:
+        """
+        See ``Decision.quota``.
+        """
+        return self.nearest.quota()

@@ -4,14 +4,19 @@ What a request is told.
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import Policy
 
+Outcome = Literal["allowed", "denied", "would_deny", "trusted"]
+"""What became of a request, in metrics, traces and statistics; ``would_deny`` is over a limit in a dry run."""
+
 
 class Decision:
     """
-    The outcome of one request. Of several policies it describes the one that denies, else the one with least left.
+    What is decided about one request. Of several policies it describes the one that denies, else the one with least
+    left.
 
     Attributes:
         allowed: Whether the request may go on.
@@ -68,6 +73,13 @@ class Decision:
         """
         return self.rule.window.window_s if self.rule else None
 
+    def quota(self) -> tuple[Policy | None, int, float]:
+        """
+        Return what a client is told of: ``rule``, ``remaining``, and the seconds until more is to be had, which are
+        ``reset_after_s``, or ``retry_after_s`` of a denial.
+        """
+        return self.rule, self.remaining, self.reset_after_s if self.allowed else self.retry_after_s
+
     def __repr__(self) -> str:
         return (
             f"<Decision allowed={self.allowed} would_deny={self.would_deny} mode={self.mode.value}"
@@ -90,6 +102,15 @@ class Finding(Decision):
     reset_after_s: float = 0.0
     retry_after_s: float = 0.0
     decision_id: str | None = field(default=None, compare=False)
+
+
+def outcome_of(decision: Decision) -> Outcome:
+    """
+    Return what became of a request.
+    """
+    if decision.would_deny:
+        return "would_deny" if decision.allowed else "denied"
+    return "trusted" if decision.trusted else "allowed"
 
 
 def whole_seconds(seconds: float, *, at_least: int = 0) -> int:

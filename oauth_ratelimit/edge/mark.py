@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from flask import has_request_context, request
+from flask import request
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.edge.response import Headers, RateLimited
@@ -159,9 +159,10 @@ def environ_of_request() -> dict[str, Any] | None:
     """
     Return the WSGI environment of the request being handled. Asks Flask's proxy once, which costs most of it.
     """
-    if not has_request_context():
+    try:
+        environ: dict[str, Any] = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
+    except RuntimeError:  # there is none
         return None
-    environ: dict[str, Any] = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
     return environ
 
 

@@ -5,6 +5,7 @@ The answer: a 429 that explains itself, and the quota headers of every decided r
 import functools
 import re
 from collections.abc import Collection
+from math import ceil
 from typing import Any
 
 from authlib.oauth2 import OAuth2Error
@@ -102,21 +103,20 @@ def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
 
         families: ``ietf`` for draft-ietf-httpapi-ratelimit-headers-10, ``x-ratelimit`` for the customary three.
     """
-    rule = decision.rule
-    if rule is None or decision.trusted or not families:
+    if decision.trusted or not families:
         return []
-    if decision.allowed:
-        reset_s = str(whole_seconds(decision.reset_after_s))
-    else:
-        reset_s = str(whole_seconds(decision.retry_after_s, at_least=1))
-    remaining = decision.remaining
+    rule, remaining, until_s = decision.quota()
+    if rule is None:
+        return []
+    reset = str(ceil(until_s)) if decision.allowed else str(whole_seconds(until_s, at_least=1))
+    left = str(remaining)
     name, policy_header, limit_header = _constant_parts(rule.name, rule.limit, rule.window.window_s)
     headers: Headers = []
     if "ietf" in families:
-        shown = remaining if remaining < MAX_FIELD_INTEGER else MAX_FIELD_INTEGER
-        headers += (policy_header, ("RateLimit", f"{name};r={shown};t={reset_s}"))
+        shown = left if remaining < MAX_FIELD_INTEGER else MAX_FIELD_INTEGER
+        headers += (policy_header, ("RateLimit", f"{name};r={shown};t={reset}"))
     if "x-ratelimit" in families:
-        headers += (limit_header, ("X-RateLimit-Remaining", str(remaining)), ("X-RateLimit-Reset", reset_s))
+        headers += (limit_header, ("X-RateLimit-Remaining", left), ("X-RateLimit-Reset", reset))
     return headers
 
 
