@@ -3,7 +3,7 @@ What happened in a minute, client by client, and sums over minutes.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal, NamedTuple
 
 from oauth_ratelimit.core.distinct import Registers, estimate_distinct, merge_into
@@ -22,7 +22,7 @@ Kind = Literal["client", "user"]
 @dataclass(frozen=True, slots=True)
 class Tally:
     """
-    Requests by what became of them.
+    Requests by outcome: see ``core.decision.Outcome``.
 
     Args:
         allowed: Admitted within all limits.
@@ -73,6 +73,7 @@ class Tally:
         )
 
 
+COUNTS = tuple(count.name for count in fields(Tally))
 NO_REQUESTS = Tally()
 
 

@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.decision import Decision, outcome_of
 from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.observe.labels import MAX_CLIENTS, NONE, OTHER, Labels, outcome_of
+from oauth_ratelimit.observe.grants import NONE, OTHER, GrantNames
+from oauth_ratelimit.observe.labels import MAX_CLIENTS, ClientLabels
 from oauth_ratelimit.sync.flusher import CycleReport
 
 try:
@@ -82,7 +83,8 @@ class Metrics:
         self._alarms = counter(
             "alarms", "Requests that came after too many failed authentications.", ("decision", "policy")
         )
-        self._labels = Labels()
+        self._grants = GrantNames()
+        self._clients = ClientLabels()
         self._by_labels: dict[tuple[str, str, str, str], Counter] = {}
         self._by_client: dict[tuple[str, str, str], Counter] = {}
         self._limits: dict[tuple[str, str, str], Policy] = {}  # what the gauge says
@@ -102,7 +104,7 @@ class Metrics:
         See ``Meter.note_decision``.
         """
         outcome = outcome_of(decision)
-        grant = self._labels.grant(grant_type, is_grant)
+        grant = self._grants.of(grant_type, is_grant)
         rule = decision.rule
         labels = (outcome, decision.mode, grant, rule.name if rule else NONE)
         child = self._by_labels.get(labels)
@@ -112,7 +114,7 @@ class Metrics:
         self._decision_seconds.observe(duration_s)
         if is_near_limit:
             self._near_limit.inc()
-        name = self._labels.client(client_id, is_over=decision.would_deny)
+        name = self._clients.of(client_id, is_over=decision.would_deny)
         kind = "client" if username is None else "user"
         key = (name, kind, outcome)
         child = self._by_client.get(key)

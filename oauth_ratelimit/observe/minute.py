@@ -5,17 +5,15 @@ What one process counts of one client in one minute.
 from heapq import nlargest
 
 from oauth_ratelimit.core.admission import Admission, JointAdmission
-from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.decision import Decision, Outcome, outcome_of
 from oauth_ratelimit.core.distinct import register_of
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.refusal import RepeatedDenial
-from oauth_ratelimit.core.statistics import ClientMinute, Kind, Peak, Source, Tally, UserLoad
+from oauth_ratelimit.core.statistics import COUNTS, ClientMinute, Kind, Peak, Source, Tally, UserLoad
 from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.core.window import estimate_hits
 
 FOLLOWED = 10  # times as many users are followed as are told of in the end, so that the heaviest are among them
-
-ALLOWED, DENIED, WOULD_DENY, TRUSTED, RETRIES = range(5)
 
 
 class OpenMinute:
@@ -32,7 +30,8 @@ class OpenMinute:
 
         written_count: Requests in what was written last.
 
-        users: Denied and other requests by user; those that were lightest when there were too many are left out.
+        users: Of each user all requests, those denied, and those that would have been; users that were lightest when
+            there were too many are left out.
     """
 
     __slots__ = (
@@ -57,8 +56,8 @@ class OpenMinute:
         self.count = 0
         self.written_count = 0
         self.users: dict[str, list[int]] = {}
-        self._client_cells: dict[str, list[int]] = {}
-        self._user_cells: dict[str, list[int]] = {}
+        self._client_cells: dict[str, dict[str, int]] = {}
+        self._user_cells: dict[str, dict[str, int]] = {}
         self._peaks: dict[str, Peak] = {}
         self._tier_peaks: dict[Tier, float] = {}  # how much of it was used; apart, because that is quicker
         self._registers: dict[int, int] = {}
@@ -82,18 +81,15 @@ class OpenMinute:
             now_s: The time, seconds since the epoch.
         """
         self.count += 1
-        if decision.would_deny:
-            outcome = WOULD_DENY if decision.allowed else DENIED
-        else:
-            outcome = TRUSTED if decision.trusted else ALLOWED
+        outcome = outcome_of(decision)
         cells = self._client_cells if username is None else self._user_cells
         cell = cells.get(grant)
         if cell is None:
-            cell = cells[grant] = [0] * 5
+            cell = cells[grant] = dict.fromkeys(COUNTS, 0)
         cell[outcome] += 1
         form = type(decision)
-        if form is RepeatedDenial and outcome == DENIED:
-            cell[RETRIES] += 1
+        if form is RepeatedDenial and outcome == "denied":
+            cell["retries"] += 1
         if place is not None:
             self._note_rule(decision, f"{place}/")
             return
@@ -112,13 +108,15 @@ class OpenMinute:
         else:
             self._note_rule(decision, "")
 
-    def _note_user(self, username: str, outcome: int) -> None:
+    def _note_user(self, username: str, outcome: Outcome) -> None:
         user = self.users.get(username)
         if user is None:
             user = self._follow(username)
         user[0] += 1
-        if outcome in (DENIED, WOULD_DENY):
-            user[outcome] += 1  # the columns of a user, the first of which is all requests, are numbered alike
+        if outcome == "denied":
+            user[1] += 1
+        elif outcome == "would_deny":
+            user[2] += 1
 
     def _follow(self, username: str) -> list[int]:
         """
@@ -167,14 +165,14 @@ class OpenMinute:
 
             is_complete: Whether users are told of.
         """
-        kinds: tuple[tuple[Kind, dict[str, list[int]]], ...] = (
+        kinds: tuple[tuple[Kind, dict[str, dict[str, int]]], ...] = (
             ("client", self._client_cells),
             ("user", self._user_cells),
         )
         return ClientMinute(
             client_id=self.client_id,
             minute_s=minute_s,
-            tallies={Source(kind, grant): Tally(*cell) for kind, cells in kinds for grant, cell in cells.items()},
+            tallies={Source(kind, grant): Tally(**cell) for kind, cells in kinds for grant, cell in cells.items()},
             peaks=self._all_peaks(),
             users=self._heaviest() if is_complete else (),
             registers=self._all_registers() if is_complete else {},

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.decision import Decision, outcome_of
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.observe.labels import NONE, OTHER, Labels, outcome_of
+from oauth_ratelimit.observe.grants import NONE, OTHER, GrantNames
+from oauth_ratelimit.observe.labels import ClientLabels
 from oauth_ratelimit.observe.metrics import DECISION_BUCKETS_S, FLUSH_BUCKETS_S, FLUSH_KEYS_BUCKETS, NAMESPACE
 from oauth_ratelimit.sync.flusher import CycleReport
 
@@ -80,7 +81,8 @@ class OtelMeter:
         )
         self._failures = counter("failures_total", "Failed authentications.")
         self._alarms = counter("alarms_total", "Requests that came after too many failed authentications.")
-        self._labels = Labels()
+        self._grants = GrantNames()
+        self._clients = ClientLabels()
         self._limits: dict[tuple[str, str, str], Policy] = {}  # what the gauge says
 
     def note_decision(
@@ -102,7 +104,7 @@ class OtelMeter:
                 decision,
                 client_id,
                 kind="client" if username is None else "user",
-                grant=self._labels.grant(grant_type, is_grant),
+                grant=self._grants.of(grant_type, is_grant),
                 duration_s=duration_s,
             )
             if is_near_limit:
@@ -128,7 +130,7 @@ class OtelMeter:
         mode = decision.mode.value
         self._decisions.add(1, {"decision": outcome, "mode": mode, "grant_type": grant, "policy": policy})
         self._decision_seconds.record(duration_s)
-        name = self._labels.client(client_id, is_over=decision.would_deny)
+        name = self._clients.of(client_id, is_over=decision.would_deny)
         self._client_decisions.add(1, {"client_id": name, "kind": kind, "decision": outcome})
         if rule is not None and name != OTHER and self._limits.get((name, kind, policy)) is not rule:
             self._limits[name, kind, policy] = rule

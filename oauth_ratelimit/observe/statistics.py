@@ -1,46 +1,31 @@
 """
-Counts what happens, client by client and minute by minute, and takes it to MongoDB now and then.
+Counts what happens, client by client and minute by minute, and has it taken to MongoDB now and then.
 
 A request costs a few look-ups under a lock that nobody holds for long. Memory is bounded: clients per minute, users per
 client, and what waits while MongoDB is out of reach; what is lost for that is logged with its number.
 """
 
+import math
 import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from time import monotonic
-from typing import NamedTuple, Protocol
-
-import structlog
+from typing import NamedTuple
 
 from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.core.statistics import ENDPOINT, MINUTE_S, OTHER_CLIENTS, Share
-from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
-from oauth_ratelimit.observe.labels import KNOWN_GRANTS
+from oauth_ratelimit.core.statistics import ENDPOINT, MINUTE_S, OTHER_CLIENTS
+from oauth_ratelimit.observe.grants import GrantNames
 from oauth_ratelimit.observe.minute import OpenMinute
-
-log = structlog.get_logger(__name__)
+from oauth_ratelimit.observe.outbox import Entry, Outbox, StatisticsWriter
 
 WRITE_EVERY_S = 10.0
-BATCH = 500  # one bulk must not keep the interpreter busy for long
 MAX_WAITING = 100_000  # clients and users in the minutes that wait, about 20 MB
-COMPLAIN_EVERY_S = 600.0
 CLOSING_TRIES = 2
 CLOSING_S = 2.0  # the limiter's own last flush takes of the same time
-OTHER, UNKNOWN = "other", "none"  # instead of a grant type
-
-
-class StatisticsWriter(Protocol):
-    """
-    Where statistics go: ``store.statistics.StatisticsStore``.
-    """
-
-    def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> Sequence[int]: ...
 
 
 class _Minute(NamedTuple):
@@ -55,17 +40,6 @@ class _Minute(NamedTuple):
     @property
     def weight(self) -> int:
         return len(self.clients) + sum(len(client.users) for client in self.clients)
-
-
-class _Entry(NamedTuple):
-    """
-    What is to be written of a client.
-    """
-
-    writer: str
-    minute_s: int
-    client: OpenMinute
-    is_complete: bool
 
 
 class StatisticsRecorder:
@@ -93,28 +67,24 @@ class StatisticsRecorder:
         clock: Callable[[], float],
         offset_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._store = store
         self._read_settings = settings
         self._settings = settings()
         self._is_on = self._settings.keep_s > 0
         self._clock = clock
         self._read_offset_s = offset_s
         self._offset_s = offset_s()
-        self._grants: dict[str | None, str] = {**{name: name for name in KNOWN_GRANTS}, None: UNKNOWN}
+        self._grant_name = GrantNames().of
         self._name = secrets.token_urlsafe(6)
         self._life = 0
+        self._next_s = 0.0
         self._lock = threading.Lock()  # guards everything down to the empty line
         self._minute_s = 0
         self._end_s = 0
         self._clients: dict[str, OpenMinute] = {}
         self._over: deque[_Minute] = deque()
         self._over_weight = 0
-        self._lost_count = 0
 
-        self._queue: deque[_Entry] = deque()
-        self._next_s = 0.0
-        self._complain_at_s = 0.0
-        self._reason = ""
+        self._outbox = Outbox(store, self._lock)
 
     def note(
         self,
@@ -146,7 +116,7 @@ class StatisticsRecorder:
             return
         if endpoint == TOKEN_ENDPOINT:
             place = None
-            grant = self._grants.get(grant_type) or self._grant_name(grant_type, is_grant)
+            grant = self._grant_name(grant_type, is_grant)
         else:
             place, grant = endpoint, ENDPOINT + endpoint
         now_s = self._clock() + self._offset_s
@@ -157,11 +127,6 @@ class StatisticsRecorder:
             if client is None:
                 client = self._begin(client_id)
             client.note(decision, grant, username=username, place=place, now_s=now_s)
-
-    def _grant_name(self, grant_type: str | None, is_grant: Callable[[str], bool]) -> str:
-        if grant_type is None or not is_grant(grant_type):
-            return OTHER
-        return self._grants.setdefault(grant_type, storable_name(grant_type))
 
     def _begin(self, client_id: str) -> OpenMinute:
         name = client_id if len(self._clients) < self._settings.clients_per_minute else OTHER_CLIENTS
@@ -184,8 +149,7 @@ class StatisticsRecorder:
             while self._over_weight > MAX_WAITING:
                 oldest = self._over.popleft()
                 self._over_weight -= oldest.weight
-                self._lost_count += len(oldest.clients)
-                self._reason = "MongoDB did not answer for too long"
+                self._outbox.lose(len(oldest.clients), reason="MongoDB did not answer for too long")
         if minute_s < self._minute_s:
             self._life += 1
         self._clients = {}
@@ -200,14 +164,14 @@ class StatisticsRecorder:
         if not self._is_on:
             with self._lock:
                 self._clients, self._over, self._over_weight = {}, deque(), 0
-            self._queue.clear()
+            self._outbox.refill(())
             return
         if not self._next_s - WRITE_EVERY_S <= now_s < self._next_s:
             self._next_s = now_s + WRITE_EVERY_S
             self._gather(now_s + self._offset_s)
-        if self._queue:
-            self._write_batch()
-        self._complain(now_s)
+        if self._outbox:
+            self._outbox.write_batch(keep_s=self._settings.keep_s)
+        self._outbox.complain(now_s)
 
     def close(self) -> None:
         """
@@ -216,81 +180,31 @@ class StatisticsRecorder:
         failure_count = 0
         deadline_s = monotonic() + CLOSING_S
         self._gather(self._end_s)
-        while self._queue and failure_count < CLOSING_TRIES and monotonic() < deadline_s:
-            failure_count += not self._write_batch()
-            if not self._queue:
+        while self._outbox and failure_count < CLOSING_TRIES and monotonic() < deadline_s:
+            failure_count += not self._outbox.write_batch(keep_s=self._settings.keep_s)
+            if not self._outbox:
                 self._gather(self._end_s)  # what had to wait behind it
-        self._lost_count += sum(entry.is_complete for entry in self._queue)
-        self._lost_count += sum(len(over.clients) for over in self._over)
-        self._complain_at_s = 0.0
-        self._complain(WRITE_EVERY_S)
+        self._outbox.lose(len(self._outbox.complete) + sum(len(over.clients) for over in self._over))
+        self._outbox.complain(math.inf)
 
     def _gather(self, now_s: float) -> None:
         """
         Line up what is to be written. Minutes that are over come first, and further ones wait until they are through.
         """
-        left = [entry for entry in self._queue if entry.is_complete]
+        left = self._outbox.complete
         with self._lock:
             if self._clients and now_s >= self._end_s:
                 self._turn(now_s)
             if not left:
                 over, self._over, self._over_weight = self._over, deque(), 0
                 left = [
-                    _Entry(minute.writer, minute.minute_s, client, is_complete=True)
+                    Entry(minute.writer, minute.minute_s, client, is_complete=True)
                     for minute in over
                     for client in minute.clients
                 ]
             growing = [
-                _Entry(f"{self._name}-{self._life}", self._minute_s, client, is_complete=False)
+                Entry(f"{self._name}-{self._life}", self._minute_s, client, is_complete=False)
                 for client in self._clients.values()
                 if client.count != client.written_count
             ]
-        self._queue = deque(left + growing)
-
-    def _write_batch(self) -> bool:
-        """
-        Write the first in line, and return whether there was an answer.
-        """
-        writer = self._queue[0].writer
-        batch: list[_Entry] = []
-        shares: list[Share] = []
-        counts: list[int] = []
-        while self._queue and len(batch) < BATCH and self._queue[0].writer == writer:
-            entry = self._queue.popleft()
-            with (
-                self._lock if not entry.is_complete else nullcontext()
-            ):  # requests have no hold of a minute that is over
-                counts.append(entry.client.count)
-                minute = entry.client.minute(entry.minute_s, is_complete=entry.is_complete)
-            batch.append(entry)
-            shares.append(Share(minute, entry.is_complete))
-        try:
-            refused = self._store.put(writer, shares, keep_s=self._settings.keep_s)
-        except StoreUnavailable:
-            self._queue.extendleft(reversed(batch))
-            return False
-        except StoreRejected as exc:
-            self._lose(batch, reason=str(exc))
-            return False
-        self._lose([batch[index] for index in refused], reason="something else is in their place")
-        for entry, count in zip(batch, counts, strict=True):
-            entry.client.written_count = count
-        return True
-
-    def _lose(self, entries: Sequence[_Entry], *, reason: str) -> None:
-        count = sum(entry.is_complete for entry in entries)  # the others come again
-        if count:
-            with self._lock:
-                self._lost_count += count
-                self._reason = reason
-
-    def _complain(self, now_s: float) -> None:
-        """
-        Say how many minutes of clients are missing, once in a while.
-        """
-        if not self._lost_count or self._complain_at_s - COMPLAIN_EVERY_S <= now_s < self._complain_at_s:
-            return
-        self._complain_at_s = now_s + COMPLAIN_EVERY_S
-        with self._lock:
-            count, self._lost_count = self._lost_count, 0
-        log.warning("statistics_unrecorded", count=count, reason=self._reason)
+        self._outbox.refill(left + growing)
