@@ -54,7 +54,7 @@ def report(
     """
     Report who asks for more tokens than needed, and what to tell them.
 
-    Per client: tokens per user and hour against the lifetime of a token, refreshes, bursts, retries while denied; a
+    Per client: requests per user and hour against the lifetime of a token, refreshes, bursts, retries while denied; a
     rank by needless requests, a verdict, and a letter to the owner. From the statistics in MongoDB. Numbers of users
     are estimates.
     """

@@ -85,7 +85,7 @@ def _seen(fault: Fault, finding: ClientFinding) -> str:
         case Fault.LOGS_IN_AGAIN:
             return _per_user(finding, "mostly new logins")
         case Fault.TOKEN_PER_CALL:
-            return f"{_number(finding.tokens_per_hour or 0)} tokens of the client's own in each hour."
+            return f"{_number(finding.tokens_per_hour or 0)} requests of the client's own in each hour."
         case Fault.BURSTS:
             busiest, average = _many(finding.total.busiest[0], "request"), _number(finding.requests_per_minute)
             return f"{busiest} in the busiest minute, against {average} on average."
@@ -112,8 +112,8 @@ def letter_to(finding: ClientFinding, span: Span, *, error_uri: str | None = Non
     helps = [HELP[fault] for fault in finding.faults if fault in HELP] or [HELP[Fault.TOKEN_PER_CALL]]
     excess = f"about {_number(finding.excess_ratio)} times what it needs" if finding.excess_ratio >= 2 else ""
     parts = [
-        f"Hello,\n\nfrom {span} your OAuth client {name} asked our token endpoint for {_count(finding.offered)} access "
-        f"tokens{f', {excess}' if excess else ''}. A token can be used for {span.lifetime}.",
+        f"Hello,\n\nfrom {span} your OAuth client {name} sent our token endpoint {_many(finding.offered, 'request')} "
+        f"for access tokens{f', {excess}' if excess else ''}. A token can be used for {span.lifetime}.",
         f"What we saw:\n{seen}" if seen else "We saw nothing wrong with that.",
         "What helps:\n" + "\n".join(f"- {text}" for text in helps) if seen else "",
         f"More about it: {error_uri}" if error_uri else "",
@@ -123,15 +123,17 @@ def letter_to(finding: ClientFinding, span: Span, *, error_uri: str | None = Non
 
 
 def _per_user(finding: ClientFinding, what: str) -> str:
-    return f"{_number(finding.tokens_per_user_hour or 0)} tokens per user and hour, {what}."
+    return f"{_number(finding.tokens_per_user_hour or 0)} requests per user and hour, {what}."
 
 
 def _over(finding: ClientFinding) -> str:
     tally = finding.total.tally()
     if not tally.would_deny:
         return f"{_many(tally.denied, 'request')} over the limit, answered with status 429."
-    later = f"{_many(tally.would_deny, 'request')} over the limit; once limits are enforced, the answer is status 429."
-    return later if not tally.denied else f"{later} {_count(tally.denied)} were denied already."
+    admitted = f"{_many(tally.would_deny, 'request')} over the limit, admitted all the same in a dry run"
+    if tally.denied:
+        return f"{admitted}, and {_count(tally.denied)} answered with status 429."
+    return f"{admitted}; where limits are enforced, the answer is status 429."
 
 
 def _many(count: int, word: str) -> str:

@@ -135,8 +135,8 @@ def _article(finding: ClientFinding, rank: int, *, span: Span, error_uri: str | 
     facts = (
         ("requests", f"{tally.offered:,}"),
         ("needed, about", f"{round(finding.needed):,}"),
-        ("tokens per user and hour", _number(finding.tokens_per_user_hour)),
-        ("own tokens per hour", _number(finding.tokens_per_hour)),
+        ("requests per user and hour", _number(finding.tokens_per_user_hour)),
+        ("own requests per hour", _number(finding.tokens_per_hour)),
         ("refreshes", _percent(finding.refresh_share)),
         ("busiest minute", f"{finding.total.busiest[0]:,}"),
         ("most in a second", f"{finding.total.burst:,}"),

@@ -170,9 +170,12 @@ def test_what_is_sent(fleet: Fleet) -> None:
         "subject": "Your client app-00 asks for too many access tokens",
     } == {name: value for name, value in message.json.items() if name != "text"}
     text = message.json["text"]
-    assert "your OAuth client app-00 asked our token endpoint for 60 access tokens" in text
-    assert "30 tokens per user and hour, mostly refreshes of tokens that were still good." in text
-    assert "20 requests over the limit; once limits are enforced, the answer is status 429." in text
+    assert "your OAuth client app-00 sent our token endpoint 60 requests for access tokens" in text
+    assert "30 requests per user and hour, mostly refreshes of tokens that were still good." in text
+    assert (
+        "20 requests over the limit, admitted all the same in a dry run; where limits are enforced, the answer is"
+        in text
+    )
     assert text.endswith("More about it: https://example.com/reuse\n")
     assert "alice" not in message.body.decode()
     assert message.headers["oauth-ratelimit-signature"].startswith(f"t={int(fleet.clock())},v1=")
@@ -200,7 +203,7 @@ def test_client_that_is_denied(fleet: Fleet) -> None:
     text = fleet.hook.taken[-1].json["text"]
 
     assert "20 requests over the limit, answered with status 429." in text
-    assert "once limits are enforced" not in text
+    assert "where limits are enforced" not in text
 
 
 def test_crash(fleet: Fleet, mongo_uri: str) -> None:

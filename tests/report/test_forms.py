@@ -90,14 +90,14 @@ def test_letter() -> None:
 
     assert "Your client shop asks for too many access tokens" == letter.subject
     assert letter.text.startswith(
-        "Hello,\n\nfrom 2023-11-14 23:00 to 2023-11-15 23:00 UTC your OAuth client shop asked"
+        "Hello,\n\nfrom 2023-11-14 23:00 to 2023-11-15 23:00 UTC your OAuth client shop sent"
     )
     for words in (
         "A token can be used for 1 hour.",
-        "17,126 tokens per user and hour, mostly refreshes of tokens that were still good.",
-        "tokens of the client's own in each hour",
+        "17,126 requests per user and hour, mostly refreshes of tokens that were still good.",
+        "requests of the client's own in each hour",
         "3,600 of 7,200 denied requests came before the time in Retry-After was over.",
-        "540 requests over the limit; once limits are enforced, the answer is status 429. 7,200 were denied already.",
+        "540 requests over the limit, admitted all the same in a dry run, and 7,200 answered with status 429.",
         "50,000 requests in the busiest minute, against",
         "wait for the seconds in its header Retry-After",
         "More about it: https://example.com/tokens",
