@@ -34,6 +34,7 @@ Beside it, for operators::
     pulse.py             signs of life of each instance
     core/denial.py       a logged denial, for explain --id; observe/denials.py takes it to store/denials.py
     core/statistics.py   a client's minute; observe/statistics.py counts it, store/statistics.py keeps it
+    core/sums.py         the same over some time
     core/what_if.py      what another limit would have done
     report/              which clients mint tokens, and what to tell their owners
     report/digest.py     a client's day, for its owner; observe/digest.py claims it, observe/delivery.py sends it

@@ -1,12 +1,12 @@
 """
-What happened in a minute, client by client, and sums over minutes.
+What happened in a minute, client by client.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Literal, NamedTuple
 
-from oauth_ratelimit.core.distinct import Registers, estimate_distinct, merge_into
+from oauth_ratelimit.core.distinct import Registers, estimate_distinct
 
 MINUTE_S = 60
 
@@ -185,7 +185,7 @@ class ClientMinute:
         """
         Return all requests at the token endpoint, or those of one kind.
         """
-        return _sum(self.tallies, kind)
+        return sum_of(self.tallies, kind)
 
     @property
     def user_count(self) -> float:
@@ -211,86 +211,10 @@ class Share:
     is_complete: bool
 
 
-@dataclass(slots=True)
-class ClientSum:
+def sum_of(tallies: Mapping[Source, Tally], kind: Kind | None) -> Tally:
     """
-    One client over some time. Grows minute by minute.
-
-    Args:
-        client_id: The client, or ``OTHER_CLIENTS``.
-
-    Attributes:
-        minute_count: Minutes with requests, at whatever endpoint.
-
-        tallies: Requests by where they come from.
-
-        peaks: By name of the policy, the most that was used of it.
-
-        users: By name, those that were among the heaviest in any minute; what they did in other minutes is not in it.
-
-        registers: Who the users were, for a count of them.
-
-        burst: The most requests for tokens that one process has seen within a second.
-
-        busiest: Requests for tokens in the busiest minute, and when that began.
+    Return all requests at the token endpoint, or those of one kind.
     """
-
-    client_id: str
-    minute_count: int = 0
-    tallies: dict[Source, Tally] = field(default_factory=dict)
-    peaks: dict[str, Peak] = field(default_factory=dict)
-    users: dict[str, UserLoad] = field(default_factory=dict)
-    registers: dict[int, int] = field(default_factory=dict)
-    burst: int = 0
-    busiest: tuple[int, int] = (0, 0)
-
-    def add(self, minute: ClientMinute) -> None:
-        """
-        Add a minute.
-        """
-        self.minute_count += 1
-        for source, tally in minute.tallies.items():
-            self.tallies[source] = self.tallies.get(source, NO_REQUESTS) + tally
-        for policy, peak in minute.peaks.items():
-            self.peaks[policy] = max(peak, self.peaks.get(policy, peak))
-        for user in minute.users:
-            known = self.users.get(user.username)
-            self.users[user.username] = known.plus(user) if known else user
-        merge_into(self.registers, minute.registers)
-        self.burst = max(self.burst, minute.burst)
-        self.busiest = max(self.busiest, (minute.tally().offered, minute.minute_s))
-
-    def tally(self, kind: Kind | None = None) -> Tally:
-        """
-        Return all requests at the token endpoint, or those of one kind.
-        """
-        return _sum(self.tallies, kind)
-
-    @property
-    def user_count(self) -> float:
-        """
-        How many users there were, about.
-        """
-        return estimate_distinct(self.registers)
-
-    def heaviest(self, count: int) -> list[UserLoad]:
-        """
-        Return the users with most requests, the heaviest first.
-        """
-        return sorted(self.users.values(), key=lambda user: -user.offered)[:count]
-
-
-def sums(minutes: Iterable[ClientMinute]) -> dict[str, ClientSum]:
-    """
-    Return the sum of each client's minutes, by client.
-    """
-    found: dict[str, ClientSum] = {}
-    for minute in minutes:
-        found.setdefault(minute.client_id, ClientSum(minute.client_id)).add(minute)
-    return found
-
-
-def _sum(tallies: Mapping[Source, Tally], kind: Kind | None) -> Tally:
     total = NO_REQUESTS
     for source, tally in tallies.items():
         if source.is_token and kind in (None, source.kind):

@@ -8,7 +8,6 @@ Exactly once without a protocol: each process keeps its own growing numbers unde
 import hashlib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote
@@ -20,6 +19,7 @@ from pymongo.errors import BulkWriteError, OperationFailure
 
 from oauth_ratelimit.core.distinct import MAX_RANK, REGISTER_COUNT
 from oauth_ratelimit.core.statistics import (
+    COUNTS,
     MINUTE_S,
     NO_REQUESTS,
     ClientMinute,
@@ -39,7 +39,6 @@ log = structlog.get_logger(__name__)
 
 PARTS: Final = ("by", "peaks", "users", "registers", "burst")
 KINDS: Final[tuple[Kind, ...]] = ("client", "user")
-OUTCOMES: Final = tuple(field.name for field in fields(Tally))
 MAX_COUNT = 2**53  # no process counts so far; a larger number is damage
 DUPLICATE_KEY = 11000
 PAGE = 1000  # documents that the server sends at once
@@ -181,10 +180,10 @@ def _operation(writer: str, share: Share, keep_s: float) -> UpdateOne:
     most: Document = {"burst": minute.burst}
     for source, tally in minute.tallies.items():
         path = f"by.{writer}.{source.kind}.{_field(source.grant)}"
-        for outcome in OUTCOMES:
-            count = getattr(tally, outcome)
+        for name in COUNTS:
+            count = getattr(tally, name)
             if count:
-                most[f"{path}.{outcome}"] = count
+                most[f"{path}.{name}"] = count
     for policy, peak in minute.peaks.items():
         most[f"peaks.{_field(policy)}"] = list(peak)  # arrays compare number by number, the share first
     if share.is_complete:
@@ -251,7 +250,7 @@ def _tallies(shares: Iterable[object]) -> dict[Source, Tally]:
             for grant, counts in _mapping(_mapping(share).get(kind)).items():
                 counts = _mapping(counts)
                 source = Source(kind, unquote(grant))
-                tally = Tally(*[_whole(counts.get(outcome)) or 0 for outcome in OUTCOMES])
+                tally = Tally(*[_whole(counts.get(name)) or 0 for name in COUNTS])
                 tallies[source] = tallies.get(source, NO_REQUESTS) + tally
     return tallies
 

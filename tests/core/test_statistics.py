@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from oauth_ratelimit.core.distinct import REGISTER_COUNT, estimate_distinct, merged, register_of
 from oauth_ratelimit.core.statistics import (
     ClientMinute,
-    ClientSum,
     Peak,
     Source,
     Tally,
     UserLoad,
-    sums,
 )
+from oauth_ratelimit.core.sums import ClientSum, sums
 
 PASSWORD, REFRESH, BATCH = Source("user", "password"), Source("user", "refresh_token"), Source("client", "none")
 

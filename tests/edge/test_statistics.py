@@ -10,7 +10,8 @@ import pytest
 from flask import Flask
 
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.core.statistics import ClientSum, Source, Tally, sums
+from oauth_ratelimit.core.statistics import Source, Tally
+from oauth_ratelimit.core.sums import ClientSum, sums
 from oauth_ratelimit.demo.authserver import seed
 from oauth_ratelimit.demo.seeds import BATCH_JOBS, WEB_SHOP
 from oauth_ratelimit.store.connection import Connection

@@ -1,0 +1,88 @@
+"""
+What happened over some time, client by client: sums over minutes.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from oauth_ratelimit.core.distinct import estimate_distinct, merge_into
+from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, Kind, Peak, Source, Tally, UserLoad, sum_of
+
+
+@dataclass(slots=True)
+class ClientSum:
+    """
+    One client over some time. Grows minute by minute.
+
+    Args:
+        client_id: The client, or ``OTHER_CLIENTS``.
+
+    Attributes:
+        minute_count: Minutes with requests, at whatever endpoint.
+
+        tallies: Requests by where they come from.
+
+        peaks: By name of the policy, the most that was used of it.
+
+        users: By name, those that were among the heaviest in any minute; what they did in other minutes is not in it.
+
+        registers: Who the users were, for a count of them.
+
+        burst: The most requests for tokens that one process has seen within a second.
+
+        busiest: Requests for tokens in the busiest minute, and when that began.
+    """
+
+    client_id: str
+    minute_count: int = 0
+    tallies: dict[Source, Tally] = field(default_factory=dict)
+    peaks: dict[str, Peak] = field(default_factory=dict)
+    users: dict[str, UserLoad] = field(default_factory=dict)
+    registers: dict[int, int] = field(default_factory=dict)
+    burst: int = 0
+    busiest: tuple[int, int] = (0, 0)
+
+    def add(self, minute: ClientMinute) -> None:
+        """
+        Add a minute.
+        """
+        self.minute_count += 1
+        for source, tally in minute.tallies.items():
+            self.tallies[source] = self.tallies.get(source, NO_REQUESTS) + tally
+        for policy, peak in minute.peaks.items():
+            self.peaks[policy] = max(peak, self.peaks.get(policy, peak))
+        for user in minute.users:
+            known = self.users.get(user.username)
+            self.users[user.username] = known.plus(user) if known else user
+        merge_into(self.registers, minute.registers)
+        self.burst = max(self.burst, minute.burst)
+        self.busiest = max(self.busiest, (minute.tally().offered, minute.minute_s))
+
+    def tally(self, kind: Kind | None = None) -> Tally:
+        """
+        Return all requests at the token endpoint, or those of one kind.
+        """
+        return sum_of(self.tallies, kind)
+
+    @property
+    def user_count(self) -> float:
+        """
+        How many users there were, about.
+        """
+        return estimate_distinct(self.registers)
+
+    def heaviest(self, count: int) -> list[UserLoad]:
+        """
+        Return the users with most requests, the heaviest first.
+        """
+        return sorted(self.users.values(), key=lambda user: -user.offered)[:count]
+
+
+def sums(minutes: Iterable[ClientMinute]) -> dict[str, ClientSum]:
+    """
+    Return the sum of each client's minutes, by client.
+    """
+    found: dict[str, ClientSum] = {}
+    for minute in minutes:
+        found.setdefault(minute.client_id, ClientSum(minute.client_id)).add(minute)
+    return found
