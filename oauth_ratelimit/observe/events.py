@@ -24,6 +24,9 @@ MAX_KEYS = 10_000  # keys that are remembered for it
 MAX_WAITING = 5000  # denials that wait to be recorded, a few MB
 ALARMS = frozenset(kind.scope for kind in FailureKind)
 
+Whose = tuple[str, str | None, str | None]
+"""A client, a user and a scope, as they came."""
+
 
 class Logged(NamedTuple):
     """
@@ -74,7 +77,7 @@ class DenialEvents:
         """
         self.budget, self.alarms = Budget(per_minute), Budget(per_minute)
         self.dropped_count = 0
-        self._said: dict[tuple[str, str | None, str | None], Silence] = {}
+        self._said: dict[Whose, Silence] = {}
         self._waiting: deque[Logged] = deque()
 
     def reconfigure(self, per_minute: int) -> None:
@@ -137,41 +140,73 @@ class DenialEvents:
             last.suppressed_count += 1
             _name(decision, last)
             return last
-        if len(self._said) >= MAX_KEYS:
-            self._said.clear()
-        left_out = last.suppressed_count if last else 0
+        left_out_count = last.suppressed_count if last else 0
         is_said = (self.alarms if scope in ALARMS else self.budget).take(client_id, now_s)
-        before_count = 0 if is_said else left_out + 1
         is_record = self.is_kept and not decision.allowed
-        has_room = not is_record or len(self._waiting) < MAX_WAITING
+        is_lost = is_record and len(self._waiting) >= MAX_WAITING
+        self.dropped_count += is_lost
         # This generator starts anew after a fork. 63 bits leave room to count on from there.
         number = random.getrandbits(63)
-        first_id = number - before_count if has_room else None
-        silence = self._said[key] = Silence(now_s, now_s + REPEAT_S, first_id, before_count)
+        silence = self._fall_silent(
+            key, now_s, number=None if is_lost else number, before_count=0 if is_said else left_out_count + 1
+        )
         _name(decision, silence)
-        if not has_room:
-            self.dropped_count += 1
-        if is_said or (is_record and has_room):
-            denial = Denial(
-                first_id=number,
-                at_s=now_s,
-                client_id=storable_name(client_id),
-                username=None if username is None else storable_name(username),
-                scope=scope,
-                grant_type=grant_type,
-                policy=decision.policy,
-                limit=decision.limit,
-                window_s=decision.window_s,
-                mode=decision.mode.value,
-                is_canary=is_canary,
-                retry_after_s=decision.retry_after_s,
-                trace=self.trace_of(),
+        if is_said or (is_record and not is_lost):
+            denial = _denial(
+                number, key, decision, grant_type=grant_type, is_canary=is_canary, at_s=now_s, trace=self.trace_of()
             )
             if is_said:
-                _say(denial, decision, suppressed_count=left_out)
-            if is_record and has_room:
-                self._waiting.append(Logged(denial, silence, before_count))
+                _say(denial, decision, suppressed_count=left_out_count)
+            if is_record and not is_lost:
+                self._waiting.append(Logged(denial, silence, silence.suppressed_count))
         return silence
+
+    def _fall_silent(self, key: Whose, now_s: float, *, number: int | None, before_count: int) -> Silence:
+        """
+        Say nothing more of a key for a while.
+
+        Args:
+            key: Whose denials.
+
+            now_s: The time, seconds since the epoch.
+
+            number: What the denial at hand is found by; None if it cannot be.
+
+            before_count: How many came before it and are still to be told of, itself included if nothing was said.
+        """
+        if len(self._said) >= MAX_KEYS:
+            self._said.clear()
+        first_id = None if number is None else number - before_count
+        silence = self._said[key] = Silence(now_s, now_s + REPEAT_S, first_id, before_count)
+        return silence
+
+
+def _denial(
+    number: int,
+    key: Whose,
+    decision: Finding,
+    *,
+    grant_type: str | None,
+    is_canary: bool,
+    at_s: float,
+    trace: Trace,
+) -> Denial:
+    client_id, username, scope = key
+    return Denial(
+        first_id=number,
+        at_s=at_s,
+        client_id=storable_name(client_id),
+        username=None if username is None else storable_name(username),
+        scope=scope,
+        grant_type=grant_type,
+        policy=decision.policy,
+        limit=decision.limit,
+        window_s=decision.window_s,
+        mode=decision.mode.value,
+        is_canary=is_canary,
+        retry_after_s=decision.retry_after_s,
+        trace=trace,
+    )
 
 
 def _name(decision: Finding, silence: Silence) -> None:
