@@ -13,7 +13,7 @@ from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.what_if import By, Loads, effects, loads
 from oauth_ratelimit.operating.change import checked_client_id
 from oauth_ratelimit.operating.desk import Desk
-from oauth_ratelimit.operating.records import Record, effects_data
+from oauth_ratelimit.operating.records import Record, bearer_data, effects_data
 from oauth_ratelimit.store.statistics import StatisticsStore
 
 SPANS = {"hour": 3600, "day": 86_400, "week": 604_800}
@@ -50,18 +50,7 @@ def what_if(readings: Readings, question: Question) -> object:
         # the window has, because it may begin within one.
         "highest": max([1, *(effect.peak * (window_minutes + 1) for effect in told)]),
         **effects_data(told),
-        "bearers": [
-            {
-                "client_id": effect.bearer.client_id,
-                "username": effect.bearer.username,
-                "offered": effect.offered,
-                "denied": effect.denied,
-                "at_least": effect.at_least,
-                "at_most": effect.at_most,
-                "peak": effect.peak,
-            }
-            for effect in told[:SHOWN]
-        ],
+        "bearers": [{**bearer_data(effect), "peak": effect.peak} for effect in told[:SHOWN]],
     }
 
 

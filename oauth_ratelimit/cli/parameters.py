@@ -8,9 +8,9 @@ import click
 
 from oauth_ratelimit.cli.output import visible
 from oauth_ratelimit.config.notation import DURATION_NOTATION, RATES_NOTATION, parse_duration, parse_rates
-from oauth_ratelimit.config.values import MAX_WINDOW_S
 from oauth_ratelimit.core.policy import MAX_LIMIT
 from oauth_ratelimit.core.statistics import MINUTE_S
+from oauth_ratelimit.core.window import MAX_WINDOW_S
 
 SPANS_S = {"hour": 3600.0, "day": 86_400.0, "week": 7 * 86_400.0, "month": 30 * 86_400.0, "year": 366 * 86_400.0}
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.01, 3600.0  # as in the configuration

@@ -10,12 +10,11 @@ import click
 
 from oauth_ratelimit.cli.output import Cell, Column, Row, json_line, mode_cell, print_json, print_table
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
-from oauth_ratelimit.core.overrides import Override, Target
+from oauth_ratelimit.core.overrides import HistoryEntry, Override, Target
 from oauth_ratelimit.operating.records import entry_data, override_data, policy_text, standing_data
 from oauth_ratelimit.operating.words import moment
 from oauth_ratelimit.report.table import csv_cell
 from oauth_ratelimit.standing import Standings
-from oauth_ratelimit.store.overrides import HistoryEntry
 
 
 @click.command()

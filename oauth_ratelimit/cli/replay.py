@@ -12,9 +12,8 @@ from oauth_ratelimit.cli import parameters
 from oauth_ratelimit.cli.outcome import Outcome
 from oauth_ratelimit.cli.output import print_json, visible
 from oauth_ratelimit.cli.session import json_option
-from oauth_ratelimit.config.values import MAX_FRAMES
 from oauth_ratelimit.core.policy import MAX_LIMIT
-from oauth_ratelimit.core.window import default_frame_count
+from oauth_ratelimit.core.window import MAX_FRAMES, default_frame_count
 from oauth_ratelimit.simulate.fleet import FleetPlan, Sharing
 from oauth_ratelimit.simulate.formats import Format, Names
 from oauth_ratelimit.simulate.picture import SUFFIXES, NoCharts, draw, require_charts

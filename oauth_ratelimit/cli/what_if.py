@@ -10,7 +10,7 @@ from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.what_if import By, Effect, effects, loads, unjudged_count
-from oauth_ratelimit.operating.records import Record, effects_data
+from oauth_ratelimit.operating.records import Record, bearer_data, effects_data
 from oauth_ratelimit.operating.words import duration, moment
 from oauth_ratelimit.store.statistics import StatisticsStore
 
@@ -127,16 +127,5 @@ def _data(
         "until": moment(until_s),
         "is_approximate": True,
         **effects_data(told),
-        "bearers": [
-            {
-                "client_id": effect.bearer.client_id,
-                "username": effect.bearer.username,
-                "offered": effect.offered,
-                "denied": effect.denied,
-                "at_least": effect.at_least,
-                "at_most": effect.at_most,
-                "peak_per_minute": effect.peak,
-            }
-            for effect in told[:count]
-        ],
+        "bearers": [{**bearer_data(effect), "peak_per_minute": effect.peak} for effect in told[:count]],
     }

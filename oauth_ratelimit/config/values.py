@@ -10,11 +10,8 @@ from pydantic_core import core_schema
 
 from oauth_ratelimit.config.notation import DURATION_NOTATION, DURATION_PATTERN, parse_duration
 from oauth_ratelimit.config.problems import expects, not_allowed
-from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT
-
-MAX_WINDOW_S = 366 * 86_400
-
-MAX_FRAMES = 3600  # one counter each in every document
+from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICY_NAME_LENGTH, POLICY_NAME_PATTERN, TOKEN_ENDPOINT
+from oauth_ratelimit.core.window import MAX_FRAMES, MAX_WINDOW_S
 
 RESERVED_ENDPOINTS = (TOKEN_ENDPOINT, "client_total")  # they name counters of their own
 
@@ -76,10 +73,9 @@ ModeName = Annotated[
 
 EstimatorName = Annotated[Literal["sliding", "proportional"], expects("sliding or proportional")]
 
-# What a structured-field string (RFC 9651) carries without escapes, and a metric label too.
 PolicyName = Annotated[
     str,
-    Field(max_length=64, pattern=r"^[!#-\[\]-~]([ !#-\[\]-~]*[!#-\[\]-~])?$"),
+    Field(max_length=MAX_POLICY_NAME_LENGTH, pattern=POLICY_NAME_PATTERN),
     expects("1 to 64 printable ASCII characters other than quotation mark and backslash, no space at the ends"),
 ]
 

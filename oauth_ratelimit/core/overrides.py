@@ -90,6 +90,30 @@ class Override:
             raise ValueError("only a limit override has limits")
 
 
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """
+    One thing that was done to a target.
+
+    Args:
+        target: What it was done to.
+
+        author: Who did it.
+
+        reason: Why.
+
+        at_s: When, seconds since the epoch.
+
+        override: What was put in force; None if an override was taken back.
+    """
+
+    target: Target
+    author: str
+    reason: str
+    at_s: float
+    override: Override | None
+
+
 def in_force(overrides: Iterable[Override], now_s: float) -> tuple[Override, ...]:
     """
     Return the overrides that have not ended.

@@ -9,8 +9,11 @@ from oauth_ratelimit.core.enforcement import Canary, Mode, matches_any
 from oauth_ratelimit.core.window import Estimator, Window
 
 TOKEN_ENDPOINT = "token"
-
 MAX_LIMIT = 2**53  # the largest number that every reader of JSON keeps exactly
+
+# What a structured-field string (RFC 9651) carries without escapes, and a metric label too.
+POLICY_NAME_PATTERN = r"^[!#-\[\]-~]([ !#-\[\]-~]*[!#-\[\]-~])?$"
+MAX_POLICY_NAME_LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +253,9 @@ class PolicySet:
         """
         Return what this set, a plan and a client say of one place: an endpoint, or a grant type at the token endpoint.
         """
-        if endpoint != TOKEN_ENDPOINT:
-            holders = (self.endpoints, plan.endpoints, client.endpoints)
-            at = endpoint
-        else:
-            holders = (self.grants, plan.grants, client.grants)
-            at = grant_type or ""
+        is_token = endpoint == TOKEN_ENDPOINT
+        at = (grant_type or "") if is_token else endpoint
+        holders = (each.grants if is_token else each.endpoints for each in (self, plan, client))
         place, plan_place, client_place = (holder.get(at, _NO_RULES) for holder in holders)
         return place, plan_place, client_place
 

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 ROUNDING_S = 0.002  # a delay is told up to this much too long
+MAX_WINDOW_S = 366 * 86_400
+MAX_FRAMES = 3600  # one counter each in every document
 MAX_DEFAULT_FRAMES = 10  # more frames gain little accuracy and cost document size
 
 

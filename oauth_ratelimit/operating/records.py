@@ -9,14 +9,13 @@ from operator import attrgetter
 from typing import Any
 
 from oauth_ratelimit.core.layers import Layer
-from oauth_ratelimit.core.overrides import Override, Target
+from oauth_ratelimit.core.overrides import HistoryEntry, Override, Target
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.core.what_if import Effect
 from oauth_ratelimit.operating.words import moment
 from oauth_ratelimit.standing import Standing
 from oauth_ratelimit.store.heartbeats import Heartbeat
-from oauth_ratelimit.store.overrides import HistoryEntry
 
 LATE_AFTER_S = 30.0  # three heartbeats
 
@@ -134,6 +133,20 @@ def effects_data(effects: Sequence[Effect]) -> Record:
         "at_most": sum(effect.at_most for effect in effects),
         "bearer_count": len(effects),
         "concerned_count": sum(effect.denied > 0 for effect in effects),
+    }
+
+
+def bearer_data(effect: Effect) -> Record:
+    """
+    Return what another limit would have done to one client or user.
+    """
+    return {
+        "client_id": effect.bearer.client_id,
+        "username": effect.bearer.username,
+        "offered": effect.offered,
+        "denied": effect.denied,
+        "at_least": effect.at_least,
+        "at_most": effect.at_most,
     }
 
 

@@ -5,58 +5,23 @@ Readers look at one small document, the revision, and read the overrides when it
 overrides by hand and leaves the revision alone is noticed with the next unconditional read.
 """
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
-
 import structlog
-from bson import Int64, ObjectId
+from bson import ObjectId
 from pymongo.collection import Collection
 
-from oauth_ratelimit.config.values import MAX_FRAMES, MAX_WINDOW_S
-from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.key import visible_name
-from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
-from oauth_ratelimit.core.window import Estimator, Window
+from oauth_ratelimit.core.overrides import HistoryEntry, Override, Target
 from oauth_ratelimit.store.connection import Connection, Document
 from oauth_ratelimit.store.mongo import translated_errors
+from oauth_ratelimit.store.override_form import compose_override, compose_target, date_of, parse_entry, parse_override
 
-MAX_LIMITS = 100  # of one kind: each is a bucket in every key
 MAX_SAID = 300  # characters of what is wrong with a document
-POLICY_NAME = re.compile(r"[!#-\[\]-~](?:[ !#-\[\]-~]{0,62}[!#-\[\]-~])?")  # as in the configuration
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # what reading a strange document raises
 
 log = structlog.get_logger(__name__)
 
 OVERRIDES = "ratelimit_overrides"
 REVISION_ID = "revision"  # no target's _id: those are mappings
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
-    """
-    One thing that was done to a target.
-
-    Args:
-        target: What it was done to.
-
-        author: Who did it.
-
-        reason: Why.
-
-        at_s: When, seconds since the epoch.
-
-        override: What was put in force; None if an override was taken back.
-    """
-
-    target: Target
-    author: str
-    reason: str
-    at_s: float
-    override: Override | None
 
 
 class OverrideStore:
@@ -107,7 +72,7 @@ class OverrideStore:
         """
         Take an override back, and return whether there was one.
         """
-        entry = {"action": "unset", "by": author, "reason": reason, "at": _date(at_s)}
+        entry = {"action": "unset", "by": author, "reason": reason, "at": date_of(at_s)}
         update = {"$set": {"active": False}, "$push": {"history": entry}}
         return self._change(target, update, only_active=True)
 
@@ -126,7 +91,7 @@ class OverrideStore:
             history = document["history"]
             for entry in history if isinstance(history, list) else ():
                 try:
-                    entries.append(_parse_entry(document["_id"], entry))
+                    entries.append(parse_entry(document["_id"], entry))
                 except DAMAGE as exc:
                     _complain(document["_id"], exc)
         return sorted(entries, key=lambda entry: entry.at_s)
@@ -146,138 +111,6 @@ class OverrideStore:
 
     def _collection(self) -> Collection[Document]:
         return self._connection.collection(OVERRIDES)
-
-
-def compose_target(target: Target) -> Document:
-    """
-    Return a target's ``_id``. The order of its fields is part of it.
-    """
-    identity: Document = {"kind": target.kind.value, "clientId": target.client_id}
-    if target.limit_kind is not None:
-        identity["limitKind"] = target.limit_kind.value
-    return identity
-
-
-def compose_override(override: Override) -> Document:
-    """
-    Return what a document says of an override besides its target.
-    """
-    return {
-        "by": override.author,
-        "reason": override.reason,
-        "at": _date(override.made_at_s),
-        "until": None if override.until_s is None else _date(override.until_s),
-        "mode": override.mode and override.mode.value,
-        "limits": [_compose_policy(policy) for policy in override.policies],
-    }
-
-
-def parse_override(identity: Mapping[str, Any], content: Mapping[str, Any]) -> Override:
-    """
-    Return the override that a document holds.
-
-    Raises:
-        KeyError, TypeError, ValueError: It holds none.
-    """
-    until = content["until"]
-    return Override(
-        target=parse_target(identity),
-        author=_text(content["by"]),
-        reason=_text(content["reason"]),
-        made_at_s=_seconds(content["at"]),
-        until_s=None if until is None else _seconds(until),
-        policies=tuple(_parse_policy(limit) for limit in _mappings(content["limits"], MAX_LIMITS)),
-        mode=None if content["mode"] is None else Mode(content["mode"]),
-    )
-
-
-def parse_target(identity: Mapping[str, Any]) -> Target:
-    """
-    Return the target of an ``_id``.
-
-    Raises:
-        KeyError, TypeError, ValueError: It names none.
-    """
-    client_id, limit_kind = identity["clientId"], identity.get("limitKind")
-    return Target(
-        kind=OverrideKind(identity["kind"]),
-        client_id=None if client_id is None else _text(client_id),
-        limit_kind=None if limit_kind is None else LimitKind(limit_kind),
-    )
-
-
-def _compose_policy(policy: Policy) -> Document:
-    return {
-        "name": policy.name,
-        "limit": Int64(policy.limit),
-        "window": policy.window.window_s,
-        "frames": policy.window.frame_count,
-        "estimator": policy.estimator.value,
-        "countDenied": policy.count_denied,
-        "mode": policy.mode and policy.mode.value,
-    }
-
-
-def _parse_policy(content: Mapping[str, Any]) -> Policy:
-    frame_count, mode = content.get("frames"), content.get("mode")
-    return Policy(
-        name=_policy_name(content["name"]),
-        limit=_whole(content["limit"], MAX_LIMIT),
-        window=Window.of(
-            _whole(content["window"], MAX_WINDOW_S),
-            frame_count=None if frame_count is None else _whole(frame_count, MAX_FRAMES),
-        ),
-        estimator=Estimator(content.get("estimator", Estimator.SLIDING)),
-        count_denied=content.get("countDenied") is True,
-        mode=None if mode is None else Mode(mode),
-    )
-
-
-def _parse_entry(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> HistoryEntry:
-    return HistoryEntry(
-        target=parse_target(identity),
-        author=_text(entry["by"]),
-        reason=_text(entry["reason"]),
-        at_s=_seconds(entry["at"]),
-        override=parse_override(identity, entry) if entry["action"] == "set" else None,
-    )
-
-
-def _date(at_s: float) -> datetime:
-    return datetime.fromtimestamp(at_s, UTC)
-
-
-def _seconds(value: object) -> float:
-    if not isinstance(value, datetime):
-        raise TypeError(f"expected a date, got {type(value).__name__}")
-    return value.timestamp() if value.tzinfo else value.replace(tzinfo=UTC).timestamp()
-
-
-def _whole(value: object, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        raise ValueError(f"expected a whole number from 1 to {most}, got {value!r}")
-    return int(value)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"expected text, got {type(value).__name__}")
-    return value
-
-
-def _policy_name(value: object) -> str:
-    """
-    Return a name as the configuration takes it: it stands in headers, logs and metrics.
-    """
-    if not isinstance(value, str) or not POLICY_NAME.fullmatch(value):
-        raise ValueError(f"expected the name of a limit, got {value!r}")
-    return value
-
-
-def _mappings(value: object, most: int) -> list[Mapping[str, Any]]:
-    if not isinstance(value, list) or len(value) > most or not all(isinstance(item, dict) for item in value):
-        raise TypeError(f"expected a list of up to {most} mappings, got {value!r}")
-    return value
 
 
 def _complain(identity: object, error: Exception) -> None:

@@ -24,7 +24,8 @@ from oauth_ratelimit.overlay import LiveSettings
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.denials import DenialStore
 from oauth_ratelimit.store.heartbeats import HeartbeatStore
-from oauth_ratelimit.store.overrides import MAX_LIMITS, OverrideStore
+from oauth_ratelimit.store.override_form import MAX_LIMITS
+from oauth_ratelimit.store.overrides import OverrideStore
 from oauth_ratelimit.store.statistics import StatisticsStore
 from oauth_ratelimit.worker import Worker
 from tests.helpers import Clock
