@@ -16,7 +16,7 @@ from pymongo import MongoClient
 from oauth_ratelimit.demo.mongod import Mongod
 from oauth_ratelimit.demo.mongod_program import MONGO_URI_VARIABLE
 from oauth_ratelimit.demo.replica_set import ReplicaSet
-from tests.helpers import Clock, with_database
+from tests.helpers import Clock, patient, with_database
 
 
 def pytest_configure() -> None:
@@ -97,7 +97,7 @@ def quick_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextlib.contextmanager
 def _own_database(uri: str, *, heal: ReplicaSet | None = None) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex[:12]}"
-    yield with_database(uri, name)
+    yield patient(with_database(uri, name))
     if heal is not None:
         heal.heal()
     client: MongoClient[dict[str, Any]] = MongoClient(uri, serverSelectionTimeoutMS=30_000)

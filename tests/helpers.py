@@ -31,7 +31,7 @@ class Clock:
         self.now_s += duration_s
 
 
-def wait_until(predicate: Callable[[], Seen], what: str, timeout_s: float = 10.0) -> Seen:
+def wait_until(predicate: Callable[[], Seen], what: str, timeout_s: float = 60.0) -> Seen:
     """
     Return the predicate's value as soon as it is true; fail when the time is up.
 
@@ -40,7 +40,7 @@ def wait_until(predicate: Callable[[], Seen], what: str, timeout_s: float = 10.0
 
         what: What is awaited, for the message.
 
-        timeout_s: Seconds of real time.
+        timeout_s: Seconds of real time: none that a test needs, so many that a busy machine is no failure.
     """
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -57,6 +57,15 @@ def with_database(uri: str, name: str) -> str:
     Return the MongoDB URI with another database.
     """
     return urlunsplit(urlsplit(uri)._replace(path=f"/{name}"))
+
+
+def patient(uri: str) -> str:
+    """
+    Return the MongoDB URI with time for a server that has to answer, on however busy a machine.
+    """
+    parts = urlsplit(uri)
+    waits = "&".join(f"{name}TimeoutMS=60000" for name in ("connect", "serverSelection", "socket"))
+    return urlunsplit(parts._replace(query=f"{parts.query}&{waits}".lstrip("&")))
 
 
 def is_running(pid: int) -> bool:

@@ -68,7 +68,7 @@ def test_reload() -> None:
     with Gunicorn(_APP, workers=1) as server:
         before = server.pids()
         server.signal(signal.SIGHUP)
-        wait_until(lambda: server.pids() and not set(before) & set(server.pids()), "the worker is replaced", 20)
+        wait_until(lambda: server.pids() and not set(before) & set(server.pids()), "the worker is replaced")
         assert fetch(server.url) in server.pids()
 
 

@@ -18,7 +18,7 @@ from tests.helpers import is_running, wait_until
 
 _HOST = "127.0.0.1"
 _ROOT = Path(__file__).parents[1]
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 60.0
 
 # A signal that reaches a worker before it is ready is lost, so the harness waits for each worker's word. Settings that
 # an older gunicorn does not know are ignored in a file, unlike on the command line.

@@ -147,7 +147,7 @@ def test_mongodb_that_is_down(
     monkeypatch.setattr(statistics, "WRITE_EVERY_S", 0.05)
     address = urlsplit(mongo_uri)
     with FaultyProxy(address.hostname or "", address.port or 27017) as proxy:
-        uri = with_database(proxy.uri, address.path[1:]) + "&serverSelectionTimeoutMS=100&socketTimeoutMS=100"
+        uri = with_database(proxy.uri, address.path[1:]) + "&serverSelectionTimeoutMS=300&socketTimeoutMS=300"
         with server(tmp_path, uri) as url:
             proxy.swallow(True)
             assert {200, 429} == {post(f"{url}/token", BATCH_JOBS, CREDENTIALS).status_code for _ in range(30)}

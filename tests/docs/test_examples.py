@@ -33,7 +33,7 @@ from tests.edge.serving import serving
 from tests.helpers import Clock, wait_until
 
 EXAMPLES = ROOT / "examples"
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 STOP_TIMEOUT_S = 60
 
 

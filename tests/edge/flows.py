@@ -22,7 +22,7 @@ from oauth_ratelimit.demo.records import (
 )
 from oauth_ratelimit.demo.seeds import BATCH_JOBS, MOBILE_APP, PARTNER_BANK, WEB_SHOP
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 REDIRECT_URI = WEB_SHOP.redirect_uris[0]
 ACCESS_TOKEN_TYPE = "urn:ietf:params:oauth:token-type:access_token"
 

@@ -588,7 +588,7 @@ class TestInstances:
         server = Child([*command, "oauth_ratelimit.demo.wsgi:app"], log_path=log_path, env=environment)
         try:
             found = wait_until(
-                lambda: re.search(r"Listening at: (http://\S+)", log_path.read_text()), "gunicorn listens", timeout_s=30
+                lambda: re.search(r"Listening at: (http://\S+)", log_path.read_text()), "gunicorn listens"
             )
             status_codes = [flow(found[1])().status_code for flow in FLOWS.values()]
         finally:

@@ -28,7 +28,7 @@ from tests.edge.protected import Site, config, protect_after, protected
 from tests.helpers import Clock
 
 LIMITS = {"limits": {"client": ["2/minute"], "user": ["1/minute"]}}
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 class TokenValidator(BearerTokenValidator):  # type: ignore[misc]  # untyped

@@ -330,7 +330,7 @@ def test_first_requests_that_race(schedulers: list[CountedScheduler]) -> None:
         statuses: list[int] = []
 
         def first_request() -> None:
-            together.wait(timeout=10)
+            together.wait(timeout=60)
             statuses.append(post(app))
 
         threads = [threading.Thread(target=first_request) for _ in range(8)]
@@ -416,14 +416,14 @@ def test_database_that_does_not_answer() -> None:
     A request does not wait for a MongoDB that accepts connections and says nothing.
     """
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        uri = f"mongodb://127.0.0.1:{silent.getsockname()[1]}/?serverSelectionTimeoutMS=1000&connectTimeoutMS=1000"
+        uri = f"mongodb://127.0.0.1:{silent.getsockname()[1]}/?serverSelectionTimeoutMS=2000&connectTimeoutMS=2000"
         with capture_logs(), protected(OAUTH_RATELIMIT_CONFIG=config(limit=2), OAUTH_RATELIMIT_MONGO_URI=uri) as app:
             began_s = time.monotonic()
             statuses = [post(app) for _ in range(3)]
             elapsed_s = time.monotonic() - began_s
 
     assert [200, 200, 429] == statuses
-    assert elapsed_s < 1.0  # the driver would have waited so long
+    assert elapsed_s < 2.0  # the driver would have waited so long
 
 
 # Reloading.

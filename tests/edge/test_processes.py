@@ -101,7 +101,7 @@ def test_workers_that_are_replaced(environment: dict[str, str], documents: Any, 
         ask_for_tokens(server.url)
         old = set(server.pids())
         server.signal(signal.SIGHUP)
-        wait_until(lambda: len(server.pids()) == 2 and not old & set(server.pids()), "new workers run", 30.0)
+        wait_until(lambda: len(server.pids()) == 2 and not old & set(server.pids()), "new workers run")
         assert 6 == count(documents, "batch-jobs", None), server.log
 
         ask_for_tokens(server.url)
@@ -130,7 +130,7 @@ def post_worker_init(worker):
         wait_until(lambda: count(documents, "batch-jobs", None) >= 5, "the limit is reached")
         old = set(server.pids())
         server.signal(signal.SIGHUP)
-        wait_until(lambda: len(server.pids()) == 2 and not old & set(server.pids()), "new workers run", 30.0)
+        wait_until(lambda: len(server.pids()) == 2 and not old & set(server.pids()), "new workers run")
 
         assert [429] * 20 == statuses(server.url, 20), server.log
 
@@ -145,10 +145,10 @@ def test_reloader(environment: dict[str, str], documents: Any, tmp_path: Path) -
     root = Path(__file__).parents[2]
     server = Child(command, log_path=log_path, env={**os.environ, **environment}, cwd=root)
     try:
-        wait_until(lambda: "Debugger PIN" in log_path.read_text(), "the server runs", 30.0)
+        wait_until(lambda: "Debugger PIN" in log_path.read_text(), "the server runs")
         ask_for_tokens(f"http://127.0.0.1:{port}")
         os.utime(module, (2**31, 2**31))  # newer than any
-        wait_until(lambda: log_path.read_text().count("Debugger PIN") == 2, "the server runs again", 30.0)
+        wait_until(lambda: log_path.read_text().count("Debugger PIN") == 2, "the server runs again")
         assert 6 == count(documents, "batch-jobs", None), log_path.read_text()
 
         ask_for_tokens(f"http://127.0.0.1:{port}")
@@ -166,7 +166,7 @@ def test_workers_that_are_interrupted(environment: dict[str, str], documents: An
         ask_for_tokens(server.url)
         workers = server.pids()
         server.signal(signal.SIGINT)
-        wait_until(lambda: not any(map(is_running, workers)), "the workers end", 30.0)
+        wait_until(lambda: not any(map(is_running, workers)), "the workers end")
 
     assert 6 == count(documents, "batch-jobs", None), server.log
     assert 6 == count(documents, "web-shop", "alice"), server.log

@@ -37,12 +37,20 @@ def documents(mongo_uri: str, collection: str) -> list[dict[str, Any]]:
         return list(client.get_default_database()[collection].find())
 
 
+def failure_count(mongo_uri: str) -> int:
+    """
+    Return how many failures MongoDB holds, of whomever.
+    """
+    counters = (found["requestCounters"] for found in documents(mongo_uri, "ratelimit_failures"))
+    return sum(sum(frames.values()) for each in counters for frames in each.values())
+
+
 @contextmanager
 def a_guard(mongo_uri: str | None, clock: Clock, **more: Any) -> Iterator[Guard]:
     """
     Yield the guard of one process.
     """
-    store = {} if mongo_uri is None else {"store": {"uri": mongo_uri, "timeout": "200ms"}}
+    store = {} if mongo_uri is None else {"store": {"uri": mongo_uri}}
     found = Guard(load_config({**guard(), **store, **more}), clock=clock)
     try:
         yield found
@@ -75,6 +83,8 @@ def test_two_servers(database: Path, mongo_uri: str) -> None:
             for url in (first.url, second.url)
         ]
         wait_until(lambda: documents(mongo_uri, "ratelimits"), "tokens are counted")
+        # Both may deny by what they know of each other before they have sent everything of their own.
+        wait_until(lambda: failure_count(mongo_uri) >= USER_LIMIT, "failures are counted")
         (counted,) = documents(mongo_uri, "ratelimit_failures")
 
     assert [400] * USER_LIMIT == guesses

@@ -68,7 +68,7 @@ class Site:
         self.settings: dict[str, Any] = {
             "mode": "enforce",
             "limits": {"user": ["2/hour"]},
-            "store": {"uri": guarded.uri("root"), "timeout": "200ms"},
+            "store": {"uri": guarded.uri("root"), "timeout": "5s"},
             "sync": {"interval": "50ms"},
             "guard": {"mode": "enforce"},
             "digest": {"url": f"https://127.0.0.1:1/{HOOK_PATH}", "secret": SIGNING_KEY},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit import Limiter, StoreUnavailable, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.demo.mongod import Mongod
 from oauth_ratelimit.store.mongo import MongoStore
@@ -56,7 +56,8 @@ class Secured:
         """
         Return the connection string with options.
         """
-        return f"mongodb://{self.mongod.address}/oauth?{options}"
+        patience = "connectTimeoutMS=60000&socketTimeoutMS=60000"
+        return f"mongodb://{self.mongod.address}/oauth?{patience}{options and '&'}{options}"
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +70,21 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     server.mongod.close()
 
 
-def a_limiter(uri: str, clock: Clock) -> Limiter:
+def a_limiter(uri: str, clock: Clock, store: MongoStore | None = None) -> Limiter:
     """
     Return a limiter that shares its counters there.
     """
     settings = {"store": {"uri": uri, "timeout": "100ms"}, "limits": {"client": ["5/hour"]}, "mode": "enforce"}
-    return Limiter(load_config(settings), clock=clock)
+    return Limiter(load_config(settings), store, clock=clock)
+
+
+def failure_of(store: MongoStore) -> str:
+    """
+    Return why a store cannot be read.
+    """
+    with pytest.raises(StoreUnavailable) as caught:
+        store.read([Key("app", None)])
+    return str(caught.value)
 
 
 def test_counts_through_tls(secured: Secured, clock: Clock) -> None:
@@ -84,7 +94,8 @@ def test_counts_through_tls(secured: Secured, clock: Clock) -> None:
     limiter = a_limiter(secured.uri(f"tls=true&tlsCAFile={secured.authority.path}"), clock)
     limiter.check("app")
 
-    assert (None, 1) == ((report := limiter.sync()).error, report.flushed_count)
+    report = wait_until(lambda: (tried := limiter.sync()).error is None and tried, "a connection")
+    assert 1 == report.flushed_count
     limiter.close()
 
 
@@ -100,8 +111,10 @@ def test_connection_string_that_does_not_fit(secured: Secured, clock: Clock, opt
     What is wrong is said once, with what to do about it; requests are decided, and no count is lost meanwhile.
     """
     uri = secured.uri(options.format(stranger=secured.stranger.path))
+    store = MongoStore(uri, timeout_s=0.1)
+    wait_until(lambda: advice in failure_of(store), "the driver has tried")
     with capture_logs() as logs:
-        limiter = a_limiter(uri, clock)
+        limiter = a_limiter(uri, clock, store)
         decisions = [limiter.check("app").allowed for _ in range(6)]
         limiter.sync()
         counts = limiter.counts("app")
@@ -123,7 +136,7 @@ def test_certificate_of_another_authority(secured: Secured, clock: Clock) -> Non
     for _ in range(3):
         limiter.check("late")
     with capture_logs() as logs:
-        assert "name the authority's file as tlsCAFile" in str(limiter.sync().error)
+        wait_until(lambda: "name the authority's file as tlsCAFile" in str(limiter.sync().error), "the advice")
         secured.present(secured.authority)
         wait_until(lambda: limiter.sync().error is None, "the right certificate")
 
@@ -141,7 +154,7 @@ def test_certificate_for_another_host(secured: Secured, clock: Clock) -> None:
     limiter = a_limiter(secured.uri(f"tls=true&tlsCAFile={secured.authority.path}").replace(HERE, "localhost"), clock)
     limiter.check("app")
     with capture_logs():
-        assert "is for another host" in str(limiter.sync().error)
+        wait_until(lambda: "is for another host" in str(limiter.sync().error), "the advice")
         limiter.close()
 
 

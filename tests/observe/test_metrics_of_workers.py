@@ -84,7 +84,7 @@ def ask_until_both_answer(server: Gunicorn) -> int:
         workers.append(ask(server))
         return len(set(workers)) == 2
 
-    wait_until(both_have_answered, "both workers issue a token", 30.0)
+    wait_until(both_have_answered, "both workers issue a token")
     return len(workers)
 
 
@@ -141,7 +141,7 @@ def test_worker_that_is_killed(environment: dict[str, str]) -> None:
         wait_until(lambda: samples(server, "tracked_keys") == [2], "both workers track the key")
         victim = server.pids()[0]
         os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: victim not in server.pids() and len(server.pids()) == 2, "a new worker runs", 30.0)
+        wait_until(lambda: victim not in server.pids() and len(server.pids()) == 2, "a new worker runs")
 
         assert [1] == samples(server, "tracked_keys")
         assert [count] == samples(server, "decisions_total")

@@ -93,7 +93,7 @@ def test_server_that_is_not_there() -> None:
             with pytest.raises(StoreUnavailable) as caught:
                 call()
             assert "secret" not in str(caught.value)
-        assert time.monotonic() - began_s < 5
+        assert time.monotonic() - began_s < 20  # the driver would wait 30 s, four times
 
 
 def test_server_that_does_not_answer(mongod: Mongod) -> None:
@@ -101,12 +101,12 @@ def test_server_that_does_not_answer(mongod: Mongod) -> None:
     A connection that hangs ends a call within its time, and the store works again when the connection does.
     """
     with FaultyProxy("127.0.0.1", mongod.port) as proxy, closing(MongoStore(proxy.uri, timeout_s=0.5)) as hanging:
-        hanging.read([KEY])
+        wait_until(lambda: is_answering(hanging), "the connection")
         proxy.swallow(True)
         began_s = time.monotonic()
         with pytest.raises(StoreUnavailable):
             hanging.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
-        assert time.monotonic() - began_s < 3
+        assert time.monotonic() - began_s < 10  # the driver would wait for ever
         proxy.swallow(False)
         wait_until(lambda: is_answering(hanging), "the connection's return")
 
