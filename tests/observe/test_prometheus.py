@@ -70,7 +70,7 @@ def scraping(target: str, directory: Path) -> Iterator[Prometheus]:
     child = Child(["prometheus", *words, "--log.level=warn"], log_path=directory / "log")
     try:
         prometheus = Prometheus(f"http://{address}")
-        wait_until(lambda: prometheus.values("up"), "Prometheus scrapes", 90.0)
+        wait_until(lambda: prometheus.values("up == 1"), "Prometheus scrapes", 90.0)
         yield prometheus
     finally:
         child.kill()
@@ -97,14 +97,16 @@ def test_dashboard_of_a_server_that_works(tmp_path: Path, mongo_uri: str) -> Non
         site.app.register_blueprint(metrics_blueprint())
         keep_busy(site)
         with scraping(site.url, tmp_path) as prometheus:
-            site.wait_for_quota()
-            keep_busy(site)
-            for expression in (target["expr"] for panel in PANELS for target in panel["targets"]):
-                wait_until(
-                    lambda text=expression: prometheus.values(as_prometheus(text)), f"a value of {expression}", 90.0
-                )
+
+            def values(expression: str) -> list[float]:
+                site.wait_for_quota()
+                keep_busy(site)  # a rate is of what has happened between two scrapes, and no number without
+                return prometheus.values(expression)
+
+            for text in (as_prometheus(target["expr"]) for panel in PANELS for target in panel["targets"]):
+                wait_until(lambda text=text: values(text), f"a value of {text}", 90.0)
             series = 'oauth_ratelimit_client_decisions_total{client_id=~"batch-jobs|other", decision="denied"}'
-            wait_until(lambda: prometheus.values(f"increase({series}[1m]) > 0"), "denials grow", 90.0)
+            wait_until(lambda: values(f"increase({series}[1m]) > 0"), "denials grow", 90.0)
             rules = wait_until(
                 lambda: [
                     rule
