@@ -23,12 +23,17 @@ def who_and_why(command: Function) -> Function:
     """
     Add ``--by`` and ``--reason`` to a command: whom to ask about it later.
     """
-    for option in (
-        click.option("--by", "author", default=_current_user, metavar="NAME", help="Who; by default the login name."),
-        click.option("--reason", required=True, metavar="TEXT", help="Why; kept on record."),
-    ):
-        command = option(command)
-    return command
+    return by_whom(click.option("--reason", required=True, metavar="TEXT", help="Why; kept on record.")(command))
+
+
+def by_whom(command: Function) -> Function:
+    """
+    Add ``--by`` to a command.
+    """
+    option = click.option(
+        "--by", "author", default=_current_user, metavar="NAME", help="Who; by default the login name."
+    )
+    return option(command)
 
 
 def until_when(command: Function) -> Function:

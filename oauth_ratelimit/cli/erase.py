@@ -18,7 +18,7 @@ HELD_IN = {
     "failures": "ratelimit_failures",
     "statistics": "ratelimit_stats: the heaviest users of a minute",
     "denials": "ratelimit_stats: what explain --id reads",
-    "overrides": "ratelimit_overrides: names in reasons and authors",
+    "overrides": "ratelimit_overrides: names in reasons and authors, and of whose counters were reset",
 }
 OUTSIDE = (
     "log files",
@@ -40,7 +40,7 @@ def erase(session: Session, user: str, client: str | None, dry_run: bool, as_jso
 
     Finds USER under the plain name and under every key that the configuration lists, or by a hash as logs show it.
     Counters of the user start at zero on all instances. Where somebody gave the name as the reason of an override, or
-    is its author, the name is blanked.
+    is its author, the name is blanked, and where it is on record that the counters were reset.
 
     What instances have counted and not yet sent may come after it: run it again two minutes later. It never touches
     log files, backups, or what was handed on to others.

@@ -10,7 +10,7 @@ import click
 
 from oauth_ratelimit.cli.output import Cell, Column, Row, json_line, mode_cell, print_json, print_table
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
-from oauth_ratelimit.core.overrides import HistoryEntry, Override, Target
+from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
 from oauth_ratelimit.operating.records import entry_data, override_data, policy_text, standing_data
 from oauth_ratelimit.operating.words import moment
 from oauth_ratelimit.report.table import csv_cell
@@ -26,7 +26,7 @@ def overrides(session: Session, client: str | None, is_history: bool, as_json: b
     """
     List overrides, or their history.
 
-    Those in force, of one CLIENT or all; with --history everything that was ever done.
+    Those in force, of one CLIENT or all; with --history everything that was ever done, resets of counters included.
     """
     if is_history:
         entries = session.override_store.history(client)
@@ -34,7 +34,7 @@ def overrides(session: Session, client: str | None, is_history: bool, as_json: b
             print_json(list(map(entry_data, entries)))
         else:
             columns = [Column(name) for name in ("when", "who", "did", "what", "whose", "value", "until", "why")]
-            print_table(columns, list(map(_entry_row, entries)), empty="Nothing was ever overridden.")
+            print_table(columns, list(map(_entry_row, entries)), empty="Nothing was ever overridden or reset.")
         return
     chosen = [override for override in session.overrides if client in (None, override.target.client_id)]
     if as_json:
@@ -96,11 +96,13 @@ def _entry_row(entry: HistoryEntry) -> Row:
     override = entry.override
     value = _value(override) if override else ""
     until = moment(override.until_s) if override and override.until_s is not None else ""
-    action = "set" if override else Cell("unset", "dim")
+    action = Cell(entry.action, "" if override else "dim")
     return (moment(entry.at_s), entry.author, action, *_target_cells(entry.target), value, until, entry.reason)
 
 
-def _target_cells(target: Target) -> tuple[str, str | Cell]:
+def _target_cells(target: Target | Counters) -> tuple[str, str | Cell]:
+    if isinstance(target, Counters):
+        return "counters", target.client_id if target.username is None else f"{target.client_id} {target.username}"
     what = target.kind.value if target.limit_kind is None else f"{target.limit_kind.value} limit"
     return what, Cell("everybody", "bold") if target.client_id is None else target.client_id
 

@@ -4,10 +4,12 @@ The command that sets counters to zero.
 
 import click
 
+from oauth_ratelimit.cli.change import by_whom
 from oauth_ratelimit.cli.output import print_json
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.cli.stranger import say_if_strange
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.overrides import Counters
 from oauth_ratelimit.operating.words import counted
 
 
@@ -21,10 +23,14 @@ def reset(session: Session, client: str, user: str | None, as_json: bool) -> Non
     Set counters to zero on all instances.
 
     Those of a CLIENT and all its users, or of one USER. An instance learns it with the next sync cycle in which the
-    client asks. The total of the client goes on when only one user is reset.
+    client asks. The total of the client goes on when only one user is reset. It is put on record: see overrides
+    --history.
     """
     names = [None] if user is None else session.names.typed(user).all
-    count = sum(session.documents.reset(storable_name(client), name) for name in names)
+    counters = Counters(storable_name(client), names[0])
+    # Before the deed: what cannot be put on record is not done.
+    session.override_store.note_reset(counters, author=author, reason=reason, at_s=session.now_s)
+    count = sum(session.documents.reset(counters.client_id, name) for name in names)
     if as_json:
         print_json({"reset_count": count})
     else:

@@ -91,9 +91,24 @@ class Override:
 
 
 @dataclass(frozen=True, slots=True)
+class Counters:
+    """
+    Counters that were set to zero.
+
+    Args:
+        client_id: Of this client.
+
+        username: Of this user of it; None for all of the client.
+    """
+
+    client_id: str
+    username: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class HistoryEntry:
     """
-    One thing that was done to a target.
+    One thing that was done.
 
     Args:
         target: What it was done to.
@@ -104,14 +119,23 @@ class HistoryEntry:
 
         at_s: When, seconds since the epoch.
 
-        override: What was put in force; None if an override was taken back.
+        override: What was put in force; None if an override was taken back, or counters were reset.
     """
 
-    target: Target
+    target: Target | Counters
     author: str
     reason: str
     at_s: float
     override: Override | None
+
+    @property
+    def action(self) -> str:
+        """
+        What was done: ``set``, ``unset`` or ``reset``.
+        """
+        if isinstance(self.target, Counters):
+            return "reset"
+        return "set" if self.override else "unset"
 
 
 def in_force(overrides: Iterable[Override], now_s: float) -> tuple[Override, ...]:

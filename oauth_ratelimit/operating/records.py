@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from oauth_ratelimit.core.layers import Layer
-from oauth_ratelimit.core.overrides import HistoryEntry, Override, Target
+from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.core.what_if import Effect
@@ -71,10 +71,12 @@ def beat_data(beat: Heartbeat, now_s: float) -> Record:
     }
 
 
-def target_data(target: Target) -> Record:
+def target_data(target: Target | Counters) -> Record:
     """
-    Return what an override is about.
+    Return what an override or a reset is about.
     """
+    if isinstance(target, Counters):
+        return {"kind": "counters", "client_id": target.client_id, "limit_kind": None}
     return {
         "kind": target.kind.value,
         "client_id": target.client_id,
@@ -99,11 +101,11 @@ def override_data(override: Override) -> Record:
 
 def entry_data(entry: HistoryEntry) -> Record:
     """
-    Return one thing that was done to a target.
+    Return one thing that was done.
     """
     override = entry.override
     return {
-        "action": "set" if override else "unset",
+        "action": entry.action,
         **target_data(entry.target),
         "mode": override and override.mode and override.mode.value,
         "limits": [policy_text(policy) for policy in override.policies] if override else [],
@@ -111,6 +113,7 @@ def entry_data(entry: HistoryEntry) -> Record:
         "reason": entry.reason,
         "at": moment(entry.at_s),
         "until": None if override is None or override.until_s is None else moment(override.until_s),
+        "username": entry.target.username if isinstance(entry.target, Counters) else None,
     }
 
 

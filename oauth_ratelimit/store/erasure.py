@@ -167,7 +167,8 @@ class Erasure:
 
     def overrides(self, remove: bool) -> int:
         """
-        Overrides, taken back ones included, in whose reason or author the person is named. The name is blanked there.
+        Overrides, taken back ones and resets of counters included, in whose reason or author the person is named, or
+        whose counters were reset. The name is blanked there.
         """
         collection = self._connection.collection(OVERRIDES)
         words = "|".join(map(re.escape, sorted(self._person.mentions, key=len, reverse=True)))
@@ -175,13 +176,27 @@ class Erasure:
         count = 0
         with self._patience():
             for document in collection.find({"history": {"$exists": True}}):
-                changes = dict(_blanked(document, pattern))
+                changes = dict(_blanked(document, pattern)) | self._reset_of_person(document)
                 count += bool(changes)
                 if changes and remove:
                     collection.update_one({"_id": document["_id"]}, {"$set": changes})
             if count and remove:
                 collection.update_one({"_id": REVISION_ID}, {"$set": {"value": ObjectId()}}, upsert=True)
         return count
+
+    def _reset_of_person(self, document: Document) -> dict[str, str]:
+        """
+        Return the path and the new text of each entry about a reset of the person's own counters.
+        """
+        identity = document["_id"]
+        client_id = identity.get("clientId") if isinstance(identity, dict) else None
+        if self._person.client_id not in (None, client_id):
+            return {}
+        return {
+            f"history.{index}.username": ERASED
+            for index, entry in enumerate(_list_of(document["history"]))
+            if isinstance(entry, dict) and entry.get("username") in self._person.names
+        }
 
     @contextmanager
     def _patience(self) -> Iterator[None]:
@@ -248,12 +263,16 @@ def _paths_of(users: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[str]
                 yield f"{writer}.{digest}"
 
 
+def _list_of(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _blanked(document: Mapping[str, Any], pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
     """
     Yield the path and the new text of everything in an override that names the person.
     """
-    history = document["history"] if isinstance(document["history"], list) else []
-    for path, content in (("", document), *((f"history.{index}.", entry) for index, entry in enumerate(history))):
+    entries = enumerate(_list_of(document["history"]))
+    for path, content in (("", document), *((f"history.{index}.", entry) for index, entry in entries)):
         for field in ("by", "reason"):
             text = content.get(field) if isinstance(content, dict) else None
             if isinstance(text, str) and pattern.search(text):

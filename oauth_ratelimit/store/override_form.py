@@ -1,5 +1,5 @@
 """
-The form of an override in MongoDB, and of an entry in its history.
+The form of an override in MongoDB, and of an entry in the history.
 """
 
 import re
@@ -10,11 +10,12 @@ from typing import Any
 from bson import Int64
 
 from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.overrides import HistoryEntry, LimitKind, Override, OverrideKind, Target
+from oauth_ratelimit.core.overrides import Counters, HistoryEntry, LimitKind, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICY_NAME_LENGTH, POLICY_NAME_PATTERN, Policy
 from oauth_ratelimit.core.window import MAX_FRAMES, MAX_WINDOW_S, Estimator, Window
 from oauth_ratelimit.store.connection import Document
 
+COUNTERS = "counters"  # the kind of the documents about resets; no override's
 MAX_LIMITS = 100  # of one kind: each is a bucket in every key
 
 
@@ -111,12 +112,26 @@ def parse_entry(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> Histor
         KeyError, TypeError, ValueError: It is none.
     """
     return HistoryEntry(
-        target=parse_target(identity),
+        target=_parse_counters(identity, entry) if identity["kind"] == COUNTERS else parse_target(identity),
         author=_text(entry["by"]),
         reason=_text(entry["reason"]),
         at_s=_seconds(entry["at"]),
         override=parse_override(identity, entry) if entry["action"] == "set" else None,
     )
+
+
+def compose_reset(counters: Counters, *, author: str, reason: str, at_s: float) -> Document:
+    """
+    Return the entry about counters that were set to zero. The user stands in it, not in the ``_id``: the one can be
+    erased and the other not.
+    """
+    entry = {"action": "reset", "by": author, "reason": reason, "at": date_of(at_s)}
+    return entry if counters.username is None else {**entry, "username": counters.username}
+
+
+def _parse_counters(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> Counters:
+    username = entry.get("username")
+    return Counters(_text(identity["clientId"]), None if username is None else _text(username))
 
 
 def date_of(at_s: float) -> datetime:

@@ -1,5 +1,6 @@
 """
-Overrides in MongoDB: one document per target, with everything that was ever done to it.
+Overrides in MongoDB: one document per target, with everything that was ever done to it; and one per client whose
+counters were set to zero, because that is to be on record, too.
 
 Readers look at one small document, the revision, and read the overrides when it has changed. Somebody who edits
 overrides by hand and leaves the revision alone is noticed with the next unconditional read.
@@ -9,12 +10,21 @@ import structlog
 from bson import ObjectId
 from pymongo.collection import Collection
 
-from oauth_ratelimit.core.key import visible_name
-from oauth_ratelimit.core.overrides import HistoryEntry, Override, Target
+from oauth_ratelimit.core.key import storable_name, visible_name
+from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
 from oauth_ratelimit.store.connection import Connection, Document
 from oauth_ratelimit.store.mongo import translated_errors
-from oauth_ratelimit.store.override_form import compose_override, compose_target, date_of, parse_entry, parse_override
+from oauth_ratelimit.store.override_form import (
+    COUNTERS,
+    compose_override,
+    compose_reset,
+    compose_target,
+    date_of,
+    parse_entry,
+    parse_override,
+)
 
+RESETS_KEPT = 1000  # of one client: a script may do it every minute, and a document has an end
 MAX_SAID = 300  # characters of what is wrong with a document
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # what reading a strange document raises
 
@@ -76,6 +86,17 @@ class OverrideStore:
         update = {"$set": {"active": False}, "$push": {"history": entry}}
         return self._change(target, update, only_active=True)
 
+    def note_reset(self, counters: Counters, *, author: str, reason: str, at_s: float) -> None:
+        """
+        Put on record that counters are set to zero. Of each client the latest are kept.
+        """
+        entry = compose_reset(counters, author=author, reason=reason, at_s=at_s)
+        push = {"history": {"$each": [entry], "$slice": -RESETS_KEPT}}
+        with translated_errors():
+            self._collection().update_one(
+                {"_id": {"kind": COUNTERS, "clientId": counters.client_id}}, {"$push": push}, upsert=True
+            )
+
     def history(self, client_id: str | None = None) -> list[HistoryEntry]:
         """
         Return all that was done, oldest first; with a client's id only what was done to that client. What cannot be
@@ -83,7 +104,7 @@ class OverrideStore:
         """
         selected: Document = {"history": {"$exists": True}}
         if client_id is not None:
-            selected["_id.clientId"] = client_id
+            selected["_id.clientId"] = {"$in": [client_id, storable_name(client_id)]}
         with translated_errors():
             found = list(self._collection().find(selected, {"history": True}))
         entries = []

@@ -195,6 +195,23 @@ def test_reset_of_a_user(terminal: Terminal, limiter: Limiter) -> None:
     assert {"bob"} == {row["username"] for row in terminal.data("show", "app") if row["estimate"] and row["username"]}
 
 
+def test_reset_on_record(terminal: Terminal) -> None:
+    """
+    A reset stays on record: when, by whom, of which counters, and why if that was said.
+    """
+    terminal.ok("reset", "app", "alice", "--by", "ann", "--reason", "ticket 7")
+    terminal.ok("reset", "app", "--by", "bob")
+
+    first, second = terminal.data("overrides", "app", "--history")
+    assert {"action": "reset", "kind": "counters", "client_id": "app", "username": "alice"}.items() <= first.items()
+    assert {"by": "ann", "reason": "ticket 7", "mode": None, "limits": [], "until": None}.items() <= first.items()
+    assert ("bob", None, "") == (second["by"], second["username"], second["reason"])
+    assert [] == terminal.data("overrides")
+    shown = terminal.ok("overrides", "--history")
+    assert "counters" in shown
+    assert "app alice" in shown
+
+
 def test_history(terminal: Terminal) -> None:
     """
     Everything that was done stays on record.

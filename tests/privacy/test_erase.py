@@ -17,7 +17,7 @@ from oauth_ratelimit.core.denial import Denial, DenialRecord, Trace
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.names import NameKey, Names
-from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
 from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
 from oauth_ratelimit.store import erasure
 from oauth_ratelimit.store.base import Change
@@ -103,6 +103,7 @@ class Records:
             mode=Mode.DRY_RUN,
         )
         OverrideStore(connection).put(override)
+        OverrideStore(connection).note_reset(Counters("app", name), author="ops", reason="", at_s=self.now_s)
 
     def _denial(self, number: int, username: str, *, scope: str | None) -> DenialRecord:
         denial = Denial(
@@ -155,7 +156,7 @@ def records(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rec
     records.close()
 
 
-FOUND = {"counters": 6, "failures": 2, "statistics": 1, "denials": 2, "overrides": 1}
+FOUND = {"counters": 6, "failures": 2, "statistics": 1, "denials": 2, "overrides": 2}
 
 
 @pytest.mark.parametrize("privacy", [{}, OLDER, HASHED], ids=["plain", "hashed", "two keys"])
@@ -186,7 +187,7 @@ def test_erase_under_an_older_key(records: Records) -> None:
     records.configure(HASHED)
 
     removed = records.terminal.data("erase", ALICE)["removed"]
-    assert {"counters": 12, "failures": 4, "statistics": 1, "denials": 2, "overrides": 1} == removed
+    assert {"counters": 12, "failures": 4, "statistics": 1, "denials": 2, "overrides": 2} == removed
     assert ALICE not in records.text().replace(f"{ALICE}x", "")
 
 
@@ -203,16 +204,17 @@ def test_erase_by_hash(records: Records) -> None:
 
 def test_erase_at_one_client(records: Records) -> None:
     """
-    The records at other clients stay. Overrides are about clients and not about users: there the name goes everywhere.
+    The records at other clients stay. Overrides are about clients and not about users: there the name goes everywhere,
+    but for resets of the person's counters elsewhere.
     """
     records.fill({})
 
     assert (
-        FOUND | {"counters": 2, "failures": 0, "statistics": 0, "denials": 0}
+        FOUND | {"counters": 2, "failures": 0, "statistics": 0, "denials": 0, "overrides": 1}
         == (records.terminal.data("erase", ALICE, "--client", "z/last")["removed"])
     )
     assert (
-        FOUND | {"counters": 2, "overrides": 0} == (records.terminal.data("erase", ALICE, "--client", "app")["removed"])
+        FOUND | {"counters": 2, "overrides": 1} == (records.terminal.data("erase", ALICE, "--client", "app")["removed"])
     )
     assert [("portal", ALICE)] * 2 == [
         (row["client_id"], row["username"]) for row in records.terminal.data("show", "portal", ALICE)

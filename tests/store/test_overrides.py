@@ -12,11 +12,12 @@ from pymongo import MongoClient
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
+from oauth_ratelimit.core.overrides import Counters, LimitKind, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store import connection as module
+from oauth_ratelimit.store import overrides
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.overrides import OverrideStore
 
@@ -157,6 +158,28 @@ def test_history(store: OverrideStore) -> None:
         store.history()[-1].at_s,
     )
     assert [SAMPLES[0], None] == [entry.override for entry in store.history("partner")]
+
+
+def test_resets(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Resets of counters are in the history and nowhere else, the latest of each client.
+    """
+    monkeypatch.setattr(overrides, "RESETS_KEPT", 2)
+    store.put(SAMPLES[0])
+    revision = store.revision()
+    for at_s, client_id, username in (
+        (5.0, "app", None),
+        (6.0, "app", "ann"),
+        (7.0, "partner", "kim"),
+        (8.0, "app", ""),
+    ):
+        store.note_reset(Counters(client_id, username), author="bob", reason="", at_s=at_s)
+
+    assert [("reset", Counters("app", "ann"), 6.0), ("reset", Counters("app", ""), 8.0)] == [
+        (entry.action, entry.target, entry.at_s) for entry in store.history("app")
+    ]
+    assert ["reset", "set"] == [entry.action for entry in store.history("partner")]
+    assert ((SAMPLES[0],), revision) == (store.read(), store.revision())
 
 
 @pytest.mark.parametrize("client_id", ["a.b", "$where", "a\x00b", "\N{SNOWMAN}", "x" * 1000, ""], ids=ascii)

@@ -32,7 +32,7 @@ const HISTORY_COLUMNS = [
   { title: "by", kind: "name", value: (row) => visible(row.by) },
   { title: "did", value: (row) => row.action },
   { title: "whose", kind: "name", value: whose, sign: (row) => String(row.client_id) },
-  { title: "what", value: what },
+  { title: "what", value: (row) => (row.username === null ? what(row) : `counters of ${visible(row.username)}`) },
   { title: "value", kind: "wide", value: (row) => (row.action === "set" ? value(row) : "") },
   { title: "until", value: (row) => (row.until ? moment(row.until) : "") },
   { title: "why", kind: "wide", value: (row) => visible(row.reason) },
@@ -63,8 +63,8 @@ async function look() {
   });
   const first = told.history_count;
   table(find("history"), HISTORY_COLUMNS, told.history, {
-    keyOf: (row) => JSON.stringify([row.at, row.kind, row.client_id, row.limit_kind, row.action]),
-    empty: "Nothing was ever overridden.",
+    keyOf: (row) => JSON.stringify([row.at, row.kind, row.client_id, row.limit_kind, row.username, row.action]),
+    empty: "Nothing was ever overridden or reset.",
   });
   find("past").querySelector("summary").textContent = `History (${count(first)})`;
 }
