@@ -5,9 +5,7 @@ Exit status: 0 if everything was as promised, 1 if not, 2 if there is no MongoDB
 """
 
 import argparse
-import signal
 import sys
-from types import FrameType
 
 from oauth_ratelimit.errors import RateLimitError
 
@@ -29,16 +27,17 @@ def main() -> int:
     try:
         from oauth_ratelimit.demo.display import Display
         from oauth_ratelimit.demo.mongod_program import MongodUnavailable
+        from oauth_ratelimit.demo.stage import end_on_sigterm
         from oauth_ratelimit.demo.story import Story
     except ModuleNotFoundError as exc:
         print(f"{exc.name} is missing. The demo needs: pip install 'oauth_ratelimit[demo]'", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, _end)
+    end_on_sigterm()
     try:
         story = Story(Display(), request_count=options.requests, speed=options.speed)
         if not story.tell():
             return 1
-        print("\nTo look at it in a browser, with charts and overrides: make serve")
+        print("\nTo look at such traffic in a browser, with charts and overrides: make serve")
         return 0
     except MongodUnavailable as exc:
         print(exc, file=sys.stderr)
@@ -49,13 +48,6 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\nStopped; nothing is left behind.", file=sys.stderr)
         return 130
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    """
-    Leave through every ``with``, so that servers and files go, too.
-    """
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,48 @@
 """
 ``python -m oauth_ratelimit.demo.serve``: one of the demo's servers, to send requests to and to reconfigure by hand.
+
+Recorded traffic is played to it, so that its page has something to show; ``--no-traffic`` leaves that to you.
 """
 
+import argparse
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from oauth_ratelimit.demo.instance import Instance
 from oauth_ratelimit.demo.mongod_program import MongodUnavailable
 from oauth_ratelimit.demo.seeds import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, WEB_SHOP
-from oauth_ratelimit.demo.stage import Stage, set_stage
+from oauth_ratelimit.demo.stage import Stage, end_on_sigterm, set_stage
+from oauth_ratelimit.demo.traffic import SPEED, Traffic
 from oauth_ratelimit.errors import RateLimitError
 
 _POLL_S = 0.2
+_LIVELY = f"""\
+Recorded traffic plays in the background, {SPEED:g} times faster: tables fill at once, charts after a minute.
+Neither {BATCH_JOBS.client_id} nor {WEB_SHOP.client_id} is part of it; --no-traffic leaves it out."""
+_EMPTY = "It is empty until somebody asks for a token; charts begin after a minute."
 
 
 def main() -> int:
     """
-    Serve until Ctrl-C and return the exit status.
+    Serve until Ctrl-C or SIGTERM and return the exit status.
     """
+    parser = argparse.ArgumentParser(prog="python -m oauth_ratelimit.demo.serve", description="Serves the demo.")
+    parser.add_argument("--no-traffic", action="store_true", help="play no recorded traffic")
+    is_quiet = parser.parse_args().no_traffic
+    end_on_sigterm()
+    traffic = None if is_quiet else Traffic(without=(BATCH_JOBS, WEB_SHOP))
+    clients = {*DEMO_CLIENTS, *(traffic.clients if traffic else ())}
+    users = {*DEMO_USERS, *(traffic.users if traffic else ())}
     try:
-        with set_stage(
-            "oauth_ratelimit.demo.wsgi:app", instance_count=1, clients=DEMO_CLIENTS, users=DEMO_USERS
-        ) as stage:
-            _introduce(stage)
+        with (
+            set_stage("oauth_ratelimit.demo.wsgi:app", instance_count=1, clients=clients, users=users) as stage,
+            ExitStack() as undo,
+        ):
+            _introduce(stage, is_quiet=is_quiet)
+            if traffic:
+                undo.enter_context(traffic.start(stage.instances[0]))
             _follow(stage.instances[0])
     except KeyboardInterrupt:
         return 0
@@ -33,7 +52,7 @@ def main() -> int:
     return 1
 
 
-def _introduce(stage: Stage) -> None:
+def _introduce(stage: Stage, *, is_quiet: bool) -> None:
     url = f"http://{stage.instances[0].address}"
     machine = f"{BATCH_JOBS.client_id}:{BATCH_JOBS.client_secret}"
     app = f"{WEB_SHOP.client_id}:{WEB_SHOP.client_secret}"
@@ -49,6 +68,7 @@ A token for a machine, and one for a user:
 
 Who asks for how many, who is near a limit, overrides (open to this machine only):
   {url}/ratelimit/
+{_EMPTY if is_quiet else _LIVELY}
 
 The command line:
   {flask} oauth-ratelimit --config {stage.config_path} --mongo-uri {stage.mongo_uri} status

@@ -4,6 +4,8 @@ What the demo needs around it: a MongoDB, a configuration file, clients and user
 
 import os
 import secrets
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from pymongo.collection import Collection
@@ -69,6 +72,17 @@ class Stage:
                     raise InstanceFailed(f"{instance.name} does not notice the change: {instance.log[-1500:]}")
                 time.sleep(_POLL_S)
         return time.monotonic() - started_s
+
+
+def end_on_sigterm() -> None:
+    """
+    Have SIGTERM leave through every ``with``, so that servers and files go, too.
+    """
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 @contextmanager

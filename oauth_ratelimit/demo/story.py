@@ -73,8 +73,7 @@ class Story:
                 ("", f"{self._speed:g} times faster, each request to a server chosen at random"),
             ]
         )
-        tally = self._open_tally()
-        with TokenClient(tally) as client:  # a server's first request is slow: not in the middle of the replay
+        with TokenClient(Tally()) as client:  # a server's first request is slow: not in the middle of the replay
             for instance in stage.instances:
                 client.ask(instance, MACHINES[0])
 
@@ -113,13 +112,17 @@ class Story:
             time.sleep(HEARD_S)
             for other in others:
                 heard = client.ask(other, caller)
-                self._display.say(f"The same client at {other.name}, which has seen one request of it: {heard.status}")
+                wait = f", Retry-After: {heard.header('Retry-After')}" if heard.outcome is Outcome.DENIED else ""
+                self._display.say(
+                    f"The same client at {other.name} {HEARD_S:g} s later, which has seen one request of it:"
+                    f" {heard.status}{wait}"
+                )
                 if heard.outcome is Outcome.DENIED:
                     denier, answer = other, heard
             return self._come_back(client, denier, caller, retry_after_s=int(answer.header("Retry-After")))
 
     def _come_back(self, client: TokenClient, instance: Instance, caller: Caller, *, retry_after_s: int) -> bool:
-        self._display.say(f"It waits for {retry_after_s} s, as Retry-After says ...")
+        self._display.say(f"It waits for {retry_after_s} s, as Retry-After of {instance.name} says ...")
         time.sleep(retry_after_s)
         answer = client.ask(instance, caller)
         self._display.say(f"... and asks again: {answer.status} {answer.reason}")
@@ -147,7 +150,7 @@ class Story:
             holds=is_equal,
         )
         self._display.check(
-            f"{TRUSTED} is trusted: {trusted_count:,} requests, {trusted_over_count:,} denied",
+            f"{TRUSTED} is trusted: {trusted_count:,} requests in both replays, {trusted_over_count:,} denied",
             holds=trusted_over_count == 0,
         )
         self._display.check("a denied client was admitted again after Retry-After", holds=is_admitted_again)

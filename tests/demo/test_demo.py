@@ -4,6 +4,7 @@ The whole demo, small: what a newcomer runs first.
 
 import gzip
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,9 +70,11 @@ def test_demo(tmp_path: Path, mongodb: str) -> None:
     assert "%" in dry_run, "somebody would be denied"
     assert "1,000 requests, 1,000 tokens" not in enforced
     assert "HTTP/1.1 429" in output
-    assert "Retry-After: " in output
     assert "MongoDB's counts equal the counted requests" in output
-    assert "allegro-mobile is trusted: " in output
+    (trusted,) = re.findall(r"allegro-mobile is trusted: (\d+) requests in both replays, 0 denied", output)
+    assert int(trusted) == sum(map(int, re.findall(r"allegro-mobile +client_credentials +(\d+) +0", output)))
+    waits = re.findall(r"Retry-After: (\d+)", output)
+    assert re.findall(r"It waits for (\d+) s, as Retry-After of server \d says", output)[0] in waits
     assert "WRONG" not in output
     assert [] == list(tmp_path.iterdir())
 
@@ -108,8 +111,9 @@ def test_mongodb_that_does_not_answer(tmp_path: Path) -> None:
         ("oauth_ratelimit.demo", "1  Dry run", signal.SIGINT, 130),
         ("oauth_ratelimit.demo", "1  Dry run", signal.SIGTERM, 143),
         ("oauth_ratelimit.demo.serve", "Its log follows", signal.SIGINT, 0),
+        ("oauth_ratelimit.demo.serve", "Its log follows", signal.SIGTERM, 143),
     ],
-    ids=["demo interrupted", "demo terminated", "server interrupted"],
+    ids=["demo interrupted", "demo terminated", "server interrupted", "server terminated"],
 )
 def test_stopped_in_between(
     tmp_path: Path, mongodb: str, *, module: str, awaited: str, number: signal.Signals, status: int
