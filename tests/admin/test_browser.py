@@ -213,6 +213,34 @@ def test_override_by_clicking(browser: Browser, clients: Clients, url: str) -> N
     wait_until(lambda: clients.ask(BATCH_JOBS, server=1) == 200, "the other server admits again")
 
 
+def test_client_that_is_mistyped(browser: Browser, url: str) -> None:
+    """
+    Whoever looks at a client that nobody knows, or is about to change it, is told so, and which one may be meant.
+    """
+    hint = "No counters, statistics or configuration for 'btach-jobs'; did you mean 'batch-jobs'?"
+    browser.open(f"{url}client?id=btach-jobs")
+    browser.wait_for(hint, "#hint")
+    browser.open(f"{url}overrides?id=btach-jobs&kind=trusted")
+    browser.type("#reason", "x")
+    browser.click("#look")
+    browser.wait_for(hint, "#preview-notes")
+
+
+def test_moments(browser: Browser, url: str) -> None:
+    """
+    A moment in another year than the present one has its year.
+    """
+    browser.open(url)
+    script = "return import(arguments[0]).then((words) => arguments[1].map(words.moment))"
+    year = time.gmtime().tm_year
+    moments = [f"{year}-06-30T10:00:00Z", f"{year + 9}-06-30T10:00:00Z"]
+    address = browser.run("return document.querySelector('script[type=module]').src")
+    now, then = browser.run(script, f"{address.rpartition('/')[0]}/words.js", moments)
+
+    assert str(year + 9) in then
+    assert str(year) not in now
+
+
 def test_mistake_in_the_form(browser: Browser, url: str) -> None:
     """
     A mistake is answered with what is allowed.
@@ -353,7 +381,7 @@ def test_charts_of_real_traffic(browser: Browser, clients: Clients, url: str) ->
     for chart in ("#allowed", "#denied"):
         wait_until(lambda chart=chart: drawn_pixels(browser, chart, "--series-1") > 20, f"{chart} has a line")  # type: ignore[misc]
     wait_until(
-        lambda: "limit" in browser.text("#off-scale") or drawn_pixels(browser, "#allowed", "--limit") > 50,
+        lambda: "limit now" in browser.text("#off-scale") or drawn_pixels(browser, "#allowed", "--limit") > 50,
         "the limit is drawn, or named where it lies above everything",
     )
     assert "batch-jobs" in (browser.one("#allowed").get_attribute("aria-label") or "")

@@ -3,7 +3,7 @@
 import { Chart } from "./chart.js";
 import { choices, facts, find, make, say, table, tag, usedBar } from "./dom.js";
 import { ask, askStatus, clientUrl, keepUp, mayChange, originText, overrideUrl, userFragment } from "./server.js";
-import { count, duration, moment, percent, visible } from "./words.js";
+import { count, counted, duration, moment, percent, visible } from "./words.js";
 
 const SPANS = [["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"]];
 const query = new URLSearchParams(location.search);
@@ -54,6 +54,7 @@ async function lookAtCase() {
   const told = await ask("client", question, { user });
   if (!told) return;
   find("found").hidden = false;
+  say("hint", told.hint);
   find("name").textContent = visible(id) + (told.username === null ? "" : ` · ${visible(told.username)}`);
   find("verdict").replaceChildren(tag(told.verdict, `${told.outcome} big`));
   facts(find("facts"), [
@@ -62,7 +63,7 @@ async function lookAtCase() {
     ["Canary", told.canary],
     ["Plan", told.plan || "none"],
     ["Counted at", told.scope || "token"],
-    ["Counted by", `${count(told.instance_count)} instances lately`],
+    ["Counted by", `${counted(told.instance_count, "instance")} lately`],
     ...Object.entries(told.limits_now).map(([kind, list]) => [
       `${kind} limit`, `${list.join(", ") || "none"}, set by ${originText(told.limit_origins[kind])}`,
     ]),
@@ -115,7 +116,7 @@ async function lookAtTraffic() {
   ].filter((each) => each.name === "allowed" || each.values.some(Boolean));
   chart.show({
     times: told.times, step: told.step_s, lines,
-    limits: !line ? [] : line.rates.map((rate) => ({ value: rate.per_minute, text: `limit ${count(rate.per_minute)}` })),
+    limits: !line ? [] : line.rates.map((rate) => ({ value: rate.per_minute, text: `limit now ${count(rate.per_minute)}` })),
   });
   const keys = lines.map((each) => make("span", {}, make("i", { className: `swatch s${each.colour}` }), each.name));
   const far = chart.offScale.map((limit) => limit.text);
@@ -137,7 +138,7 @@ async function lookAtHabits() {
     ["Share of refreshes", told.refresh_share === null ? "–" : percent(told.refresh_share)],
     ["Retried too early", count(told.retries)],
     ["Most within a second", `${count(told.burst)} at one instance`],
-    ["Busiest minute", told.busiest_count ? `${count(told.busiest_count)} requests, ${moment(told.busiest_at)}` : "–"],
+    ["Busiest minute", told.busiest_count ? `${counted(told.busiest_count, "request")}, ${moment(told.busiest_at)}` : "–"],
     ...told.peaks.map((peak) => [`Fullest of ${peak.policy}`, `${percent(peak.share)}: ${count(peak.used)} of ${count(peak.limit)} in ${duration(peak.window_s)}`]),
   ]);
   find("faults-card").hidden = !told.faults.length;

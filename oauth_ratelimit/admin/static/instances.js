@@ -2,7 +2,7 @@
 
 import { facts, find, make, table, tag, tiles } from "./dom.js";
 import { askStatus, canaryText, keepUp, originText } from "./server.js";
-import { count, duration, percent, visible } from "./words.js";
+import { count, counted, duration, percent, visible } from "./words.js";
 
 let mode = "";
 
@@ -52,7 +52,7 @@ async function look() {
     ["Limits for everybody", make("span", {}, limitsText(status.limits))],
     ["Trusted", status.trusted.map(visible).join(", ") || "nobody"],
     ["Clients with rules of their own", count(status.own_rules_count)],
-    ["MongoDB", `${status.mongodb.version}, about ${count(status.mongodb.document_count)} counter documents`],
+    ["MongoDB", `${status.mongodb.version}, about ${counted(status.mongodb.document_count, "counter document")}`],
   ]);
 }
 

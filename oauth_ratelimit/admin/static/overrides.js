@@ -2,7 +2,7 @@
 
 import { choices, find, make, say, table, tag } from "./dom.js";
 import { ask, askStatus, clientUrl, keepUp, mayChange, send } from "./server.js";
-import { count, duration, moment, visible } from "./words.js";
+import { count, counted, duration, moment, visible } from "./words.js";
 
 const query = new URLSearchParams(location.search);
 const KINDS = [["limit", "Limits"], ["mode", "Mode"], ["trusted", "Trust"]];
@@ -132,9 +132,9 @@ function keysText(keys) {
 }
 
 function pastText(past) {
-  const whom = past.kind === "user" ? "users" : "clients";
-  return `In the last day the limit ${past.policy} would have denied about ${count(past.denied)} of ${count(past.offered)} requests ` +
-    `(${count(past.at_least)} to ${count(past.at_most)}), of ${count(past.concerned_count)} of ${count(past.bearer_count)} ${whom}.`;
+  const whom = counted(past.bearer_count, past.kind === "user" ? "user" : "client");
+  return `In the last day the limit ${past.policy} would have denied about ${count(past.denied)} of ${counted(past.offered, "request")} ` +
+    `(${count(past.at_least)} to ${count(past.at_most)}), of ${count(past.concerned_count)} of ${whom}.`;
 }
 
 function closePreview() {

@@ -3,7 +3,7 @@
 import { Chart } from "./chart.js";
 import { choices, find, make, say, table, tag, tiles, usedBar } from "./dom.js";
 import { ask, askStatus, canaryText, clientUrl, keepUp, originText } from "./server.js";
-import { OTHERS, clientName, count, duration, percent, visible } from "./words.js";
+import { OTHERS, clientName, count, counted, duration, percent, visible } from "./words.js";
 
 export const SPANS = [["15m", "15 min"], ["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"]];
 const OUTCOMES = [["both", "All"], ["denied", "Denied"], ["would_deny", "Dry run"]];
@@ -102,7 +102,7 @@ function limitLines(lines) {
   }
   const isShared = found.size === 1 && [...found.values()][0].names.size === lines.length;
   return [...found.values()].map(({ value, names }) => ({
-    value, text: isShared ? `limit ${count(value)}` : `limit ${count(value)}: ${[...names].slice(0, 2).join(", ")}${names.size > 2 ? " …" : ""}`,
+    value, text: isShared ? `limit now ${count(value)}` : `limit now ${count(value)}: ${[...names].slice(0, 2).join(", ")}${names.size > 2 ? " …" : ""}`,
   }));
 }
 
@@ -111,7 +111,7 @@ function showClients(lines) {
   const rows = traffic.clients.map((row) => ({ ...row, colour: colours.get(row.client_id) || (traffic.rest ? 6 : null) }));
   table(find("clients"), CLIENT_COLUMNS, rows, { keyOf: (row) => row.client_id, empty });
   const notes = [];
-  if (traffic.rest_count) notes.push(`${count(traffic.rest_count)} without a line of their own are drawn together, in grey`);
+  if (traffic.rest_count) notes.push(traffic.rest_count === 1 ? "1 without a line of its own is drawn in grey" : `${count(traffic.rest_count)} without a line of their own are drawn together, in grey`);
   if (traffic.client_count > rows.length) notes.push(`the ${rows.length} with most requests of ${count(traffic.client_count)}`);
   if (traffic.sampled_every > 1) notes.push(`estimated from every ${traffic.sampled_every}th minute`);
   find("shown-note").textContent = notes.join("; ");
@@ -145,7 +145,7 @@ async function lookAtNow() {
     ["Canary", canaryText(status.canary), status.canary ? "enforced there, dry run elsewhere" : "the mode holds for all"],
     ["Instances", count(status.instances.length), late ? tag(`${late} late`, "bad") : "all heard of lately"],
     ["Overrides", count(status.override_count), status.override_count ? "over the configuration" : "the configuration holds"],
-    ["MongoDB", status.mongodb.version, `${count(status.mongodb.document_count)} counters`],
+    ["MongoDB", status.mongodb.version, counted(status.mongodb.document_count, "counter")],
   ]);
   const top = await ask("top");
   if (!top) return;
@@ -154,7 +154,7 @@ async function lookAtNow() {
     empty: "Nobody is being counted right now.",
   });
   find("top-note").textContent = top.is_complete
-    ? `${count(top.read_count)} keys are being counted`
+    ? `${counted(top.read_count, "key")} ${top.read_count === 1 ? "is" : "are"} being counted`
     : `of the ${count(top.read_count)} keys that matter longest`;
 }
 

@@ -2,7 +2,7 @@
 
 import { choices, find, make, say, table, tiles, usedBar } from "./dom.js";
 import { ask, askStatus, clientUrl, keepUp, mayChange, overrideUrl } from "./server.js";
-import { OTHERS, count, percent, visible } from "./words.js";
+import { OTHERS, count, counted, percent, visible } from "./words.js";
 
 const BY = [["client", "Per client, without a user"], ["user", "Per user"], ["total", "Per client in total"]];
 const SPANS = [["hour", "Last hour"], ["day", "Last day"], ["week", "Last week"]];
@@ -31,7 +31,7 @@ const ofLimit = (limit) => Math.round((STEPS * Math.log(Math.max(1, limit))) / M
 
 function place() {
   find("slider").value = Math.min(STEPS, ofLimit(chosen.limit));
-  find("slider").setAttribute("aria-valuetext", `${count(chosen.limit)} requests`);
+  find("slider").setAttribute("aria-valuetext", counted(chosen.limit, "request"));
   if (document.activeElement !== find("limit")) find("limit").value = chosen.limit;
 }
 
@@ -54,7 +54,7 @@ async function look() {
 
 function show(told) {
   tiles(find("tiles"), [
-    ["Requests", count(told.offered), `by ${count(told.bearer_count)} ${chosen.by === "user" ? "users" : "clients"}`],
+    ["Requests", count(told.offered), `by ${counted(told.bearer_count, chosen.by)}`],
     ["Denied, about", count(told.denied), told.denied ? `${count(told.at_least)} to ${count(told.at_most)}` : "nobody"],
     ["Share denied", percent(told.offered ? told.denied / told.offered : 0), "of these requests"],
     [chosen.by === "user" ? "Users hit" : "Clients hit", count(told.concerned_count), `of ${count(told.bearer_count)}`],

@@ -4,12 +4,18 @@ const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const fine = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const dayOfYear = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 
 export const OTHERS = ""; // the statistics' name for the clients beyond those that have a name of their own
 
 export function count(value) {
   if (value === null || value === undefined) return "–";
   return Math.abs(value) < 100 && !Number.isInteger(value) ? fine.format(value) : whole.format(value);
+}
+
+// "1 instance", "2 instances"
+export function counted(value, word) {
+  return `${count(value)} ${word}${value === 1 ? "" : "s"}`;
 }
 
 export function percent(share) {
@@ -30,8 +36,11 @@ export function duration(seconds) {
   return `${total} s`;
 }
 
+// With its year, unless that is the present one.
 export function moment(text) {
-  return text ? day.format(new Date(text)) : "–";
+  if (!text) return "–";
+  const when = new Date(text);
+  return (when.getFullYear() === new Date().getFullYear() ? day : dayOfYear).format(when);
 }
 
 export function at(seconds, step) {
