@@ -16,9 +16,11 @@ from oauth_ratelimit.operating.words import counted
 @click.command()
 @click.argument("client")
 @click.argument("user", required=False)
+@by_whom
+@click.option("--reason", default="", metavar="TEXT", help="Why; kept on record.")
 @json_option
 @pass_session
-def reset(session: Session, client: str, user: str | None, as_json: bool) -> None:
+def reset(session: Session, client: str, user: str | None, author: str, reason: str, as_json: bool) -> None:
     """
     Set counters to zero on all instances.
 

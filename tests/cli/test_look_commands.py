@@ -39,7 +39,7 @@ def test_nobody_was_counted(terminal: Terminal) -> None:
     assert [] == terminal.data("limit", "list")
     assert "No requests lately." in terminal.ok("top")
     assert "No overrides" in terminal.ok("overrides")
-    assert "Nothing was ever overridden." in terminal.ok("overrides", "--history")
+    assert "Nothing was ever overridden or reset." in terminal.ok("overrides", "--history")
     assert "" == terminal.ok("export")
 
 
