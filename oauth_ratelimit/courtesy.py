@@ -4,21 +4,28 @@ What background work does so that requests in the same process go on meanwhile.
 
 import gc
 import time
-from collections.abc import Sized
+from collections.abc import Iterable, Iterator, Sized
+from itertools import islice
+from typing import TypeVar
 
-FEW = 100  # items; what is done to fewer is over soon
+Item = TypeVar("Item")
+
+STEP = 200  # items that take a millisecond or two
 BREATH_S = 5e-5  # sleeping for 0 s would not do: it is over before a waiting thread has woken up
 
 
-def let_others_run(work: Sized) -> None:
+def gently(items: Iterable[Item]) -> Iterator[Item]:
     """
-    Hand the interpreter over now. A thread that computes keeps it for 5 ms at a time, while requests wait.
+    Yield items, and hand the interpreter over now and then: a thread that computes keeps it for 5 ms at a time.
 
-    Args:
-        work: What is being worked on, step by step. If it is little, nothing happens.
+    Up to ``STEP`` items are not interrupted.
     """
-    if len(work) > FEW:
+    rest = iter(items)
+    yield from islice(rest, STEP)
+    for item in rest:
         time.sleep(BREATH_S)
+        yield item
+        yield from islice(rest, STEP - 1)
 
 
 def sweep_young(work: Sized) -> None:
@@ -31,5 +38,5 @@ def sweep_young(work: Sized) -> None:
     Args:
         work: What the step was done to. If it was little, nothing happens.
     """
-    if len(work) > FEW and gc.isenabled():
+    if len(work) > STEP and gc.isenabled():
         gc.collect(1)

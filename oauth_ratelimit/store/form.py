@@ -6,7 +6,7 @@ not of our form counts as not there, so that it costs the accuracy of its own ke
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from heapq import nlargest
 from typing import Any, TypeGuard
@@ -134,7 +134,7 @@ def _whole(value: object) -> int | None:
     return int(value) if isinstance(value, int) and value >= 0 else None
 
 
-def compose(writer: str, changes: Sequence[Change]) -> list[UpdateOne]:
+def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
     """
     Return one update for each change.
     """

@@ -28,7 +28,7 @@ from pymongo.uri_parser import parse_uri
 from pymongo.write_concern import WriteConcern
 
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.courtesy import let_others_run
+from oauth_ratelimit.courtesy import gently
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.store.base import Change, Outcome, Snapshot
 from oauth_ratelimit.store.form import FIELDS, Document, compose, document_id, parse_all
@@ -76,14 +76,13 @@ class MongoStore:
         with translated_errors():
             collection, session = self._open()
             ids = [document_id(key) for key in keys]
-            return dict(parse_all(collection.find({"_id": {"$in": ids}}, FIELDS, session=session)))
+            return dict(parse_all(gently(collection.find({"_id": {"$in": ids}}, FIELDS, session=session))))
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
         """
         See ``CounterStore.compare_and_set``. One ``update`` command for all changes.
         """
-        operations = compose(writer, changes)
-        let_others_run(operations)
+        operations = compose(writer, gently(changes))
         try:
             with translated_errors():
                 collection, session = self._open()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from oauth_ratelimit.courtesy import let_others_run, sweep_young
+from oauth_ratelimit.courtesy import gently, sweep_young
 from oauth_ratelimit.errors import StoreError, StoreRejected
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change, CounterStore
 from oauth_ratelimit.sync.complaints import Complaints
@@ -100,7 +100,6 @@ class Flusher:
         batches = self._taken(states, now_s, report)
         try:
             for batch in batches:
-                let_others_run(batch)
                 doubtful = [
                     state
                     for state in batch
@@ -109,7 +108,6 @@ class Flusher:
                 self._read_first(doubtful, now_s, report)
                 lost += self._write_round(1, batch, current, now_s=now_s, report=report)
                 sweep_young(batch)
-                let_others_run(batch)
         except Exception:
             for _ in batches:
                 pass  # the rest is in flight all the same
@@ -130,7 +128,7 @@ class Flusher:
         No sooner than the batch is wanted, so that few objects live at a time.
         """
         batch = []
-        for state in states:
+        for state in gently(states):
             report.dropped_hits += state.take(now_s)
             if state.unsent:
                 batch.append(state)
@@ -182,9 +180,8 @@ class Flusher:
         changed = []
         for batch in _batches(states):
             snapshots = self._store.read([state.key for state in batch])
-            let_others_run(batch)
             report.pulled_count += len(batch)
-            for state in batch:
+            for state in gently(batch):
                 snapshot = snapshots.get(state.key)
                 if state.attempts:
                     state.resolve(self.writer, snapshot)
@@ -196,7 +193,6 @@ class Flusher:
                 if self._reads_first or state.version != (snapshot.version if snapshot else None):
                     changed.append(state)
                 state.merge(snapshot, now_s, flush_id=self._flush_id or _now_ms())
-            let_others_run(batch)
         return changed
 
     def _write(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
@@ -206,8 +202,7 @@ class Flusher:
         lost: list[KeyState] = []
         for batch in _batches(states):
             flush_id = self._next_flush_id()
-            changes = [_change(state, flush_id) for state in batch]
-            let_others_run(batch)
+            changes = [_change(state, flush_id) for state in gently(batch)]
             try:
                 outcome = self._store.compare_and_set(self.writer, changes)
             except StoreRejected:
@@ -217,7 +212,7 @@ class Flusher:
                     state.attempts += (Attempt(flush_id, change.hits),)
                 raise
             failed = {*outcome.lost, *outcome.rejected}
-            for index, (state, change) in enumerate(zip(batch, changes, strict=True)):
+            for index, (state, change) in enumerate(zip(gently(batch), changes, strict=True)):
                 if index not in failed:
                     state.commit(change.next_version, now_s)
             for index, reason in outcome.rejected.items():
