@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from oauth_ratelimit.config import config_schema
+from oauth_ratelimit.config.notation import parse_duration
 from oauth_ratelimit.config.reference import BEGIN, SECTIONS, reference_text, with_reference
 from tests.cli.conftest import Terminal, terminal
 from tests.docs.blocks import blocks_of, commands_of, words_of
@@ -69,3 +70,12 @@ def test_links_on_the_page() -> None:
         path, _, anchor = link.partition("#")
         assert not path or (Path(__file__).parents[1] / "docs" / path).exists(), link
         assert not anchor or anchor in headings, link
+
+
+def test_defaults_of_durations() -> None:
+    """
+    A default is printed as one writes it into the file, and means what the models say.
+    """
+    assert ["2s", "1s", "20ms", "30d", "30d", "1h", "5s"] == [
+        text for text in re.findall(r"\| duration [^|]*\| `([^`]*)` \|", reference_text()) if parse_duration(text)
+    ]

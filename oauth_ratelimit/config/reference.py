@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from oauth_ratelimit.config.notation import DURATION_PATTERN, RATES_NOTATION, RATES_PATTERN
+from oauth_ratelimit.config.notation import DURATION_PATTERN, RATES_NOTATION, RATES_PATTERN, UNIT_MS
 from oauth_ratelimit.config.schema import config_schema
 
 BEGIN = "<!-- The reference is generated: python -m oauth_ratelimit.config.reference docs/configuration.md -->"
@@ -87,7 +87,9 @@ def _description(value: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
 
 def _default(value: Mapping[str, Any]) -> str:
     default = value.get("default")
-    return "" if default is None else f"`{json.dumps(default)}`"
+    if default is None:
+        return ""
+    return f"`{_written_duration(default)}`" if _is_duration(value) else f"`{json.dumps(default)}`"
 
 
 def _words(value: Mapping[str, Any]) -> str:
@@ -113,13 +115,25 @@ def _words(value: Mapping[str, Any]) -> str:
 
 
 def _choice(parts: list[Mapping[str, Any]]) -> str:
-    patterns = {part.get("pattern") for part in parts}
-    if DURATION_PATTERN in patterns:
+    if _is_duration({"anyOf": parts}):
         low, high = (_duration(parts[0][bound]) for bound in ("minimum", "maximum"))
         return f"duration from {low} to {high}"
-    if RATES_PATTERN in patterns:
+    if RATES_PATTERN in {part.get("pattern") for part in parts}:
         return f"{_words(parts[0])}, or {RATES_NOTATION}"
     return " or ".join(map(_words, parts))
+
+
+def _is_duration(value: Mapping[str, Any]) -> bool:
+    return any(part.get("pattern") == DURATION_PATTERN for part in value.get("anyOf", ()))
+
+
+def _written_duration(seconds: float) -> str:
+    """
+    Return a duration as one writes it into the file: in the largest unit of which it is a whole number.
+    """
+    milliseconds = round(seconds * 1000)
+    unit, size = next((unit, size) for unit, size in reversed(UNIT_MS.items()) if milliseconds % size == 0)
+    return f"{milliseconds // size}{unit}"
 
 
 def _duration(seconds: float) -> str:
