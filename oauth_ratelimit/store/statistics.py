@@ -30,6 +30,7 @@ from oauth_ratelimit.core.statistics import (
     Tally,
     UserLoad,
 )
+from oauth_ratelimit.courtesy import gently
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.connection import Connection, Document
 from oauth_ratelimit.store.heartbeats import STATISTICS
@@ -80,7 +81,7 @@ class StatisticsStore:
                 self._ensure_minutes()
                 self._has_indexes = True
             try:
-                collection.bulk_write([_operation(writer, share, keep_s) for share in shares], ordered=False)
+                collection.bulk_write([_operation(writer, share, keep_s) for share in gently(shares)], ordered=False)
             except BulkWriteError as exc:
                 if exc.details["writeConcernErrors"]:
                     raise StoreUnavailable("a majority did not confirm the write") from exc
