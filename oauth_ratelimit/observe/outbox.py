@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from oauth_ratelimit.core.statistics import Share
+from oauth_ratelimit.courtesy import gently
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe.minute import OpenMinute
 
@@ -90,7 +91,7 @@ class Outbox:
         batch = self._take_batch()
         shares: list[Share] = []
         counts: list[int] = []
-        for entry in batch:
+        for entry in gently(batch):
             with self._lock if not entry.is_complete else nullcontext():  # requests have no hold of one that is over
                 counts.append(entry.client.count)
                 minute = entry.client.minute(entry.minute_s, is_complete=entry.is_complete)
