@@ -133,7 +133,7 @@ def client(readings: Readings, question: Question) -> object:
         standings = [standing for standing, _ in case.standings()]
         return {
             **case.data(),
-            "outcome": case.finding(standings).outcome.value,
+            "outcome": case.forecast(standings).kind.value,
             "canary": case.canary,
             "plan": rules.plan,
             "grants": sorted({*desk.policies.grants, *plan.grants, *rules.grants}),

@@ -16,7 +16,7 @@ The command line: ``flask oauth-ratelimit``.
   what_if.py    what-if; report.py: report
   erase.py      erase
   record.py     overrides, export
-  replay.py     replay; parameters.py, outcome.py: what it is told and what it tells
+  replay.py     replay; parameters.py, comparison.py: what it is told and what it tells
 """
 
 import sys

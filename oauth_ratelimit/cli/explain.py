@@ -11,11 +11,11 @@ from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.cli.stranger import say_if_strange
 from oauth_ratelimit.config.models import GRANT_TYPES
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.operating.case import Case, Outcome
+from oauth_ratelimit.operating.case import Case, ForecastKind
 from oauth_ratelimit.operating.records import layer_text
 from oauth_ratelimit.operating.words import counted, duration
 
-OUTCOME_STYLES = {Outcome.ADMITTED: "green", Outcome.WOULD_BE_DENIED: "yellow", Outcome.DENIED: "bold red"}
+STYLES = {ForecastKind.ADMITTED: "green", ForecastKind.WOULD_BE_DENIED: "yellow", ForecastKind.DENIED: "bold red"}
 
 
 @click.command()
@@ -63,7 +63,7 @@ def explain(
 def _print(case: Case) -> None:
     standings = list(case.standings())
     trust, mode = case.trust_layer, case.mode_layer
-    finding = case.finding(standing for standing, _ in standings)
+    forecast = case.forecast(standing for standing, _ in standings)
     print_facts(
         [
             ("client", case.client_id),
@@ -73,7 +73,7 @@ def _print(case: Case) -> None:
             ("mode", mode_cell(case.found.mode.value)),
             ("mode from", layer_text(mode)),
             ("canary", case.canary),
-            ("verdict", Cell(finding.text, OUTCOME_STYLES[finding.outcome])),
+            ("verdict", Cell(forecast.text, STYLES[forecast.kind])),
             ("sent by", f"{counted(case.instance_count(), 'instance')} lately"),
         ]
     )

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from oauth_ratelimit.cli import parameters
-from oauth_ratelimit.cli.outcome import Outcome
+from oauth_ratelimit.cli.comparison import Comparison
 from oauth_ratelimit.cli.output import print_json, visible
 from oauth_ratelimit.cli.session import json_option
 from oauth_ratelimit.core.policy import MAX_LIMIT
@@ -109,11 +109,11 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
         raise click.ClickException(f"{visible(str(exc.filename or recording.path))}: {exc.strerror}") from None
     except NoCharts as exc:
         raise click.ClickException(str(exc)) from None
-    outcome = Outcome(recording.path, source, rows, rate, run.entries)
+    comparison = Comparison(recording.path, source, rows, rate, run.entries)
     if options["as_json"]:
-        print_json(outcome.data())
+        print_json(comparison.data())
     else:
-        outcome.print()
+        comparison.print()
     ctx.exit(0 if source.row_count else 1)
 
 

@@ -109,13 +109,13 @@ class Display:
         for header in ("documents", "counted requests", "in MongoDB", ""):
             table.add_column(header, justify="right")
         for client_id, document_count, counted, stored in rows:
-            verdict = "[green]equal[/]" if counted == stored else f"[bold red]{stored - counted:+,}[/]"
-            table.add_row(client_id, f"{document_count:,}", f"{counted:,}", f"{stored:,}", verdict)
+            difference = "[green]equal[/]" if counted == stored else f"[bold red]{stored - counted:+,}[/]"
+            table.add_row(client_id, f"{document_count:,}", f"{counted:,}", f"{stored:,}", difference)
         self._print(table, above=1, below=1)
 
     def check(self, text: str, *, holds: bool) -> None:
         """
-        Show a finding.
+        Show whether something holds.
         """
         self.say(f"[bold green]ok[/]    {text}" if holds else f"[bold red]WRONG[/] {text}")
 

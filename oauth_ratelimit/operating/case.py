@@ -26,7 +26,7 @@ OTHERS_SHOWN = 5
 OTHERS_READ = 20_000  # documents, about a second
 
 
-class Outcome(enum.StrEnum):
+class ForecastKind(enum.StrEnum):
     """
     What would become of the next request.
     """
@@ -37,17 +37,17 @@ class Outcome(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Forecast:
     """
     What would become of the next request, and why.
 
     Args:
-        outcome: What.
+        kind: What.
 
         text: Both, for people.
     """
 
-    outcome: Outcome
+    kind: ForecastKind
     text: str
 
 
@@ -99,20 +99,20 @@ class Case:
             for standing in standings.of(key, self._documents.get(key), self.desk.now_s):
                 yield standing, layer
 
-    def finding(self, standings: Iterable[Standing]) -> Finding:
+    def forecast(self, standings: Iterable[Standing]) -> Forecast:
         """
         Return what would become of the next request.
         """
         if self.trust_layer:
-            return Finding(Outcome.ADMITTED, "admitted: trusted")
+            return Forecast(ForecastKind.ADMITTED, "admitted: trusted")
         waiting = [standing for standing in standings if standing.retry_after_s > 0]
         if not waiting:
-            return Finding(Outcome.ADMITTED, "admitted")
+            return Forecast(ForecastKind.ADMITTED, "admitted")
         last = max(waiting, key=lambda standing: standing.retry_after_s)
         when = f"over {last.policy.name} for {duration(last.retry_after_s)}"
         if any(standing.mode == "enforce" for standing in waiting):
-            return Finding(Outcome.DENIED, f"denied: {when}")
-        return Finding(Outcome.WOULD_BE_DENIED, f"admitted, would be denied: {when}")
+            return Forecast(ForecastKind.DENIED, f"denied: {when}")
+        return Forecast(ForecastKind.WOULD_BE_DENIED, f"admitted, would be denied: {when}")
 
     def instance_count(self) -> int:
         """
@@ -180,7 +180,7 @@ class Case:
             "mode": self.found.mode.value,
             "mode_origin": layer_data(self.mode_layer),
             "is_canary": self.found.is_canary,
-            "verdict": self.finding(standing for standing, _ in standings).text,
+            "verdict": self.forecast(standing for standing, _ in standings).text,
             "instance_count": self.instance_count(),
             "limits": [{**standing_data(standing), "origin": layer_data(layer)} for standing, layer in standings],
             "others": list(map(standing_data, self.others())),

@@ -66,15 +66,15 @@ class FixedWindow(InMemory):
         See ``Counter.decide``.
         """
         limit, window_us, index, count = self._limit, self._window_us, self._index, self._count
-        verdicts = []
+        decisions = []
         for at_us in times:
             if at_us // window_us != index:
                 index, count = at_us // window_us, 0
             is_admitted = count < limit
             count += is_admitted
-            verdicts.append(is_admitted)
+            decisions.append(is_admitted)
         self._index, self._count = index, count
-        return verdicts
+        return decisions
 
 
 class ExactLog(InMemory):
@@ -94,14 +94,14 @@ class ExactLog(InMemory):
         See ``Counter.decide``.
         """
         limit, window_us, admitted = self._limit, self._window_us, self._admitted
-        verdicts = []
+        decisions = []
         for at_us in times:
             is_admitted = len(admitted) < limit or admitted[-limit] <= at_us - window_us
             if is_admitted:
                 admitted.append(at_us)
-            verdicts.append(is_admitted)
+            decisions.append(is_admitted)
         del admitted[:-limit]
-        return verdicts
+        return decisions
 
 
 class TokenBucket(InMemory):
@@ -132,16 +132,16 @@ class TokenBucket(InMemory):
         See ``Counter.decide``.
         """
         limit, cost, capacity, level, seen_us = self._limit, self._cost, self._capacity, self._level, self._seen_us
-        verdicts = []
+        decisions = []
         for at_us in times:
             level = min(capacity, level + (at_us - seen_us) * limit)
             seen_us = at_us
             is_admitted = level >= cost
             if is_admitted:
                 level -= cost
-            verdicts.append(is_admitted)
+            decisions.append(is_admitted)
         self._level, self._seen_us = level, seen_us
-        return verdicts
+        return decisions
 
 
 class Gcra(InMemory):
@@ -172,15 +172,15 @@ class Gcra(InMemory):
         See ``Counter.decide``.
         """
         limit, interval, tolerance, arrival = self._limit, self._interval, self._tolerance, self._arrival
-        verdicts = []
+        decisions = []
         for at_us in times:
             now = at_us * limit
             is_admitted = arrival - now <= tolerance
             if is_admitted:
                 arrival = (arrival if arrival > now else now) + interval
-            verdicts.append(is_admitted)
+            decisions.append(is_admitted)
         self._arrival = arrival
-        return verdicts
+        return decisions
 
 
 class SlidingWindowCounter(InMemory):
@@ -207,7 +207,7 @@ class SlidingWindowCounter(InMemory):
         fading = 1 if estimator is Estimator.PROPORTIONAL else 0  # of a hit in the current frame
         current, past, end_us = self._current, self._past, self._end_us
         full, edge = weigh(current, past, frame_count, estimator)
-        verdicts = []
+        decisions = []
         for at_us in times:
             if at_us >= end_us:
                 frames = (at_us - end_us) // frame_us + 1
@@ -220,6 +220,6 @@ class SlidingWindowCounter(InMemory):
                 current += 1
                 full += 1
                 edge -= fading
-            verdicts.append(is_admitted)
+            decisions.append(is_admitted)
         self._current, self._past, self._end_us = current, past, end_us
-        return verdicts
+        return decisions

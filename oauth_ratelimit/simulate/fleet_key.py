@@ -99,7 +99,7 @@ class FleetKey:
         """
         fleet, members, due = self._fleet, self._members, self._due
         draw, count = fleet.random, fleet.plan.instance_count
-        verdicts = []
+        decisions = []
         for at_us in times:
             while due and due[0][0] <= at_us:
                 self._run(*heapq.heappop(due))
@@ -111,10 +111,10 @@ class FleetKey:
                 if not member.is_noticed or bucket.full == bucket.sent:
                     self._touch(member, at_us)
                 bucket.full += 1
-                verdicts.append(True)
+                decisions.append(True)
             else:
-                verdicts.append(self._decide_near_limit(member, at_us, now_s))
-        return verdicts
+                decisions.append(self._decide_near_limit(member, at_us, now_s))
+        return decisions
 
     def finish(self) -> None:
         """

@@ -149,10 +149,10 @@ class Replay:
                 for make, entry in zip(self._makers, self.entries, strict=True)
             ]
         for index, (counter, judge) in enumerate(key.pairs):
-            verdicts = counter.decide(times)
-            judge.note(times, verdicts)
+            decisions = counter.decide(times)
+            judge.note(times, decisions)
             if self._watch is not None:
-                self._watch(index, who, times, verdicts)
+                self._watch(index, who, times, decisions)
 
     def _forget_before(self, before_us: int | None) -> None:
         """

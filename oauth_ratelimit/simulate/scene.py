@@ -54,11 +54,11 @@ class Busiest:
         self._open: dict[Who, tuple[int, int, int]] = {}  # the stretch that each key is in, denials, requests
         self._best: tuple[int, int, Stretch] | None = None
 
-    def __call__(self, index: int, who: Who, times: Sequence[int], verdicts: Sequence[bool]) -> None:
+    def __call__(self, index: int, who: Who, times: Sequence[int], decisions: Sequence[bool]) -> None:
         if index:
             return
         number, denied, count = self._open.get(who, (-1, 0, 0))
-        for at_us, is_admitted in zip(times, verdicts, strict=True):
+        for at_us, is_admitted in zip(times, decisions, strict=True):
             if at_us // self._length_us != number:
                 self._close(who, number, denied, count)
                 number, denied, count = at_us // self._length_us, 0, 0
@@ -190,11 +190,11 @@ class _Camera:
         self.came: list[int] = []
         self.admitted: list[list[int]] = [[] for _ in range(count)]
 
-    def __call__(self, index: int, who: Who, times: Sequence[int], verdicts: Sequence[bool]) -> None:
+    def __call__(self, index: int, who: Who, times: Sequence[int], decisions: Sequence[bool]) -> None:
         begin_us = self._stretch.since_us - 2 * self._window_us
         if not index:
             self.came += [at_us for at_us in times if at_us >= begin_us]
-        self.admitted[index] += [at_us for at_us, ok in zip(times, verdicts, strict=True) if ok and at_us >= begin_us]
+        self.admitted[index] += [at_us for at_us, ok in zip(times, decisions, strict=True) if ok and at_us >= begin_us]
 
     def moments_us(self) -> list[int]:
         """

@@ -69,19 +69,19 @@ class Judge:
         self._window_us = window_us
         self._admitted: list[int] = []
 
-    def note(self, times: Sequence[int], verdicts: Sequence[bool]) -> None:
+    def note(self, times: Sequence[int], decisions: Sequence[bool]) -> None:
         """
         Note decisions, in the order of time.
         """
         admitted, limit, window_us, tally = self._admitted, self._limit, self._window_us, self._tally
         tally.requests += len(times)
-        if len(admitted) + len(times) <= min(limit, tally.peak) and all(verdicts):  # there is nothing new to find
+        if len(admitted) + len(times) <= min(limit, tally.peak) and all(decisions):  # there is nothing new to find
             admitted += times
             tally.admitted += len(times)
             return
         oldest, count = 0, len(admitted)
         before, peak, wrongly_allowed, wrongly_denied = count, tally.peak, 0, 0
-        for at_us, is_admitted in zip(times, verdicts, strict=True):
+        for at_us, is_admitted in zip(times, decisions, strict=True):
             gone_us = at_us - window_us
             while oldest < count and admitted[oldest] <= gone_us:
                 oldest += 1

@@ -123,7 +123,7 @@ def really(fleet: Fleet, times: Sequence[int], monkeypatch: pytest.MonkeyPatch) 
         draws.random()
     ticks = [(fleet.next_tick_us(index, times[0] - 1), index) for index in range(plan.instance_count)]
     heapq.heapify(ticks)
-    verdicts = []
+    decisions = []
     for at_us in times:
         while ticks[0][0] <= at_us:
             tick_us, index = heapq.heappop(ticks)
@@ -134,10 +134,10 @@ def really(fleet: Fleet, times: Sequence[int], monkeypatch: pytest.MonkeyPatch) 
                 note(fleet.tally, limiters[index].sync_urgent())
             heapq.heappush(ticks, (fleet.next_tick_us(index, tick_us), index))
         clock.now_s = at_us / SECOND
-        verdicts.append(limiters[int(draws.random() * plan.instance_count)].check("client").allowed)
+        decisions.append(limiters[int(draws.random() * plan.instance_count)].check("client").allowed)
     for limiter in limiters:
         limiter.close()
-    return verdicts
+    return decisions
 
 
 @pytest.mark.parametrize("times", (BURSTS, STEADY, SPARSE), ids=("bursts", "steady", "sparse"))
@@ -148,9 +148,9 @@ def test_as_limiters_do(times: Sequence[float], sharing: Sharing, monkeypatch: p
     """
     moments = in_us(times)
     real, simulated = a_fleet(3, sharing=sharing), a_fleet(3, sharing=sharing)
-    verdicts = list(FleetKey(simulated).decide(moments))
-    assert really(real, moments, monkeypatch) == verdicts
-    assert {True, False} == set(verdicts)
+    decisions = list(FleetKey(simulated).decide(moments))
+    assert really(real, moments, monkeypatch) == decisions
+    assert {True, False} == set(decisions)
     assert real.tally.waits == simulated.tally.waits
     if sharing is not Sharing.RESERVE:
         assert real.tally == simulated.tally
@@ -163,10 +163,10 @@ def test_every_hit_is_in_the_document(gaps: Sequence[int], instance_count: int, 
     """
     times = in_us([BEGIN_S + sum(gaps[: n + 1]) / 8 for n in range(len(gaps))])
     key = FleetKey(a_fleet(instance_count, sharing=sharing, limit=20))
-    verdicts = key.decide(times)
+    decisions = key.decide(times)
     key.finish()
     expected = Counts(
-        at_us // SECOND // WINDOW.frame_s * WINDOW.frame_s for at_us, ok in zip(times, verdicts, strict=True) if ok
+        at_us // SECOND // WINDOW.frame_s * WINDOW.frame_s for at_us, ok in zip(times, decisions, strict=True) if ok
     )
     since_s = times[-1] / SECOND - WINDOW.window_s
     assert {at: n for at, n in expected.items() if at >= since_s} == {

@@ -12,14 +12,14 @@ from oauth_ratelimit.simulate.algorithms import ExactLog
 from oauth_ratelimit.simulate.tally import Judge, Tally
 
 
-def judged(times: Sequence[int], verdicts: Sequence[bool], *, limit: int, window_us: int, cut: int = 0) -> Tally:
+def judged(times: Sequence[int], decisions: Sequence[bool], *, limit: int, window_us: int, cut: int = 0) -> Tally:
     """
     Return the tally of decisions, noted in two parts.
     """
     tally = Tally()
     judge = Judge(tally, limit=limit, window_us=window_us)
-    judge.note(times[:cut], verdicts[:cut])
-    judge.note(times[cut:], verdicts[cut:])
+    judge.note(times[:cut], decisions[:cut])
+    judge.note(times[cut:], decisions[cut:])
     return tally
 
 
@@ -57,7 +57,7 @@ def test_definition(rows: Sequence[tuple[int, bool]], limit: int, window_us: int
     """
     Counts what the definition says, in however many parts it is told.
     """
-    times, verdicts = [at_us for at_us, _ in rows], [verdict for _, verdict in rows]
+    times, decisions = [at_us for at_us, _ in rows], [decision for _, decision in rows]
     expected, admitted = Tally(), list[int]()
     for at_us, is_admitted in rows:
         inside = sum(at_us - window_us < other for other in admitted)
@@ -68,7 +68,7 @@ def test_definition(rows: Sequence[tuple[int, bool]], limit: int, window_us: int
         if is_admitted:
             admitted.append(at_us)
             expected.peak = max(expected.peak, inside + 1)
-    assert expected == judged(times, verdicts, limit=limit, window_us=window_us, cut=cut)
+    assert expected == judged(times, decisions, limit=limit, window_us=window_us, cut=cut)
 
 
 @pytest.mark.parametrize("limit", (1, 4))

@@ -30,7 +30,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Comparison:
     """
     A recording and what each contender made of it.
 
