@@ -2,7 +2,6 @@
 What happened over some time, client by client: sums over minutes.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from oauth_ratelimit.core.distinct import estimate_distinct, merge_into
@@ -76,13 +75,3 @@ class ClientSum:
         Return the users with most requests, the heaviest first.
         """
         return sorted(self.users.values(), key=lambda user: -user.offered)[:count]
-
-
-def sums(minutes: Iterable[ClientMinute]) -> dict[str, ClientSum]:
-    """
-    Return the sum of each client's minutes, by client.
-    """
-    found: dict[str, ClientSum] = {}
-    for minute in minutes:
-        found.setdefault(minute.client_id, ClientSum(minute.client_id)).add(minute)
-    return found
