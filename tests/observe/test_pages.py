@@ -22,7 +22,7 @@ from tests.helpers import wait_until
 
 
 @pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain_environment(monkeypatch: pytest.MonkeyPatch, own_metrics: None) -> None:
     """
     No settings from outside; plain HTTP for older Authlib; metrics of this process.
     """
@@ -133,7 +133,6 @@ def test_health_while_mongodb_is_away(health: dict[str, Any], status: int) -> No
             return told["sync_lag_s"] > 0.3 and told["in_flight_hits"] == 2 and told["last_error"] and found
 
         seen = wait_until(lagging, "the cycle lags behind")
-        # The gauge is the process's: an application of another test that ends late may set it, too.
         wait_until(lambda: samples(app, "snapshot_age_seconds")[""] > 0.3, "the gauge shows it")
 
     assert status == seen.status_code
