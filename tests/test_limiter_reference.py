@@ -125,7 +125,7 @@ def pass_time(clock: Clock, step: Step, last: Decision | None) -> None:
         clock.advance(max(0.0, last.retry_after_s - step.early_s))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(policy_set=POLICY_SETS, steps=SEQUENCES, shared=st.booleans())
 def test_any_requests(policy_set: PolicySet, steps: list[Step], shared: bool) -> None:
     """
@@ -145,7 +145,7 @@ def test_any_requests(policy_set: PolicySet, steps: list[Step], shared: bool) ->
     limiter.close()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(policy_set=POLICY_SETS, steps=SEQUENCES, chosen=st.lists(st.integers(0, 2), min_size=60, max_size=60))
 def test_several_instances_that_synchronise_around_each_request(
     policy_set: PolicySet, steps: list[Step], chosen: list[int]

@@ -34,7 +34,7 @@ anything = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(values=st.dictionaries(keys, anything, max_size=5))
 def test_any_mapping(values: dict[Any, Any]) -> None:
     """
@@ -47,7 +47,7 @@ def test_any_mapping(values: dict[Any, Any]) -> None:
         assert all(": " in problem and "\n" not in problem for problem in error.problems)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(content=st.binary() | st.text(alphabet="ab:-[]{}&*!|>'\"%@#?, \n\t0.9é\x00~<=", max_size=60).map(str.encode))
 def test_any_file(content: bytes) -> None:
     """

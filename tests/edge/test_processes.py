@@ -176,7 +176,7 @@ def test_workers_that_retire(environment: dict[str, str], documents: Any) -> Non
     """
     Workers that end after a number of requests flush like any other.
     """
-    with Gunicorn(APP, workers=2, env=environment, extra=["--max-requests=3"]) as server:
+    with Gunicorn(APP, workers=2, preload=True, env=environment, extra=["--max-requests=3"]) as server:
         ask_for_tokens(server.url)
         assert 0 == server.stop(), server.log
 

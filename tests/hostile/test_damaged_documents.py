@@ -238,7 +238,7 @@ bodies = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(body=bodies, identity=values)
 def test_any_document_is_parsed(body: dict[str, Any], identity: Any) -> None:
     """

@@ -17,6 +17,7 @@ from oauth_ratelimit.core.decision import Finding
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.failure import FailureKind
 from oauth_ratelimit.observe.budget import Budget
+from oauth_ratelimit.observe.events import MAX_KEYS
 from tests.helpers import Clock
 
 DENIED, SUPPRESSED = "request_denied", "denial_events_suppressed"
@@ -49,13 +50,16 @@ def count(logs: list[Any]) -> dict[str, int]:
     return dict(Counter(entry["event"] for entry in logs))
 
 
+FLOOD = 2 * MAX_KEYS + 1
+
+
 def test_flood_over_many_keys(clock: Clock) -> None:
     """
-    A flood over a hundred thousand keys logs what the budget allows, and how much was left out.
+    A flood over more keys than are remembered logs what the budget allows, and how much was left out.
     """
     limiter = Limiter(load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}}), clock=clock)
     with capture_logs() as logs:
-        for number in range(100_000):
+        for number in range(FLOOD):
             limiter.check(f"app-{number % 10}", f"user-{number}", cost=2)
         assert {DENIED: 300} == count(logs)
         clock.advance(60.0)
@@ -63,7 +67,7 @@ def test_flood_over_many_keys(clock: Clock) -> None:
     limiter.close()
 
     assert {DENIED: 300, SUPPRESSED: 1} == count(logs)
-    assert 100_000 - 300 == logs[-1]["suppressed_count"]
+    assert FLOOD - 300 == logs[-1]["suppressed_count"]
 
 
 def test_flood_of_one_client(limiter: Limiter) -> None:

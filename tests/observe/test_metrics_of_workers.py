@@ -116,7 +116,8 @@ def test_requests_near_the_limit(environment: dict[str, str]) -> None:
     """
     What several workers see of one quota adds up, whichever of them admits and whichever denies.
     """
-    with Gunicorn(APP, workers=2, env={**environment, "WORKER_LIMIT": "10"}, config=gunicorn_config()) as server:
+    env = {**environment, "WORKER_LIMIT": "10"}
+    with Gunicorn(APP, workers=2, preload=True, env=env, config=gunicorn_config()) as server:
         answers = [
             post(f"{server.url}/token", BATCH_JOBS, {"grant_type": "client_credentials"}).status_code for _ in range(40)
         ]
@@ -136,7 +137,7 @@ def test_worker_that_is_killed(environment: dict[str, str]) -> None:
     """
     What a killed worker has decided stays counted; what it kept in memory is gone.
     """
-    with Gunicorn(APP, workers=2, env=environment, config=gunicorn_config()) as server:
+    with Gunicorn(APP, workers=2, preload=True, env=environment, config=gunicorn_config()) as server:
         count = ask_until_both_answer(server)
         wait_until(lambda: samples(server, "tracked_keys") == [2], "both workers track the key")
         victim = server.pids()[0]

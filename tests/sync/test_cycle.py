@@ -16,7 +16,7 @@ from tests.helpers import Clock
 from tests.limiters import CLIENT, KEY, a_limiter, a_policy, some_settings, stored_hits
 from tests.sync.faulty_store import FaultyStore
 
-USERS = [f"user-{number}" for number in range(1000)]
+USERS = [f"user-{number}" for number in range(300)]
 
 
 @pytest.fixture

@@ -210,5 +210,5 @@ def quiet() -> Iterator[None]:
         yield
 
 
-ExactlyOnce.TestCase.settings = settings(max_examples=400, stateful_step_count=50, deadline=None)
+ExactlyOnce.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
 TestExactlyOnce = ExactlyOnce.TestCase
