@@ -4,16 +4,18 @@ What a replay came to, for people and for programs.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from heapq import nsmallest
 
 import click
 
-from oauth_ratelimit.cli.output import Cell, Column, print_facts, print_table, visible
+from oauth_ratelimit.cli.output import Cell, Column, Row, print_facts, print_table, visible
 from oauth_ratelimit.operating.words import duration, moment
-from oauth_ratelimit.simulate.replay import EXACT_LOG, Entry, Rate
+from oauth_ratelimit.simulate.replay import EXACT_LOG, Entry, Rate, Who
 from oauth_ratelimit.simulate.rows import Ordered
 from oauth_ratelimit.simulate.source import Source
 from oauth_ratelimit.simulate.times import SECOND_US
 
+SHOWN, NAMED = 5, 20  # clients most denied: for people, and for programs
 COLUMNS = (
     ("algorithm", False),
     ("k", True),
@@ -27,6 +29,24 @@ COLUMNS = (
     ("conflicts", True),
     ("waits", True),
 )
+
+
+@dataclass(slots=True)
+class Denied:
+    """
+    A client with denied requests.
+
+    Args:
+        client_id: The client.
+
+        denied: Its denied requests.
+
+        user_count: Users of whom requests were denied.
+    """
+
+    client_id: str
+    denied: int = 0
+    user_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +64,8 @@ class Comparison:
         rate: The limit.
 
         entries: The contenders, the exact log first.
+
+        denied: How many requests of each key the exact log has denied.
     """
 
     path: str
@@ -51,6 +73,7 @@ class Comparison:
     rows: Ordered
     rate: Rate
     entries: Sequence[Entry]
+    denied: Mapping[Who, int]
 
     def data(self) -> Mapping[str, object]:
         """
@@ -72,6 +95,7 @@ class Comparison:
             "limit": self.rate.limit,
             "window_s": self.rate.window_s,
             "contenders": [self._entry_data(entry) for entry in self.entries],
+            "most_denied": [asdict(each) for each in self._most_denied(NAMED)],
         }
 
     def _entry_data(self, entry: Entry) -> Mapping[str, object]:
@@ -113,6 +137,29 @@ class Comparison:
         click.echo(
             "\nShares of all requests; peak: most in a window / limit; operations: documents per 1,000 requests."
         )
+        self._print_denied()
+
+    def _print_denied(self) -> None:
+        total = sum(self.denied.values())
+        if not total:
+            return
+        click.echo()
+        has_users = any(user is not None for _, user in self.denied)
+        columns = [Column("client"), *(Column(name, is_number=True) for name in ("denied", "of all denied"))]
+        rows: list[Row] = [
+            (each.client_id, f"{each.denied:,}", f"{each.denied / total:.0%}", *[f"{each.user_count:,}"] * has_users)
+            for each in self._most_denied(SHOWN)
+        ]
+        users = [Column("denied users", is_number=True)] * has_users
+        print_table([*columns, *users], rows, title="Most denied clients, by the exact log")
+
+    def _most_denied(self, count: int) -> list[Denied]:
+        clients: dict[str, Denied] = {}
+        for (client_id, user), denied in self.denied.items():
+            client = clients.setdefault(client_id, Denied(client_id))
+            client.denied += denied
+            client.user_count += user is not None
+        return nsmallest(count, clients.values(), key=lambda client: (-client.denied, client.client_id))
 
     def _row(self, entry: Entry) -> Sequence[str | Cell]:
         contender, tally, plan = entry.contender, entry.tally, entry.contender.plan

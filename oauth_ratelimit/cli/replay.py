@@ -109,7 +109,7 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
         raise click.ClickException(f"{visible(str(exc.filename or recording.path))}: {exc.strerror}") from None
     except NoCharts as exc:
         raise click.ClickException(str(exc)) from None
-    comparison = Comparison(recording.path, source, rows, rate, run.entries)
+    comparison = Comparison(recording.path, source, rows, rate, run.entries, run.denied)
     if options["as_json"]:
         print_json(comparison.data())
     else:

@@ -90,6 +90,9 @@ class Replay:
         contenders: What is compared. All get the same rows.
 
         watch: Is told what each contender, named by its index, decided about a key's requests of a batch.
+
+    Attributes:
+        denied: How many requests of each key the first contender has denied, of those of which it denied any.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class Replay:
         is_all_wanted = watch is not None or any(entry.contender.plan for entry in self.entries)
         self._quiet_count = 0 if is_all_wanted else min(rate.limit, rate.burst or rate.limit, MAX_QUIET)
         self._keys: dict[Who, _Key] = {}
+        self.denied: dict[Who, int] = {}
 
     def run(self, batches: Iterable[Sequence[Row]]) -> None:
         """
@@ -151,6 +155,8 @@ class Replay:
         for index, (counter, judge) in enumerate(key.pairs):
             decisions = counter.decide(times)
             judge.note(times, decisions)
+            if not index and (count := decisions.count(False)):
+                self.denied[who] = self.denied.get(who, 0) + count
             if self._watch is not None:
                 self._watch(index, who, times, decisions)
 

@@ -69,6 +69,26 @@ def test_table(recording: Path) -> None:
     assert "" == result.stderr
 
 
+def test_who_was_denied(tmp_path: Path) -> None:
+    """
+    Those who were denied most are named, with how many of their users it was; nobody where nobody was denied.
+    """
+    path = tmp_path / "traffic.csv"
+    users = ("busy,ann", "busy,bob", "busy,cat", "calm,ann", "rude\x1b,ann")
+    counts = (30, 20, 5, 5, 12)
+    rows = [f"{1_700_000_000 + n / 100},{who}" for who, count in zip(users, counts, strict=True) for n in range(count)]
+    path.write_text("\n".join(["time,client,user", *rows]))
+
+    assert [
+        {"client_id": "busy", "denied": 30, "user_count": 2},
+        {"client_id": "rude\x1b", "denied": 2, "user_count": 1},
+    ] == data(str(path), "--limit", "10/minute")["most_denied"]
+    lines = run(str(path), "--limit", "10/minute").stdout.splitlines()
+    assert [["busy", "30", "94%", "2"], ["rude\\x1b", "2", "6%", "1"]] == [line.split() for line in lines[-2:]]
+    assert [] == data(str(path), "--limit", "100/minute")["most_denied"]
+    assert "Most denied" not in run(str(path), "--limit", "100/minute").stdout
+
+
 def test_instances(recording: Path) -> None:
     """
     With instances ours run on so many as well, in each way asked for, and the others ask the database.
