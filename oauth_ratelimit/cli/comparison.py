@@ -9,7 +9,7 @@ from heapq import nsmallest
 import click
 
 from oauth_ratelimit.cli.output import Cell, Column, Row, print_facts, print_table, visible
-from oauth_ratelimit.operating.words import duration, moment
+from oauth_ratelimit.operating.words import counted, duration, moment
 from oauth_ratelimit.simulate.replay import EXACT_LOG, Entry, Rate, Who
 from oauth_ratelimit.simulate.rows import Ordered
 from oauth_ratelimit.simulate.source import Source
@@ -184,8 +184,8 @@ class Comparison:
         for problem in source.problems:
             click.echo(f"line {problem.line_number}: {visible(problem.reason)}", err=True)
         if source.bad_count:
-            click.secho(f"{source.bad_count} of the lines were not understood and do not count", fg="yellow", err=True)
+            click.secho(f"{counted(source.bad_count, 'line')} not understood, and not counted", fg="yellow", err=True)
         if self.rows.late_count:
-            click.secho(f"{self.rows.late_count} rows came too late to be put in order", fg="yellow", err=True)
+            click.secho(f"{counted(self.rows.late_count, 'row')} too late to be put in order", fg="yellow", err=True)
         if source.is_cut_short:
             click.secho("the file breaks off: it could not be unpacked to its end", fg="yellow", err=True)

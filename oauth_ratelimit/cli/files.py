@@ -8,6 +8,7 @@ from oauth_ratelimit.cli.output import print_json, visible
 from oauth_ratelimit.cli.session import json_option
 from oauth_ratelimit.config import load_config, schema_text
 from oauth_ratelimit.errors import ConfigError
+from oauth_ratelimit.operating.words import counted
 
 
 @click.command("check-config")
@@ -26,8 +27,8 @@ def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
         settings = load_config(file)
         policies = settings.policies
         summary = (
-            f"mode {policies.mode.value}, {len(policies.clients)} clients, {len(policies.trusted)} trusted, "
-            f"{len(policies.endpoints)} other endpoints"
+            f"mode {policies.mode.value}, {counted(len(policies.clients), 'client')}, {len(policies.trusted)} trusted, "
+            f"{counted(len(policies.endpoints), 'other endpoint')}"
         )
         if not settings.privacy.is_plain:
             summary += f", user names {', then '.join(map(str, settings.privacy.user_names))}"
@@ -38,8 +39,7 @@ def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
     elif problems:
         for problem in problems:
             click.echo(visible(problem), err=True)
-        count = f"{len(problems)} problem" + ("s" if len(problems) > 1 else "")
-        click.secho(f"{visible(file)}: {count}", fg="red", err=True)
+        click.secho(f"{visible(file)}: {counted(len(problems), 'problem')}", fg="red", err=True)
     else:
         click.secho(f"{visible(file)}: in order ({summary})", fg="green")
     ctx.exit(1 if problems else 0)

@@ -63,7 +63,7 @@ def status(session: Session, as_json: bool) -> None:
             ("mode from", _mode_origin(session)),
             ("canary", _canary_text(state.policies.canary)),
             ("overrides", str(state.override_count)),
-            ("MongoDB", f"{state.facts.version}, about {state.facts.document_count} counter documents"),
+            ("MongoDB", f"{state.facts.version}, about {counted(state.facts.document_count, 'counter document')}"),
         ]
     )
     click.echo()

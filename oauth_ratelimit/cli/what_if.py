@@ -11,7 +11,7 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.what_if import By, Effect, effects, loads, unjudged_count
 from oauth_ratelimit.operating.records import Record, bearer_data, effects_data
-from oauth_ratelimit.operating.words import duration, moment
+from oauth_ratelimit.operating.words import counted, duration, moment
 from oauth_ratelimit.store.statistics import StatisticsStore
 
 APPROXIMATE = (
@@ -19,7 +19,7 @@ APPROXIMATE = (
     "or close to them. Denied clients may also have asked more often than they would have."
 )
 HEAVIEST_ONLY = "Of users, only minutes are known in which they were among the heaviest of their client."
-UNJUDGED = "{count} requests more are of clients that the statistics do not tell apart, and are not judged."
+UNJUDGED = "Not judged: {requests} more, of clients that the statistics do not tell apart."
 
 
 @click.command("what-if")
@@ -82,11 +82,13 @@ def what_if(
     denied, offered = sum(effect.denied for effect in told), sum(effect.offered for effect in told)
     concerned = [effect for effect in told if effect.denied]
     title = f"{amount} in {duration(window_s)}, by {by}: {len(concerned)} of {len(told)} over it, about {denied} of "
-    print_table(_COLUMNS, list(map(_row, told[:count])), title=f"{title}{offered} requests", empty="No statistics.")
+    print_table(
+        _COLUMNS, list(map(_row, told[:count])), title=f"{title}{counted(offered, 'request')}", empty="No statistics."
+    )
     if told:
         click.echo(f"{APPROXIMATE} {HEAVIEST_ONLY}" if by == "user" else APPROXIMATE)
     if unjudged:
-        click.echo(UNJUDGED.format(count=unjudged))
+        click.echo(UNJUDGED.format(requests=counted(unjudged, "request")))
 
 
 _COLUMNS = (

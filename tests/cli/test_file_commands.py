@@ -208,3 +208,14 @@ def _read_all(descriptor: int) -> str:
         pass
     os.close(descriptor)
     return b"".join(chunks).decode()
+
+
+def test_one_of_each(tmp_path: Path) -> None:
+    """
+    One client is not called clients.
+    """
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text("clients: {a: {mode: enforce}}\nendpoints: {revocation: {limits: {client: [600/minute]}}}")
+    result = run("check-config", str(path))
+
+    assert "(mode dry-run, 1 client, 0 trusted, 1 other endpoint)" in result.stdout

@@ -144,7 +144,7 @@ def test_bad_lines(tmp_path: Path) -> None:
     result = run(str(path), "--limit", "3/minute")
     assert 0 == result.exit_code
     assert "line 2: no time" in result.stderr
-    assert "1 of the lines were not understood" in result.stderr
+    assert "1 line not understood" in result.stderr
     assert "\x1b[31mn" not in result.stderr
     assert [{"line_number": 2}] == [
         {"line_number": one["line_number"]} for one in data(str(path), "--limit", "3/minute")["problems"]

@@ -101,7 +101,7 @@ def test_clients_that_are_not_told_apart(terminal: Terminal, mongo_uri: str) -> 
 
     data = terminal.data("what-if", "--limit", "10/minute")
     assert (5000, 1260, 2) == (data["unjudged_count"], data["offered"], data["bearer_count"])
-    assert "5000 requests more are of clients" in terminal.ok("what-if", "--limit", "10/minute")
+    assert "Not judged: 5,000 requests more, of clients" in terminal.ok("what-if", "--limit", "10/minute")
 
 
 def test_nothing_recorded(terminal: Terminal) -> None:
