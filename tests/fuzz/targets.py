@@ -21,8 +21,9 @@ from oauth_ratelimit.core.failure import address_of, claimed_name, folded
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH, storable_name, visible_name
 from oauth_ratelimit.edge.trace import trace_of_request
 from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.store import denials, heartbeats, overrides, statistics
+from oauth_ratelimit.store import denials, heartbeats, overrides
 from oauth_ratelimit.store.form import UNUSABLE_VERSION, parse_all
+from oauth_ratelimit.store.minute_form import parse_minute
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime.fromtimestamp(2_000_000_000, UTC)
@@ -86,7 +87,7 @@ def fuzz_statistics(data: bytes) -> None:
     """
     document = a_document(data)
     identity = document.get("_id")
-    minute = statistics._parse({**document, "_id": identity if isinstance(identity, dict) else {}})
+    minute = parse_minute({**document, "_id": identity if isinstance(identity, dict) else {}})
     assert minute is None or minute.burst >= 0
     for parse in (heartbeats._parse, denials._parse):
         with suppress(*overrides.DAMAGE):
