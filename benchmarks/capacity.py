@@ -15,7 +15,7 @@ from benchmarks.accuracy import Clock
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.store.base import Change, Outcome, Snapshot
+from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.scheduler import TICKS_PER_INTERVAL
 
@@ -42,12 +42,12 @@ class CountingStore(MemoryStore):
         self.read_count += len(keys)
         return super().read(keys)
 
-    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
+    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         self.trips += -(-len(changes) // BATCH)
         self.written += len(changes)
-        outcome = super().compare_and_set(writer, changes)
-        self.conflicts += len(outcome.lost)
-        return outcome
+        result = super().compare_and_set(writer, changes)
+        self.conflicts += len(result.lost)
+        return result
 
 
 @dataclass(frozen=True, slots=True)

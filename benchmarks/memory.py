@@ -11,7 +11,7 @@ from benchmarks.processes import in_new_process, resident_bytes
 from benchmarks.results import Result
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.store.base import Change, Outcome, Snapshot
+from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
 
 CLIENT_COUNT = 25
 KEYS_PER_CYCLE, CYCLE_S = 50_000, 1.0
@@ -40,11 +40,11 @@ class AgreeingStore:
         """
         return {}
 
-    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
+    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """
         Agree.
         """
-        return Outcome()
+        return WriteResult()
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         """

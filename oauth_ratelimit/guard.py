@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from oauth_ratelimit.config import PrivacySettings, Settings
-from oauth_ratelimit.core.decision import Finding
+from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.enforcement import Mode, matches_any
 from oauth_ratelimit.core.failure import Attempt, FailureKey, failure_policies, is_within
 from oauth_ratelimit.limiter import Limiter
@@ -30,7 +30,7 @@ class Alarm:
     """
 
     key: FailureKey
-    decision: Finding
+    decision: FullDecision
 
 
 class FailureCounts(Limiter):
@@ -38,7 +38,7 @@ class FailureCounts(Limiter):
     A limiter that looks without leaving a trace, and counts without deciding: what fails has happened already.
     """
 
-    def look(self, key: FailureKey) -> Finding | None:
+    def look(self, key: FailureKey) -> FullDecision | None:
         """
         Decide as ``peek`` does. None if no failure of the key is known here: then nothing is remembered of it either.
         """

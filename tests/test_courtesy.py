@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.store.base import Change, Outcome
+from oauth_ratelimit.store.base import Change, WriteResult
 from oauth_ratelimit.store.form import compose
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import MAX_BATCH
@@ -23,12 +23,12 @@ class ForgetfulStore(MemoryStore):
     A store that makes of a change what MongoDB's driver makes of it, and keeps nothing.
     """
 
-    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
+    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """
         Say that all were written.
         """
         compose(writer, changes)
-        return Outcome()
+        return WriteResult()
 
 
 @pytest.fixture

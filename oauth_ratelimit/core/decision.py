@@ -88,7 +88,7 @@ class Decision:
 
 
 @dataclass(slots=True, repr=False)
-class Finding(Decision):
+class FullDecision(Decision):
     """
     A decision whose figures are all known. Not frozen only because that would double the price of a denial.
     """

@@ -4,7 +4,7 @@ Denials that hold for a while, so that a flood is told what it was told before.
 
 from dataclasses import dataclass
 
-from oauth_ratelimit.core.decision import Decision, Finding
+from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import Policy
 
@@ -55,7 +55,7 @@ class Refusal:
 
     __slots__ = ("_good_until_s", "first", "silence", "since_s", "until_s")
 
-    def __init__(self, first: Finding, since_s: float, good_until_s: float) -> None:
+    def __init__(self, first: FullDecision, since_s: float, good_until_s: float) -> None:
         self.first = first
         self.since_s = since_s
         self._good_until_s = good_until_s

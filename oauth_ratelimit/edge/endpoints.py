@@ -53,8 +53,8 @@ def decide_at(caller: Caller, *, authlib_name: str | None = None) -> None:
         if endpoint is None:
             return
         mark = put_mark(environ, Mark(gate, is_authorize=False))
-        mark.verdict = gate.judge_at(endpoint, caller)
-        if mark.verdict.denial is None:
+        mark.ruling = gate.judge_at(endpoint, caller)
+        if mark.ruling.denial is None:
             after_this_request(lambda response: finish(mark, response))
     mark.enforce()
 

@@ -17,7 +17,7 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.denial import Trace
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.edge.mark import Caller, Verdict
+from oauth_ratelimit.edge.mark import Caller, Ruling
 from oauth_ratelimit.edge.response import RateLimited, quota_headers
 from oauth_ratelimit.edge.trace import trace_of_request
 from oauth_ratelimit.guard import Guard
@@ -118,7 +118,7 @@ class AppGate:
         if not self.is_switched_off:
             self._running().preload()
 
-    def judge(self, grant_type: str | None, client: Any, *, user: Any) -> Verdict:
+    def judge(self, grant_type: str | None, client: Any, *, user: Any) -> Ruling:
         """
         Decide and count one request.
 
@@ -126,19 +126,19 @@ class AppGate:
         an error, because it would go unnoticed for ever.
         """
         if self.is_switched_off:
-            return Verdict()
+            return Ruling()
         username = None if user is None or self.settings.policies.mode is Mode.OFF else self._name(user)
-        return self._verdict(client, username, grant_type=grant_type)
+        return self._ruling(client, username, grant_type=grant_type)
 
-    def judge_at(self, endpoint: str, caller: Caller) -> Verdict:
+    def judge_at(self, endpoint: str, caller: Caller) -> Ruling:
         """
         Decide and count one request for another endpoint. Fails open, too.
         """
-        return Verdict() if self.is_switched_off else self._verdict(caller, caller.username, endpoint=endpoint)
+        return Ruling() if self.is_switched_off else self._ruling(caller, caller.username, endpoint=endpoint)
 
-    def _verdict(
+    def _ruling(
         self, client: Any, username: str | None, *, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
-    ) -> Verdict:
+    ) -> Ruling:
         denial = self.settings.denial
         try:
             client_id = str(client.get_client_id())
@@ -157,12 +157,12 @@ class AppGate:
                     duration_s=duration_s,
                 )
             if decision.allowed:
-                return Verdict(headers=quota_headers(decision, denial.headers))
-            return Verdict(RateLimited(decision, denial, grant_type=grant_type))
+                return Ruling(headers=quota_headers(decision, denial.headers))
+            return Ruling(RateLimited(decision, denial, grant_type=grant_type))
         except Exception as exc:  # noqa: BLE001  # fail open
             # As text: structlog's own rendering of a traceback may show local variables, the client's secret included.
             self.report("check_failed", error=repr(exc), traceback=traceback.format_exc())
-            return Verdict()
+            return Ruling()
 
     def _observe(self, decision: Decision, client_id: str, **facts: Any) -> None:
         """

@@ -18,7 +18,7 @@ PUBLIC = "none"  # how a client without a secret authenticates: not at all
 _MARK = "oauth_ratelimit.request"  # our place in the WSGI environment; two requests may share flask.g
 
 
-class Verdict(NamedTuple):
+class Ruling(NamedTuple):
     """
     What a decision means for the answer.
 
@@ -75,12 +75,12 @@ class Gate(Protocol):
         Tells whose a token is.
         """
 
-    def judge(self, grant_type: str | None, client: Any, *, user: Any) -> Verdict:
+    def judge(self, grant_type: str | None, client: Any, *, user: Any) -> Ruling:
         """
         Decide and count one request.
         """
 
-    def judge_at(self, endpoint: str, caller: Caller) -> Verdict:
+    def judge_at(self, endpoint: str, caller: Caller) -> Ruling:
         """
         Decide and count one request for another endpoint.
         """
@@ -122,7 +122,7 @@ class Mark:
 
         client: Who was decided, None before the decision.
 
-        verdict: The outcome, None before the decision.
+        ruling: What it came to, None before the decision.
 
         claim: What the guard knows of the request, None if it does not look at it.
     """
@@ -131,7 +131,7 @@ class Mark:
     is_authorize: bool
     grant: Any = None
     client: Any = None
-    verdict: Verdict | None = None
+    ruling: Ruling | None = None
     claim: Any = None
 
     def judge(self, grant_type: str | None, client: Any, *, user: Any) -> None:
@@ -139,14 +139,14 @@ class Mark:
         Have this request decided.
         """
         self.client = client
-        self.verdict = self.gate.judge(grant_type, client, user=user)
+        self.ruling = self.gate.judge(grant_type, client, user=user)
 
     def enforce(self) -> None:
         """
         Raise if this request was denied.
         """
-        if self.verdict is not None and self.verdict.denial is not None:
-            raise self.verdict.denial
+        if self.ruling is not None and self.ruling.denial is not None:
+            raise self.ruling.denial
 
 
 answering: ContextVar[Mark | None] = ContextVar("oauth_ratelimitanswering", default=None)

@@ -84,7 +84,7 @@ def decide(grant_type: str | None, client: Any, *, user: Any) -> None:
     """
     mark = current_mark()
     if mark is not None:
-        if mark.verdict is None:
+        if mark.ruling is None:
             mark.judge(grant_type, client, user=user)
         mark.enforce()
 
@@ -95,7 +95,7 @@ def decide_before_saving(oauth_request: Any) -> None:
     """
     mark = current_mark()
     if mark is not None:
-        if mark.verdict is None:
+        if mark.ruling is None:
             client = getattr(oauth_request, "client", None)
             if client is not None:
                 grant_type = getattr(_payload(oauth_request), "grant_type", None)
@@ -120,13 +120,13 @@ def finish(mark: Mark, response: Any) -> Any:
     """
     Return the answer with the quota headers, added now or, if it is no response object, when Flask has made one of it.
     """
-    if mark.verdict is None:
+    if mark.ruling is None:
         if getattr(response, "status_code", None) == 200:
             mark.gate.report_undecided()
     elif isinstance(response, Response):
-        for name, value in mark.verdict.headers:  # faster than extend()
+        for name, value in mark.ruling.headers:  # faster than extend()
             response.headers.add(name, value)
-    elif mark.verdict.headers:
+    elif mark.ruling.headers:
         after_this_request(lambda made: finish(mark, made))
     return response
 

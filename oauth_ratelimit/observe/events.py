@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from oauth_ratelimit.core.decision import Finding
+from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.denial import Denial, Trace
 from oauth_ratelimit.core.failure import FailureKind
 from oauth_ratelimit.core.key import storable_name, visible_name
@@ -107,7 +107,7 @@ class DenialEvents:
         *,
         scope: str | None,
         grant_type: str | None,
-        decision: Finding,
+        decision: FullDecision,
         is_canary: bool,
         now_s: float,
     ) -> Silence:
@@ -184,7 +184,7 @@ class DenialEvents:
 def _denial(
     number: int,
     key: Whose,
-    decision: Finding,
+    decision: FullDecision,
     *,
     grant_type: str | None,
     is_canary: bool,
@@ -209,12 +209,12 @@ def _denial(
     )
 
 
-def _name(decision: Finding, silence: Silence) -> None:
+def _name(decision: FullDecision, silence: Silence) -> None:
     if not decision.allowed:
         decision.decision_id = silence.decision_id(silence.suppressed_count)
 
 
-def _say(denial: Denial, decision: Finding, *, suppressed_count: int) -> None:
+def _say(denial: Denial, decision: FullDecision, *, suppressed_count: int) -> None:
     optional: dict[str, Any] = {"decision_id": decision.decision_id, **denial.trace._asdict()}
     log.warning(
         "request_would_be_denied" if decision.allowed else "request_denied",

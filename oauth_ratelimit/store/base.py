@@ -71,7 +71,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WriteResult:
     """
     What a write did; every change in neither field was applied.
 
@@ -98,7 +98,7 @@ class CounterStore(Protocol):
         Return the documents that exist. Only what a majority of servers has; never older than this store's own writes.
         """
 
-    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
+    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """
         Apply each change whose document is at the expected version, in one round trip.
 

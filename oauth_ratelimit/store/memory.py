@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.store.base import Change, Outcome, Snapshot
+from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
 
 
 class MemoryStore:
@@ -25,12 +25,12 @@ class MemoryStore:
         with self._lock:
             return {key: self._documents[key] for key in keys if key in self._documents}
 
-    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
+    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """
         See ``CounterStore.compare_and_set``.
         """
         with self._lock:
-            return Outcome(lost=[index for index, change in enumerate(changes) if not self._apply(writer, change)])
+            return WriteResult(lost=[index for index, change in enumerate(changes) if not self._apply(writer, change)])
 
     def _apply(self, writer: str, change: Change) -> bool:
         document = self._documents.get(change.key)

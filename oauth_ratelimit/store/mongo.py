@@ -30,7 +30,7 @@ from pymongo.write_concern import WriteConcern
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.courtesy import gently
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
-from oauth_ratelimit.store.base import Change, Outcome, Snapshot
+from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
 from oauth_ratelimit.store.form import FIELDS, Document, compose, document_id, parse_all
 from oauth_ratelimit.store.handshake import advice_on
 
@@ -78,7 +78,7 @@ class MongoStore:
             ids = [document_id(key) for key in keys]
             return dict(parse_all(gently(collection.find({"_id": {"$in": ids}}, FIELDS, session=session))))
 
-    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
+    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """
         See ``CounterStore.compare_and_set``. One ``update`` command for all changes.
         """
@@ -92,11 +92,11 @@ class MongoStore:
                 raise StoreUnavailable("a majority did not confirm the write") from exc
             errors = {error["index"]: error for error in exc.details["writeErrors"]}
             lost = [index for index, error in errors.items() if error["code"] in LOST_RACE]
-            return Outcome(
+            return WriteResult(
                 lost=lost,
                 rejected={index: error["errmsg"] for index, error in errors.items() if error["code"] not in LOST_RACE},
             )
-        return Outcome()
+        return WriteResult()
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.names import StoredName
-from oauth_ratelimit.store.base import Change, CounterStore, Outcome, Snapshot
+from oauth_ratelimit.store.base import Change, CounterStore, Snapshot, WriteResult
 
 
 class RenamedStore:
@@ -29,7 +29,7 @@ class RenamedStore:
         """
         return read_all_names(keys, self._store.read)
 
-    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
+    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """
         See ``CounterStore.compare_and_set``.
         """

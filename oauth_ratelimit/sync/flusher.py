@@ -204,22 +204,22 @@ class Flusher:
             flush_id = self._next_flush_id()
             changes = [_change(state, flush_id) for state in gently(batch)]
             try:
-                outcome = self._store.compare_and_set(self.writer, changes)
+                result = self._store.compare_and_set(self.writer, changes)
             except StoreRejected:
                 raise
             except Exception:  # whatever it was, the server may have applied them
                 for state, change in zip(batch, changes, strict=True):
                     state.attempts += (Attempt(flush_id, change.hits),)
                 raise
-            failed = {*outcome.lost, *outcome.rejected}
+            failed = {*result.lost, *result.rejected}
             for index, (state, change) in enumerate(zip(gently(batch), changes, strict=True)):
                 if index not in failed:
                     state.commit(change.next_version, now_s)
-            for index, reason in outcome.rejected.items():
+            for index, reason in result.rejected.items():
                 self._complaints.say("document_rejected", batch[index].key, now_s, reason=reason)
             report.flushed_count += len(batch) - len(failed)
-            report.rejected_count += len(outcome.rejected)
-            for index in outcome.lost:
+            report.rejected_count += len(result.rejected)
+            for index in result.lost:
                 batch[index].is_contested = True
                 lost.append(batch[index])
         report.conflict_count += len(lost)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from oauth_ratelimit.core.admission import JointAdmission, Term
-from oauth_ratelimit.core.decision import Decision, Finding
+from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import MAX_LIMIT, ClientPolicies, Limits, Policy
@@ -105,7 +105,7 @@ class Place:
         self.is_canary = policies.is_canary
         exempt: Decision | None = None
         if policies.trusted or mode is Mode.OFF or limits == Limits():
-            exempt = Finding(True, False, mode, trusted=policies.trusted)
+            exempt = FullDecision(True, False, mode, trusted=policies.trusted)
         with self.lock:
             self.exempt = exempt
             alone = not limits.client_total
@@ -156,7 +156,7 @@ class Place:
         """
         return state.is_near_limit or (self.total is not None and self.total.is_near_limit)
 
-    def decide(self, state: KeyState, now_s: float, cost: int) -> JointAdmission | Finding:
+    def decide(self, state: KeyState, now_s: float, cost: int) -> JointAdmission | FullDecision:
         """
         Look at every bucket that a request concerns, and count it where it counts. The lock is held by the caller.
         """
@@ -186,13 +186,13 @@ class Place:
         state.full = first
         return JointAdmission(terms)
 
-    def _decide_exactly(self, state: KeyState, now_s: float, *, cost: int) -> JointAdmission | Finding:
+    def _decide_exactly(self, state: KeyState, now_s: float, *, cost: int) -> JointAdmission | FullDecision:
         """
         Decide about a request that is near a limit.
         """
         buckets = self._buckets(state)
         if not buckets:
-            return Finding(True, False, self.mode)
+            return FullDecision(True, False, self.mode)
         over = over_limit(buckets, now_s, cost)
         if over:
             return self._refuse(state, buckets, over, now_s=now_s, cost=cost)
@@ -219,7 +219,7 @@ class Place:
         own = () if state is self.blank else state.buckets
         return own + self.total_buckets
 
-    def preview(self, state: KeyState, now_s: float, *, cost: int) -> Finding:
+    def preview(self, state: KeyState, now_s: float, *, cost: int) -> FullDecision:
         """
         Decide as ``decide`` does, and count nothing. The lock is held by the caller.
         """
@@ -228,13 +228,13 @@ class Place:
             self.notices.touch(self.total)
         buckets = self._buckets(state)
         if not buckets:
-            return Finding(True, False, self.mode)
+            return FullDecision(True, False, self.mode)
         over = over_limit(buckets, now_s, cost)
         return _denial(buckets, over, now_s, cost=cost) if over else _admission(buckets, now_s)
 
     def _refuse(
         self, state: KeyState, buckets: Sequence[Bucket], over: Sequence[Bucket], *, now_s: float, cost: int
-    ) -> Finding:
+    ) -> FullDecision:
         """
         Describe a denial, and count the request where it counts all the same.
 
@@ -246,10 +246,10 @@ class Place:
         ]
         for bucket in counting:
             bucket.add(cost)
-        finding = _denial(buckets, over, now_s, cost=cost)
+        denial = _denial(buckets, over, now_s, cost=cost)
         if cost == 1 and not counting and self.total is None:  # other users' requests move a total
-            state.refusal = Refusal(finding, now_s, now_s + finding.retry_after_s - ROUNDING_S)
-        return finding
+            state.refusal = Refusal(denial, now_s, now_s + denial.retry_after_s - ROUNDING_S)
+        return denial
 
     def forget(self, state: KeyState) -> bool:
         """
@@ -293,10 +293,10 @@ def over_limit(buckets: Sequence[Bucket], now_s: float, cost: int) -> list[Bucke
     return [bucket for bucket in buckets if bucket.estimate(now_s) > bucket.tier.limit - cost]
 
 
-def _admission(buckets: Sequence[Bucket], now_s: float) -> Finding:
+def _admission(buckets: Sequence[Bucket], now_s: float) -> FullDecision:
     room, nearest = min(((bucket.tier.limit - bucket.estimate(now_s), bucket) for bucket in buckets), key=itemgetter(0))
     tier = nearest.tier
-    return Finding(
+    return FullDecision(
         allowed=True,
         would_deny=False,
         mode=tier.mode,
@@ -306,7 +306,7 @@ def _admission(buckets: Sequence[Bucket], now_s: float) -> Finding:
     )
 
 
-def _denial(buckets: Sequence[Bucket], over: Sequence[Bucket], now_s: float, *, cost: int) -> Finding:
+def _denial(buckets: Sequence[Bucket], over: Sequence[Bucket], now_s: float, *, cost: int) -> FullDecision:
     """
     Describe a request that is over the limit of some buckets: it fits when all that can deny it admit it at once.
     """
@@ -323,7 +323,7 @@ def _denial(buckets: Sequence[Bucket], over: Sequence[Bucket], now_s: float, *, 
         retry_after_s, last = later_s, bucket
         if math.isinf(later_s):
             break
-    return Finding(
+    return FullDecision(
         allowed=not denied,
         would_deny=True,
         mode=last.tier.mode,

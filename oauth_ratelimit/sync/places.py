@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import structlog
 
-from oauth_ratelimit.core.decision import Finding
+from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, PolicySet
 from oauth_ratelimit.sync.keys import KeyState
@@ -130,7 +130,7 @@ class Places:
             known = self.plain.get(name) if is_plain else self._special.get((name, endpoint, grant_type))
         if known is None:
             self._say_full(now_s)
-            place.exempt = place.exempt or Finding(True, False, place.mode)
+            place.exempt = place.exempt or FullDecision(True, False, place.mode)
         return known or place
 
     def find(self, client_id: str, *, endpoint: str) -> Place | None:

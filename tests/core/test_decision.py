@@ -7,7 +7,7 @@ import math
 import pytest
 
 from oauth_ratelimit.core.admission import Admission, JointAdmission
-from oauth_ratelimit.core.decision import Decision, Finding, whole_seconds
+from oauth_ratelimit.core.decision import Decision, FullDecision, whole_seconds
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.refusal import Refusal, RepeatedDenial, Silence
@@ -30,7 +30,7 @@ def test_decision_without_a_policy() -> None:
     """
     Where nothing applies, nothing is named.
     """
-    decision = Finding(True, False, Mode.DRY_RUN)
+    decision = FullDecision(True, False, Mode.DRY_RUN)
     assert (None, None, None) == (decision.policy, decision.limit, decision.window_s)
     assert (0, 0.0, 0.0, False) == (
         decision.remaining,
@@ -44,7 +44,7 @@ def test_decision_about_a_policy() -> None:
     """
     A decision names its policy and what it allows.
     """
-    decision = Finding(True, False, Mode.ENFORCE, rule=POLICY, remaining=3)
+    decision = FullDecision(True, False, Mode.ENFORCE, rule=POLICY, remaining=3)
     assert ("user", 10, 60) == (decision.policy, decision.limit, decision.window_s)
     assert "policy='user' remaining=3" in repr(decision)
 
@@ -101,7 +101,7 @@ def test_repeated_denial() -> None:
     """
     It says what the first one said, with the delays that are left.
     """
-    first = Finding(
+    first = FullDecision(
         False, True, Mode.ENFORCE, rule=POLICY, remaining=0, reset_after_s=66.0, retry_after_s=31.0, decision_id="a0"
     )
     refusal = Refusal(first, NOW_S, NOW_S + 30.998)
@@ -120,7 +120,7 @@ def test_every_kind_is_a_decision() -> None:
     """
     Callers need to know of one type only.
     """
-    assert all(issubclass(kind, Decision) for kind in (Finding, Admission, JointAdmission, RepeatedDenial))
+    assert all(issubclass(kind, Decision) for kind in (FullDecision, Admission, JointAdmission, RepeatedDenial))
 
 
 def test_tiers() -> None:

@@ -11,7 +11,7 @@ import pytest
 from authlib.oauth2 import OAuth2Error
 
 from oauth_ratelimit.config import DenialSettings
-from oauth_ratelimit.core.decision import Finding
+from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
 from oauth_ratelimit.core.window import Window
@@ -19,7 +19,7 @@ from oauth_ratelimit.edge.response import DEVICE_GRANT, RateLimited, quota_heade
 from oauth_ratelimit.errors import RateLimitError
 
 USER_POLICY = Policy(name="user", limit=20, window=Window.of(60))
-DENIED = Finding(
+DENIED = FullDecision(
     allowed=False,
     would_deny=True,
     mode=Mode.ENFORCE,
@@ -28,7 +28,9 @@ DENIED = Finding(
     reset_after_s=65.2,
     retry_after_s=11.001,
 )
-ADMITTED = Finding(allowed=True, would_deny=False, mode=Mode.ENFORCE, rule=USER_POLICY, remaining=5, reset_after_s=59.5)
+ADMITTED = FullDecision(
+    allowed=True, would_deny=False, mode=Mode.ENFORCE, rule=USER_POLICY, remaining=5, reset_after_s=59.5
+)
 BOTH = ("ietf", "x-ratelimit")
 
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH, Key
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.store.base import Change, CounterStore, Outcome
+from oauth_ratelimit.store.base import Change, CounterStore, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.keys import KeyState
@@ -37,7 +37,7 @@ class FailingStore(MemoryStore):
     is_down = False
     takes_writes = True
 
-    def compare_and_set(self, writer: str, changes: list[Change]) -> Outcome:  # type: ignore[override]
+    def compare_and_set(self, writer: str, changes: list[Change]) -> WriteResult:  # type: ignore[override]
         if self.is_down or not self.takes_writes:
             raise StoreUnavailable("down")
         return super().compare_and_set(writer, changes)
@@ -148,7 +148,7 @@ def test_cycle_that_breaks(limiter: Limiter, store: FailingStore, monkeypatch: p
     """
     inner = store.compare_and_set
 
-    def broken(writer: str, changes: list[Change]) -> Outcome:
+    def broken(writer: str, changes: list[Change]) -> WriteResult:
         inner(writer, changes)
         raise ZeroDivisionError("a bug")
 

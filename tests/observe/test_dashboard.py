@@ -15,7 +15,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from oauth_ratelimit.core.decision import Finding
+from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
@@ -40,9 +40,9 @@ def exposed() -> Mapping[str, set[str]]:
     rule = Policy("client", 10, Window.of(60))
     metrics = Metrics(registry)
     metrics.note_failure("user")
-    metrics.note_alarm(Finding(False, True, Mode.ENFORCE, rule=rule))
+    metrics.note_alarm(FullDecision(False, True, Mode.ENFORCE, rule=rule))
     metrics.note_decision(
-        Finding(True, False, Mode.ENFORCE, rule=rule),
+        FullDecision(True, False, Mode.ENFORCE, rule=rule),
         "some-client",
         username=None,
         grant_type=None,

@@ -13,7 +13,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.core.decision import Finding
+from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.failure import FailureKind
 from oauth_ratelimit.observe.budget import Budget
@@ -187,7 +187,7 @@ def test_flood_of_guesses(limiter: Limiter) -> None:
     """
     Alarms of the guard have a budget of their own: a flood of them uses up no line of the denials of tokens.
     """
-    alarm = Finding(False, True, Mode.ENFORCE)
+    alarm = FullDecision(False, True, Mode.ENFORCE)
     with capture_logs() as logs:
         for number in range(20):
             limiter.denial_events.report(

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from oauth_ratelimit import Limiter, StoreUnavailable, load_config
-from oauth_ratelimit.core.decision import Decision, Finding
+from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
@@ -25,10 +25,10 @@ from oauth_ratelimit.sync.flusher import CycleReport
 from tests.helpers import Clock
 
 RULE = Policy("client", 100, Window.of(60))
-ALLOWED = Finding(True, False, Mode.ENFORCE, rule=RULE, remaining=50)
-DENIED = Finding(False, True, Mode.ENFORCE, rule=RULE)
-WOULD_DENY = Finding(True, True, Mode.DRY_RUN, rule=RULE)
-TRUSTED = Finding(True, False, Mode.ENFORCE, trusted=True)
+ALLOWED = FullDecision(True, False, Mode.ENFORCE, rule=RULE, remaining=50)
+DENIED = FullDecision(False, True, Mode.ENFORCE, rule=RULE)
+WOULD_DENY = FullDecision(True, True, Mode.DRY_RUN, rule=RULE)
+TRUSTED = FullDecision(True, False, Mode.ENFORCE, trusted=True)
 
 NAMES = {
     "oauth_ratelimit_decisions_total",
@@ -150,7 +150,7 @@ def test_little_of_the_quota_left(registry: CollectorRegistry, metrics: Metrics,
     """
     An admitted request is near its limit when less than a fifth of the quota is left.
     """
-    note(metrics, Finding(True, False, Mode.ENFORCE, rule=RULE, remaining=remaining))
+    note(metrics, FullDecision(True, False, Mode.ENFORCE, rule=RULE, remaining=remaining))
 
     assert {(): expected} == series(registry, "near_limit_total")
 
@@ -176,7 +176,7 @@ def test_rate_of_a_client_and_its_limit(registry: CollectorRegistry, metrics: Me
     )
 
     raised = Policy("client", 600, Window.of(60))
-    note(metrics, Finding(True, False, Mode.ENFORCE, rule=raised, remaining=500))
+    note(metrics, FullDecision(True, False, Mode.ENFORCE, rule=raised, remaining=500))
     assert {("some-client", "user", "client"): 100 / 60, ("some-client", "client", "client"): 10.0} == series(
         registry, "client_limit_per_second"
     )

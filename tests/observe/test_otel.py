@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry
 
-from oauth_ratelimit.core.decision import Decision, Finding
+from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
@@ -31,10 +31,10 @@ from oauth_ratelimit.observe.otel import OtelMeter
 from oauth_ratelimit.sync.flusher import CycleReport
 
 RULE = Policy("client", 120, Window.of(60))
-ALLOWED = Finding(True, False, Mode.ENFORCE, rule=RULE, remaining=50)
-DENIED = Finding(False, True, Mode.ENFORCE, rule=RULE, retry_after_s=2.5, decision_id="0123456789abcdef")
-WOULD_DENY = Finding(True, True, Mode.DRY_RUN, rule=RULE, retry_after_s=float("inf"))
-TRUSTED = Finding(True, False, Mode.ENFORCE, trusted=True)
+ALLOWED = FullDecision(True, False, Mode.ENFORCE, rule=RULE, remaining=50)
+DENIED = FullDecision(False, True, Mode.ENFORCE, rule=RULE, retry_after_s=2.5, decision_id="0123456789abcdef")
+WOULD_DENY = FullDecision(True, True, Mode.DRY_RUN, rule=RULE, retry_after_s=float("inf"))
+TRUSTED = FullDecision(True, False, Mode.ENFORCE, trusted=True)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.store.base import Change, CounterStore, Outcome, Snapshot
+from oauth_ratelimit.store.base import Change, CounterStore, Snapshot, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.stores import Shared, a_change
 
@@ -31,9 +31,9 @@ def write(store: CounterStore, *changes: Change, writer: str = "here") -> list[i
     """
     Write, and return the positions that lost the race.
     """
-    outcome = store.compare_and_set(writer, changes)
-    assert {} == outcome.rejected
-    return list(outcome.lost)
+    result = store.compare_and_set(writer, changes)
+    assert {} == result.rejected
+    return list(result.lost)
 
 
 def test_nothing_there(store: CounterStore) -> None:
@@ -262,5 +262,5 @@ def test_same_as_the_plain_store(shared: Shared, steps: list[Any]) -> None:
     assert plain.read(keys) == shared.store.read(keys)
 
 
-def _plainly(outcome: Outcome) -> tuple[list[int], dict[int, str]]:
-    return sorted(outcome.lost), dict(outcome.rejected)
+def _plainly(result: WriteResult) -> tuple[list[int], dict[int, str]]:
+    return sorted(result.lost), dict(result.rejected)

@@ -154,9 +154,9 @@ def test_change_that_the_server_refuses(store: MongoStore, documents: Documents)
         a_change(Key("bad", None), version=5, next_version=6),
         a_change(Key("good", None), version=None, next_version=1),
     ]
-    outcome = store.compare_and_set("here", changes)
-    assert ([0], [1]) == (list(outcome.lost), list(outcome.rejected))
-    assert "requestCounters" in outcome.rejected[1]
+    result = store.compare_and_set("here", changes)
+    assert ([0], [1]) == (list(result.lost), list(result.rejected))
+    assert "requestCounters" in result.rejected[1]
     assert 1 == store.read([Key("good", None)])[Key("good", None)].version
 
 

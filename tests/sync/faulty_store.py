@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.store.base import Change, CounterStore, Outcome, Snapshot
+from oauth_ratelimit.store.base import Change, CounterStore, Snapshot, WriteResult
 
 
 class Fault(enum.Enum):
@@ -74,7 +74,7 @@ class FaultyStore:
             raise StoreUnavailable("down")
         return self.inner.read(keys)
 
-    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
+    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """
         Write, or fail as ordered.
         """
@@ -104,11 +104,11 @@ class FaultyStore:
         lost = self._apply(held.writer, held.changes).lost
         return [change for index, change in enumerate(held.changes) if index not in lost]
 
-    def _apply(self, writer: str, changes: Sequence[Change]) -> Outcome:
-        outcome = self.inner.compare_and_set(writer, changes)
-        failed = {*outcome.lost, *outcome.rejected}
+    def _apply(self, writer: str, changes: Sequence[Change]) -> WriteResult:
+        result = self.inner.compare_and_set(writer, changes)
+        failed = {*result.lost, *result.rejected}
         self.applied += [change for index, change in enumerate(changes) if index not in failed]
-        return outcome
+        return result
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         """

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, StoreRejected
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.store.base import Change, Outcome
+from oauth_ratelimit.store.base import Change, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import MAX_BATCH, MAX_ROUNDS
 from oauth_ratelimit.sync.keys import SLACK_S
@@ -292,7 +292,7 @@ class RefusingStore(FaultyStore):
 
     refused: Key | None = None
 
-    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> Outcome:
+    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """
         Refuse a document by position, or everything with an error.
         """
@@ -302,7 +302,7 @@ class RefusingStore(FaultyStore):
         good = [change for change in changes if change.key != self.refused]
         if good:
             super().compare_and_set(writer, good)
-        return Outcome(rejected=bad)
+        return WriteResult(rejected=bad)
 
 
 def test_store_that_refuses_everything(inner: MemoryStore, clock: Clock) -> None:
