@@ -114,7 +114,7 @@ class Story:
                 heard = client.ask(other, caller)
                 wait = f", Retry-After: {heard.header('Retry-After')}" if heard.outcome is Outcome.DENIED else ""
                 self._display.say(
-                    f"The same client at {other.name} {HEARD_S:g} s later, which has seen one request of it:"
+                    f"{HEARD_S:g} s later the same client at {other.name}, which has seen one request of it:"
                     f" {heard.status}{wait}"
                 )
                 if heard.outcome is Outcome.DENIED:
