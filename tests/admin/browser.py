@@ -80,7 +80,7 @@ class Browser:
         except StaleElementReferenceException:
             return ""
 
-    def wait_for(self, words: str, selector: str = "main", timeout_s: float = 15.0) -> None:
+    def wait_for(self, words: str, selector: str = "main", timeout_s: float = 60.0) -> None:
         """
         Return as soon as an element shows some words.
         """
