@@ -5,6 +5,7 @@ The way back works when it is needed most.
 import socket
 from pathlib import Path
 
+import pytest
 import yaml
 
 from oauth_ratelimit.demo.authserver import create_app, seed
@@ -14,6 +15,7 @@ from tests.edge.serving import serving
 from tests.helpers import wait_until
 
 
+@pytest.mark.usefixtures("quick_reconnect")
 def test_switched_off_while_mongodb_hangs(tmp_path: Path) -> None:
     """
     ``mode: off`` in the file ends denials within seconds, with a MongoDB that takes connections and never answers.
@@ -24,7 +26,7 @@ def test_switched_off_while_mongodb_hangs(tmp_path: Path) -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         uri = f"mongodb://127.0.0.1:{silent.getsockname()[1]}/oauth"
-        settings = {"store": {"uri": uri, "timeout": 0.5}, "limits": {"client": ["3/hour"]}}
+        settings = {"store": {"uri": uri, "timeout": 0.1}, "limits": {"client": ["3/hour"]}}
         config.write_text(yaml.safe_dump({"mode": "enforce", **settings}))
         app = create_app(database, config)
         with serving(app) as url:

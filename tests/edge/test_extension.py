@@ -432,6 +432,7 @@ def askers(monkeypatch: pytest.MonkeyPatch) -> set[threading.Thread]:
     return seen
 
 
+@pytest.mark.usefixtures("quick_reconnect")
 def test_database_that_does_not_answer(askers: set[threading.Thread]) -> None:
     """
     A request does not wait for a MongoDB that accepts connections and says nothing: another thread asks it.

@@ -250,7 +250,7 @@ def test_any_document_is_parsed(body: dict[str, Any], identity: Any) -> None:
         assert all(flush_id >= 0 for flush_id in snapshot.writers.values())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(bodies=st.lists(bodies, min_size=1, max_size=8))
 def test_any_document_in_mongodb(mongo_uri: str, documents: Documents, bodies: list[dict[str, Any]]) -> None:
     """

@@ -116,6 +116,7 @@ def test_health_of_a_process_that_works(mongo_uri: str) -> None:
     assert 0.0 <= seen.json["sync_lag_s"] < 60.0
 
 
+@pytest.mark.usefixtures("quick_reconnect")
 @pytest.mark.parametrize(("health", "status"), [({"max_lag_s": 0.2}, 503), ({}, 200)], ids=["strict", "default"])
 def test_health_while_mongodb_is_away(health: dict[str, Any], status: int) -> None:
     """
