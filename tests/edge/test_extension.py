@@ -413,39 +413,46 @@ def test_failure_is_reported_again_later(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [("check_failed", 0), ("check_failed", 2)] == [(entry["event"], entry["suppressed_count"]) for entry in logs]
 
 
-@pytest.fixture
-def askers(monkeypatch: pytest.MonkeyPatch) -> set[threading.Thread]:
+class Waiting:
     """
-    The threads that ask MongoDB for something.
+    Holds every other thread that asks MongoDB for something, and remembers who has asked.
     """
-    seen: set[threading.Thread] = set()
 
-    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(owner: object) -> Any:
-            seen.add(threading.current_thread())
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.threads: set[threading.Thread] = set()
+        self.is_over = threading.Event()
+        self.has_lasted = False  # whether one was held until its patience ended
+        monkeypatch.setattr(MongoStore, "_open", self._held(MongoStore._open))
+        monkeypatch.setattr(Connection, "client", property(self._held(vars(Connection)["client"].fget)))
+
+    def _held(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def held(owner: object) -> Any:
+            self.threads.add(threading.current_thread())
+            if threading.current_thread() is not threading.main_thread() and not self.is_over.wait(30.0):
+                self.has_lasted = True
             return function(owner)
 
-        return noted
-
-    monkeypatch.setattr(MongoStore, "_open", noting(MongoStore._open))
-    monkeypatch.setattr(Connection, "client", property(noting(vars(Connection)["client"].fget)))
-    return seen
+        return held
 
 
 @pytest.mark.usefixtures("quick_reconnect")
-def test_database_that_does_not_answer(askers: set[threading.Thread]) -> None:
+def test_database_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    A request does not wait for a MongoDB that accepts connections and says nothing: another thread asks it.
+    A request waits neither for a MongoDB that accepts connections and says nothing, nor for a thread that does.
     """
+    waiting = Waiting(monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"mongodb://127.0.0.1:{silent.getsockname()[1]}/?serverSelectionTimeoutMS=100&connectTimeoutMS=100"
         with capture_logs(), protected(OAUTH_RATELIMIT_CONFIG=config(limit=2), OAUTH_RATELIMIT_MONGO_URI=uri) as app:
-            statuses = [post(app) for _ in range(3)]
-            wait_until(lambda: askers, "somebody asks")
-            asked_before_the_end = set(askers)
+            statuses = [post(app)]
+            wait_until(lambda: waiting.threads, "somebody asks")
+            statuses += [post(app), post(app)]
+            threads = set(waiting.threads)
+            waiting.is_over.set()
 
     assert [200, 200, 429] == statuses
-    assert threading.current_thread() not in asked_before_the_end
+    assert threading.main_thread() not in threads
+    assert not waiting.has_lasted
 
 
 # Reloading.
