@@ -83,6 +83,9 @@ class _Series:
         current = self.frames[newest] * (passed if self.policy.estimator is Estimator.PROPORTIONAL else 1)
         return current + full + self.frames[newest - count] * (1 - passed)
 
+    def add(self, now_s: Fraction, cost: int) -> None:
+        self.frames[math.floor(now_s / self.policy.window.frame_s)] += cost
+
     def is_over(self, now_s: Fraction, cost: int) -> bool:
         return self.estimate(now_s) + cost > self.policy.limit
 
@@ -124,12 +127,16 @@ class ReferenceLimiter:
         series = () if policies.trusted else (*own, *total)
         over = [one for one in series if one.is_over(now, cost)]
         denied = any(one.is_enforced for one in over)
-        for one in series:
-            if not over or one.policy.count_denied or (one.is_enforced and not denied):
-                one.frames[math.floor(now / one.policy.window.frame_s)] += cost
+        counting = [one for one in series if not over or one.policy.count_denied]
+        for one in counting:
+            one.add(now, cost)
         if over:
             concerned = [one for one in series if one.is_enforced] if denied else series
-            return _denial(concerned, now, cost, allowed=not denied)
+            expected = _denial(concerned, now, cost, allowed=not denied)
+            for one in series:
+                if one.is_enforced and not denied and one not in counting:
+                    one.add(now, cost)
+            return expected
         rooms = {one.policy: one.policy.limit - one.estimate(now) for one in series}
         least = min(rooms.values(), default=Fraction(0))
         remaining: dict[Policy | None, int] = {rule: math.floor(room) for rule, room in rooms.items() if room == least}

@@ -155,6 +155,25 @@ def test_dry_run_of_one_policy(clock: Clock) -> None:
     assert [Mode.DRY_RUN, Mode.DRY_RUN, Mode.ENFORCE] == [decision.mode for decision in decisions[1:]]
 
 
+def test_dry_run_of_one_policy_that_fills_another(clock: Clock) -> None:
+    """
+    What is told is the policy that would deny this request, not the one that denies the next.
+    """
+    trial = replace(a_policy(1, 60, name="trial"), mode=Mode.DRY_RUN)
+    limiter = a_limiter(None, clock, a_policy(2, 3600), trial)
+    limiter.check(CLIENT)
+    foreseen = limiter.peek(CLIENT)
+    decision = limiter.check(CLIENT)
+    assert (True, True, Mode.DRY_RUN, "trial") == (
+        decision.allowed,
+        decision.would_deny,
+        decision.mode,
+        decision.policy,
+    )
+    assert foreseen == decision
+    assert not limiter.check(CLIENT).allowed
+
+
 def test_trusted_client(clock: Clock) -> None:
     """
     A trusted client is never denied, and nothing of it is counted or stored.

@@ -195,4 +195,7 @@ def _is_switched_off() -> bool:
     """
     Return whether the operator has pulled the emergency switch.
     """
-    return os.environ.get(MODE_KEY, "").strip().lower() == Mode.OFF.value
+    said = os.environ.get(MODE_KEY, "").strip().lower()
+    if said and said != Mode.OFF.value:
+        log.warning("environment_ignored", variable=MODE_KEY, value=said, allowed=[Mode.OFF.value])
+    return said == Mode.OFF.value

@@ -8,6 +8,7 @@ duplicate key, 11000. So one round trip tells exactly which changes lost, and a 
 bring back a document that was removed in between, however late the server applies it.
 """
 
+import math
 import re
 import threading
 import time
@@ -37,6 +38,7 @@ from oauth_ratelimit.store.handshake import advice_on
 log = structlog.get_logger(__name__)
 
 DEFAULT_DATABASE = "oauth_ratelimit"
+EXPIRY_LOOK_S = 600.0  # how often the index is made again, in case somebody has dropped the collection
 LOST_RACE = frozenset({66, 11000})  # ImmutableField: not at this version or gone; DuplicateKey: exists already
 AUTHENTICATION_FAILED = 18
 UNAUTHORIZED = frozenset({13, AUTHENTICATION_FAILED})
@@ -67,6 +69,7 @@ class MongoStore:
         self._client: MongoClient[Document] | None = None
         self._collection: Collection[Document] | None = None
         self._session: ClientSession | None = None
+        self._next_look_s = math.inf
         self._inherited: MongoClient[Document] | None = None
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
@@ -148,9 +151,15 @@ class MongoStore:
                 # Causal consistency: a former primary that has not noticed must not answer with an older version than
                 # the one already known, because "not at this version" is read as "has moved on".
                 self._session = self._client.start_session(causal_consistency=True)
-                ensure_expiry(collection)
+                self._ensure_expiry(collection)
                 self._collection = collection
+            elif time.monotonic() >= self._next_look_s:
+                self._ensure_expiry(self._collection)
             return self._collection, self._session
+
+    def _ensure_expiry(self, collection: Collection[Document]) -> None:
+        has_right = ensure_expiry(collection)
+        self._next_look_s = time.monotonic() + EXPIRY_LOOK_S if has_right else math.inf
 
 
 def connect(uri: str, *, timeout_s: float) -> "MongoClient[Document]":
@@ -193,9 +202,10 @@ def database_of(client: "MongoClient[Document]") -> Database[Document]:
     return client.get_default_database(DEFAULT_DATABASE)
 
 
-def ensure_expiry(collection: Collection[Document]) -> None:
+def ensure_expiry(collection: Collection[Document]) -> bool:
     """
-    Create the TTL index where rights allow. Without it documents stay; counting is not affected.
+    Create the TTL index where rights allow, and return whether they do. Without it documents stay; counting is not
+    affected.
     """
     try:
         collection.create_index("expire", name="expire", expireAfterSeconds=0)
@@ -203,6 +213,8 @@ def ensure_expiry(collection: Collection[Document]) -> None:
         if exc.code == AUTHENTICATION_FAILED:
             raise
         log.warning("expiry_index_missing", collection=collection.name, reason=exc.details and exc.details["errmsg"])
+        return False
+    return True
 
 
 @contextmanager

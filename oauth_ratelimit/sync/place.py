@@ -241,13 +241,16 @@ class Place:
         A dry run beside enforced policies denies nothing, so what they admit counts for them.
         """
         denied = any(bucket.tier.is_enforced for bucket in over)
-        counting = [
-            bucket for bucket in buckets if bucket.tier.count_denied or (bucket.tier.is_enforced and not denied)
-        ]
+        counting = [bucket for bucket in buckets if bucket.tier.count_denied]
+        admitting = (
+            [] if denied else [bucket for bucket in buckets if bucket.tier.is_enforced and bucket not in counting]
+        )
         for bucket in counting:
             bucket.add(cost)
         denial = _denial(buckets, over, now_s, cost=cost)
-        if cost == 1 and not counting and self.total is None:  # other users' requests move a total
+        for bucket in admitting:  # not before: it is told what denies this request, not what would deny the next
+            bucket.add(cost)
+        if cost == 1 and not counting and not admitting and self.total is None:  # other users' requests move a total
             state.refusal = Refusal(denial, now_s, now_s + denial.retry_after_s - ROUNDING_S)
         return denial
 

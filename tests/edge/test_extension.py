@@ -181,12 +181,14 @@ def test_emergency_switch(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
 
 def test_environment_that_is_not_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    Nothing but "off" in the environment changes the mode.
+    Nothing but "off" in the environment changes the mode. Whoever has tried something else is told.
     """
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "dry-run")
 
-    with protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
+    with capture_logs() as logs, protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         assert [200, 429] == [post(app), post(app)]
+    (said,) = [entry for entry in logs if entry["event"] == "environment_ignored"]
+    assert ("OAUTH_RATELIMIT_MODE", "dry-run", ["off"]) == (said["variable"], said["value"], said["allowed"])
 
 
 @pytest.mark.parametrize(

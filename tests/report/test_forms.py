@@ -89,9 +89,7 @@ def test_letter() -> None:
     letter = letter_to(finding, SPAN, error_uri="https://example.com/tokens")
 
     assert "Your client shop asks for too many access tokens" == letter.subject
-    assert letter.text.startswith(
-        "Hello,\n\nfrom 2023-11-14 23:00 to 2023-11-15 23:00 UTC your OAuth client shop sent"
-    )
+    assert letter.text.startswith("Hello,\n\nfrom 2023-11-14 23:00 to 2023-11-15 23:00 UTC your OAuth client shop sent")
     for words in (
         "A token can be used for 1 hour.",
         "17,126 requests per user and hour, mostly refreshes of tokens that were still good.",

@@ -206,6 +206,22 @@ def test_expiry_index(store: MongoStore, documents: Documents) -> None:
     assert ([("expire", 1)], 0) == (index["key"], index["expireAfterSeconds"])
 
 
+def test_expiry_index_of_a_collection_that_was_dropped(
+    store: MongoStore, documents: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The index comes back after a while.
+    """
+    monkeypatch.setattr(mongo, "EXPIRY_LOOK_S", 0.0)
+    store.close()
+    store.read([KEY])
+    documents.drop()
+
+    store.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
+
+    assert "expire" in documents.index_information()
+
+
 def test_expired_document_is_removed(store: MongoStore, documents: Documents) -> None:
     """
     The server removes it, and an instance that knew it begins a new one.
