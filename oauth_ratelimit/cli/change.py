@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from oauth_ratelimit.cli.output import print_json
+from oauth_ratelimit.cli.parameters import filled
 from oauth_ratelimit.cli.record import print_overrides
 from oauth_ratelimit.cli.session import Function, Session
 from oauth_ratelimit.cli.stranger import say_hint, say_if_strange
@@ -23,7 +24,8 @@ def who_and_why(command: Function) -> Function:
     """
     Add ``--by`` and ``--reason`` to a command: whom to ask about it later.
     """
-    return by_whom(click.option("--reason", required=True, metavar="TEXT", help="Why; kept on record.")(command))
+    option = click.option("--reason", required=True, metavar="TEXT", callback=filled, help="Why; kept on record.")
+    return by_whom(option(command))
 
 
 def by_whom(command: Function) -> Function:

@@ -117,5 +117,14 @@ def columns(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
     return named
 
 
+def filled(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """
+    Return a text that says something.
+    """
+    if not value.strip():
+        raise _bad(value, "is empty")
+    return value
+
+
 def _bad(value: str, reason: str) -> click.BadParameter:
     return click.BadParameter(f"'{visible(value)}' {reason}")

@@ -1,5 +1,5 @@
 """
-Client ids of which nothing is known, most of them mistyped: said to the operator, and which known one may be meant.
+Client ids that were hardly meant: of which nothing is known, most of them mistyped, or on which a limit has no effect.
 """
 
 from difflib import get_close_matches
@@ -41,6 +41,15 @@ def stranger_hint(desk: Desk, client_id: str) -> str | None:
     name = visible_name(client_id)
     more = f"; did you mean '{visible_name(similar)}'?" if similar else "."
     return f"No counters, statistics or configuration for '{name}'{more}"
+
+
+def trusted_hint(desk: Desk, client_id: str) -> str | None:
+    """
+    Return what to tell somebody who limits a client that is trusted; None if it is not.
+    """
+    if not desk.policies.matching(client_id).trusted:
+        return None
+    return f"'{visible_name(client_id)}' is a trusted client: its limits do not matter as long as it is"
 
 
 def _is_configured(desk: Desk, client_id: str) -> bool:

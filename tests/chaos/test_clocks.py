@@ -25,7 +25,7 @@ def test_wrong_clock(mongo_uri: str, monkeypatch: pytest.MonkeyPatch, offset_s: 
     """
     It is reported, and once corrected its hits fall into the frames that they belong to.
     """
-    monkeypatch.setattr(mongo, "time", SimpleNamespace(time=lambda: time.time() + offset_s))
+    monkeypatch.setattr(mongo, "time", SimpleNamespace(time=lambda: time.time() + offset_s, monotonic=time.monotonic))
     wrong = Instance(mongo_uri, clock=lambda: time.time() + offset_s)
     wrong.hit(USER)
     with capture_logs() as logs:

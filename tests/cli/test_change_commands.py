@@ -73,14 +73,14 @@ def test_limit_unset(terminal: Terminal, overrides: OverrideStore) -> None:
 @pytest.mark.parametrize(
     ("words", "exit_code", "expected"),
     [
-        (("limit", "set", "app", "--user", "0/minute"), 1, 'limits.user[0]: got "0/minute", allowed: 1 to 2^53'),
-        (("limit", "set", "app", "--user", "many"), 1, "limits.user[0]: got"),
-        (("limit", "set", "app", "--user", "{limit: 1, windw: 1m}"), 1, "limits.user[0].windw: unknown key"),
-        (("limit", "set", "app", "--user", "{limit: 1"), 1, "not usable YAML"),
-        (("limit", "set", "app", "--user", "1/second", "--user", "2/second"), 1, "several limits have the name"),
+        (("limit", "set", "app", "--user", "0/minute"), 2, 'limits.user[0]: got "0/minute", allowed: 1 to 2^53'),
+        (("limit", "set", "app", "--user", "many"), 2, "limits.user[0]: got"),
+        (("limit", "set", "app", "--user", "{limit: 1, windw: 1m}"), 2, "limits.user[0].windw: unknown key"),
+        (("limit", "set", "app", "--user", "{limit: 1"), 2, "not usable YAML"),
+        (("limit", "set", "app", "--user", "1/second", "--user", "2/second"), 2, "several limits have the name"),
         (
             ("limit", "set", "app", "--user", "{limit: 1, window: 1m, name: client_total}"),
-            1,
+            2,
             "give each a name of its own",
         ),
         (("limit", "set", "app"), 2, "name at least one limit"),
@@ -120,10 +120,21 @@ def test_change_without_a_reason(terminal: Terminal) -> None:
     """
     Every change has a reason.
     """
-    result = terminal.run("mode", "set", "off")
+    for words in ((), ("--reason", " ")):
+        result = terminal.run("mode", "set", "off", *words)
 
-    assert 2 == result.exit_code
-    assert "--reason" in result.stderr
+        assert 2 == result.exit_code
+        assert "--reason" in result.stderr
+
+
+def test_limit_of_a_trusted_client(terminal: Terminal) -> None:
+    """
+    Whoever limits a client that nothing is denied to is told.
+    """
+    terminal.run("trust", "add", "app", *WHY)
+
+    assert "'app' is a trusted client" in terminal.run("limit", "set", "app", "--user", "1/second", *WHY).stderr
+    assert "trusted" not in terminal.run("limit", "set", "shop", "--user", "1/second", *WHY).stderr
 
 
 def test_trust(terminal: Terminal, overrides: OverrideStore) -> None:
