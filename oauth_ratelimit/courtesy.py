@@ -3,6 +3,7 @@ What background work does so that requests in the same process go on meanwhile.
 """
 
 import gc
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sized
 from itertools import islice
@@ -10,20 +11,27 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-STEP = 200  # items that take a millisecond or two
+STEP = 16  # items between two looks at the clock
+LONGEST_S = 0.001  # of computing in one go; the interpreter itself would only take turns every 5 ms
 BREATH_S = 5e-5  # sleeping for 0 s would not do: it is over before a waiting thread has woken up
+MANY = 200  # items that leave enough behind for the garbage collector
+
+_last = threading.local()
 
 
 def gently(items: Iterable[Item]) -> Iterator[Item]:
     """
-    Yield items, and hand the interpreter over now and then: a thread that computes keeps it for 5 ms at a time.
+    Yield items, and hand the interpreter over whenever this thread has computed for a millisecond.
 
-    Up to ``STEP`` items are not interrupted.
+    What others compute with the items counts, too, also before: one step of work may follow another. Up to ``STEP``
+    items are not interrupted.
     """
     rest = iter(items)
     yield from islice(rest, STEP)
     for item in rest:
-        time.sleep(BREATH_S)
+        if time.perf_counter() - getattr(_last, "breath_s", 0.0) > LONGEST_S:
+            time.sleep(BREATH_S)
+            _last.breath_s = time.perf_counter()
         yield item
         yield from islice(rest, STEP - 1)
 
@@ -38,5 +46,5 @@ def sweep_young(work: Sized) -> None:
     Args:
         work: What the step was done to. If it was little, nothing happens.
     """
-    if len(work) > STEP and gc.isenabled():
+    if len(work) > MANY and gc.isenabled():
         gc.collect(1)
