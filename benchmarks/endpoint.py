@@ -91,8 +91,7 @@ def _repeated(subject: str) -> Repeated:
             database = Path(directory, "accounts.sqlite3")
             seed(database)
             # An interval that does not end meanwhile: the cycle is measured elsewhere.
-            denial = {"headers": []} if subject == HEADERLESS else {}
-            app = application(subject, database, sync={"interval": "1h"}, denial=denial)
+            app = application(subject, database, sync={"interval": "1h"})
             request = _requests(app, "client_credentials")
             request()
             gc.collect()
@@ -107,7 +106,8 @@ def application(subject: str, database: Path, mongo_uri: str | None = None, **se
     """
     Return the demo server, protected by one of the subjects or by nothing.
     """
-    config = {**CONFIG, **settings} if subject.startswith(OURS) else None
+    denial = {"denial": {"headers": []}} if subject == HEADERLESS else {}
+    config = {**CONFIG, **denial, **settings} if subject.startswith(OURS) else None
     app = create_app(database, ratelimit_config=config, mongo_uri=mongo_uri)
     if subject.startswith(OURS):
         metrics.IS_AVAILABLE, otel.IS_AVAILABLE = subject == METRICS, False
@@ -167,7 +167,7 @@ def _through_gunicorn(database: Path, *, turn_count: int) -> Iterator[Result]:
     with contextlib.ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="oauth_ratelimit-gunicorn-")))
         mongod = running.enter_context(Mongod())
-        names = (BASE, OURS, METRICS, SHARED, *FLASK_LIMITER)
+        names = (BASE, OURS, HEADERLESS, METRICS, SHARED, *FLASK_LIMITER)
         instances = {name: _instance(name, database, directory, mongod.uri) for name in names}
         for instance in instances.values():
             running.enter_context(instance)
@@ -181,7 +181,7 @@ def _through_gunicorn(database: Path, *, turn_count: int) -> Iterator[Result]:
         )
     name = "endpoint/gunicorn gthread, client_credentials"
     yield from _compared(name, times_us)
-    for subject in (OURS, METRICS, SHARED):
+    for subject in (OURS, HEADERLESS, METRICS, SHARED):
         percent = 100 * _added_us(times_us, subject) / statistics.median(times_us[BASE])
         yield Result(f"{name}/{subject}, of the request", percent, "%", "<= 2" if subject == OURS else None)
 
