@@ -127,15 +127,15 @@ class ReferenceLimiter:
         series = () if policies.trusted else (*own, *total)
         over = [one for one in series if one.is_over(now, cost)]
         denied = any(one.is_enforced for one in over)
-        counting = [one for one in series if not over or one.policy.count_denied]
-        for one in counting:
-            one.add(now, cost)
+        admitting = [] if over and denied else [one for one in series if one.is_enforced]
+        for one in series:
+            if not over or (one.policy.count_denied and one not in admitting):
+                one.add(now, cost)
         if over:
             concerned = [one for one in series if one.is_enforced] if denied else series
             expected = _denial(concerned, now, cost, allowed=not denied)
-            for one in series:
-                if one.is_enforced and not denied and one not in counting:
-                    one.add(now, cost)
+            for one in admitting:
+                one.add(now, cost)
             return expected
         rooms = {one.policy: one.policy.limit - one.estimate(now) for one in series}
         least = min(rooms.values(), default=Fraction(0))

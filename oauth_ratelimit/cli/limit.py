@@ -65,8 +65,9 @@ def set_limit(session: Session, /, client: str | None, everybody: bool, as_json:
     if not named:
         raise click.UsageError("name at least one limit: --client, --user or --client-total")
     like = override(session, Target(OverrideKind.LIMIT, client_id, next(iter(named))), options)
+    policies = session.policies
     try:
-        made = limit_overrides(session.policies, client_id, named, like=like)
+        made = limit_overrides(policies, client_id, named, like=like)
     except ConfigError as exc:
         raise click.UsageError("\n".join(map(visible, exc.problems))) from None
     put(session, made, as_json=as_json)

@@ -8,12 +8,11 @@ duplicate key, 11000. So one round trip tells exactly which changes lost, and a 
 bring back a document that was removed in between, however late the server applies it.
 """
 
-import math
 import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -69,7 +68,7 @@ class MongoStore:
         self._client: MongoClient[Document] | None = None
         self._collection: Collection[Document] | None = None
         self._session: ClientSession | None = None
-        self._next_look_s = math.inf
+        self._next_look_s = 0.0
         self._inherited: MongoClient[Document] | None = None
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
@@ -151,15 +150,14 @@ class MongoStore:
                 # Causal consistency: a former primary that has not noticed must not answer with an older version than
                 # the one already known, because "not at this version" is read as "has moved on".
                 self._session = self._client.start_session(causal_consistency=True)
-                self._ensure_expiry(collection)
+                ensure_expiry(collection)
                 self._collection = collection
+                self._next_look_s = time.monotonic() + EXPIRY_LOOK_S
             elif time.monotonic() >= self._next_look_s:
-                self._ensure_expiry(self._collection)
+                self._next_look_s = time.monotonic() + EXPIRY_LOOK_S
+                with suppress(PyMongoError):  # what goes on without it goes on; it was said at first use
+                    make_expiry(self._collection)
             return self._collection, self._session
-
-    def _ensure_expiry(self, collection: Collection[Document]) -> None:
-        has_right = ensure_expiry(collection)
-        self._next_look_s = time.monotonic() + EXPIRY_LOOK_S if has_right else math.inf
 
 
 def connect(uri: str, *, timeout_s: float) -> "MongoClient[Document]":
@@ -202,19 +200,26 @@ def database_of(client: "MongoClient[Document]") -> Database[Document]:
     return client.get_default_database(DEFAULT_DATABASE)
 
 
-def ensure_expiry(collection: Collection[Document]) -> bool:
+def ensure_expiry(collection: Collection[Document]) -> None:
     """
-    Create the TTL index where rights allow, and return whether they do. Without it documents stay; counting is not
-    affected.
+    Create the TTL index where rights allow. Without it documents stay; counting is not affected.
     """
     try:
-        collection.create_index("expire", name="expire", expireAfterSeconds=0)
+        make_expiry(collection)
     except OperationFailure as exc:
         if exc.code == AUTHENTICATION_FAILED:
             raise
         log.warning("expiry_index_missing", collection=collection.name, reason=exc.details and exc.details["errmsg"])
-        return False
-    return True
+
+
+def make_expiry(collection: Collection[Document]) -> None:
+    """
+    Create the TTL index, if it is not there.
+
+    Raises:
+        PyMongoError: It cannot be created.
+    """
+    collection.create_index("expire", name="expire", expireAfterSeconds=0)
 
 
 @contextmanager

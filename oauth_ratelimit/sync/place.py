@@ -241,10 +241,8 @@ class Place:
         A dry run beside enforced policies denies nothing, so what they admit counts for them.
         """
         denied = any(bucket.tier.is_enforced for bucket in over)
-        counting = [bucket for bucket in buckets if bucket.tier.count_denied]
-        admitting = (
-            [] if denied else [bucket for bucket in buckets if bucket.tier.is_enforced and bucket not in counting]
-        )
+        admitting = [] if denied else [bucket for bucket in buckets if bucket.tier.is_enforced]
+        counting = [bucket for bucket in buckets if bucket.tier.count_denied and bucket not in admitting]
         for bucket in counting:
             bucket.add(cost)
         denial = _denial(buckets, over, now_s, cost=cost)
