@@ -25,6 +25,7 @@ pytestmark = pytest.mark.chaos
 
 USER = "user-0"
 USUAL_S = 1.0  # far above any check on a busy machine, below any timeout of the database
+BACK_WITHIN_S = 2.0 if IS_LONG else 60.0  # the long form is for a machine that does nothing else
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def under_load(instances: Sequence[Instance]) -> Iterator[None]:
 
 def test_primary_killed(replica_set: ReplicaSet, replica_set_uri: str, repetitions: int, record: list[Books]) -> None:
     """
-    Nothing is lost or doubled, no check waits, and flushing is back soon after the new primary.
+    Nothing is lost or doubled, no check waits, and flushing is back two seconds after the new primary.
     """
     for repetition in range(10 if IS_LONG else repetitions):
         uri = with_database(replica_set_uri, f"failover_{repetition}")
@@ -69,6 +70,7 @@ def test_primary_killed(replica_set: ReplicaSet, replica_set_uri: str, repetitio
                 wait_until(
                     lambda instance=instance: instance.limiter.counts(CLIENT, USER).in_flight_hits < 30,  # type: ignore[misc]
                     "flushing is back",
+                    timeout_s=BACK_WITHIN_S,
                 )
         replica_set.restart(killed)
         replica_set.heal()
