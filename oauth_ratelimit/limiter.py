@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.admission import Admission, JointAdmission
-from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.names import Names
 from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT
@@ -20,8 +20,9 @@ from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.renamed import RenamedStore
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.flusher import CycleReport
-from oauth_ratelimit.sync.keys import Counts
+from oauth_ratelimit.sync.keys import Counts, KeyState
 from oauth_ratelimit.sync.notices import Notices
+from oauth_ratelimit.sync.place import Place
 from oauth_ratelimit.sync.places import Places
 from oauth_ratelimit.sync.reservation import Reservations
 from oauth_ratelimit.wiring import open_store
@@ -173,6 +174,15 @@ class Limiter:
                 return RepeatedDenial((refusal, now_s, silence.suppressed_count))
         finally:
             place.lock.release()
+        self._report(place, state, decision, grant_type=grant_type, now_s=now_s)
+        return decision
+
+    def _report(
+        self, place: Place, state: KeyState, decision: FullDecision, *, grant_type: str | None, now_s: float
+    ) -> None:
+        """
+        Tell of a denial. Until its end the same answer is given to all that follow it.
+        """
         silence = self.denial_events.report(
             place.client_id,
             state.username,
@@ -185,7 +195,6 @@ class Limiter:
         refusal = state.refusal
         if refusal is not None:
             refusal.enforce(silence)
-        return decision
 
     def peek(
         self,

@@ -49,7 +49,7 @@ def wait_until(predicate: Callable[[], Seen], what: str, timeout_s: float = 60.0
             return seen
         if time.monotonic() > deadline_s:
             raise AssertionError(f"not within {timeout_s:g} s: {what}")
-        time.sleep(0.005)
+        time.sleep(0.005)  # between two looks: this is what every other test waits with
 
 
 def with_database(uri: str, name: str) -> str:

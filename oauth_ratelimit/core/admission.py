@@ -52,12 +52,11 @@ class Admission(Decision, Term):
 
     @property
     def remaining(self) -> int:  # type: ignore[override]
-        return int(self.room)
+        return self.quota()[1]
 
     @property
     def reset_after_s(self) -> float:  # type: ignore[override]
-        tier, _, _, frame_end_s, now_s = self
-        return tier.window_s + min(frame_end_s - now_s, tier.frame_s)
+        return self.quota()[2]
 
     def quota(self) -> tuple[Policy, int, float]:
         """

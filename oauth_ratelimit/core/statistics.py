@@ -151,8 +151,36 @@ class UserLoad:
         )
 
 
+class Load:
+    """
+    Requests of a client over some time: sums over where they come from.
+    """
+
+    __slots__ = ()
+
+    tallies: Mapping[Source, Tally]
+    registers: Registers
+
+    def tally(self, kind: Kind | None = None) -> Tally:
+        """
+        Return all requests at the token endpoint, or those of one kind.
+        """
+        total = NO_REQUESTS
+        for source, tally in self.tallies.items():
+            if source.is_token and kind in (None, source.kind):
+                total += tally
+        return total
+
+    @property
+    def user_count(self) -> float:
+        """
+        How many users there were, about.
+        """
+        return estimate_distinct(self.registers)
+
+
 @dataclass(frozen=True, slots=True)
-class ClientMinute:
+class ClientMinute(Load):
     """
     One client in one minute, over all instances.
 
@@ -181,19 +209,6 @@ class ClientMinute:
     registers: Registers = field(default_factory=dict)
     burst: int = 0
 
-    def tally(self, kind: Kind | None = None) -> Tally:
-        """
-        Return all requests at the token endpoint, or those of one kind.
-        """
-        return sum_of(self.tallies, kind)
-
-    @property
-    def user_count(self) -> float:
-        """
-        How many users there were, about.
-        """
-        return estimate_distinct(self.registers)
-
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -209,14 +224,3 @@ class Share:
 
     minute: ClientMinute
     is_complete: bool
-
-
-def sum_of(tallies: Mapping[Source, Tally], kind: Kind | None) -> Tally:
-    """
-    Return all requests at the token endpoint, or those of one kind.
-    """
-    total = NO_REQUESTS
-    for source, tally in tallies.items():
-        if source.is_token and kind in (None, source.kind):
-            total += tally
-    return total

@@ -4,12 +4,12 @@ What happened over some time, client by client: sums over minutes.
 
 from dataclasses import dataclass, field
 
-from oauth_ratelimit.core.distinct import estimate_distinct, merge_into
-from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, Kind, Peak, Source, Tally, UserLoad, sum_of
+from oauth_ratelimit.core.distinct import merge_into
+from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, Load, Peak, Source, Tally, UserLoad
 
 
 @dataclass(slots=True)
-class ClientSum:
+class ClientSum(Load):
     """
     One client over some time. Grows minute by minute.
 
@@ -56,19 +56,6 @@ class ClientSum:
         merge_into(self.registers, minute.registers)
         self.burst = max(self.burst, minute.burst)
         self.busiest = max(self.busiest, (minute.tally().offered, minute.minute_s))
-
-    def tally(self, kind: Kind | None = None) -> Tally:
-        """
-        Return all requests at the token endpoint, or those of one kind.
-        """
-        return sum_of(self.tallies, kind)
-
-    @property
-    def user_count(self) -> float:
-        """
-        How many users there were, about.
-        """
-        return estimate_distinct(self.registers)
 
     def heaviest(self, count: int) -> list[UserLoad]:
         """

@@ -27,7 +27,7 @@ from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.store.statistics import StatisticsStore
 from tests.admin.browser import PHONE, Browser, open_browser
-from tests.helpers import Clock
+from tests.helpers import Clock, wait_until
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SPEED = 2.2  # thirteen hours of the trace in six
@@ -35,6 +35,12 @@ HOSTS_OF = dict(zip(MACHINES, (14, 4, 6, 8, 10), strict=True))
 LIVE_REQUESTS = 260
 MAX_BYTES = 150_000
 WINDOW = (1160, 900)
+CHARTS_FIT = """
+return [...document.querySelectorAll(".chart .uplot")].every((plot) => {
+  const [drawn, room] = [plot, plot.closest(".chart")].map((element) => element.clientWidth);
+  return room - 40 < drawn && drawn <= room;
+});
+"""
 
 CONFIG = {
     "limit: 40, window: 5s, name: client-burst": "limit: 20, window: 1m, name: client",
@@ -117,7 +123,6 @@ def ask(servers: Sequence[Instance]) -> None:
                 form |= {"username": caller.user.username, "password": caller.user.password}
             url = f"http://{servers[number % len(servers)].address}/token"
             session.post(url, data=form, auth=(caller.client_id, caller.client.client_secret), timeout=10)
-    time.sleep(1)  # until every server has sent what it has counted
 
 
 def take_all(browser: Browser, stage: Stage) -> Iterator[Path]:
@@ -128,6 +133,7 @@ def take_all(browser: Browser, stage: Stage) -> Iterator[Path]:
     browser.resize(WINDOW)
     browser.open(f"{url}?span=6h")
     browser.wait_for("requests", "#clients")
+    browser.wait_for("batch-jobs", "#top")
     yield take(browser, "admin-overview", height=930)
     browser.resize(WINDOW, is_dark=True)
     browser.open(f"{url}what-if")
@@ -135,8 +141,7 @@ def take_all(browser: Browser, stage: Stage) -> Iterator[Path]:
     browser.run(
         "const limit = document.getElementById('limit'); limit.value = 12; limit.dispatchEvent(new Event('input'))"
     )
-    browser.wait_for("batch-jobs", "#bearers")
-    time.sleep(1)
+    wait_until(lambda: "nobody" not in browser.text("#tiles"), "the limit of 12 is worked out")
     yield take(browser, "admin-what-if-dark", height=760, is_dark=True)
     browser.resize(PHONE)
     browser.open(f"{url}?span=6h")
@@ -149,7 +154,7 @@ def take(browser: Browser, name: str, *, height: int, width: int = WINDOW[0], is
     Store what the window shows, from the top.
     """
     browser.resize((width, height), is_dark=is_dark)
-    time.sleep(0.8)  # charts follow the size of the window
+    wait_until(lambda: browser.run(CHARTS_FIT), "the charts follow the size of the window")
     shot = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": False})
     path = IMAGES / f"{name}.png"
     path.write_bytes(base64.b64decode(shot["data"]))

@@ -235,6 +235,7 @@ def test_client_that_is_mistyped(browser: Browser, url: str) -> None:
     hint = "No counters, statistics or configuration for 'btach-jobs'; did you mean 'batch-jobs'?"
     browser.open(f"{url}client?id=btach-jobs")
     browser.wait_for(hint, "#hint")
+    assert "btach-jobs" in browser.text("h1")
     browser.open(f"{url}overrides?id=btach-jobs&kind=trusted")
     browser.type("#reason", "x")
     browser.click("#look")

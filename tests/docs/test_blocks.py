@@ -95,7 +95,7 @@ def test_yaml(block: Block) -> None:
     """
     Every configuration is one that loads.
     """
-    load_config(yaml.safe_load(block.text))
+    assert load_config(yaml.safe_load(block.text)).policies
 
 
 @named([block for block in all_blocks("yaml", "json", "ini") if block.reason or block.language != "yaml"])
@@ -104,11 +104,13 @@ def test_other_files(block: Block) -> None:
     Every other file is well-formed.
     """
     if block.language == "ini":
-        configparser.ConfigParser(strict=False, interpolation=None).read_string(block.text)
+        parser = configparser.ConfigParser(strict=False, interpolation=None)
+        parser.read_string(block.text)
+        assert parser.sections()
     elif block.language == "json":
-        json.loads(block.text)
+        assert json.loads(block.text)
     else:
-        list(yaml.safe_load_all(block.text))
+        assert all(yaml.safe_load_all(block.text))
 
 
 @named(all_blocks(*SHELLS))

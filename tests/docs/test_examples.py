@@ -246,7 +246,7 @@ def test_kubernetes_configuration() -> None:
     The limits in the ConfigMap load.
     """
     (config,) = documents(EXAMPLES / "kubernetes" / "config.yaml")
-    load_config(yaml.safe_load(config["data"]["ratelimit.yaml"]))  # type: ignore[index]
+    assert load_config(yaml.safe_load(config["data"]["ratelimit.yaml"])).policies  # type: ignore[index]
 
 
 def test_compose() -> None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -284,9 +283,10 @@ class CountedScheduler:
     """
 
     started: list["CountedScheduler"]
+    hold: Callable[[], object] = staticmethod(lambda: None)  # until when a start takes
 
     def __init__(self, limiter: Any, **_options: Any) -> None:
-        time.sleep(0.05)  # a start that takes its time, so that racing threads meet
+        self.hold()
 
     def start(self) -> None:
         """
@@ -325,11 +325,15 @@ def test_nothing_runs_before_the_first_request(schedulers: list[CountedScheduler
     assert 0 == len(schedulers)
 
 
-def test_first_requests_that_race(schedulers: list[CountedScheduler]) -> None:
+def test_first_requests_that_race(schedulers: list[CountedScheduler], monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Threads that meet at the first request start one background cycle and one limiter.
     """
+    begun: list[None] = []
+    hold = staticmethod(lambda: wait_until(lambda: len(begun) == 8, "all requests have begun"))
+    monkeypatch.setattr(CountedScheduler, "hold", hold)
     with protected(OAUTH_RATELIMIT_CONFIG=config(limit=3)) as app:
+        app.before_request(lambda: begun.append(None))
         together = threading.Barrier(8)
         statuses: list[int] = []
 
