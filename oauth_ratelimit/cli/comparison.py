@@ -136,8 +136,8 @@ class Comparison:
         print_table([Column(name, is_number=number) for name, number in COLUMNS], list(map(self._row, self.entries)))
         click.echo(
             "\nShares of all requests; peak: most in a window / limit; operations: documents per 1,000 requests."
-            "\nWrong is what an exact log of the algorithm's own admissions says. In a flood the same little room is refused"
-            "\nto many, and each counts as wrongly denied: compare what was denied in all."
+            "\nWrong is what an exact log of the algorithm's own admissions says. In a flood the same little room is"
+            "\nrefused to many, and each counts as wrongly denied: compare what was denied in all."
         )
         self._print_denied()
 
