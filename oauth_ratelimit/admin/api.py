@@ -28,6 +28,7 @@ from oauth_ratelimit.operating.records import (
     standing_data,
 )
 from oauth_ratelimit.operating.status import Status
+from oauth_ratelimit.operating.stranger import known_clients
 from oauth_ratelimit.standing import Standings
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.denials import DenialStore
@@ -39,6 +40,7 @@ Look = Callable[[Readings, Question], object]
 KEPT_S = 2.0  # what pages that are open beside each other are told the same of
 TOP_READ = 5000  # documents, about a tenth of a second
 TOP_SHOWN = 20
+NAMES_KEPT_S = 60.0  # what a mistyped name is compared with takes some thousand documents to read
 BUSY_S = 180
 USERS_SHOWN = 50
 HISTORY_SHOWN = 200
@@ -55,7 +57,7 @@ def _status(desk: Desk) -> Record:
     policies = desk.policies
     return {
         "now_s": desk.now_s,
-        **Status(desk).data(mode_origin=layer_data(desk.layers.of_mode(""))),
+        **Status(desk).data(),
         "trusted": policies.trusted,
         "own_rules_count": len(policies.clients),
         "limits": limits_data(policies.limits),
@@ -124,16 +126,17 @@ def client(readings: Readings, question: Question) -> object:
     grant = question.get("grant") or None
     endpoint = question.get("endpoint") or TOKEN_ENDPOINT
 
+    def known() -> set[str]:
+        return readings.read_once("known-clients", known_clients, keep_s=NAMES_KEPT_S)
+
     def look(desk: Desk) -> Record:
         case = Case(
             desk, client_id, username=username, grant_type=GRANT_TYPES.get(grant or "", grant), endpoint=endpoint
         )
         documents = list(desk.documents.of_client(storable_name(client_id), at_most=TOP_READ))
         rules, plan = desk.policies.rules_of(client_id)
-        standings = [standing for standing, _ in case.standings()]
         return {
-            **case.data(),
-            "outcome": case.forecast(standings).kind.value,
+            **case.data(known=known),
             "canary": case.canary,
             "plan": rules.plan,
             "grants": sorted({*desk.policies.grants, *plan.grants, *rules.grants}),

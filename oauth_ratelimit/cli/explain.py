@@ -73,7 +73,7 @@ def _print(case: Case) -> None:
             ("mode", mode_cell(case.found.mode.value)),
             ("mode from", layer_text(mode)),
             ("canary", case.canary),
-            ("verdict", Cell(forecast.text, STYLES[forecast.kind])),
+            ("forecast", Cell(forecast.text, STYLES[forecast.kind])),
             ("sent by", f"{counted(case.instance_count(), 'instance')} lately"),
         ]
     )

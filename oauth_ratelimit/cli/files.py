@@ -46,10 +46,11 @@ def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
 
 
 @click.command()
-def schema() -> None:
+@json_option
+def schema(as_json: bool) -> None:
     """
     Print the JSON Schema of the file.
 
-    Editors use it to complete and to check the configuration.
+    Editors use it to complete and to check the configuration. It is JSON with and without --json.
     """
     click.echo(schema_text(), nl=False)

@@ -22,7 +22,7 @@ from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.cli.stranger import say_if_strange
 from oauth_ratelimit.core.enforcement import Canary, Mode
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.operating.records import LATE_AFTER_S, nearest, standing_data
+from oauth_ratelimit.operating.records import LATE_AFTER_S, layer_text, nearest, standing_data
 from oauth_ratelimit.operating.status import Status
 from oauth_ratelimit.operating.words import counted, duration
 from oauth_ratelimit.standing import Standing, Standings
@@ -41,6 +41,11 @@ STANDING_COLUMNS = (
     Column("next in", is_number=True),
 )
 
+SWITCHED_OFF = (
+    "OAUTH_RATELIMIT_MODE=off stands in the environment of this command. Instances that have it in theirs do nothing "
+    "and are not listed; all of the above is about the others."
+)
+
 
 @click.command()
 @json_option
@@ -50,17 +55,18 @@ def status(session: Session, as_json: bool) -> None:
     Show the mode, the database and the instances.
 
     An instance tells of itself every ten seconds, and when its mode or overrides have changed; "seen" is how long ago
-    that was. One that ended in good order is gone from the list at once, one that died after ten minutes.
+    that was. One that ended in good order is gone from the list at once, one that died after ten minutes. One that
+    was started with OAUTH_RATELIMIT_MODE=off leaves everything alone, MongoDB too: it is not in the list.
     """
     state = Status(session)
     now_s = state.facts.clock_s
     if as_json:
-        print_json(state.data(mode_origin=_mode_origin(session)))
+        print_json(state.data())
         return
     print_facts(
         [
             ("mode", mode_cell(state.policies.mode.value)),
-            ("mode from", _mode_origin(session)),
+            ("mode from", layer_text(state.mode_layer)),
             ("canary", _canary_text(state.policies.canary)),
             ("overrides", str(state.override_count)),
             ("MongoDB", f"{state.facts.version}, about {counted(state.facts.document_count, 'counter document')}"),
@@ -74,6 +80,8 @@ def status(session: Session, as_json: bool) -> None:
         empty="No instance has told of itself lately; one starts with its first token request.",
     )
     _say_who_differs(state.beats, state.policies.mode)
+    if session.is_switched_off:
+        click.secho(SWITCHED_OFF, fg="yellow", err=True)
 
 
 def _say_who_differs(beats: Sequence[Heartbeat], mode: Mode) -> None:
@@ -84,13 +92,6 @@ def _say_who_differs(beats: Sequence[Heartbeat], mode: Mode) -> None:
             "within two sync intervals; if not, look at their file and at OAUTH_RATELIMIT_MODE there.",
             fg="yellow",
         )
-
-
-def _mode_origin(session: Session) -> str:
-    if session.is_switched_off:
-        return "OAUTH_RATELIMIT_MODE in this environment"
-    layer = session.layers.of_mode("")
-    return f"override by {layer.override.author}: {layer.override.reason}" if layer.override else "the configuration"
 
 
 def _canary_text(canary: Canary | None) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import click
 
 from oauth_ratelimit.cli.output import Cell, Column, Row, json_line, mode_cell, print_json, print_table
-from oauth_ratelimit.cli.session import Session, json_option, pass_session
+from oauth_ratelimit.cli.session import Session, format_of, json_option, pass_session
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
 from oauth_ratelimit.operating.records import entry_data, override_data, policy_text, standing_data
 from oauth_ratelimit.operating.words import moment
@@ -45,16 +45,22 @@ def overrides(session: Session, client: str | None, is_history: bool, as_json: b
 
 @click.command()
 @click.argument("what", type=click.Choice(["counters", "overrides", "history"]), default="counters")
-@click.option("--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "json", "csv"]),
+    help="jsonl is one record a line, json one list of them, which is also what --json prints.  [default: jsonl]",
+)
+@json_option
 @pass_session
-def export(session: Session, what: str, form: str) -> None:
+def export(session: Session, what: str, form: str | None, as_json: bool) -> None:
     """
     Export counters, overrides or history.
 
-    Writes WHAT to the standard output, one record a line; counters are the default. Of the counters, where every
-    client and user stands in each limit. CSV is safe to open in a spreadsheet: a text that it would take for a
-    formula gets an apostrophe.
+    Writes WHAT to the standard output; counters are the default. Of the counters, where every client and user stands
+    in each limit. CSV is safe to open in a spreadsheet: a text that it would take for a formula gets an apostrophe.
     """
+    form = format_of(form, as_json=as_json, default="jsonl")
     records: Iterable[Mapping[str, object]]
     if what == "counters":
         documents = session.documents.every(session.now_s)
@@ -65,9 +71,22 @@ def export(session: Session, what: str, form: str) -> None:
         records = map(entry_data, session.override_store.history())
     if form == "csv":
         _write_csv(records)
-        return
+    elif form == "json":
+        _write_list(records)
+    else:
+        for record in records:
+            click.echo(json_line(record))
+
+
+def _write_list(records: Iterable[Mapping[str, object]]) -> None:
+    """
+    Write one JSON list, as it comes: counters may be many.
+    """
+    separator = "["
     for record in records:
-        click.echo(json_line(record))
+        click.echo(f"{separator}\n{json_line(record)}", nl=False)
+        separator = ","
+    click.echo("[]" if separator == "[" else "\n]")
 
 
 def _write_csv(records: Iterable[Mapping[str, object]]) -> None:

@@ -8,7 +8,7 @@ import click
 
 from oauth_ratelimit.cli import parameters
 from oauth_ratelimit.cli.output import Cell, Column, Row, json_text, print_table, visible
-from oauth_ratelimit.cli.session import Session, pass_session
+from oauth_ratelimit.cli.session import Session, format_of, json_option, pass_session
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.operating.words import moment
 from oauth_ratelimit.report.findings import ClientFinding, Verdict, find
@@ -25,9 +25,7 @@ _STYLES = {Verdict.OVER_LIMIT: "bold red", Verdict.WASTEFUL: "yellow", Verdict.F
     "--format",
     "form",
     type=click.Choice(["table", "html", "csv", "json"]),
-    default="table",
-    show_default=True,
-    help="html is a page to pass on; csv is safe to open in a spreadsheet.",
+    help="html is a page to pass on; csv is safe to open in a spreadsheet.  [default: table]",
 )
 @click.option(
     "--last",
@@ -47,9 +45,16 @@ _STYLES = {Verdict.OVER_LIMIT: "bold red", Verdict.WASTEFUL: "yellow", Verdict.F
     help="How long a token can be used, such as 1h.  [default: statistics.token_lifetime]",
 )
 @click.option("-o", "--output", "path", type=click.Path(path_type=Path, dir_okay=False), help="Where to write it.")
+@json_option
 @pass_session
 def report(
-    session: Session, form: str, span_s: float, client_id: str | None, lifetime_s: float | None, path: Path | None
+    session: Session,
+    form: str | None,
+    span_s: float,
+    client_id: str | None,
+    lifetime_s: float | None,
+    path: Path | None,
+    as_json: bool,
 ) -> None:
     """
     Report who asks for more tokens than needed, and what to tell them.
@@ -58,6 +63,7 @@ def report(
     rank by needless requests, a verdict, and a letter to the owner. From the statistics in MongoDB. Numbers of users
     are estimates.
     """
+    form = format_of(form, as_json=as_json, default="table")
     span = Span(session.now_s - span_s, session.now_s, lifetime_s or session.settings.statistics.token_lifetime_s)
     stored = client_id and storable_name(client_id)
     minutes = StatisticsStore(session.connection).minutes(span.since_s, span.until_s, stored)

@@ -12,6 +12,8 @@ import click
 from flask.cli import ScriptInfo
 
 from oauth_ratelimit.config import Settings, load_config
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.edge.extension import MODE_KEY, configured_settings
 from oauth_ratelimit.edge.request import EXTENSION
 from oauth_ratelimit.operating.desk import Desk
 from oauth_ratelimit.store.connection import Connection
@@ -43,10 +45,12 @@ class Session(Desk):
             return load_config(self._config_path, uri=self._mongo_uri)
         if self._script is None:
             raise click.UsageError("name a configuration file with --config")
-        gate = self._script.load_app().extensions.get(EXTENSION)
+        app = self._script.load_app()
+        gate = app.extensions.get(EXTENSION)
         if gate is None:
             raise click.UsageError("this application has no OAuthRateLimit; name a configuration file with --config")
-        settings: Settings = gate.settings
+        # The emergency switch of this environment says nothing about the instances', which is what commands are about.
+        settings: Settings = configured_settings(app.config) if self.is_switched_off else gate.settings
         if self._mongo_uri is None:
             return settings
         return replace(settings, store=replace(settings.store, uri=self._mongo_uri))
@@ -71,7 +75,7 @@ class Session(Desk):
         """
         Whether the environment of this command has the emergency switch pulled.
         """
-        return os.environ.get("OAUTH_RATELIMIT_MODE", "").strip().lower() == "off"
+        return os.environ.get(MODE_KEY, "").strip().lower() == Mode.OFF.value
 
 
 pass_session = click.make_pass_decorator(Session)
@@ -83,3 +87,12 @@ def json_option(command: Function) -> Function:
     """
     option = click.option("--json", "as_json", is_flag=True, help="Print JSON in ASCII, for programs.")
     return option(command)
+
+
+def format_of(form: str | None, *, as_json: bool, default: str) -> str:
+    """
+    Return the format that ``--format`` and ``--json``, its short way to JSON, ask for together.
+    """
+    if as_json and form not in (None, "json"):
+        raise click.UsageError("name either --json or --format")
+    return "json" if as_json else form or default

@@ -13,7 +13,7 @@ import structlog
 from authlib.integrations.flask_oauth2 import token_authenticated
 from flask import Flask, Response, abort
 
-from oauth_ratelimit.config import ConfigSource, load_config
+from oauth_ratelimit.config import ConfigSource, Settings, load_config
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.edge.authlib import attach, has_grant
 from oauth_ratelimit.edge.endpoints import caller_of_token, decide_at, decide_token
@@ -189,6 +189,15 @@ def _read(config: Mapping[str, Any], *, mode: str | None) -> LiveSettings:
     if config.get(SIGHUP_KEY) and not ask_on_hangup(file):
         log.warning("sighup_not_available", hint="a changed file is taken over all the same")
     return LiveSettings(settings, file.poll)
+
+
+def configured_settings(config: Mapping[str, Any]) -> Settings:
+    """
+    Return what the application's configuration names, now, whether or not the emergency switch is pulled here.
+    """
+    return load_config(
+        config.get(CONFIG_KEY) or {}, mode=config.get(MODE_KEY) or None, uri=config.get(MONGO_URI_KEY) or None
+    )
 
 
 def _is_switched_off() -> bool:

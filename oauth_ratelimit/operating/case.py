@@ -4,7 +4,7 @@ Why a client is limited like that: everything that decides about one client and 
 
 import enum
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -166,11 +166,16 @@ class Case:
         is_inside = canary.has_client(self.client_id, instance="")
         return "does not matter: the client has a mode of its own" if is_inside else "outside: a dry run"
 
-    def data(self) -> Record:
+    def data(self, *, known: Callable[[], set[str]] | None = None) -> Record:
         """
         Return all of it, for programs.
+
+        Args:
+            known: Returns the clients that an unknown one may have been mistyped for, where somebody keeps them;
+                otherwise they are looked up.
         """
         standings = list(self.standings())
+        forecast = self.forecast(standing for standing, _ in standings)
         trust = self.trust_layer
         return {
             "client_id": self.client_id,
@@ -180,11 +185,11 @@ class Case:
             "mode": self.found.mode.value,
             "mode_origin": layer_data(self.mode_layer),
             "is_canary": self.found.is_canary,
-            "verdict": self.forecast(standing for standing, _ in standings).text,
+            "forecast": {"kind": forecast.kind.value, "text": forecast.text},
             "instance_count": self.instance_count(),
             "limits": [{**standing_data(standing), "origin": layer_data(layer)} for standing, layer in standings],
             "others": list(map(standing_data, self.others())),
-            "hint": stranger_hint(self.desk, self.client_id),
+            "hint": stranger_hint(self.desk, self.client_id, known=known),
         }
 
 

@@ -3,7 +3,7 @@ How all of it stands: the mode, the database, the instances.
 """
 
 from oauth_ratelimit.operating.desk import Desk
-from oauth_ratelimit.operating.records import Record, beat_data
+from oauth_ratelimit.operating.records import Record, beat_data, layer_data
 
 
 class Status:
@@ -16,6 +16,8 @@ class Status:
     Attributes:
         policies: What instances go by.
 
+        mode_layer: Where the mode comes from.
+
         override_count: How many overrides are in force.
 
         facts: What there is to know about the server.
@@ -25,21 +27,19 @@ class Status:
 
     def __init__(self, desk: Desk) -> None:
         self.policies = desk.policies
+        self.mode_layer = desk.layers.of_mode("")
         self.override_count = len(desk.overrides)
         self.facts = desk.documents.facts()
         self.beats = desk.heartbeats.read(self.facts.clock_s)
 
-    def data(self, *, mode_origin: object) -> Record:
+    def data(self) -> Record:
         """
         Return it for programs.
-
-        Args:
-            mode_origin: Where the mode comes from, in words or as a layer.
         """
         canary, facts = self.policies.canary, self.facts
         return {
             "mode": self.policies.mode.value,
-            "mode_origin": mode_origin,
+            "mode_origin": layer_data(self.mode_layer),
             "canary": canary and {"percent": canary.percent, "instances": canary.instances},
             "override_count": self.override_count,
             "mongodb": {"version": facts.version, "document_count": facts.document_count},

@@ -2,6 +2,7 @@
 Client ids that were hardly meant: of which nothing is known, most of them mistyped, or on which a limit has no effect.
 """
 
+from collections.abc import Callable
 from difflib import get_close_matches
 
 from oauth_ratelimit.core.key import storable_name, visible_name
@@ -16,7 +17,7 @@ SIMILARITY = 0.75  # a letter more, less, other or moved in four
 PATTERN = frozenset("*?[")
 
 
-def stranger_hint(desk: Desk, client_id: str) -> str | None:
+def stranger_hint(desk: Desk, client_id: str, *, known: Callable[[], set[str]] | None = None) -> str | None:
     """
     Return what to tell somebody who has named a client that nobody has ever heard of.
 
@@ -25,17 +26,20 @@ def stranger_hint(desk: Desk, client_id: str) -> str | None:
 
         client_id: What was typed; a pattern of trusted clients is never strange.
 
+        known: Returns what ``known_clients`` does, where somebody keeps it; otherwise they are looked up.
+
     Returns:
         A sentence; None if the client is known, or where rights are missing to tell.
     """
     if not PATTERN.isdisjoint(client_id) or _is_configured(desk, client_id):
         return None
     stored = storable_name(client_id)
-    statistics = StatisticsStore(desk.connection)
     try:
-        if any(True for _ in desk.documents.of_client(stored, at_most=1)) or statistics.knows(stored):
+        if any(True for _ in desk.documents.of_client(stored, at_most=1)) or StatisticsStore(desk.connection).knows(
+            stored
+        ):
             return None
-        similar = _similar(client_id, _known(desk, statistics))
+        similar = _similar(client_id, known() if known else known_clients(desk))
     except StoreError:
         return None  # a hint is no reason to fail
     name = visible_name(client_id)
@@ -58,16 +62,16 @@ def _is_configured(desk: Desk, client_id: str) -> bool:
     return any(override.target.client_id == client_id for override in desk.overrides)
 
 
-def _known(desk: Desk, statistics: StatisticsStore) -> set[str]:
+def known_clients(desk: Desk) -> set[str]:
     """
-    Return clients that are configured or have asked lately.
+    Return clients that are configured or have asked lately. Reads some thousand documents.
     """
     policies = desk.policies
     return {
         *policies.clients,
         *(name for name in policies.trusted if PATTERN.isdisjoint(name)),
         *(key.client_id for key, _ in desk.documents.latest(desk.now_s, LOOKED_AT)),
-        *statistics.clients(desk.now_s - LOOKED_BACK_S, at_most=LOOKED_AT),
+        *StatisticsStore(desk.connection).clients(desk.now_s - LOOKED_BACK_S, at_most=LOOKED_AT),
     }
 
 

@@ -176,27 +176,26 @@ class Erasure:
         count = 0
         with self._patience():
             for document in collection.find({"history": {"$exists": True}}):
-                changes = dict(_blanked(document, pattern)) | self._reset_of_person(document)
+                changes = [*_blanked(document, pattern), *self._reset_of_person(document)]
                 count += bool(changes)
                 if changes and remove:
-                    collection.update_one({"_id": document["_id"]}, {"$set": changes})
+                    collection.bulk_write(changes, ordered=False)
             if count and remove:
                 collection.update_one({"_id": REVISION_ID}, {"$set": {"value": ObjectId()}}, upsert=True)
         return count
 
-    def _reset_of_person(self, document: Document) -> dict[str, str]:
+    def _reset_of_person(self, document: Document) -> Iterator[UpdateOne]:
         """
-        Return the path and the new text of each entry about a reset of the person's own counters.
+        Yield what blanks the person in entries about a reset of their own counters.
         """
         identity = document["_id"]
         client_id = identity.get("clientId") if isinstance(identity, dict) else None
         if self._person.client_id not in (None, client_id):
-            return {}
-        return {
-            f"history.{index}.username": ERASED
-            for index, entry in enumerate(_list_of(document["history"]))
-            if isinstance(entry, dict) and entry.get("username") in self._person.names
-        }
+            return
+        told = {entry.get("username") for entry in _entries_of(document)}
+        for name in self._person.names:
+            if name in told:
+                yield _blanking(identity, "username", old=name, new=ERASED)
 
     @contextmanager
     def _patience(self) -> Iterator[None]:
@@ -263,17 +262,33 @@ def _paths_of(users: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[str]
                 yield f"{writer}.{digest}"
 
 
-def _list_of(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _entries_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    history = document["history"]
+    return [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
 
 
-def _blanked(document: Mapping[str, Any], pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+def _blanked(document: Mapping[str, Any], pattern: re.Pattern[str]) -> Iterator[UpdateOne]:
     """
-    Yield the path and the new text of everything in an override that names the person.
+    Yield what blanks everything in an override that names the person.
     """
-    entries = enumerate(_list_of(document["history"]))
-    for path, content in (("", document), *((f"history.{index}.", entry) for index, entry in entries)):
-        for field in ("by", "reason"):
-            text = content.get(field) if isinstance(content, dict) else None
-            if isinstance(text, str) and pattern.search(text):
-                yield f"{path}{field}", pattern.sub(ERASED, text)
+    entries = _entries_of(document)
+    for field in ("by", "reason"):
+        text = document.get(field)
+        if isinstance(text, str) and pattern.search(text):
+            yield UpdateOne({"_id": document["_id"], field: text}, {"$set": {field: pattern.sub(ERASED, text)}})
+        texts = [entry[field] for entry in entries if isinstance(entry.get(field), str)]
+        for text in dict.fromkeys(texts):
+            if pattern.search(text):
+                yield _blanking(document["_id"], field, old=text, new=pattern.sub(ERASED, text))
+
+
+def _blanking(identity: object, field: str, *, old: str, new: str) -> UpdateOne:
+    """
+    Return what replaces a text in a history. It goes by the text: by number an entry may be another one by now, because
+    a reset puts one at the end and drops the oldest.
+    """
+    return UpdateOne(
+        {"_id": identity, "history": {"$type": "array"}},
+        {"$set": {f"history.$[entry].{field}": new}},
+        array_filters=[{f"entry.{field}": old}],
+    )

@@ -17,6 +17,7 @@ from oauth_ratelimit.core.statistics import ClientMinute, Peak, Share, Source, T
 from oauth_ratelimit.demo.mongod import free_port
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.denials import DenialStore
+from oauth_ratelimit.store.documents import Documents
 from oauth_ratelimit.store.statistics import StatisticsStore
 from tests.admin.conftest import Page, spend
 from tests.edge.test_extension import post
@@ -118,7 +119,7 @@ def test_client(page: Page, limiter: Limiter) -> None:
     spend(limiter, 6, "app", "alice")
     told = page.ask("client", id="app", user="alice")
 
-    assert ("denied", "enforce", None) == (told["outcome"], told["mode"], told["trusted"])
+    assert ("denied", "enforce", None) == (told["forecast"]["kind"], told["mode"], told["trusted"])
     assert [("user", {"layer": "limits"}), ("client_total", {"layer": "limits"})] == [
         (row["policy"], row["origin"]) for row in told["limits"]
     ]
@@ -494,6 +495,25 @@ def test_answers_are_shared(page: Page, monkeypatch: pytest.MonkeyPatch) -> None
     assert first == page.ask("status")["now_s"]
     page.send("put", LIMIT)
     assert (True, 1) == (first < (told := page.ask("status"))["now_s"], told["override_count"])
+
+
+def test_names_are_kept(page: Page, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The page of an unknown client asks again and again; what its name is compared with is read once.
+    """
+    spend(limiter, 1, "partner")
+    read = []
+    find = Documents.latest
+
+    def count(self: Documents, *args: Any) -> Any:
+        read.append(args)
+        return find(self, *args)
+
+    monkeypatch.setattr(Documents, "latest", count)
+    hints = [page.ask("client", id=name)["hint"] for name in ("partnr", "partnr", "partne")]
+
+    assert ["did you mean 'partner'?"] * 3 == [hint.partition("; ")[2] for hint in hints]
+    assert 1 == len(read)
 
 
 def test_nothing_is_shared(open_page: Callable[..., Page]) -> None:

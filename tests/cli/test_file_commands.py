@@ -10,9 +10,11 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from authlib.integrations.flask_oauth2 import AuthorizationServer
 from click.testing import CliRunner
@@ -25,6 +27,38 @@ from oauth_ratelimit.config import config_schema
 from tests.cli.conftest import Terminal
 
 ROOT = Path(__file__).parents[2]
+WHY = ("--reason", "a test", "--by", "ann")
+
+JSON_WORDS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("check-config",): ("{config}",),
+    ("db", "status"): (),
+    ("db", "upgrade"): (),
+    ("erase",): ("alice",),
+    ("explain",): ("app", "alice"),
+    ("export",): (),
+    ("init-db",): (),
+    ("limit", "list"): (),
+    ("limit", "set"): ("app", "--user", "9/minute", *WHY),
+    ("limit", "unset"): ("app", *WHY),
+    ("mode",): (),
+    ("mode", "set"): ("dry-run", *WHY),
+    ("mode", "unset"): WHY,
+    ("overrides",): (),
+    ("replay",): ("{trace}", "--limit", "100/minute"),
+    ("report",): (),
+    ("reset",): ("app",),
+    ("schema",): (),
+    ("show",): ("app",),
+    ("status",): (),
+    ("top",): (),
+    ("trust", "add"): ("app", *WHY),
+    ("trust", "list"): (),
+    ("trust", "remove"): ("app", *WHY),
+    ("what-if",): ("--limit", "100/minute"),
+}
+"""
+What each command is called with, to have something to say.
+"""
 
 
 def run(*words: str) -> Any:
@@ -74,7 +108,42 @@ def test_schema() -> None:
     """
     The schema is that of the models.
     """
-    assert config_schema() == json.loads(run("schema").stdout)
+    assert config_schema() == json.loads(run("schema").stdout) == json.loads(run("schema", "--json").stdout)
+
+
+def every(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """
+    Yield each command below a group, whatever it is called by, that does something.
+    """
+    for name, found in group.commands.items():
+        if not isinstance(found, click.Group) or found.invoke_without_command:
+            yield (*names, name), found
+        if isinstance(found, click.Group):
+            yield from every(found, *names, name)
+
+
+@pytest.mark.parametrize("words", [pytest.param(words, id=" ".join(words)) for words, _ in every(command)])
+def test_json(terminal: Terminal, words: tuple[str, ...]) -> None:
+    """
+    Every command prints one JSON value for programs; none is added without one.
+    """
+    assert words in JSON_WORDS
+    trace = terminal.config_path.with_name("trace.csv")
+    trace.write_text("time,client_id\n1,app\n2,app\n")
+    more = [word.format(config=terminal.config_path, trace=trace) for word in JSON_WORDS[words]]
+    result = terminal.run(*words, *more, "--json")
+
+    assert result.exit_code in (0, 1), result.stderr
+    assert isinstance(json.loads(result.stdout), dict | list)
+
+
+def test_json_and_another_format(terminal: Terminal) -> None:
+    """
+    Where a command has formats, --json is the short way to one of them, and contradicts the others.
+    """
+    for name in ("export", "report"):
+        assert "name either --json or --format" in terminal.run(name, "--format", "csv", "--json").stderr
+        assert terminal.data(name) == terminal.data(name, "--format", "json")
 
 
 @pytest.mark.parametrize("name", sorted(command.commands))
@@ -150,6 +219,23 @@ def test_application_with_the_extension(terminal: Terminal) -> None:
         return app
 
     assert "enforce\n" in flask(create_app, "mode").stdout
+
+
+def test_application_under_the_emergency_switch(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    The switch in the environment of a command does not change what it says about instances.
+    """
+
+    def create_app() -> Flask:
+        app = Flask(__name__)
+        app.config["OAUTH_RATELIMIT_CONFIG"] = str(terminal.config_path)
+        app.config["OAUTH_RATELIMIT_MODE"] = "dry-run"
+        OAuthRateLimit(app, AuthorizationServer(app, query_client=lambda _: None, save_token=lambda *_: None))
+        return app
+
+    monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
+
+    assert "dry-run" == json.loads(flask(create_app, "status", "--json").stdout)["mode"]
 
 
 def test_application_without_the_extension() -> None:

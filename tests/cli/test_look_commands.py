@@ -41,6 +41,7 @@ def test_nobody_was_counted(terminal: Terminal) -> None:
     assert "No overrides" in terminal.ok("overrides")
     assert "Nothing was ever overridden or reset." in terminal.ok("overrides", "--history")
     assert "" == terminal.ok("export")
+    assert [] == terminal.data("export")
 
 
 def test_top(terminal: Terminal, limiter: Limiter) -> None:
@@ -84,7 +85,7 @@ def test_explain_a_denied_user(terminal: Terminal, limiter: Limiter) -> None:
     spend(limiter, 2, "app")
     data = terminal.data("explain", "app", "alice")
 
-    assert data["verdict"].startswith("denied: over user for")
+    assert ("denied", "denied: over user for ") == (data["forecast"]["kind"], data["forecast"]["text"][:22])
     assert [("user", 5.0, 0, {"layer": "limits"}), ("client_total", 10.0, 40, {"layer": "limits"})] == [
         (row["policy"], row["estimate"], row["remaining"], row["origin"]) for row in data["limits"]
     ]
@@ -129,7 +130,7 @@ def test_explain_a_trusted_client(terminal: Terminal) -> None:
 
     assert ({"layer": "trusted_clients[mobile-*]"}, "admitted: trusted", []) == (
         data["trusted"],
-        data["verdict"],
+        data["forecast"]["text"],
         data["limits"],
     )
 
@@ -145,7 +146,7 @@ def test_status(terminal: Terminal, mongo_uri: str) -> None:
             limiter.close()
     data = terminal.data("status")
 
-    assert ("enforce", "the configuration") == (data["mode"], data["mode_origin"])
+    assert ("enforce", {"layer": "mode"}) == (data["mode"], data["mode_origin"])
     assert ["node-1", "node-2"] == [beat["instance"].split(":")[0] for beat in data["instances"]]
     assert all(beat["seen_s"] < 60 for beat in data["instances"])
     assert "node-2" in terminal.ok("status")
@@ -153,17 +154,21 @@ def test_status(terminal: Terminal, mongo_uri: str) -> None:
 
 def test_status_under_the_emergency_switch(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    Somebody who looks with the emergency switch pulled is told.
+    Somebody who looks with the emergency switch pulled is told that it is no instance's.
     """
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
+    result = terminal.run("status", "--json")
+    told = json.loads(result.stdout)
 
-    assert "OAUTH_RATELIMIT_MODE in this environment" == terminal.data("status")["mode_origin"]
+    assert ("enforce", {"layer": "mode"}) == (told["mode"], told["mode_origin"])
+    assert "OAUTH_RATELIMIT_MODE=off" not in result.stderr
+    assert "OAUTH_RATELIMIT_MODE=off stands in the environment of this command" in terminal.run("status").stderr
 
 
 @pytest.mark.parametrize("what", ["counters", "overrides", "history"])
 def test_export(terminal: Terminal, limiter: Limiter, what: str) -> None:
     """
-    Everything can be exported, a record a line or as a table, with the same content.
+    Everything can be exported, a record a line, as one list or as a table, with the same content.
     """
     spend(limiter, 2, "app", "alice")
     terminal.ok("mode", "set", "off", *WHY)
@@ -174,6 +179,8 @@ def test_export(terminal: Terminal, limiter: Limiter, what: str) -> None:
 
     assert {"counters": 2, "overrides": 1, "history": 3}[what] == len(lines) == len(rows)
     assert [list(line) for line in lines] == [list(row) for row in rows]
+    for listed in (terminal.data("export", what), json.loads(terminal.ok("export", what, "--format", "json"))):
+        assert [line["client_id"] for line in lines] == [record["client_id"] for record in listed]
 
 
 def test_export_to_a_spreadsheet(terminal: Terminal, limiter: Limiter) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from pymongo import MongoClient
+from pymongo.collection import Collection
 from pymongo.database import Database
 
 from oauth_ratelimit import Limiter, load_config
@@ -25,7 +26,7 @@ from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.denials import DenialStore
 from oauth_ratelimit.store.documents import FAILURES
 from oauth_ratelimit.store.mongo import MongoStore
-from oauth_ratelimit.store.overrides import OverrideStore
+from oauth_ratelimit.store.overrides import OVERRIDES, OverrideStore
 from oauth_ratelimit.store.statistics import Share, StatisticsStore
 from tests.cli.conftest import Terminal, terminal
 from tests.stores import FAR_S
@@ -261,6 +262,39 @@ def test_memory_of_instances(records: Records) -> None:
 
     assert [5, 5] == [limiter.peek("app", ALICE).remaining for limiter in records.limiters]
     assert ALICE not in records.text().replace(f"{ALICE}x", "")
+
+
+def test_reset_while_a_history_is_blanked(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A reset that comes in between moves all entries of a full history; the person's is blanked all the same, and no
+    other.
+    """
+    monkeypatch.setattr("oauth_ratelimit.store.overrides.RESETS_KEPT", 3)
+    with closing(Connection(records.uri)) as connection:
+        store = OverrideStore(connection)
+
+        def note_reset(user: str) -> None:
+            store.note_reset(Counters("app", user), author="ann", reason=f"asked by {user}", at_s=records.now_s)
+
+        find = Collection.find
+
+        def find_and_be_overtaken(self: Collection[dict[str, Any]], *args: Any, **options: Any) -> Any:
+            found = find(self, *args, **options)
+            if self.name != OVERRIDES:
+                return found
+            documents = list(found)
+            note_reset("carol")
+            return documents
+
+        for user in (BOB, ALICE, BOB):
+            note_reset(user)
+        with monkeypatch.context() as patch:
+            patch.setattr(Collection, "find", find_and_be_overtaken)
+            assert 1 == records.terminal.data("erase", ALICE)["removed"]["overrides"]
+
+    assert [("[erased]", "asked by [erased]"), (BOB, "asked by bob"), ("carol", "asked by carol")] == [
+        (entry["username"], entry["reason"]) for entry in records.terminal.data("overrides", "--history")
+    ]
 
 
 def test_statistics_that_are_damaged(records: Records) -> None:

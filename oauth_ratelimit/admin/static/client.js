@@ -56,7 +56,7 @@ async function lookAtCase() {
   find("found").hidden = false;
   say("hint", told.hint);
   find("name").textContent = visible(id) + (told.username === null ? "" : ` · ${visible(told.username)}`);
-  find("verdict").replaceChildren(tag(told.verdict, `${told.outcome} big`));
+  find("forecast").replaceChildren(tag(told.forecast.text, `${told.forecast.kind} big`));
   facts(find("facts"), [
     ["Mode", make("span", {}, tag(told.mode), ` set by ${originText(told.mode_origin)}`)],
     ["Trusted", told.trusted ? `yes, by ${originText(told.trusted)}` : "no"],
