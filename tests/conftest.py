@@ -11,6 +11,7 @@ from typing import Any
 
 import pymongo.common
 import pytest
+from hypothesis import settings
 from pymongo import MongoClient
 
 from oauth_ratelimit.demo.mongod import Mongod
@@ -22,11 +23,13 @@ from tests.helpers import Clock, patient, with_database
 def pytest_configure() -> None:
     """
     Have SIGINT end what tests start, even if a shell runs them in the background and so has it ignored; let older
-    versions of Authlib serve plain HTTP.
+    versions of Authlib serve plain HTTP; let no example of a property fail for its time, which is the machine's affair.
     """
     os.environ.setdefault("AUTHLIB_INSECURE_TRANSPORT", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings.register_profile("unhurried", deadline=None)  # all else as it was, here and in CI
+    settings.load_profile("unhurried")
 
 
 @pytest.fixture
