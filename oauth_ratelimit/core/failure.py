@@ -25,6 +25,7 @@ from oauth_ratelimit.core.policy import OwnLimits, Policy, PolicySet, Rules
 ANY_CLIENT = "*"  # in keys of an address alone; their scope tells them from a client with this name
 IPV6_NETWORK_BITS = 64  # what a single customer gets: any address in it is theirs to use
 MAX_CLAIM_LENGTH = 400  # with an address before it, a name is still short enough to be kept as it is
+IGNORED = frozenset({"Mn", "Me", "Cf", "Cc"})  # accents, and what is not seen: categories of Unicode
 
 
 class FailureKind(enum.StrEnum):
@@ -116,9 +117,14 @@ def folded(name: str) -> str:
     """
     Return a claimed name such that its spellings are one, as far as a server may take them for one user.
 
-    Without it, a guess in capitals would be counted apart. Cut first, because some characters expand 18-fold.
+    Without it, a guess in capitals would be counted apart, or one with an accent or a character that is not seen, which
+    databases ignore by default. Two users whom it takes for one share their failures at one address, and nothing else.
+    Cut first, because some characters expand 18-fold.
     """
     if len(name) <= MAX_CLAIM_LENGTH:
+        if not (name.isascii() and name.isprintable()):
+            letters = unicodedata.normalize("NFD", name)
+            name = "".join(letter for letter in letters if unicodedata.category(letter) not in IGNORED)
         name = unicodedata.normalize("NFKC", name).strip().casefold()
     return storable_name(name, MAX_CLAIM_LENGTH)
 

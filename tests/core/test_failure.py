@@ -58,7 +58,15 @@ def test_networks(address: str, expected: bool) -> None:
     assert not is_within(address, ())
 
 
-@pytest.mark.parametrize("spelling", ["Alice", " alice ", "ALICE", "\uff21lice", "alice\u3000", "\u24d0lice"])
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        *("Alice", " alice ", "ALICE", "\uff21lice", "alice\u3000", "\u24d0lice"),
+        *("\xe1lice", "a\u0301lice", "AL\u0130CE", "alice\u20dd"),  # an accent, composed or not; a circle
+        *("al\u200bice", "\ufeffalice", "al\xadice", "alice\0", "al\u202eice", "\u200b alice \u200b"),
+    ],
+    ids=ascii,
+)
 def test_spellings_of_a_name(spelling: str) -> None:
     """
     Spellings that a server may take for one user are one.
