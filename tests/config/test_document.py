@@ -75,11 +75,11 @@ def test_document_that_is_no_configuration(content: bytes, expected: str) -> Non
 )
 def test_bomb(content: bytes) -> None:
     """
-    A file made to exhaust memory, stack or time is refused at once.
+    A file made to exhaust memory, stack or time is refused, after little work.
     """
-    begun_s = time.monotonic()
+    begun_s = time.thread_time()  # not time that passes: others may be at work on the machine
     assert problem_of(content).startswith("not usable YAML: ")
-    assert time.monotonic() - begun_s < 5
+    assert time.thread_time() - begun_s < 5
 
 
 def test_secret_in_a_broken_line() -> None:
