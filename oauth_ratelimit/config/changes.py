@@ -6,12 +6,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from oauth_ratelimit.config.settings import Settings
+from oauth_ratelimit.core.enforcement import Canary
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Estimator, default_frame_count
 
 MAX_CHANGES = 50  # lines; a log event is no place for a whole file
 
-_KEYS = {"trusted": "trusted_clients", "paths": "path", "methods": "method", "hour": "at"}
+_KEYS = {
+    "trusted": "trusted_clients",
+    "paths": "path",
+    "methods": "method",
+    "hour": "at",
+    "ceiling": "strictest_mode",  # of an override: the file has no such key
+}
 _SECRETS = ("store.uri", "digest.url", "digest.secret")
 
 
@@ -43,6 +50,8 @@ def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
     """
     if is_dataclass(value):
         for part in fields(value):
+            if isinstance(value, Canary) and value.instances and part.name != "instances":
+                continue  # a canary by instances has a percentage, but no say in it
             yield from _flatten(getattr(value, part.name), _join(path, part.name))
     elif isinstance(value, Mapping):
         for key, item in value.items():

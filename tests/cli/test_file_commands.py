@@ -129,7 +129,7 @@ def test_json(terminal: Terminal, words: tuple[str, ...]) -> None:
     """
     assert words in JSON_WORDS
     trace = terminal.config_path.with_name("trace.csv")
-    trace.write_text("time,client_id\n1,app\n2,app\n")
+    trace.write_text("time,client\n1,app\n2,app\n")
     more = [word.format(config=terminal.config_path, trace=trace) for word in JSON_WORDS[words]]
     result = terminal.run(*words, *more, "--json")
 

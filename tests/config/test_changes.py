@@ -2,11 +2,14 @@
 What a reload has changed, in words.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from oauth_ratelimit.config import describe_changes, load_config
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, overridden
 
 BASE: dict[str, Any] = {
     "instance": "node-1",
@@ -78,6 +81,10 @@ BASE: dict[str, Any] = {
             {"canary": {"percent": 10}},
             ["canary.percent: added 10.0"],
         ),
+        (
+            {"canary": {"instances": ["node-1*"]}},
+            ["canary.instances[node-1*]: added"],
+        ),
     ],
 )
 def test_change(changed: dict[str, Any], expected: list[str]) -> None:
@@ -104,3 +111,16 @@ def test_many_changes() -> None:
     new = load_config({"trusted_clients": [f"client-{number}" for number in range(500)]})
     lines = describe_changes(load_config({}), new)
     assert (51, "and 450 more") == (len(lines), lines[-1])
+
+
+def test_mode_that_is_overridden() -> None:
+    """
+    A dry run by override is said to hold wherever a stricter mode is named, too.
+    """
+    old = load_config({**BASE, "mode": "enforce"})
+    override = Override(
+        Target(OverrideKind.MODE), author="ann", reason="incident", made_at_s=0.0, until_s=None, mode=Mode.DRY_RUN
+    )
+    new = replace(old, policies=overridden(old.policies, [override]))
+
+    assert ["mode: enforce -> dry-run", "strictest_mode: added dry-run"] == describe_changes(old, new)
