@@ -12,7 +12,8 @@ from oauth_ratelimit.report.letter import Span, letter_to
 
 Record = dict[str, object]
 
-FORMULA_STARTS = ("=", "+", "-", "@", "\n")  # what a spreadsheet would take for a formula
+# What a spreadsheet would take for a formula; in East Asian languages their full-width forms, too.
+FORMULA_STARTS = ("=", "+", "-", "@", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def record_of(finding: ClientFinding, rank: int, *, span: Span, error_uri: str | None = None) -> Record:
@@ -76,7 +77,7 @@ def csv_cell(value: object, *, separator: str) -> object:
     if not isinstance(value, str):
         return value
     value = "\n".join(map(visible_name, value.split("\n")))
-    return f"'{value}" if value.lstrip(" ").startswith(FORMULA_STARTS) else value
+    return f"'{value}" if value.lstrip(" \u3000").startswith(FORMULA_STARTS) else value
 
 
 def _rounded(value: float | None) -> float | None:

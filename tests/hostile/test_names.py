@@ -42,6 +42,7 @@ NAMES = {
     "megabytes": "x" * 5_000_000,
     "markup": "<script>alert(1)</script>",
     "formula": "=HYPERLINK(A1)",
+    "full-width formula": "\uff1d1+1",
     "template": "{{7*7}} %s %(x)s {0}",
     "none in words": "None",
     "empty": "",

@@ -34,6 +34,8 @@ HOSTILE = (
     "@SUM(1)",
     " =1",
     "\t=1",
+    "\uff1d1+1",
+    "\u3000\uff20SUM(1)",
     "\r\n=1",
     "rtl\u202egpj.exe",
     "nul\0nul",
@@ -180,7 +182,7 @@ def test_table_with_hostile_names() -> None:
         lines = map(visible_name, finding.client_id.split("\n"))
         assert row["client_id"].removeprefix("'") == "\n".join(lines)
         for value in row.values():
-            assert not value.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+            assert not value.lstrip(" \u3000").startswith(tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"))
 
 
 def test_empty_table() -> None:
