@@ -118,9 +118,14 @@ def test_requests_near_the_limit(environment: dict[str, str]) -> None:
     """
     env = {**environment, "WORKER_LIMIT": "10"}
     with Gunicorn(APP, workers=2, preload=True, env=env, config=gunicorn_config()) as server:
-        answers = [
-            post(f"{server.url}/token", BATCH_JOBS, {"grant_type": "client_credentials"}).status_code for _ in range(40)
-        ]
+        answers: list[int] = []
+
+        def one_was_near_and_one_denied() -> bool:
+            answer = post(f"{server.url}/token", BATCH_JOBS, {"grant_type": "client_credentials"})
+            answers.append(answer.status_code)
+            return 429 in answers and sum(samples(server, "near_limit_total")) > 0
+
+        wait_until(one_was_near_and_one_denied, "a request comes near the limit, and one over it")
         outcomes = {
             sample.labels["decision"]: sample.value
             for family in families(server)
