@@ -91,10 +91,12 @@ def test_python(block: Block, myserver: types.ModuleType, monkeypatch: pytest.Mo
 
 
 @named([block for block in all_blocks("yaml") if not block.reason])
-def test_yaml(block: Block) -> None:
+def test_yaml(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    Every configuration is one that loads.
+    Every configuration is one that loads, given the secrets that it takes from the environment.
     """
+    for name in re.findall(r"\benv: (\w+)", block.text):
+        monkeypatch.setenv(name, name * 4)
     assert load_config(yaml.safe_load(block.text)).policies
 
 
