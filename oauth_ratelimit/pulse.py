@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from oauth_ratelimit.errors import StoreError, StoreRejected, StoreUnavailable
+from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.meter import Meter
 from oauth_ratelimit.store.heartbeats import Heartbeat, HeartbeatStore
@@ -59,7 +59,7 @@ class Pulse:
         metrics: Where it is counted, too.
 
     Attributes:
-        is_failing: Whether the last cycle failed.
+        is_failing: Whether MongoDB was out of reach when it was last asked: by a cycle, or at the end.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Pulse:
 
     def stop(self) -> None:
         """
-        Take the sign of life away, unless MongoDB is out of reach anyway.
+        Take the sign of life away, unless MongoDB is out of reach anyway. If it is now, ``is_failing`` says so.
         """
         if self._metrics is not None:
             self._metrics.note_state(in_flight_hits=0, key_count=0, lag_s=0.0)
@@ -179,8 +179,10 @@ class Pulse:
             return
         try:
             self._store.remove(self.instance)
-        except StoreError:
-            return  # it is forgotten all the same, only later
+        except StoreUnavailable:
+            self.is_failing = True  # the sign is forgotten all the same, only later
+        except StoreRejected:
+            pass  # nor could it be written
 
     def _note(self, report: CycleReport, begun_s: float) -> None:
         now_s = time.monotonic()

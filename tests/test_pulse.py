@@ -139,6 +139,29 @@ def test_mongodb_out_of_reach(store: HeartbeatStore, clock: Clock, monkeypatch: 
     assert 1 == len(store.read(clock()))
 
 
+@pytest.mark.parametrize(
+    ("error", "is_failing"), [(StoreUnavailable("out of reach"), True), (StoreRejected("not authorized"), False)]
+)
+def test_mongodb_gone_at_the_end(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception, is_failing: bool
+) -> None:
+    """
+    An instance that finds MongoDB gone as it ends says so, and what is left to write need not wait for it again.
+    """
+    store = HeartbeatStore(Connection("mongodb://127.0.0.1:1/test"))
+
+    def fail(_instance: str) -> None:
+        raise error
+
+    monkeypatch.setattr(store, "put", lambda beat: None)
+    monkeypatch.setattr(store, "remove", fail)
+    pulse = pulse_of(store, clock)
+    pulse.beat(override_count=0)
+    pulse.stop()
+
+    assert is_failing == pulse.is_failing
+
+
 def test_rights_that_are_missing(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     An instance that may not write there does not try with every cycle.

@@ -12,6 +12,7 @@ from pymongo.errors import PyMongoError
 
 from oauth_ratelimit.demo.mongod_program import MONGO_URI_VARIABLE, MongodUnavailable
 from oauth_ratelimit.demo.tally import Key
+from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.store.mongo import connect, database_of
 
 _TIMEOUT_S = 10.0
@@ -23,9 +24,13 @@ def counters_in(uri: str, collection: str) -> Iterator["Collection[dict[str, Any
     Yield a collection of counters, and drop it afterwards.
 
     Raises:
-        MongodUnavailable: Nobody answers at this URI, or not to us.
+        MongodUnavailable: Nobody answers at this URI, or not to us, or it is none.
     """
-    with connect(uri, timeout_s=_TIMEOUT_S) as client:
+    try:
+        connected = connect(uri, timeout_s=_TIMEOUT_S)
+    except StoreRejected as exc:
+        raise MongodUnavailable(f"in {MONGO_URI_VARIABLE}, {exc}") from exc
+    with connected as client:
         try:
             client.admin.command("ping")
         except PyMongoError as exc:

@@ -94,14 +94,25 @@ def test_no_mongodb(tmp_path: Path) -> None:
     assert "docker run" in output
 
 
-def test_mongodb_that_does_not_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("uri", "reason"),
+    [
+        (
+            "mongodb://user:secret@127.0.0.1:1/?serverSelectionTimeoutMS=100",
+            f"the one that {MONGO_URI_VARIABLE} names does not answer",
+        ),
+        ("user:secret@localhost", f"in {MONGO_URI_VARIABLE}, the connection string cannot be used"),
+    ],
+    ids=["nobody there", "no URI"],
+)
+def test_mongodb_that_does_not_answer(tmp_path: Path, uri: str, reason: str) -> None:
     """
     A URI that leads nowhere is the same as no MongoDB, and is not shown: it may hold a password.
     """
-    uri = "mongodb://user:secret@127.0.0.1:1/?serverSelectionTimeoutMS=100"
     status, output = _run_demo(_environment(tmp_path, **{MONGO_URI_VARIABLE: uri}))
     assert 2 == status, output
-    assert f"the one that {MONGO_URI_VARIABLE} names does not answer" in output
+    assert reason in output
+    assert "What helps" in output
     assert "secret" not in output
 
 
