@@ -13,8 +13,9 @@ from typing import Any
 
 from flask import after_this_request, current_app, request
 
-from oauth_ratelimit.edge.mark import PUBLIC, Caller, Gate, Mark, environ_of_request, mark_of, put_mark
+from oauth_ratelimit.edge.mark import MARK, PUBLIC, Caller, Gate, Mark, environ_of_request
 from oauth_ratelimit.edge.request import EXTENSION, finish, username_of
+from oauth_ratelimit.edge.response import RateLimited
 
 
 def decide_client(endpoint: str, client: Any, *, oauth_request: Any) -> None:
@@ -47,16 +48,16 @@ def decide_at(caller: Caller, *, authlib_name: str | None = None) -> None:
     environ = environ_of_request()
     if gate is None or environ is None:
         return
-    mark = mark_of(environ)
+    mark: Mark | None = environ.get(MARK)
     if mark is None:
         endpoint = _endpoint(gate, authlib_name)
         if endpoint is None:
             return
-        mark = put_mark(environ, Mark(gate, is_authorize=False))
+        mark = environ[MARK] = Mark(gate, is_authorize=False)
         mark.ruling = gate.judge_at(endpoint, caller)
-        if mark.ruling.denial is None:
-            after_this_request(lambda response: finish(mark, response))
-    mark.enforce()
+        after_this_request(lambda response: finish(mark, response))
+    if isinstance(mark.ruling, RateLimited):
+        raise mark.ruling
 
 
 def caller_of_token(token: Any) -> Caller | None:

@@ -126,7 +126,7 @@ class AppGate:
         an error, because it would go unnoticed for ever.
         """
         if self.is_switched_off:
-            return Ruling()
+            return []
         username = None if user is None or self.settings.policies.mode is Mode.OFF else self._name(user)
         return self._ruling(client, username, grant_type=grant_type)
 
@@ -134,7 +134,7 @@ class AppGate:
         """
         Decide and count one request for another endpoint. Fails open, too.
         """
-        return Ruling() if self.is_switched_off else self._ruling(caller, caller.username, endpoint=endpoint)
+        return [] if self.is_switched_off else self._ruling(caller, caller.username, endpoint=endpoint)
 
     def _ruling(
         self, client: Any, username: str | None, *, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
@@ -142,8 +142,9 @@ class AppGate:
         denial = self.settings.denial
         try:
             client_id = str(client.get_client_id())
-            limiter = self.limiter
-            username = limiter.stored_name(username)  # what is told of the request below has no other
+            limiter = self._running().limiter
+            if username is not None:
+                username = limiter.stored_name(username)  # what is told of the request below has no other
             begun_s = time.perf_counter()
             decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
             if self._observer.is_active:
@@ -157,12 +158,12 @@ class AppGate:
                     duration_s=duration_s,
                 )
             if decision.allowed:
-                return Ruling(headers=quota_headers(decision, denial.headers))
-            return Ruling(RateLimited(decision, denial, grant_type=grant_type))
+                return quota_headers(decision, denial.headers)
+            return RateLimited(decision, denial, grant_type=grant_type)
         except Exception as exc:  # noqa: BLE001  # fail open
             # As text: structlog's own rendering of a traceback may show local variables, the client's secret included.
             self.report("check_failed", error=repr(exc), traceback=traceback.format_exc())
-            return Ruling()
+            return []
 
     def _observe(self, decision: Decision, client_id: str, **facts: Any) -> None:
         """

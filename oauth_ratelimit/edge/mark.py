@@ -15,21 +15,13 @@ from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 
 PUBLIC = "none"  # how a client without a secret authenticates: not at all
-_MARK = "oauth_ratelimit.request"  # our place in the WSGI environment; two requests may share flask.g
+MARK = "oauth_ratelimit.request"  # our place in the WSGI environment; two requests may share flask.g
 
 
-class Ruling(NamedTuple):
-    """
-    What a decision means for the answer.
-
-    Attributes:
-        denial: To be raised; None if the request may go on.
-
-        headers: To be added to the answer of a request that goes on; a denial has its own.
-    """
-
-    denial: RateLimited | None = None
-    headers: Headers = []  # noqa: RUF012  # a default that nobody changes
+Ruling = Headers | RateLimited
+"""
+What a decision means for the answer: the quota headers of a request that goes on, or the denial to be raised.
+"""
 
 
 class Caller(NamedTuple):
@@ -134,20 +126,6 @@ class Mark:
     ruling: Ruling | None = None
     claim: Any = None
 
-    def judge(self, grant_type: str | None, client: Any, *, user: Any) -> None:
-        """
-        Have this request decided.
-        """
-        self.client = client
-        self.ruling = self.gate.judge(grant_type, client, user=user)
-
-    def enforce(self) -> None:
-        """
-        Raise if this request was denied.
-        """
-        if self.ruling is not None and self.ruling.denial is not None:
-            raise self.ruling.denial
-
 
 answering: ContextVar[Mark | None] = ContextVar("oauth_ratelimitanswering", default=None)
 """
@@ -173,20 +151,5 @@ def current_mark() -> Mark | None:
     mark = answering.get()
     if mark is None:
         environ = environ_of_request()
-        mark = None if environ is None else mark_of(environ)
-    return mark
-
-
-def mark_of(environ: dict[str, Any]) -> Mark | None:
-    """
-    Return the mark of a request, None if it has none.
-    """
-    return environ.get(_MARK)
-
-
-def put_mark(environ: dict[str, Any], mark: Mark) -> Mark:
-    """
-    Mark a request.
-    """
-    environ[_MARK] = mark
+        mark = None if environ is None else environ.get(MARK)
     return mark

@@ -8,7 +8,7 @@ from typing import Any
 from flask import Flask, after_this_request, current_app
 from werkzeug.wrappers import Response
 
-from oauth_ratelimit.edge.mark import Gate, Mark, answering, current_mark, environ_of_request, mark_of, put_mark
+from oauth_ratelimit.edge.mark import MARK, Gate, Mark, answering, current_mark, environ_of_request
 from oauth_ratelimit.edge.response import RateLimited
 
 EXTENSION = "oauth_ratelimit"  # our place in app.extensions
@@ -60,11 +60,12 @@ def begin(*, is_authorize: bool = False, grant: Any = None) -> Mark | None:
     environ = environ_of_request()
     if environ is None:
         return None
-    mark = mark_of(environ)
+    mark: Mark | None = environ.get(MARK)
     if mark is None:
-        gate = _gate()
+        app: Flask = current_app._get_current_object()  # type: ignore[attr-defined,unused-ignore]  # half the proxy's price
+        gate: Gate | None = app.extensions.get(EXTENSION)
         if gate is not None and (gate.authorize_endpoint or not is_authorize):
-            mark = put_mark(environ, Mark(gate, is_authorize, grant))
+            mark = environ[MARK] = Mark(gate, is_authorize, grant)
     return mark
 
 
@@ -83,10 +84,14 @@ def decide(grant_type: str | None, client: Any, *, user: Any) -> None:
     Raise if this request is denied. The first call decides.
     """
     mark = current_mark()
-    if mark is not None:
-        if mark.ruling is None:
-            mark.judge(grant_type, client, user=user)
-        mark.enforce()
+    if mark is None:
+        return
+    ruling = mark.ruling
+    if ruling is None:
+        mark.client = client
+        ruling = mark.ruling = mark.gate.judge(grant_type, client, user=user)
+    if isinstance(ruling, RateLimited):
+        raise ruling
 
 
 def decide_before_saving(oauth_request: Any) -> None:
@@ -94,13 +99,12 @@ def decide_before_saving(oauth_request: Any) -> None:
     Catch a grant that makes its token itself: the last moment before the token exists for others.
     """
     mark = current_mark()
-    if mark is not None:
-        if mark.ruling is None:
-            client = getattr(oauth_request, "client", None)
-            if client is not None:
-                grant_type = getattr(_payload(oauth_request), "grant_type", None)
-                mark.judge(grant_type, client, user=getattr(oauth_request, "user", None))
-        mark.enforce()
+    if mark is None or isinstance(mark.ruling, list):
+        return
+    client = getattr(oauth_request, "client", None) if mark.client is None else mark.client
+    if client is not None:
+        grant_type = getattr(_payload(oauth_request), "grant_type", None)
+        decide(grant_type, client, user=getattr(oauth_request, "user", None))
 
 
 def direct(error: Any, oauth_request: Any) -> None:
@@ -120,21 +124,18 @@ def finish(mark: Mark, response: Any) -> Any:
     """
     Return the answer with the quota headers, added now or, if it is no response object, when Flask has made one of it.
     """
-    if mark.ruling is None:
+    ruling = mark.ruling
+    if ruling is None:
         if getattr(response, "status_code", None) == 200:
             mark.gate.report_undecided()
+    elif isinstance(ruling, RateLimited):
+        pass  # has its headers already
     elif isinstance(response, Response):
-        for name, value in mark.ruling.headers:  # faster than extend()
+        for name, value in ruling:  # faster than extend()
             response.headers.add(name, value)
-    elif mark.ruling.headers:
+    elif ruling:
         after_this_request(lambda made: finish(mark, made))
     return response
-
-
-def _gate() -> Gate | None:
-    app: Flask = current_app._get_current_object()  # type: ignore[attr-defined,unused-ignore]  # half the proxy's price
-    gate: Gate | None = app.extensions.get(EXTENSION)
-    return gate
 
 
 def _payload(oauth_request: Any) -> Any:
