@@ -41,6 +41,7 @@ from oauth_ratelimit.cli.reset import reset
 from oauth_ratelimit.cli.session import Session
 from oauth_ratelimit.cli.trust import trust
 from oauth_ratelimit.cli.what_if import what_if
+from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError, StoreError, StoreUnavailable
 
 BAD_CONFIGURATION = 1
@@ -60,7 +61,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except ConfigError as exc:
             for problem in exc.problems:
-                click.echo(f"Error: {visible(problem)}", err=True)
+                click.echo(f"Error: {visible_name(problem)}", err=True)
             ctx.exit(BAD_CONFIGURATION)
         except click.NoSuchOption as exc:
             option = next((each for each in self.params if exc.option_name in each.opts), None)

@@ -7,6 +7,7 @@ import click
 from oauth_ratelimit.cli.output import print_json, visible
 from oauth_ratelimit.cli.session import json_option
 from oauth_ratelimit.config import load_config, schema_text
+from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operating.words import counted
 
@@ -38,7 +39,7 @@ def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
         print_json({"file": file, "ok": not problems, "problems": problems})
     elif problems:
         for problem in problems:
-            click.echo(visible(problem), err=True)
+            click.echo(visible_name(problem), err=True)  # a bad value in it is written as JSON already
         click.secho(f"{visible(file)}: {counted(len(problems), 'problem')}", fg="red", err=True)
     else:
         click.secho(f"{visible(file)}: in order ({summary})", fg="green")

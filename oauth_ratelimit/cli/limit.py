@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from oauth_ratelimit.cli.change import checked, override, print_kind, put, remove, until_when, who_and_why
-from oauth_ratelimit.cli.output import visible
 from oauth_ratelimit.cli.session import Function, Session, json_option, pass_session
 from oauth_ratelimit.cli.stranger import say_hint
+from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.overrides import LimitKind, OverrideKind, Target
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operating.change import limit_overrides
@@ -69,7 +69,7 @@ def set_limit(session: Session, /, client: str | None, everybody: bool, as_json:
     try:
         made = limit_overrides(policies, client_id, named, like=like)
     except ConfigError as exc:
-        raise click.UsageError("\n".join(map(visible, exc.problems))) from None
+        raise click.UsageError("\n".join(map(visible_name, exc.problems))) from None
     put(session, made, as_json=as_json)
     if client_id is not None and not as_json:
         say_hint(trusted_hint(session, client_id))

@@ -132,18 +132,26 @@ def top(session: Session, count: int, every_s: float | None, as_json: bool) -> N
     Across all instances. Reads every counter document that still matters; what instances have counted in the last
     moment is not in it yet.
     """
-    while True:
-        standings = _nearest(session, count)
-        if as_json:
-            print_json([standing_data(standing) for standing in standings])
-        else:
-            if every_s is not None and is_terminal():
-                click.clear()
-            print_table(STANDING_COLUMNS, list(map(standing_row, standings)), empty="No requests lately.")
-        if every_s is None:
-            return
-        time.sleep(every_s)
-        session.refresh()
+    if every_s is None:
+        _print_top(session, count, as_json=as_json)
+        return
+    try:
+        while True:
+            _print_top(session, count, as_json=as_json, is_screen=is_terminal())
+            time.sleep(every_s)
+            session.refresh()
+    except KeyboardInterrupt:
+        return  # which is how it is meant to end
+
+
+def _print_top(session: Session, count: int, *, as_json: bool, is_screen: bool = False) -> None:
+    standings = _nearest(session, count)
+    if as_json:
+        print_json([standing_data(standing) for standing in standings])
+        return
+    if is_screen:
+        click.clear()
+    print_table(STANDING_COLUMNS, list(map(standing_row, standings)), empty="No requests lately.")
 
 
 def _nearest(session: Session, count: int) -> list[Standing]:

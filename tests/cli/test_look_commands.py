@@ -7,6 +7,7 @@ import io
 import json
 import time
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,6 +59,22 @@ def test_top(terminal: Terminal, limiter: Limiter) -> None:
     ]
     assert [(1.0, 0), (0.8, 2)] == [(row["used_ratio"], row["remaining"]) for row in rows[:2]]
     assert rows[0]["retry_after_s"] > 0
+
+
+def test_top_until_interrupted(terminal: Terminal, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Ctrl-C is how a watch ends: that is no failure.
+    """
+    spend(limiter, 1, "app", "alice")
+    waits = iter([None, KeyboardInterrupt])
+
+    def sleep(seconds: float) -> None:
+        if interruption := next(waits):
+            raise interruption
+
+    monkeypatch.setattr("oauth_ratelimit.cli.look.time", SimpleNamespace(sleep=sleep))  # of this module alone
+
+    assert 2 == terminal.ok("top", "--watch", "1").count("alice")
 
 
 def test_show(terminal: Terminal, limiter: Limiter) -> None:
