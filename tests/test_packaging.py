@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ("oauth_ratelimit", "migrations", "config", "docs", "tests")
+SOURCES = (".ci", "benchmarks", "config", "docs", "examples", "migrations", "oauth_ratelimit", "tests")
 IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc")
 
 
@@ -86,12 +86,15 @@ def test_wheel(wheel: Path) -> None:
 
 def test_source_distribution(built: Path) -> None:
     """
-    It brings the tests, the documentation and the licence along.
+    Who unpacks it has the whole project: what is tested, built and read can be tested, built and read there, too.
     """
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"LICENSE", "CHANGELOG.md", "docs/guarantees.md", "tests/conftest.py", "config/ruff.toml"} <= names
+    assert {"LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile"} <= names
+    tree = built.parent
+    files = {path.relative_to(tree).as_posix() for folder in SOURCES for path in (tree / folder).rglob("*.*")}
+    assert set() == files - names
 
 
 def test_metadata(metadata: Message) -> None:
