@@ -78,6 +78,7 @@ class DenialEvents:
         self.budget, self.alarms = Budget(per_minute), Budget(per_minute)
         self.dropped_count = 0
         self._said: dict[Whose, Silence] = {}
+        self._ended: dict[Whose, Silence] = {}  # by a change of the configuration; their counts are still to be told
         self._waiting: deque[Logged] = deque()
 
     def reconfigure(self, per_minute: int) -> None:
@@ -85,7 +86,10 @@ class DenialEvents:
         Say everything again, because it may be for another reason.
         """
         self.budget.per_minute = self.alarms.per_minute = per_minute
-        self._said = {}
+        said, self._said = self._said, {}
+        self._ended.update(said)
+        if len(self._ended) > MAX_KEYS:
+            self._ended = said
 
     def turn(self, now_s: float) -> None:
         """
@@ -140,6 +144,7 @@ class DenialEvents:
             last.suppressed_count += 1
             _name(decision, last)
             return last
+        last = last or self._ended.pop(key, None)
         left_out_count = last.suppressed_count if last else 0
         is_said = (self.alarms if scope in ALARMS else self.budget).take(client_id, now_s)
         is_record = self.is_kept and not decision.allowed

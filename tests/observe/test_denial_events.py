@@ -219,6 +219,22 @@ def test_larger_budget_at_run_time(limiter: Limiter) -> None:
     assert {DENIED: 99} == count(logs)
 
 
+def test_left_out_across_a_reload(limiter: Limiter) -> None:
+    """
+    After a change of the configuration a denial is said again, with the number of those left out since the last event.
+    """
+    changed = {"mode": "enforce", "limits": {"user": ["1/hour"]}, "trusted_clients": ["other"]}
+    with capture_logs() as logs:
+        deny(limiter, "app", "alice", times=4)
+        for mode in ("dry-run", "enforce"):
+            limiter.reconfigure(load_config({**changed, "mode": mode}))
+        deny(limiter, "app", "alice", times=3)
+        limiter.reconfigure(load_config(changed))
+        deny(limiter, "app", "alice")
+
+    assert [0, 3, 2] == [entry["suppressed_count"] for entry in logs if entry["event"] == DENIED]
+
+
 def test_wait_for_ever_as_json(limiter: Limiter, capsys: pytest.CaptureFixture[str]) -> None:
     """
     A request that costs more than its limit is told to wait for ever, which JSON has no number for.
