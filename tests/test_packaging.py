@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = (".ci", "benchmarks", "config", "docs", "examples", "migrations", "oauth_ratelimit", "tests")
-IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc")
+IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*cache")
 
 
 def run(folder: Path, *arguments: str) -> str:
@@ -93,8 +93,8 @@ def test_source_distribution(built: Path) -> None:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile"} <= names
     tree = built.parent
-    files = {path.relative_to(tree).as_posix() for folder in SOURCES for path in (tree / folder).rglob("*.*")}
-    assert set() == files - names
+    files = {path for folder in SOURCES for path in (tree / folder).rglob("*") if path.is_file()}
+    assert set() == {path.relative_to(tree).as_posix() for path in files} - names
 
 
 def test_metadata(metadata: Message) -> None:
