@@ -37,6 +37,7 @@ def run(*, short: bool) -> Iterator[Result]:
     """
     key_count, client_count, conflict_count = (100_000, 10_000, 20_000) if short else (1_000_000, 100_000, 100_000)
     yield from in_new_process(_bare, key_count)
+    yield from in_new_process(_bare_collection, key_count)
     for collector in COLLECTORS:
         yield from in_new_process(_arrival, key_count, collector)
         yield from in_new_process(_one_client, key_count, collector)
@@ -151,6 +152,29 @@ def _bare(request_count: int) -> list[Result]:
         *pauses.results(f"bare, {request_count:,} requests", goal=None),
         *growing.results(f"bare, {request_count:,} names put into a dictionary", goal=None),
     ]
+
+
+class _Bare:
+    """
+    The least that a key can be if it is an object.
+    """
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def _bare_collection(key_count: int) -> list[Result]:
+    """
+    One look of the collector at a dictionary of as many objects with nothing in them.
+    """
+    keys = {f"user-{number:06d}@example.com": _Bare() for number in range(key_count)}
+    gc.collect()
+    cpu_ns = time.thread_time_ns()
+    gc.collect()
+    cpu_ns = time.thread_time_ns() - cpu_ns
+    return [Result(f"cliff/bare, {len(keys):,} objects/full garbage collection", cpu_ns / 1e6, "ms")]
 
 
 def _arrival(key_count: int, collector: str) -> list[Result]:
