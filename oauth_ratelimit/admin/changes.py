@@ -11,13 +11,19 @@ from oauth_ratelimit.admin.preview import preview_of
 from oauth_ratelimit.admin.reading import Readings
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
-from oauth_ratelimit.operating.change import checked_client_id, end_after, end_at, limit_overrides
+from oauth_ratelimit.operating.change import (
+    MAX_KEPT_LENGTH,
+    checked_client_id,
+    end_after,
+    end_at,
+    kept_text,
+    limit_overrides,
+)
 from oauth_ratelimit.operating.desk import Desk
 from oauth_ratelimit.operating.records import override_data
 
 log = structlog.get_logger(__name__)
 
-MAX_REASON_LENGTH = 1000
 MAX_LIMITS = 20  # of one kind
 
 Body = Mapping[str, Any]
@@ -122,9 +128,9 @@ def _client_id(body: Body) -> str | None:
 
 def _reason(body: Body) -> str:
     reason = body.get("reason")
-    if not isinstance(reason, str) or not 1 <= len(reason.strip()) <= MAX_REASON_LENGTH:
-        raise ValueError(f"reason: 1 to {MAX_REASON_LENGTH} characters; it is kept on record")
-    return reason.strip().encode("utf-8", "replace").decode()
+    if not isinstance(reason, str) or not 1 <= len(reason.strip()) <= MAX_KEPT_LENGTH:
+        raise ValueError(f"reason: 1 to {MAX_KEPT_LENGTH} characters; it is kept on record")
+    return kept_text(reason.strip())
 
 
 def _end(body: Body, *, now_s: float) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from oauth_ratelimit.cli.output import print_json
-from oauth_ratelimit.cli.parameters import filled
+from oauth_ratelimit.cli.parameters import filled, kept
 from oauth_ratelimit.cli.record import print_overrides
 from oauth_ratelimit.cli.session import Function, Session
 from oauth_ratelimit.cli.stranger import say_hint, say_if_strange
@@ -33,7 +33,12 @@ def by_whom(command: Function) -> Function:
     Add ``--by`` to a command.
     """
     option = click.option(
-        "--by", "author", default=_current_user, metavar="NAME", help="Who; by default the login name."
+        "--by",
+        "author",
+        default=_current_user,
+        metavar="NAME",
+        callback=kept,
+        help="Who; by default the login name.",
     )
     return option(command)
 

@@ -6,7 +6,7 @@ import click
 
 from oauth_ratelimit.cli.denial import explain_denial
 from oauth_ratelimit.cli.look import standing_row
-from oauth_ratelimit.cli.output import Cell, Column, mode_cell, print_facts, print_json, print_table
+from oauth_ratelimit.cli.output import Cell, Column, mode_cell, print_facts, print_json, print_table, visible
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.cli.stranger import say_if_strange
 from oauth_ratelimit.config.models import GRANT_TYPES
@@ -52,6 +52,11 @@ def explain(
     if decision_id is not None:
         raise click.UsageError("name either a CLIENT or a denial with --id")
     grant_type = GRANT_TYPES.get(grant, grant) if grant else None
+    endpoints = (TOKEN_ENDPOINT, *session.policies.endpoints)
+    if endpoint not in endpoints:
+        raise click.BadParameter(
+            f"'{visible(endpoint)}', allowed: {visible(', '.join(endpoints))}", param_hint="--endpoint"
+        )
     case = Case(session, client, username=user, grant_type=grant_type, endpoint=endpoint)
     if as_json:
         print_json(case.data())

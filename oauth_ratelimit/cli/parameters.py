@@ -11,6 +11,7 @@ from oauth_ratelimit.config.notation import DURATION_NOTATION, RATES_NOTATION, p
 from oauth_ratelimit.core.policy import MAX_LIMIT
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.window import MAX_WINDOW_S
+from oauth_ratelimit.operating.change import kept_text
 
 SPANS_S = {"hour": 3600.0, "day": 86_400.0, "week": 7 * 86_400.0, "month": 30 * 86_400.0, "year": 366 * 86_400.0}
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.01, 3600.0  # as in the configuration
@@ -119,11 +120,21 @@ def columns(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
 
 def filled(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """
-    Return a text that says something.
+    Return a text that says something, as it can be put on record.
     """
     if not value.strip():
         raise _bad(value, "is empty")
-    return value
+    return kept(ctx, param, value)
+
+
+def kept(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """
+    Return a text as it can be put on record; it may be empty.
+    """
+    try:
+        return kept_text(value)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from None
 
 
 def _bad(value: str, reason: str) -> click.BadParameter:

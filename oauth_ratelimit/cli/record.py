@@ -19,14 +19,15 @@ from oauth_ratelimit.standing import Standings
 
 @click.command()
 @click.argument("client", required=False)
-@click.option("--history", "is_history", is_flag=True, help="Everything that was ever done, oldest first.")
+@click.option("--history", "is_history", is_flag=True, help="What was done, oldest first.")
 @json_option
 @pass_session
 def overrides(session: Session, client: str | None, is_history: bool, as_json: bool) -> None:
     """
     List overrides, or their history.
 
-    Those in force, of one CLIENT or all; with --history everything that was ever done, resets of counters included.
+    Those in force, of one CLIENT or all; with --history what was done, resets of counters included: of each target the
+    last thousand changes.
     """
     if is_history:
         entries = session.override_store.history(client)

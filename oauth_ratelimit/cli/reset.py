@@ -6,6 +6,7 @@ import click
 
 from oauth_ratelimit.cli.change import by_whom
 from oauth_ratelimit.cli.output import print_json
+from oauth_ratelimit.cli.parameters import kept
 from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.cli.stranger import say_if_strange
 from oauth_ratelimit.core.key import storable_name
@@ -17,7 +18,7 @@ from oauth_ratelimit.operating.words import counted
 @click.argument("client")
 @click.argument("user", required=False)
 @by_whom
-@click.option("--reason", default="", metavar="TEXT", help="Why; kept on record.")
+@click.option("--reason", default="", metavar="TEXT", callback=kept, help="Why; kept on record.")
 @json_option
 @pass_session
 def reset(session: Session, client: str, user: str | None, author: str, reason: str, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.errors import ConfigError
 
 LONGEST_S = 3650 * 86_400.0
+MAX_KEPT_LENGTH = 1000  # characters of a name or a reason
 NO_LIMIT = "none"
 
 
@@ -34,6 +35,18 @@ def checked_client_id(client_id: str) -> str:
     except (ValidationError, UnicodeEncodeError):
         raise ValueError("a client id is text of 1 to 1024 characters") from None
     return client_id
+
+
+def kept_text(text: str) -> str:
+    """
+    Return a name or a reason as it can be put on record: a terminal may send what is no Unicode.
+
+    Raises:
+        ValueError: It is too long; the message says what is allowed.
+    """
+    if len(text) > MAX_KEPT_LENGTH:
+        raise ValueError(f"allowed: up to {MAX_KEPT_LENGTH} characters; it is kept on record")
+    return text.strip().encode("utf-8", "replace").decode()
 
 
 def end_after(length: str, *, now_s: float) -> float:

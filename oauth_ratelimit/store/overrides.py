@@ -1,6 +1,6 @@
 """
-Overrides in MongoDB: one document per target, with everything that was ever done to it; and one per client whose
-counters were set to zero, because that is to be on record, too.
+Overrides in MongoDB: one document per target, with what was done to it; and one per client whose counters were set to
+zero, because that is to be on record, too. Of each the latest thousand entries are kept.
 
 Readers look at one small document, the revision, and read the overrides when it has changed. Somebody who edits
 overrides by hand and leaves the revision alone is noticed with the next unconditional read.
@@ -24,7 +24,7 @@ from oauth_ratelimit.store.override_form import (
     parse_override,
 )
 
-RESETS_KEPT = 1000  # of one client: a script may do it every minute, and a document has an end
+HISTORY_KEPT = 1000  # entries of one document: a script may add one every minute, and a document has an end
 MAX_SAID = 300  # characters of what is wrong with a document
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # what reading a strange document raises
 
@@ -75,7 +75,7 @@ class OverrideStore:
         """
         content = compose_override(override)
         entry = {"action": "set", **content}
-        update = {"$set": {"active": True, **content}, "$push": {"history": entry}}
+        update = {"$set": {"active": True, **content}, "$push": _latest(entry)}
         self._change(override.target, update)
 
     def remove(self, target: Target, *, author: str, reason: str, at_s: float) -> bool:
@@ -83,18 +83,17 @@ class OverrideStore:
         Take an override back, and return whether there was one.
         """
         entry = {"action": "unset", "by": author, "reason": reason, "at": date_of(at_s)}
-        update = {"$set": {"active": False}, "$push": {"history": entry}}
+        update = {"$set": {"active": False}, "$push": _latest(entry)}
         return self._change(target, update, only_active=True)
 
     def note_reset(self, counters: Counters, *, author: str, reason: str, at_s: float) -> None:
         """
-        Put on record that counters are set to zero. Of each client the latest are kept.
+        Put on record that counters are set to zero.
         """
         entry = compose_reset(counters, author=author, reason=reason, at_s=at_s)
-        push = {"history": {"$each": [entry], "$slice": -RESETS_KEPT}}
         with translated_errors():
             self._collection().update_one(
-                {"_id": {"kind": COUNTERS, "clientId": counters.client_id}}, {"$push": push}, upsert=True
+                {"_id": {"kind": COUNTERS, "clientId": counters.client_id}}, {"$push": _latest(entry)}, upsert=True
             )
 
     def history(self, client_id: str | None = None) -> list[HistoryEntry]:
@@ -132,6 +131,13 @@ class OverrideStore:
 
     def _collection(self) -> Collection[Document]:
         return self._connection.collection(OVERRIDES)
+
+
+def _latest(entry: Document) -> Document:
+    """
+    Return what puts an entry at the end of a history.
+    """
+    return {"history": {"$each": [entry], "$slice": -HISTORY_KEPT}}
 
 
 def _complain(identity: object, error: Exception) -> None:

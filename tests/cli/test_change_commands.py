@@ -237,3 +237,17 @@ def test_history(terminal: Terminal) -> None:
     assert 2 == len(terminal.data("overrides", "app", "--history"))
     assert 1 == len(terminal.data("overrides"))
     assert "three" in terminal.ok("overrides", "--history")
+
+
+@pytest.mark.parametrize("words", [("mode", "set", "dry-run"), ("trust", "add", "app"), ("reset", "app")])
+def test_text_that_is_no_unicode(terminal: Terminal, words: tuple[str, ...]) -> None:
+    """
+    What a terminal sends in another encoding is put on record all the same; what is too long is refused.
+    """
+    terminal.ok(*words, "--reason", "f\udcfcr alle", "--by", "J\udcfcrgen")
+    told = terminal.run(*words, "--reason", "x" * 1001)
+
+    assert [("f?r alle", "J?rgen")] == [
+        (entry["reason"], entry["by"]) for entry in terminal.data("overrides", "--history")
+    ]
+    assert (2, True) == (told.exit_code, "up to 1000 characters" in told.stderr)

@@ -126,6 +126,15 @@ def test_explain_which_layer_won(terminal: Terminal, words: tuple[str, ...], exp
     assert expected == terminal.data("explain", *words)["limits"][0]["origin"]
 
 
+def test_explain_an_endpoint_that_is_mistyped(terminal: Terminal) -> None:
+    """
+    An endpoint that the configuration does not have is refused: it would look as if nothing were limited there.
+    """
+    result = terminal.run("explain", "app", "--endpoint", "revokation")
+
+    assert (2, True) == (result.exit_code, "'revokation', allowed: token" in result.stderr)
+
+
 def test_explain_an_override(terminal: Terminal) -> None:
     """
     A limit and a mode from operators are named with who and why.

@@ -269,7 +269,7 @@ def test_reset_while_a_history_is_blanked(records: Records, monkeypatch: pytest.
     A reset that comes in between moves all entries of a full history; the person's is blanked all the same, and no
     other.
     """
-    monkeypatch.setattr("oauth_ratelimit.store.overrides.RESETS_KEPT", 3)
+    monkeypatch.setattr("oauth_ratelimit.store.overrides.HISTORY_KEPT", 3)
     with closing(Connection(records.uri)) as connection:
         store = OverrideStore(connection)
 

@@ -4,6 +4,7 @@ Overrides in MongoDB.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any
 
 import mongomock
@@ -160,11 +161,23 @@ def test_history(store: OverrideStore) -> None:
     assert [SAMPLES[0], None] == [entry.override for entry in store.history("partner")]
 
 
+def test_long_history(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Of a target that a script changes again and again the latest changes are kept: a document has an end.
+    """
+    monkeypatch.setattr(overrides, "HISTORY_KEPT", 2)
+    for at_s in (1.0, 2.0, 3.0):
+        store.put(replace(SAMPLES[0], made_at_s=at_s))
+    store.remove(SAMPLES[0].target, author="bob", reason="over", at_s=4.0)
+
+    assert [("set", 3.0), ("unset", 4.0)] == [(entry.action, entry.at_s) for entry in store.history()]
+
+
 def test_resets(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Resets of counters are in the history and nowhere else, the latest of each client.
     """
-    monkeypatch.setattr(overrides, "RESETS_KEPT", 2)
+    monkeypatch.setattr(overrides, "HISTORY_KEPT", 2)
     store.put(SAMPLES[0])
     revision = store.revision()
     for at_s, client_id, username in (
