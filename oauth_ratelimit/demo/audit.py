@@ -19,9 +19,9 @@ _TIMEOUT_S = 10.0
 
 
 @contextmanager
-def counters_in(uri: str, collection: str) -> Iterator["Collection[dict[str, Any]]"]:
+def counters_in(uri: str, namespace: str) -> Iterator["Collection[dict[str, Any]]"]:
     """
-    Yield a collection of counters, and drop it afterwards.
+    Yield the collection of counters in a namespace, and drop all collections of that afterwards.
 
     Raises:
         MongodUnavailable: Nobody answers at this URI, or not to us, or it is none.
@@ -35,11 +35,12 @@ def counters_in(uri: str, collection: str) -> Iterator["Collection[dict[str, Any
             client.admin.command("ping")
         except PyMongoError as exc:
             raise MongodUnavailable(f"the one that {MONGO_URI_VARIABLE} names does not answer") from exc
-        documents = database_of(client)[collection]
+        database = database_of(client)
         try:
-            yield documents
+            yield database[f"{namespace}_ratelimits"]
         finally:
-            documents.drop()
+            for name in database.list_collection_names(filter={"name": {"$regex": f"^{namespace}_"}}):
+                database.drop_collection(name)
 
 
 def read_counts(documents: "Collection[dict[str, Any]]") -> Counter[Key]:

@@ -109,10 +109,10 @@ def set_stage(
     with ExitStack() as undo:
         directory = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="oauth_ratelimit-demo-")))
         uri = undo.enter_context(running_mongodb())
-        collection = f"demo_{secrets.token_hex(4)}"  # a MongoDB from the environment may hold other things
-        counters = undo.enter_context(counters_in(uri, collection))
+        namespace = f"demo_{secrets.token_hex(4)}"  # a MongoDB from the environment may hold other things
+        counters = undo.enter_context(counters_in(uri, namespace))
         mongodb = _describe(counters)
-        config_path = write_config(directory, collection)
+        config_path = write_config(directory, namespace)
         database_path = directory / "accounts.sqlite"
         seed(database_path, clients=clients, users=users)
         env = _environment(uri, config_path=config_path, database_path=database_path)
@@ -125,13 +125,13 @@ def set_stage(
         yield Stage(mongodb, uri, instances, config_path, counters)
 
 
-def write_config(directory: Path, collection: str) -> Path:
+def write_config(directory: Path, namespace: str) -> Path:
     """
-    Copy the demo's configuration, with a collection of its own.
+    Copy the demo's configuration, with collections of its own.
     """
     template = files("oauth_ratelimit.demo").joinpath(_CONFIG).read_text()
     path = directory / _CONFIG
-    path.write_text(template.replace("collection: ratelimits", f"collection: {collection}", 1))
+    path.write_text(template.replace("namespace: demo", f"namespace: {namespace}", 1))
     return path
 
 

@@ -92,7 +92,8 @@ def relive(stage: Stage) -> None:
     clock = Clock()
     limiter = Limiter(settings, MemoryStore(), clock=clock)
     host, port = stage.counters.database.client.address or ("", 0)
-    with closing(Connection(f"mongodb://{host}:{port}/{stage.counters.database.name}")) as connection:
+    uri = f"mongodb://{host}:{port}/{stage.counters.database.name}"
+    with closing(Connection(uri, namespace=settings.store.namespace)) as connection:
         recorder = StatisticsRecorder(StatisticsStore(connection), settings=lambda: settings.statistics, clock=clock)
         start_s = time.time() - 90 - (calls[-1][0] - calls[0][0]) / SPEED
         for at_s, caller in calls:

@@ -26,7 +26,7 @@ from oauth_ratelimit.demo.stage import Stage
 from oauth_ratelimit.demo.story import Story
 from oauth_ratelimit.demo.tally import Outcome
 from oauth_ratelimit.demo.trace import hits
-from tests.helpers import wait_until
+from tests.helpers import wait_until, with_database
 
 _ROOT = Path(__file__).parents[2]
 _TIMEOUT_S = 120
@@ -62,7 +62,8 @@ def test_demo(tmp_path: Path, mongodb: str) -> None:
     """
     The demo denies in the second replay alone, ends with equal counts and status 0, and leaves nothing behind.
     """
-    env = _environment(tmp_path, **{MONGO_URI_VARIABLE: mongodb})
+    uri = with_database(mongodb, "somebodys_own")
+    env = _environment(tmp_path, **{MONGO_URI_VARIABLE: uri})
     status, output = _run_demo(env, "--requests=1000", "--speed=500")
     assert 0 == status, output
     dry_run, enforced = output.partition("2  Enforce")[::2]
@@ -77,6 +78,8 @@ def test_demo(tmp_path: Path, mongodb: str) -> None:
     assert re.findall(r"It waits for (\d+) s, as Retry-After of server \d says", output)[0] in waits
     assert "WRONG" not in output
     assert [] == list(tmp_path.iterdir())
+    with MongoClient(uri) as client:
+        assert [] == client.get_default_database().list_collection_names()
 
 
 def test_no_mongodb(tmp_path: Path) -> None:
