@@ -19,24 +19,22 @@ that may still arrive and the new one exclude each other.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.refusal import Refusal
 from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Hits, Snapshot
 from oauth_ratelimit.sync import hits as arithmetic
-from oauth_ratelimit.sync.counters import NO_FRAMES, Bucket, refit
+from oauth_ratelimit.sync.buckets import Buckets, Former
+from oauth_ratelimit.sync.counters import NO_FRAMES, Bucket
+from oauth_ratelimit.sync.stale import NOTHING_STALE, stale_of
 
 if TYPE_CHECKING:
     from oauth_ratelimit.sync.place import Place
 
-SLACK_S = 60  # how long after its last use a frame is kept, for instances with another clock or a wider window
-WIDEST_WINDOW_S = 366 * 86_400  # of an instance with other limits, whose frames are not ours to judge
 FOLLOWED_RATIO = 1 / 4  # of a limit; less is cheaper to learn anew when a request comes (benchmarks/accuracy.py)
 UNLISTED, FORGOTTEN = 0, -2  # no slot of the agenda; and never one again
-MAX_STALE = 50  # frames and marks removed by one write: MongoDB looks through the whole document for each
-WRITER_SLACK_S = 600  # the same for a writer's mark, which is dated by the writer's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,52 +62,14 @@ class Counts:
     in_flight_hits: int
 
 
-class Stale(NamedTuple):
-    """
-    What the next writes remove from a document, ``MAX_STALE`` of each.
-
-    Attributes:
-        frames: Series and frame starts.
-
-        writers: Marks.
-    """
-
-    frames: tuple[tuple[str, int], ...] = ()
-    writers: tuple[str, ...] = ()
-
-
-class Former(NamedTuple):
-    """
-    What is left of tiers that a key had before.
-
-    Attributes:
-        retired: Their buckets whose hits are still to be taken.
-
-        inherited: Hits counted in frames of their length, as estimates start from them; they are never sent again.
-    """
-
-    retired: tuple[Bucket, ...] = ()
-    inherited: Hits = {}  # noqa: RUF012  # a default that nobody changes
-
-
-NOTHING_STALE, NO_FORMER = Stale(), Former()  # of nearly all keys: one object instead of many
-
-
-class KeyState(Bucket):
+class KeyState(Buckets):
     """
     All that an instance knows of one key.
-
-    It is the bucket of its first tier itself: most keys have no other, and then one object is all that a request has to
-    fetch and the garbage collector to look at.
 
     The lock of its place guards the buckets, ``refusal`` and ``is_touched``; everything else is the sync cycle's alone.
 
     Attributes:
-        others: The buckets of further tiers.
-
         refusal: What requests are told until a moment, if nothing changes.
-
-        former: What is left of tiers that it had before.
 
         is_touched: A request came since the last cycle.
 
@@ -139,11 +99,9 @@ class KeyState(Bucket):
     __slots__ = (
         "agenda_slot",
         "attempts",
-        "former",
         "is_contested",
         "is_touched",
         "is_urgent",
-        "others",
         "peers",
         "place",
         "pull_gap",
@@ -160,12 +118,11 @@ class KeyState(Bucket):
     def __init__(
         self, place: "Place", username: str | None, scope: str | None, tiers: tuple[Tier, ...], now_s: float
     ) -> None:
-        self._begin(tiers, now_s)
+        super().__init__(tiers, now_s)
         self.place = place
         self.username = username
         self.scope = scope
         self.refusal: Refusal | None = None
-        self.former = NO_FORMER
         self.is_touched = False
         self.is_contested = False
         self.is_urgent = False
@@ -179,30 +136,12 @@ class KeyState(Bucket):
         self.pull_gap = 0
         self.agenda_slot = UNLISTED
 
-    def _begin(self, tiers: tuple[Tier, ...], now_s: float) -> None:
-        Bucket.__init__(self, tiers[0], now_s)
-        self.others = tuple(Bucket(tier, now_s) for tier in tiers[1:])
-
-    @property
-    def buckets(self) -> tuple[Bucket, ...]:
-        """
-        One for each tier.
-        """
-        return (self, *self.others)
-
     @property
     def key(self) -> Key:
         """
         The document's identity.
         """
         return Key(self.place.client_id, self.username, self.scope)
-
-    @property
-    def is_near_limit(self) -> bool:
-        """
-        Whether the next request should not be decided without asking the store. The lock of the place is held.
-        """
-        return any(bucket.full >= bucket.alert for bucket in self.buckets)
 
     def take(self, now_s: float) -> int:
         """
@@ -267,12 +206,14 @@ class KeyState(Bucket):
 
             flush_id: This instance's present flush number, to tell old marks by.
         """
-        hits: Hits = snapshot.hits if snapshot else {}
-        sources = [source for source in (hits, self.unsent, self.former.inherited) if source]
+        sources = [hits for hits in (snapshot and snapshot.hits, self.unsent, self.former.inherited) if hits]
         self.version = snapshot.version if snapshot else None
         self.read_s = now_s
         if snapshot:
-            self._note_stale(snapshot, now_s, flush_id)
+            series = {bucket.tier.series for bucket in self.buckets}
+            self.stale = stale_of(snapshot, series, self.place.horizon_s, now_s=now_s, flush_id=flush_id)
+            if snapshot.writers:
+                self._note_writers(snapshot.writers, flush_id)
         with self.place.lock:
             self.refusal = None
             for bucket in self.buckets:
@@ -285,50 +226,17 @@ class KeyState(Bucket):
         peers = max(self.peers, self.place.notices.peer_count) if reserves else self.peers
         bucket.watch(now_s, peers=peers, reserves=reserves)
 
-    def _note_stale(self, snapshot: Snapshot, now_s: float, flush_id: int) -> None:
-        horizon_s = self.place.horizon_s
-        oldest_s = now_s - horizon_s - SLACK_S
-        own = {bucket.tier.series for bucket in self.buckets}
-        frames = tuple(
-            (series, start_s)
-            for series, frames in snapshot.hits.items()
-            for start_s in frames
-            if start_s < (oldest_s if series in own else oldest_s - WIDEST_WINDOW_S)
-        )
-        writers: tuple[str, ...] = ()
-        if snapshot.writers:
-            age_ms = (horizon_s + WRITER_SLACK_S) * 1000
-            writers = tuple(name for name, last_id in snapshot.writers.items() if last_id < flush_id - age_ms)
-            lately = flush_id - horizon_s * 1000
-            self.peers = max(1, sum(last_id >= lately for last_id in snapshot.writers.values()))
-            self.place.notices.see_peers(self.peers)
-        self.stale = Stale(frames, writers) if frames or writers else NOTHING_STALE
+    def _note_writers(self, writers: Mapping[str, int], flush_id: int) -> None:
+        lately_id = flush_id - self.place.horizon_s * 1000
+        self.peers = max(1, sum(last_id >= lately_id for last_id in writers.values()))
+        self.place.notices.see_peers(self.peers)
 
     def adopt(self, tiers: tuple[Tier, ...], now_s: float) -> None:
         """
-        Go on under new tiers from what is known under the old ones. The lock of the place is held by the caller.
+        See ``Buckets.adopt``.
         """
         self.refusal = None
-        if [bucket.tier for bucket in self.buckets] == list(tiers):
-            return
-        buckets = (self.copy(), *self.others)
-        former = {bucket.tier.series: bucket for bucket in reversed(buckets)}
-        finest = min(buckets, key=lambda bucket: bucket.tier.frame_s)
-        inherited = dict(self.former.inherited)
-        self._begin(tiers, now_s)
-        for bucket in self.buckets:
-            series, frame_s = bucket.tier.series, bucket.tier.frame_s
-            if series in former:
-                bucket.continue_from(former[series], now_s)
-            else:
-                oldest_s = bucket.frame_start_s - frame_s * bucket.tier.frame_count
-                inherited[series] = refit(
-                    finest.frames(), from_s=finest.tier.frame_s, to_s=frame_s, oldest_s=oldest_s, now_s=now_s
-                )
-                bucket.load(now_s, inherited[series])
-        kept = {tier.series for tier in tiers}
-        retired = tuple(bucket for series, bucket in former.items() if series not in kept)
-        self.former = Former(self.former.retired + retired, inherited)
+        super().adopt(tiers, now_s)
 
     def commit(self, version: int, now_s: float) -> None:
         """
@@ -338,8 +246,7 @@ class KeyState(Bucket):
         self.unsent = None
         self.attempts = ()
         if self.stale is not NOTHING_STALE:
-            frames, writers = self.stale.frames[MAX_STALE:], self.stale.writers[MAX_STALE:]
-            self.stale = Stale(frames, writers) if frames or writers else NOTHING_STALE
+            self.stale = self.stale.after_write()
         if self.peers > 1 or self.place.reserves:
             with self.place.lock:
                 for bucket in self.buckets:
@@ -368,16 +275,9 @@ class KeyState(Bucket):
     @property
     def is_filling(self) -> bool:
         """
-        Whether so much of a limit is used up that what others count may soon matter. A glance without the lock: near
-        enough to choose what to read.
+        Whether so much of a limit is used up that what others count may soon matter.
         """
         return self.has_used(FOLLOWED_RATIO)
-
-    def has_used(self, ratio: float) -> bool:
-        """
-        Whether at least this share of a limit is used up. A glance, too.
-        """
-        return any(bucket.full + bucket.edge >= ratio * bucket.tier.limit for bucket in self.buckets)
 
     @property
     def is_followed(self) -> bool:

@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.sync.keys import SLACK_S, KeyState
+from oauth_ratelimit.sync.keys import KeyState
+from oauth_ratelimit.sync.stale import SLACK_S
 from tests.helpers import Clock
 from tests.limiters import CLIENT, a_limiter, a_policy
 from tests.sync.faulty_store import Fault, FaultyStore, HeldWrite
