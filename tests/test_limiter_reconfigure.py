@@ -254,3 +254,26 @@ def test_reconfiguring_under_load(clock: Clock) -> None:
     limiter.sync()
     assert 6000 == stored_hits(store)
     limiter.close()
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [a_policy(10, 120), a_policy(10, 60, frames=2), a_policy(10, 60, frames=60)],
+    ids=("wider", "coarser", "finer"),
+)
+def test_restart_with_another_window(clock: Clock, policy: Policy) -> None:
+    """
+    A process that starts after a window was changed starts from what the document holds of the former one, and keeps
+    that beside what it counts itself.
+    """
+    store = MemoryStore()
+    former = a_limiter(store, clock, a_policy(10, 60))
+    former.check(CLIENT, cost=6)
+    former.sync()
+    limiter = a_limiter(store, clock, policy)
+    limiter.check(CLIENT)
+    for _ in range(2):
+        limiter.sync()
+        assert 3 == limiter.peek(CLIENT).remaining
+    clock.advance(240)
+    assert 10 == limiter.peek(CLIENT).remaining

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.store.base import Hits
-from oauth_ratelimit.sync.counters import Bucket, refit
+from oauth_ratelimit.sync.counters import Bucket, Frames, refit
 
 
 class Former(NamedTuple):
@@ -70,6 +70,26 @@ class Buckets(Bucket):
         """
         return any(bucket.full + bucket.edge >= ratio * bucket.tier.limit for bucket in self.buckets)
 
+    def inherit(self, hits: Hits, now_s: float) -> None:
+        """
+        Start from what a document holds of tiers that this process never had, because it started after they changed.
+
+        Only where nothing was counted under the present tiers: else hits of both could be the same requests'. The lock
+        of the place is held by the caller.
+
+        Args:
+            hits: What the document holds.
+
+            now_s: The time.
+        """
+        if not hits or self.former.inherited or any(bucket.tier.series in hits for bucket in self.buckets):
+            return
+        finest_s, finest = min((int(series.partition("+")[0]), series) for series in hits)
+        inherited = {
+            bucket.tier.series: _refitted(hits[finest], finest_s, bucket.tier, now_s) for bucket in self.buckets
+        }
+        self.former = Former(self.former.retired, inherited)
+
     def adopt(self, tiers: tuple[Tier, ...], now_s: float) -> None:
         """
         Go on under new tiers from what is known under the old ones. The lock of the place is held by the caller.
@@ -82,15 +102,18 @@ class Buckets(Bucket):
         inherited = dict(self.former.inherited)
         self._begin(tiers, now_s)
         for bucket in self.buckets:
-            series, frame_s = bucket.tier.series, bucket.tier.frame_s
+            series = bucket.tier.series
             if series in former:
                 bucket.continue_from(former[series], now_s)
             else:
-                oldest_s = bucket.frame_start_s - frame_s * bucket.tier.frame_count
-                inherited[series] = refit(
-                    finest.frames(), from_s=finest.tier.frame_s, to_s=frame_s, oldest_s=oldest_s, now_s=now_s
-                )
+                inherited[series] = _refitted(finest.frames(), finest.tier.frame_s, bucket.tier, now_s)
                 bucket.load(now_s, inherited[series])
         kept = {tier.series for tier in tiers}
         retired = tuple(bucket for series, bucket in former.items() if series not in kept)
         self.former = Former(self.former.retired + retired, inherited)
+
+
+def _refitted(frames: Frames, frame_s: int, tier: Tier, now_s: float) -> Frames:
+    window = tier.policy.window
+    oldest_s = window.frame_start_s(now_s) - window.window_s
+    return refit(frames, from_s=frame_s, to_s=window.frame_s, oldest_s=oldest_s, now_s=now_s)

@@ -206,16 +206,17 @@ class KeyState(Buckets):
 
             flush_id: This instance's present flush number, to tell old marks by.
         """
-        sources = [hits for hits in (snapshot and snapshot.hits, self.unsent, self.former.inherited) if hits]
+        hits: Hits = snapshot.hits if snapshot else {}
         self.version = snapshot.version if snapshot else None
         self.read_s = now_s
         if snapshot:
             series = {bucket.tier.series for bucket in self.buckets}
             self.stale = stale_of(snapshot, series, self.place.horizon_s, now_s=now_s, flush_id=flush_id)
-            if snapshot.writers:
-                self._note_writers(snapshot.writers, flush_id)
+            self._note_writers(snapshot.writers, flush_id)
         with self.place.lock:
             self.refusal = None
+            self.inherit(hits, now_s)
+            sources = [source for source in (hits, self.unsent, self.former.inherited) if source]
             for bucket in self.buckets:
                 bucket.load(now_s, *(source.get(bucket.tier.series, NO_FRAMES) for source in sources))
                 self._watch(bucket, now_s)
@@ -245,8 +246,7 @@ class KeyState(Buckets):
         self.version = version
         self.unsent = None
         self.attempts = ()
-        if self.stale is not NOTHING_STALE:
-            self.stale = self.stale.after_write()
+        self.stale = self.stale.after_write()
         if self.peers > 1 or self.place.reserves:
             with self.place.lock:
                 for bucket in self.buckets:

@@ -30,6 +30,8 @@ class Stale(NamedTuple):
         """
         Return what is left for later writes.
         """
+        if self is NOTHING_STALE:
+            return self
         return _stale(self.frames[MAX_STALE:], self.writers[MAX_STALE:])
 
 
