@@ -75,6 +75,7 @@ class Pulse:
         self._clock = clock
         self._metrics = metrics
         self._last_success_s = time.monotonic()
+        self._longest_lag_s = 0.0  # since the last sign of life
         self._last_error: tuple[str, float] | None = None  # and when, by the monotonic clock
         self._last_full = CycleReport()
         self._started_at_s = clock()
@@ -92,7 +93,9 @@ class Pulse:
         report = self._limiter.sync()
         self._last_full = report
         if report.error is None:
-            self._last_success_s = time.monotonic()
+            now_s = time.monotonic()
+            self._longest_lag_s = max(self._longest_lag_s, now_s - self._last_success_s)
+            self._last_success_s = now_s
         self._note(report, begun_s)
         self.note_state()
         return report
@@ -156,6 +159,7 @@ class Pulse:
                     version=package_version(),
                     mode=settings.policies.mode.value,
                     interval_s=settings.sync.interval_s,
+                    lag_s=self._longest_lag_s,
                     override_count=override_count,
                     flushed_count=self._flushed_count,
                     conflict_count=self._conflict_count,
@@ -167,7 +171,7 @@ class Pulse:
             return
         except StoreRejected:
             pass  # rights are missing: instances are not seen then, which is all
-        self._next_beat_s, self._told = now_s + BEAT_EVERY_S, to_tell
+        self._next_beat_s, self._told, self._longest_lag_s = now_s + BEAT_EVERY_S, to_tell, 0.0
 
     def stop(self) -> None:
         """

@@ -2,6 +2,7 @@
 Signs of life.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -79,6 +80,25 @@ def test_totals_of_the_cycles(store: HeartbeatStore, clock: Clock) -> None:
     assert [(2, 0, 0)] == [
         (beat.flushed_count, beat.conflict_count, beat.failure_count) for beat in store.read(clock())
     ]
+
+
+def test_lag(store: HeartbeatStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A heartbeat tells the longest time between two cycles since the one before.
+    """
+    told = []
+    moment_s = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: moment_s)
+    pulse = pulse_of(store, clock)
+    for cycles_s in ((1.0, 4.0, 1.0), (2.0, 1.0)):
+        for gap_s in cycles_s:
+            moment_s += gap_s
+            pulse.sync()
+        pulse.beat(override_count=0)
+        told.append(store.read(clock())[0].lag_s)
+        clock.advance(BEAT_EVERY_S)
+
+    assert [4.0, 2.0] == told
 
 
 def test_beats_between_cycles(store: HeartbeatStore, clock: Clock) -> None:

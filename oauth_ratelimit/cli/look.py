@@ -28,6 +28,7 @@ from oauth_ratelimit.operating.words import counted, duration
 from oauth_ratelimit.standing import Standing, Standings
 from oauth_ratelimit.store.heartbeats import Heartbeat
 
+LAGGING_INTERVALS = 3  # without a sync cycle: limits are kept less well
 STANDING_COLUMNS = (
     Column("client"),
     Column("user"),
@@ -55,8 +56,9 @@ def status(session: Session, as_json: bool) -> None:
     Show the mode, the database and the instances.
 
     An instance tells of itself every ten seconds, and when its mode or overrides have changed; "seen" is how long ago
-    that was. One that ended in good order is gone from the list at once, one that died after ten minutes. One that
-    was started with OAUTH_RATELIMIT_MODE=off leaves everything alone, MongoDB too: it is not in the list.
+    that was, "lag" the longest time from one sync cycle to the next since it told before. One that ended in good order
+    is gone from the list at once, one that died after ten minutes. One that was started with OAUTH_RATELIMIT_MODE=off
+    leaves everything alone, MongoDB too: it is not in the list.
     """
     state = Status(session)
     now_s = state.facts.clock_s
@@ -73,7 +75,19 @@ def status(session: Session, as_json: bool) -> None:
         ]
     )
     click.echo()
-    columns = ("instance", "seen", "up", "mode", "interval", "overrides", "flushed", "conflicts", "failures", "clock")
+    columns = (
+        "instance",
+        "seen",
+        "up",
+        "mode",
+        "interval",
+        "lag",
+        "overrides",
+        "flushed",
+        "conflicts",
+        "failures",
+        "clock",
+    )
     print_table(
         [Column(columns[0]), *(Column(name, is_number=name != "mode") for name in columns[1:])],
         [_beat_row(beat, now_s) for beat in state.beats],
@@ -110,6 +124,7 @@ def _beat_row(beat: Heartbeat, now_s: float) -> Row:
         duration(beat.beat_at_s - beat.started_at_s),
         mode_cell(beat.mode),
         f"{beat.interval_s:g} s",
+        Cell(f"{beat.lag_s:.1f} s", "yellow" if beat.lag_s > LAGGING_INTERVALS * beat.interval_s else ""),
         str(beat.override_count),
         str(beat.flushed_count),
         str(beat.conflict_count),

@@ -63,6 +63,7 @@ def beat_data(beat: Heartbeat, now_s: float) -> Record:
         "version": beat.version,
         "mode": beat.mode,
         "interval_s": beat.interval_s,
+        "lag_s": beat.lag_s,
         "override_count": beat.override_count,
         "flushed_count": beat.flushed_count,
         "conflict_count": beat.conflict_count,

@@ -38,6 +38,8 @@ class Heartbeat:
 
         interval_s: Time between two sync cycles.
 
+        lag_s: The longest time from one full sync cycle without an error to the next, since it said so last.
+
         override_count: Overrides that it knows of.
 
         flushed_count: Documents written since it started.
@@ -55,6 +57,7 @@ class Heartbeat:
     version: str
     mode: str
     interval_s: float
+    lag_s: float = 0.0
     override_count: int = 0
     flushed_count: int = 0
     conflict_count: int = 0
@@ -86,6 +89,7 @@ class HeartbeatStore:
             "version": heartbeat.version,
             "mode": heartbeat.mode,
             "interval": heartbeat.interval_s,
+            "lag": heartbeat.lag_s,
             "overrides": heartbeat.override_count,
             "flushed": heartbeat.flushed_count,
             "conflicts": heartbeat.conflict_count,
@@ -129,6 +133,7 @@ def _parse(document: Mapping[str, Any]) -> Heartbeat:
         version=str(document["version"]),
         mode=str(document["mode"]),
         interval_s=float(document["interval"]),
+        lag_s=float(document.get("lag", 0.0)),
         override_count=int(document["overrides"]),
         flushed_count=int(document["flushed"]),
         conflict_count=int(document["conflicts"]),

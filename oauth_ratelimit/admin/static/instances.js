@@ -12,6 +12,7 @@ const COLUMNS = [
   { title: "heard of", kind: "number", value: (row) => `${duration(row.seen_s)} ago` },
   { title: "running for", kind: "number", value: (row) => duration(row.up_s) },
   { title: "mode", value: (row) => make("span", {}, tag(row.mode), row.mode === mode ? "" : " not yet what holds"), sign: (row) => `${row.mode}/${mode}` },
+  { title: "lag", kind: "number", value: (row) => `${row.lag_s.toFixed(1)} s` },
   { title: "overrides", kind: "number", value: (row) => count(row.override_count) },
   { title: "written", kind: "number", value: (row) => count(row.flushed_count) },
   { title: "conflicts", kind: "number", value: conflictText },
