@@ -69,7 +69,7 @@ class SyncCycle:
                     state.is_contested = True  # most are new here, and others know them: reading first saves a write
                 self._synchronise(urgent, now_s, report, touched=True)
             else:
-                # Those that an urgent cycle has dealt with, and that nobody has asked for since, are on the agenda anyway.
+                # What an urgent cycle has dealt with, and nobody has asked for since, is on the agenda anyway.
                 touched = urgent + [state for state in self._places.notices.take_touched() if state.is_touched]
                 if now_s == self._last_s:  # its owner wants to know now, on a clock that stands
                     touched += self.agenda.all()
