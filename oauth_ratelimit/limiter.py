@@ -3,17 +3,17 @@ One pass from a request's facts to a decision.
 """
 
 import math
-import os
 import time
-import weakref
 from collections.abc import Callable
 
+from oauth_ratelimit import forks
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.admission import Admission, JointAdmission
+from oauth_ratelimit.core.cost import refuse_bad_cost
 from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.names import Names
-from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.core.refusal import RepeatedDenial
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.base import CounterStore
@@ -60,13 +60,12 @@ class Limiter:
             self._hash_names(self._names)
         self.denial_events = DenialEvents(settings.events.per_minute)
         self._begin()
-        _live.add(self)
+        forks.follow(self)
 
     def _hash_names(self, names: Names) -> None:
         """
-        Let nothing behind the methods that are handed a user's name see more than what stands for it.
-
-        Shadowed in this object, so that ``check`` costs nothing more where names are not hashed.
+        Let nothing behind the methods that are handed a user's name see more than what stands for it: shadowed in
+        this object, so that ``check`` costs nothing more where names are not hashed.
         """
         if names.is_in_transition and self._store is not None:
             self._store = RenamedStore(self._store)
@@ -134,7 +133,7 @@ class Limiter:
             ValueError: The cost is not a whole number from 1 to 2^53.
         """
         if cost != 1 or type(cost) is not int:
-            _refuse_bad_cost(cost)
+            refuse_bad_cost(cost)
         else:
             cost = 1  # True and 1.0 are equal to it, but must not get into a counter
         now_s = self._clock()
@@ -208,7 +207,7 @@ class Limiter:
         """
         Decide about a request as ``check`` does, and count nothing. ``remaining`` is what is left now.
         """
-        _refuse_bad_cost(cost)
+        refuse_bad_cost(cost)
         now_s = self._clock()
         with self._places.held(client_id, endpoint=endpoint, grant_type=grant_type) as place:
             if place.exempt is not None:
@@ -243,9 +242,8 @@ class Limiter:
 
     def reconfigure(self, settings: Settings) -> None:
         """
-        Take over new limits, modes and trusted clients; counters stay.
-
-        The store, the interval and the keys of user names need a new limiter.
+        Take over new limits, modes and trusted clients; counters stay. The store, the interval and the keys of user
+        names need a new limiter.
         """
         self.settings = settings
         self.denial_events.reconfigure(settings.events.per_minute)
@@ -253,19 +251,16 @@ class Limiter:
 
     def preload(self, count: int = 1000) -> int:
         """
-        Learn the counts of the keys that were busy last, so that a new instance starts with them. Blocks on the store.
-
-        Returns:
-            How many keys were learnt; 0 if the store did not answer.
+        Learn the counts of the keys that were busy last, so that a new instance starts with them, and return how many
+        they are; 0 if the store did not answer, for which this waits.
         """
         return self._cycle.preload(count, self._clock())
 
     @property
     def clock_offset_s(self) -> float:
         """
-        How far MongoDB's clock is ahead of this machine's; 0.0 while that is too little to matter.
-
-        For the owner to correct: the limiter goes by the clock that it was given.
+        How far MongoDB's clock is ahead of this machine's; 0.0 while that is too little to matter, for the owner to
+        correct.
         """
         return self._cycle.clock_offset_s
 
@@ -281,9 +276,8 @@ class Limiter:
 
     def close(self) -> None:
         """
-        Flush once more, up to three tries of which none begins after five seconds, and release everything.
-
-        Logs ``hits_undelivered`` with the clients whose hits could not be sent.
+        Flush once more, up to three tries of which none begins after five seconds, and release everything. Logs
+        ``hits_undelivered`` with the clients whose hits could not be sent.
         """
         if self._reservations is not None:
             self._reservations.close()
@@ -294,7 +288,7 @@ class Limiter:
         self.denial_events.turn(math.inf)
         self._cycle.say_undelivered()
         self._cycle.close()
-        _live.discard(self)
+        forks.leave(self)
 
     def forget_parent(self) -> None:
         """
@@ -304,19 +298,3 @@ class Limiter:
             self._store.abandon()
         self.denial_events.begin_anew(self.settings.events.per_minute)
         self._begin()
-
-
-def _refuse_bad_cost(cost: int) -> None:
-    if not isinstance(cost, int) or isinstance(cost, bool) or not 1 <= cost <= MAX_LIMIT:
-        raise ValueError(f"cost must be a whole number from 1 to 2^53, got {cost!r}")
-
-
-_live: "weakref.WeakSet[Limiter]" = weakref.WeakSet()
-
-
-def _forget_parents() -> None:
-    for limiter in list(_live):
-        limiter.forget_parent()
-
-
-os.register_at_fork(after_in_child=_forget_parents)
