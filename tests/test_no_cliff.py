@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oauth_ratelimit.sync import place
+from oauth_ratelimit.sync import describe
 from oauth_ratelimit.sync.counters import Bucket
 from tests.helpers import Clock
 from tests.limiters import a_limiter, a_policy
@@ -53,7 +53,7 @@ def test_client_that_stays_at_its_limit_is_estimated_once(monkeypatch: pytest.Mo
     """
     limiter = a_limiter(None, Clock(), a_policy(limit=1))
     limiter.check("app")
-    estimates = counted(monkeypatch, place, "over_limit")
+    estimates = counted(monkeypatch, describe, "over_limit")
 
     denials = [limiter.check("app").allowed for _ in range(KEY_COUNT)]
 

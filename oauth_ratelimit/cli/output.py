@@ -121,7 +121,7 @@ def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Any
         from rich.text import Text
     except ImportError:
         return None
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column.title, justify="right" if column.is_number else "left", overflow="fold")
     for row in rows:
