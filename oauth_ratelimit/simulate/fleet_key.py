@@ -177,7 +177,8 @@ class FleetKey:
             return
         if at_us == member.cycle_us:
             member.cycle_us = member.urgent_us = 0
-            self._synchronise(member, at_us, is_touched=member.is_noticed)
+            is_noticed, member.is_noticed = member.is_noticed, False
+            self._synchronise(member, at_us, is_touched=is_noticed)
         elif at_us == member.urgent_us:
             member.urgent_us = 0
             member.is_contested = True  # as ``SyncCycle.run`` does: reading first saves a write
@@ -188,7 +189,6 @@ class FleetKey:
         Flush and pull the key, and plan its next cycle, as ``SyncCycle`` does.
         """
         fleet, now_s = self._fleet, at_us / SECOND_US
-        member.is_noticed = False
         unsent = member.bucket.drain()
         is_changed = False
         if unsent:

@@ -69,8 +69,7 @@ class SyncCycle:
                     state.is_contested = True  # most are new here, and others know them: reading first saves a write
                 self._synchronise(urgent, now_s, report, touched=True)
             else:
-                # What an urgent cycle has dealt with, and nobody has asked for since, is on the agenda anyway.
-                touched = urgent + [state for state in self._places.notices.take_touched() if state.is_touched]
+                touched = urgent + self._places.notices.take_touched()
                 if now_s == self._last_s:  # its owner wants to know now, on a clock that stands
                     touched += self.agenda.all()
                 self._last_s = now_s
