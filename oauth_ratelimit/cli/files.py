@@ -10,6 +10,7 @@ from oauth_ratelimit.config import load_config, schema_text
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operating.words import counted
+from oauth_ratelimit.store.mongo import problem_of
 
 
 @click.command("check-config")
@@ -26,6 +27,8 @@ def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
     summary = ""
     try:
         settings = load_config(file)
+        problem = settings.store.uri and problem_of(settings.store.uri)
+        problems = (f"store.uri: {problem}",) if problem else ()
         policies = settings.policies
         summary = (
             f"mode {policies.mode.value}, {counted(len(policies.clients), 'client')}, {len(policies.trusted)} trusted, "

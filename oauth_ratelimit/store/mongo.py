@@ -183,6 +183,20 @@ def connect(uri: str, *, timeout_s: float) -> "MongoClient[Document]":
         raise StoreRejected(reason) from None  # the driver's own words may repeat the password
 
 
+def problem_of(uri: str) -> str | None:
+    """
+    Return what is wrong with a connection string, as far as that can be told without asking a server or reading a file
+    that it names; None if nothing is.
+    """
+    if uri.startswith("mongodb+srv:"):
+        return None  # what it stands for is in the DNS
+    try:
+        parse_uri(uri, validate=False)
+    except (ValueError, PyMongoError) as exc:
+        return _without_secrets(str(exc), uri)
+    return None
+
+
 def _without_secrets(text: str, uri: str) -> str:
     """
     Return a text without what it repeats of a connection string, where a misplaced sign may make a host of a password.

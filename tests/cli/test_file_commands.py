@@ -93,6 +93,29 @@ def test_bad_file(tmp_path: Path) -> None:
     assert (False, 2) == (data["ok"], len(data["problems"]))
 
 
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("mongodb://db.example:99999/oauth", "store.uri: Port must be an integer between 0 and 65535"),
+        ("mongodb://op:p@ss@db.example/oauth", "store.uri: Username and password must be escaped"),
+        ("mongodb://db.example:27017/oauth?tlsCAFile=/not/here/ca.pem", None),
+        ("mongodb+srv://db.example/oauth", None),
+    ],
+    ids=("port", "escapes", "file of another machine", "srv"),
+)
+def test_connection_string(tmp_path: Path, uri: str, expected: str | None) -> None:
+    """
+    A mistyped connection string is a problem, without its password; what only the server's machine can tell is none.
+    """
+    path = tmp_path / "config.yaml"
+    path.write_text(f"store: {{uri: '{uri}'}}\n")
+    result = run("check-config", str(path))
+
+    assert (expected is not None) == result.exit_code
+    assert expected is None or result.stderr.startswith(expected)
+    assert "p@ss" not in result.output
+
+
 def test_file_that_is_not_there() -> None:
     """
     A file that cannot be read is a problem like any other.
