@@ -1,8 +1,11 @@
 """
 A long load at saturation, beside the same server without the limiter: ``make soak``, ``SOAK=60 make soak``.
 
-Two gunicorns take turns under wrk, a real MongoDB holds the counters, and one client in fifty is over its limit. What
-is asked: does memory grow, does synchronisation fall behind, does the slowest request in a hundred get slower.
+Gunicorns take turns under wrk, a real MongoDB holds the counters, and one client in fifty is over its limit. What is
+asked: does memory grow, does synchronisation fall behind, does the slowest request in a hundred get slower.
+
+Then a server that counts for itself alone, without MongoDB, tells what of that is the request's own, and a second one
+that is not protected, how much two servers differ that are the same.
 """
 
 import base64
@@ -18,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,11 +39,14 @@ from oauth_ratelimit.demo.mongod import Mongod
 from oauth_ratelimit.edge.pages import health_blueprint
 
 DURATION_S = float(os.environ.get("SOAK", "600"))
+TWIN_TURNS = 12
 TURN_S = 5  # short, so that what else the machine does falls on both
 CONNECTION_COUNT = 8  # as many as the server has threads: saturated, without a queue
 WRK = ("wrk", "--threads=1", f"--connections={CONNECTION_COUNT}", f"--duration={TURN_S}", "--latency")
 CLIENT_COUNT = int(os.environ.get("SOAK_CLIENTS", "5000"))
 BASE, OURS = "unprotected", "ours"
+AGAIN, ALONE = "unprotected again", "ours in memory"
+ROLE_VARIABLE = "SOAK_ROLE"
 PID_PATH = "/jwks"  # which an Instance asks for to see whether it is ready
 URI_VARIABLE = "SOAK_MONGO_URI"
 CONFIG = {
@@ -104,7 +110,7 @@ class Client(ClientMixin):  # type: ignore[misc]
 
 def served() -> Flask:
     """
-    Return what gunicorn serves: the cheapest Authlib server there can be, protected if it is given a MongoDB.
+    Return what gunicorn serves: the cheapest Authlib server there can be.
     """
     subjects.silence()
     app = Flask("soak")
@@ -112,7 +118,8 @@ def served() -> Flask:
     server.register_grant(grants.ClientCredentialsGrant)
     app.add_url_rule("/token", view_func=server.create_token_response, methods=["POST"], endpoint="token")
     app.add_url_rule(PID_PATH, view_func=lambda: str(os.getpid()), endpoint="pid")
-    if uri := os.environ.get(URI_VARIABLE):
+    if (role := os.environ[ROLE_VARIABLE]) in (OURS, ALONE):
+        uri = os.environ[URI_VARIABLE] if role == OURS else None
         app.config.update(OAUTH_RATELIMIT_CONFIG=CONFIG, OAUTH_RATELIMIT_MONGO_URI=uri)
         OAuthRateLimit(app, server)
         app.register_blueprint(health_blueprint())
@@ -142,32 +149,38 @@ def main() -> int:
         print("wrk is not installed, which makes the load (Debian, Ubuntu: apt-get install wrk)")
         return 2
     turn_count = max(4, round(DURATION_S / (2 * TURN_S)))
-    print(f"{turn_count} turns of {TURN_S} s on each server")
-    results = list(results_of(load(turn_count), turn_count=turn_count))
+    print(f"{turn_count} turns of {TURN_S} s on each of two servers, then {TWIN_TURNS} on each of three")
+    results = list(results_of(load(turn_count, (BASE, OURS)), turn_count=turn_count))
+    results += ratios_of(load(TWIN_TURNS, (BASE, ALONE, AGAIN)))
     print(table(results))
     if DURATION_S >= 180:
         save(results, command=f"SOAK={DURATION_S:g} make soak")
     return 1 if any(result.met is False for result in results) else 0
 
 
-def load(turn_count: int) -> dict[str, Seen]:
+def load(turn_count: int, names: Sequence[str]) -> dict[str, Seen]:
     """
-    Let wrk load both servers in turn.
+    Let wrk load the servers in turn.
     """
-    seen = {BASE: Seen(), OURS: Seen()}
+    seen = {name: Seen() for name in names}
     with contextlib.ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="oauth_ratelimit-soak-")))
         script = write_script(directory)
         mongod = running.enter_context(Mongod())
-        plain = {"AUTHLIB_INSECURE_TRANSPORT": "1"}
+        env = {"AUTHLIB_INSECURE_TRANSPORT": "1", URI_VARIABLE: mongod.uri}
         instances = {
-            name: Instance(name, "benchmarks.soak:served()", directory=directory, env=env)
-            for name, env in ((BASE, plain), (OURS, {**plain, URI_VARIABLE: mongod.uri}))
+            name: Instance(
+                name.replace(" ", "-"),
+                "benchmarks.soak:served()",
+                directory=directory,
+                env={**env, ROLE_VARIABLE: name},
+            )
+            for name in seen
         }
         for instance in instances.values():
             running.enter_context(instance).wait_until_ready()
         for turn in range(turn_count + 1):
-            for name in (BASE, OURS) if turn % 2 else (OURS, BASE):
+            for name in names if turn % 2 else reversed(names):
                 take_turn(instances[name], script, seen[name] if turn else Seen(), is_protected=name == OURS)
             show_progress(turn, turn_count, seen)
     return seen
@@ -238,30 +251,26 @@ def show_progress(turn: int, turn_count: int, seen: Mapping[str, Seen]) -> None:
     Say every minute or so how it goes.
     """
     if turn and turn % 6 == 0:
-        ours = seen[OURS]
+        last = list(seen.values())[-1]
         p99_ms = " and ".join(f"{name} {statistics.median(it.p99_ms):.2f} ms" for name, it in seen.items())
         print(
-            f"{time.strftime('%X')} turn {turn} of {turn_count}: p99 {p99_ms}, {ours.resident_mb[-1]:.0f} MB",
+            f"{time.strftime('%X')} turn {turn} of {turn_count}: p99 {p99_ms}, {last.resident_mb[-1]:.0f} MB",
             flush=True,
         )
 
 
 def results_of(seen: Mapping[str, Seen], *, turn_count: int) -> Iterator[Result]:
     """
-    Yield what came of it. Ratios are of turns that followed each other.
+    Yield what came of it.
     """
-    base, ours = seen[BASE], seen[OURS]
+    ours = seen[OURS]
+    yield Result("soak/clients", CLIENT_COUNT, "clients")
     yield Result("soak/load", turn_count * TURN_S, "s on each server")
     for name, it in seen.items():
         yield Result(f"soak/{name}, requests", statistics.median(it.per_s), "/s", spread=spread(it.per_s))
         yield Result(f"soak/{name}, p50", statistics.median(it.p50_ms), "ms", spread=spread(it.p50_ms))
         yield Result(f"soak/{name}, p99", statistics.median(it.p99_ms), "ms", spread=spread(it.p99_ms))
-    for what, with_it, without, goal in (
-        ("p50", ours.p50_ms, base.p50_ms, None),
-        ("p99", ours.p99_ms, base.p99_ms, "<= 1.05"),
-    ):
-        ratios = [one / other for one, other in zip(with_it, without, strict=True)]
-        yield Result(f"soak/{what}, ours of unprotected", statistics.median(ratios), "x", goal, spread(ratios))
+    yield from ratios_of(seen)
     yield Result("soak/ours, denied", ours.denied_count / (sum(ours.per_s) * TURN_S), "of the requests")
     quarter = max(1, len(ours.resident_mb) // 4)
     for name, it in seen.items():
@@ -277,6 +286,18 @@ def results_of(seen: Mapping[str, Seen], *, turn_count: int) -> Iterator[Result]
     grown_s = statistics.median(ours.lag_s[half:]) - statistics.median(ours.lag_s[:half])
     yield Result("soak/ours, lag in the second half more than in the first", grown_s, "s", "<= 0.5")
     yield Result("soak/ours, most hits in flight after a cycle", max(ours.in_flight), "hits")
+
+
+def ratios_of(seen: Mapping[str, Seen]) -> Iterator[Result]:
+    """
+    Yield how much slower the others are than the first, from turns that followed each other.
+    """
+    base, *others = seen.items()
+    for name, it in others:
+        for what, with_it, without in (("p50", it.p50_ms, base[1].p50_ms), ("p99", it.p99_ms, base[1].p99_ms)):
+            ratios = [one / other for one, other in zip(with_it, without, strict=True)]
+            goal = "<= 1.05" if (what, name) == ("p99", OURS) else None
+            yield Result(f"soak/{what}, {name} of {base[0]}", statistics.median(ratios), "x", goal, spread(ratios))
 
 
 if __name__ == "__main__":
