@@ -179,12 +179,10 @@ def _read(config: Mapping[str, Any], *, mode: str | None) -> LiveSettings:
     """
     Return the settings that the application's configuration names.
     """
-    source = config.get(CONFIG_KEY)
-    mode = mode or config.get(MODE_KEY) or None
-    uri = config.get(MONGO_URI_KEY) or None
+    source, given = config.get(CONFIG_KEY), _given(config, mode=mode)
     if source is None or isinstance(source, Mapping):
-        return LiveSettings(load_config(source or {}, mode=mode, uri=uri), lambda: None)
-    found = ConfigSource(source, mode=mode, uri=uri)
+        return LiveSettings(load_config(source or {}, **given), lambda: None)
+    found = ConfigSource(source, **given)
     settings, file = found.load(), WatchedFile(found)
     if config.get(SIGHUP_KEY) and not ask_on_hangup(file):
         log.warning("sighup_not_available", hint="a changed file is taken over all the same")
@@ -195,9 +193,14 @@ def configured_settings(config: Mapping[str, Any]) -> Settings:
     """
     Return what the application's configuration names, now, whether or not the emergency switch is pulled here.
     """
-    return load_config(
-        config.get(CONFIG_KEY) or {}, mode=config.get(MODE_KEY) or None, uri=config.get(MONGO_URI_KEY) or None
-    )
+    return load_config(config.get(CONFIG_KEY) or {}, **_given(config))
+
+
+def _given(config: Mapping[str, Any], *, mode: str | None = None) -> dict[str, str | None]:
+    """
+    Return what the application's configuration says instead of the file's, a mode that is given first.
+    """
+    return {"mode": mode or config.get(MODE_KEY) or None, "uri": config.get(MONGO_URI_KEY) or None}
 
 
 def _is_switched_off() -> bool:
