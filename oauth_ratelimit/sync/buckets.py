@@ -86,7 +86,8 @@ class Buckets(Bucket):
             return
         finest_s, finest = min((int(series.partition("+")[0]), series) for series in hits)
         inherited = {
-            bucket.tier.series: _refitted(hits[finest], finest_s, bucket.tier, now_s) for bucket in self.buckets
+            bucket.tier.series: _refitted(hits[finest], bucket.tier, from_s=finest_s, now_s=now_s)
+            for bucket in self.buckets
         }
         self.former = Former(self.former.retired, inherited)
 
@@ -106,14 +107,14 @@ class Buckets(Bucket):
             if series in former:
                 bucket.continue_from(former[series], now_s)
             else:
-                inherited[series] = _refitted(finest.frames(), finest.tier.frame_s, bucket.tier, now_s)
+                inherited[series] = _refitted(finest.frames(), bucket.tier, from_s=finest.tier.frame_s, now_s=now_s)
                 bucket.load(now_s, inherited[series])
         kept = {tier.series for tier in tiers}
         retired = tuple(bucket for series, bucket in former.items() if series not in kept)
         self.former = Former(self.former.retired + retired, inherited)
 
 
-def _refitted(frames: Frames, frame_s: int, tier: Tier, now_s: float) -> Frames:
+def _refitted(frames: Frames, tier: Tier, *, from_s: int, now_s: float) -> Frames:
     window = tier.policy.window
     oldest_s = window.frame_start_s(now_s) - window.window_s
-    return refit(frames, from_s=frame_s, to_s=window.frame_s, oldest_s=oldest_s, now_s=now_s)
+    return refit(frames, from_s=from_s, to_s=window.frame_s, oldest_s=oldest_s, now_s=now_s)

@@ -211,7 +211,7 @@ class KeyState(Buckets):
         self.read_s = now_s
         if snapshot:
             series = {bucket.tier.series for bucket in self.buckets}
-            self.stale = stale_of(snapshot, series, self.place.horizon_s, now_s=now_s, flush_id=flush_id)
+            self.stale = stale_of(snapshot, series, horizon_s=self.place.horizon_s, now_s=now_s, flush_id=flush_id)
             self._note_writers(snapshot.writers, flush_id)
         with self.place.lock:
             self.refusal = None

@@ -38,7 +38,7 @@ class Stale(NamedTuple):
 NOTHING_STALE = Stale()  # of nearly all keys: one object instead of many
 
 
-def stale_of(snapshot: Snapshot, own: Collection[str], horizon_s: int, *, now_s: float, flush_id: int) -> Stale:
+def stale_of(snapshot: Snapshot, own: Collection[str], *, horizon_s: int, now_s: float, flush_id: int) -> Stale:
     """
     Return what a document can lose.
 
