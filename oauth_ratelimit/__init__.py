@@ -20,7 +20,7 @@ The way of a request through the package::
     courtesy.py          how a cycle lets requests through; forks.py, what a fork must not share
     store/base.py        the protocol of a store; store/memory.py, in-process
     store/mongo.py       compare-and-set in bulks                             (MongoDB)
-    edge/response.py     Decision -> 429 body and headers
+    edge/response.py     Decision -> 429 body and headers; edge/exit.py, the quota headers of all other answers
     edge/extension.py    OAuthRateLimit.init_app(): reads config, wires everything
     edge/pages.py        metrics and health, where the application registers them
     observe/             what operators see: events, metrics, hooks

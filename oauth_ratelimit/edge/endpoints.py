@@ -11,10 +11,10 @@ Who is only named, like a public client without a secret, is not counted: anybod
 from collections.abc import Mapping
 from typing import Any
 
-from flask import after_this_request, current_app, request
+from flask import current_app, request
 
-from oauth_ratelimit.edge.mark import MARK, PUBLIC, Caller, Gate, Mark, environ_of_request
-from oauth_ratelimit.edge.request import EXTENSION, finish, username_of
+from oauth_ratelimit.edge.mark import MARK, PUBLIC, QUOTA, Caller, Gate, Mark, environ_of_request
+from oauth_ratelimit.edge.request import EXTENSION, username_of
 from oauth_ratelimit.edge.response import RateLimited
 
 
@@ -53,9 +53,10 @@ def decide_at(caller: Caller, *, authlib_name: str | None = None) -> None:
         endpoint = _endpoint(gate, authlib_name)
         if endpoint is None:
             return
-        mark = environ[MARK] = Mark(gate, is_authorize=False)
+        mark = environ[MARK] = Mark(gate, is_authorize=False, quota=environ.setdefault(QUOTA, []))
         mark.ruling = gate.judge_at(endpoint, caller)
-        after_this_request(lambda response: finish(mark, response))
+        if isinstance(mark.ruling, list):
+            mark.quota += mark.ruling
     if isinstance(mark.ruling, RateLimited):
         raise mark.ruling
 

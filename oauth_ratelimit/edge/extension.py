@@ -17,6 +17,7 @@ from oauth_ratelimit.config import ConfigSource, Settings, load_config
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.edge.authlib import attach, has_grant
 from oauth_ratelimit.edge.endpoints import caller_of_token, decide_at, decide_token
+from oauth_ratelimit.edge.exit import with_quota
 from oauth_ratelimit.edge.gate import AppGate
 from oauth_ratelimit.edge.hangup import WatchedFile, ask_on_hangup
 from oauth_ratelimit.edge.mark import Caller
@@ -26,6 +27,8 @@ from oauth_ratelimit.observe.observer import Hook, Observer
 from oauth_ratelimit.overlay import LiveSettings
 
 log = structlog.get_logger(__name__)
+
+EXIT = f"{EXTENSION}.exit"  # in app.extensions, once for each application
 
 CONFIG_KEY = "OAUTH_RATELIMIT_CONFIG"
 MONGO_URI_KEY = "OAUTH_RATELIMIT_MONGO_URI"
@@ -97,6 +100,8 @@ class OAuthRateLimit:
 
         The environment variable ``OAUTH_RATELIMIT_MODE=off`` switches everything off, whatever else is said.
 
+        The quota headers are added where an answer leaves ``app.wsgi_app``: response objects do not have them yet.
+
         One server may serve several applications, and this object may be used for several. Nothing is started before
         the first request.
 
@@ -126,6 +131,8 @@ class OAuthRateLimit:
         attach(server)
         token_authenticated.connect(decide_token, weak=False)  # once, however often this is called
         app.extensions[EXTENSION] = gate
+        if EXIT not in app.extensions:
+            app.wsgi_app = app.extensions[EXIT] = with_quota(app.wsgi_app)  # type: ignore[assignment,method-assign]
         if app.config.get(CONFIG_KEY) is None:
             log.warning(
                 "running_unconfigured",

@@ -16,6 +16,7 @@ from oauth_ratelimit.limiter import Limiter
 
 PUBLIC = "none"  # how a client without a secret authenticates: not at all
 MARK = "oauth_ratelimit.request"  # our place in the WSGI environment; two requests may share flask.g
+QUOTA = "oauth_ratelimit.quota"  # the headers that are to be added when the answer leaves the application
 
 
 Ruling = Headers | RateLimited
@@ -110,6 +111,8 @@ class Mark:
 
         is_authorize: Whether this is the authorization endpoint, where a denial must go to the redirect URI.
 
+        quota: What will be added to the headers of the answer.
+
         grant: The grant that the application has chosen there, None if Authlib looks for it.
 
         client: Who was decided, None before the decision.
@@ -121,6 +124,7 @@ class Mark:
 
     gate: Gate
     is_authorize: bool
+    quota: Headers
     grant: Any = None
     client: Any = None
     ruling: Ruling | None = None

@@ -1,14 +1,13 @@
 """
-One HTTP request on its way: marked where tokens are issued, decided once, finished with its quota in the headers.
+One HTTP request on its way: marked where tokens are issued, decided once, answered with its quota in the headers.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from flask import Flask, after_this_request, current_app
-from werkzeug.wrappers import Response
 
-from oauth_ratelimit.edge.mark import MARK, Gate, Mark, answering, current_mark, environ_of_request
+from oauth_ratelimit.edge.mark import MARK, QUOTA, Gate, Mark, answering, current_mark, environ_of_request
 from oauth_ratelimit.edge.response import RateLimited
 
 EXTENSION = "oauth_ratelimit"  # our place in app.extensions
@@ -35,7 +34,7 @@ def username_of(user: Any) -> str:
 
 def answer(inner: Callable[[Any], Any], oauth_request: Any) -> Any:
     """
-    Return the answer to a token request, with its quota in the headers.
+    Return the answer to a token request.
 
     Args:
         inner: Makes the answer.
@@ -50,7 +49,7 @@ def answer(inner: Callable[[Any], Any], oauth_request: Any) -> Any:
         response = inner(oauth_request)
     finally:
         answering.reset(token)
-    return finish(mark, response)
+    return check_decided(mark, response)
 
 
 def begin(*, is_authorize: bool = False, grant: Any = None) -> Mark | None:
@@ -65,7 +64,7 @@ def begin(*, is_authorize: bool = False, grant: Any = None) -> Mark | None:
         app: Flask = current_app._get_current_object()  # type: ignore[attr-defined,unused-ignore]  # half the proxy's price
         gate: Gate | None = app.extensions.get(EXTENSION)
         if gate is not None and (gate.authorize_endpoint or not is_authorize):
-            mark = environ[MARK] = Mark(gate, is_authorize, grant)
+            mark = environ[MARK] = Mark(gate, is_authorize, environ.setdefault(QUOTA, []), grant)
     return mark
 
 
@@ -76,7 +75,7 @@ def begin_late() -> None:
     if current_mark() is None:
         mark = begin()
         if mark is not None:
-            after_this_request(lambda response: finish(mark, response))
+            after_this_request(lambda response: check_decided(mark, response))
 
 
 def decide(grant_type: str | None, client: Any, *, user: Any) -> None:
@@ -90,6 +89,8 @@ def decide(grant_type: str | None, client: Any, *, user: Any) -> None:
     if ruling is None:
         mark.client = client
         ruling = mark.ruling = mark.gate.judge(grant_type, client, user=user)
+        if isinstance(ruling, list) and not mark.is_authorize:
+            mark.quota += ruling
     if isinstance(ruling, RateLimited):
         raise ruling
 
@@ -120,21 +121,12 @@ def direct(error: Any, oauth_request: Any) -> None:
         error.redirect_to(redirect_uri, state=payload.state)
 
 
-def finish(mark: Mark, response: Any) -> Any:
+def check_decided(mark: Mark, response: Any) -> Any:
     """
-    Return the answer with the quota headers, added now or, if it is no response object, when Flask has made one of it.
+    Return the answer to a token request as it is, and report it if it is a token that nobody has decided about.
     """
-    ruling = mark.ruling
-    if ruling is None:
-        if getattr(response, "status_code", None) == 200:
-            mark.gate.report_undecided()
-    elif isinstance(ruling, RateLimited):
-        pass  # has its headers already
-    elif isinstance(response, Response):
-        for name, value in ruling:  # faster than extend()
-            response.headers.add(name, value)
-    elif ruling:
-        after_this_request(lambda made: finish(mark, made))
+    if mark.ruling is None and getattr(response, "status_code", None) == 200:
+        mark.gate.report_undecided()
     return response
 
 
