@@ -13,6 +13,7 @@ from typing import Protocol
 
 import structlog
 
+from oauth_ratelimit.collector import FullCollections
 from oauth_ratelimit.core.denial import Trace
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
@@ -100,6 +101,7 @@ class Worker:
         self._duties = tuple(self._begin_duties(self.connection, observer)) if self.connection else ()
         if settings.digest is not None and self.connection is None:
             log.warning("digest_impossible", hint="it is made from statistics in MongoDB; set store.uri")
+        self._collections = FullCollections(clock=time.monotonic)
         self._scheduler = SyncScheduler(self.pulse, interval_s=settings.sync.interval_s, on_tick=self._tick)
         self._has_preloaded = False
         self._complained_s = -math.inf  # monotonic
@@ -109,6 +111,7 @@ class Worker:
         """
         Start the background cycle.
         """
+        self._attempt(self._run_collections)
         self._scheduler.start()
 
     def preload(self) -> None:
@@ -126,6 +129,7 @@ class Worker:
         Flush for the last time and release everything.
         """
         self._scheduler.stop()
+        self._collections.close()
         self.limiter.close()
         self.pulse.stop()
         self.guard.close(is_failing=self.pulse.is_failing)
@@ -173,6 +177,7 @@ class Worker:
             self._attempt(self.preload)
             self._attempt(self._overlay.refresh)
         self._attempt(partial(self._update_settings, now_s))
+        self._attempt(self._run_collections)
         if has_answer:
             self._attempt(partial(self.pulse.beat, override_count=self._live.override_count))
             self._attempt(self.guard.run)
@@ -186,6 +191,9 @@ class Worker:
             self.limiter.reconfigure(settings)
             self.guard.reconfigure(settings)
             self._settings = settings  # only now: else what failed would not be tried again
+
+    def _run_collections(self) -> None:
+        self._collections.run(self._live.current.gc_interval_s)
 
     def _attempt(self, work: Callable[[], None]) -> None:
         """

@@ -67,6 +67,7 @@ def build_settings(file: FileModel) -> Settings:
         digest=_digest(file.digest) if file.digest else None,
         privacy=PrivacySettings(user_names=file.privacy.forms()),
         max_keys=file.max_keys,
+        gc_interval_s=file.gc_interval,
     )
 
 

@@ -216,6 +216,8 @@ class Settings:
         privacy: What stands for a user.
 
         max_keys: How many keys an instance keeps in memory at most.
+
+        gc_interval_s: Time between two full garbage collections, None to let Python decide.
     """
 
     policies: PolicySet = field(default_factory=PolicySet)
@@ -228,3 +230,4 @@ class Settings:
     digest: DigestSettings | None = None
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     max_keys: int = 1_000_000
+    gc_interval_s: float | None = None

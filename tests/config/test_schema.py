@@ -45,6 +45,7 @@ BEYOND_A_SCHEMA = (
     "digest.url: got another text",
     "digest: is made from the statistics",
     'keep_denials: got "367d"',
+    'gc_interval: got "367d"',
     "grants.5: ",  # a key in JSON is always text
     "clients.12345: ",
     'got "a\\n"',  # to Python, $ matches before a line feed too

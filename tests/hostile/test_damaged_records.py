@@ -217,7 +217,9 @@ def test_any_record(
     assert [] == [line for line in logs if line["event"] in ("cycle_failed", "duty_failed", "flush_failed")]
 
 
-@pytest.mark.parametrize("step", ["preload", "_overlay.refresh", "pulse.beat", "guard.run", "first duty"])
+@pytest.mark.parametrize(
+    "step", ["preload", "_overlay.refresh", "_collections.run", "pulse.beat", "guard.run", "first duty"]
+)
 def test_work_that_breaks(mongo_uri: str, clock: Clock, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Whatever breaks beside the sync cycle, the rest of the background work is done, and it is said once a minute.
