@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from oauth_ratelimit import forks
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.admission import Admission, JointAdmission
+from oauth_ratelimit.core.admission import Admission
 from oauth_ratelimit.core.cost import refuse_bad_cost
 from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.key import storable_name
@@ -163,7 +163,7 @@ class Limiter:
                     decision = self._reservations.decide(place, state, now_s, cost)
                 else:
                     decision = place.decide(state, now_s, cost)
-                if type(decision) is JointAdmission or not decision.would_deny:
+                if type(decision) is not FullDecision or not decision.would_deny:
                     return decision
             else:
                 if not state.is_touched:

@@ -5,7 +5,7 @@ A place is one client at one endpoint: its policies, and its keys.
 import threading
 from collections.abc import MutableMapping, Sequence
 
-from oauth_ratelimit.core.admission import JointAdmission, Term
+from oauth_ratelimit.core.admission import Admission, JointAdmission, Term
 from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.key import storable_name
@@ -162,7 +162,7 @@ class Place:
         """
         return state.is_near_limit or (self.total is not None and self.total.is_near_limit)
 
-    def decide(self, state: KeyState, now_s: float, cost: int) -> JointAdmission | FullDecision:
+    def decide(self, state: KeyState, now_s: float, cost: int) -> Decision:
         """
         Look at every bucket that a request concerns, and count it where it counts. The lock is held by the caller.
         """
@@ -190,9 +190,9 @@ class Place:
             bucket.full = full
             terms.append((bucket.tier, full, bucket.edge, bucket.frame_end_s, now_s))
         state.full = first
-        return JointAdmission(terms)
+        return JointAdmission(terms) if others else Admission(terms[0])
 
-    def _decide_exactly(self, state: KeyState, now_s: float, *, cost: int) -> JointAdmission | FullDecision:
+    def _decide_exactly(self, state: KeyState, now_s: float, *, cost: int) -> Decision:
         """
         Decide about a request that is near a limit.
         """

@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from oauth_ratelimit.core.admission import JointAdmission
-from oauth_ratelimit.core.decision import FullDecision
+from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.keys import KeyState
 from oauth_ratelimit.sync.place import Place
@@ -38,7 +37,7 @@ class Reservations:
         self._waiting: deque[tuple[tuple[KeyState, ...], threading.Event]] = deque()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="oauth_ratelimit-reserve")
 
-    def decide(self, place: Place, state: KeyState, now_s: float, cost: int) -> JointAdmission | FullDecision:
+    def decide(self, place: Place, state: KeyState, now_s: float, cost: int) -> Decision:
         """
         Decide with what the store knows, and tell it of the outcome, but return by the deadline.
 
