@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from oauth_ratelimit.core.window import ROUNDING_S
 from oauth_ratelimit.simulate.fleet import Fleet
 from oauth_ratelimit.simulate.times import SECOND_US
-from oauth_ratelimit.sync.agenda import CLOSE_RATIO, PULLS_PER_HORIZON
+from oauth_ratelimit.sync.agenda import CLOSE_RATIO, PULLS_PER_HORIZON, QUIET_RATIO, SKIP
 from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.keys import FOLLOWED_RATIO
 
@@ -183,6 +183,8 @@ class FleetKey:
             member.urgent_us = 0
             member.is_contested = True  # as ``SyncCycle.run`` does: reading first saves a write
             self._synchronise(member, at_us)
+            if not (self._fleet.reserves or _has_used(member.bucket, QUIET_RATIO)):
+                member.pull_gap, member.is_noticed = SKIP, False
 
     def _synchronise(self, member: Member, at_us: int, *, is_touched: bool = True) -> None:
         """

@@ -68,8 +68,10 @@ class SyncCycle:
                 for state in urgent:
                     state.is_contested = True  # most are new here, and others know them: reading first saves a write
                 self._synchronise(urgent, now_s, report, touched=True)
+                if report.error is None:
+                    self.agenda.skip_quiet(urgent)
             else:
-                touched = urgent + self._places.notices.take_touched()
+                touched = urgent + self.agenda.without_skipped(self._places.notices.take_touched())
                 if now_s == self._last_s:  # its owner wants to know now, on a clock that stands
                     touched += self.agenda.all()
                 self._last_s = now_s

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from oauth_ratelimit import Limiter
+from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.keys import Counts
@@ -224,6 +224,68 @@ def test_new_key(faulty: FaultyStore, clock: Clock) -> None:
     assert None is here.sync_urgent()
     here.check(CLIENT)
     assert None is here.sync_urgent()
+
+
+def test_quiet_key_that_was_read_urgently(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    A key of whose limit hardly anything is used is read when it comes, and then left alone.
+    """
+    limiter = a_limiter(faulty, clock, a_policy(100, 60))
+    limiter.check(CLIENT)
+    limiter.sync_urgent()
+    assert 1 == read_count(faulty)
+    for _ in range(5):
+        clock.advance(1)
+        limiter.sync()
+    assert 0 == read_count(faulty)
+
+
+def test_quiet_key_that_is_soon_asked_for_again(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    It has just been read, so there is no hurry: it is written with the next cycle.
+    """
+    limiter = a_limiter(faulty, clock, a_policy(100, 60))
+    limiter.check(CLIENT)
+    limiter.sync_urgent()
+    limiter.check(CLIENT)
+    assert None is limiter.sync_urgent()
+    limiter.sync()
+    assert 2 == stored_hits(faulty.inner)
+
+
+def test_key_that_was_read_urgently_and_is_not_quiet(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    From a twentieth of a limit on, the next two cycles hear what others have counted since.
+    """
+    here, there = (a_limiter(faulty, clock, a_policy(100, 60)) for _ in range(2))
+    there.check(CLIENT, cost=4)
+    there.sync()
+    here.check(CLIENT)
+    here.sync_urgent()
+    for known in (45, 95):
+        there.check(CLIENT, cost=known - here.counts(CLIENT).shared_hits)
+        there.sync()
+        clock.advance(1)
+        here.sync()
+        assert Counts(known, 0) == here.counts(CLIENT)
+
+
+def test_quiet_key_where_certainty_is_wanted(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    With ``near_limit: reserve`` it is read by the next cycles all the same.
+    """
+    sync = {"near_limit": "reserve", "deadline": "5s"}
+    settings = load_config({"mode": "enforce", "limits": {"client": ["100/minute"]}, "sync": sync})
+    here, there = (Limiter(settings, faulty, clock=clock) for _ in range(2))
+    here.check(CLIENT)
+    here.sync_urgent()
+    there.check(CLIENT)
+    there.sync()
+    clock.advance(1)
+    here.sync()
+    assert Counts(2, 0) == here.counts(CLIENT)
+    here.close()
+    there.close()
 
 
 def test_new_key_in_an_outage(faulty: FaultyStore, clock: Clock) -> None:
