@@ -26,7 +26,7 @@ class RateLimitMixin:
 
     def create_token_response(self, request: Any = None) -> Any:
         """
-        Answer a token request, with its quota in the headers.
+        Answer a token request; its quota will be in the headers.
         """
         return answer(super().create_token_response, request)  # type: ignore[misc]
 

@@ -2,7 +2,7 @@
 Where an answer leaves the application, and gets its quota headers.
 
 Not on the response object, which would check each header when it is added and once more when it is copied for the
-server: a third of all that a decided request would cost more.
+server: that would be nearly half of all that a decided request costs more.
 """
 
 from collections.abc import Iterable
@@ -22,11 +22,15 @@ def with_quota(wsgi_app: "WSGIApplication") -> "WSGIApplication":
 
     def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         quota: Headers = []
-        environ[QUOTA] = quota  # a new one each time: applications within each other do not share it
+        outer = environ.get(QUOTA, [])
+        environ[QUOTA] = quota  # its own: applications within each other each have theirs
 
         def start(status: str, headers: Headers, *exc_info: Any) -> Any:
-            return start_response(status, headers + quota, *exc_info)
+            return start_response(status, [*headers, *quota], *exc_info)
 
-        return wsgi_app(environ, start)
+        try:
+            return wsgi_app(environ, start)
+        finally:
+            environ[QUOTA] = outer
 
     return answer

@@ -105,6 +105,35 @@ def test_application_within_another() -> None:
     assert QUOTA == quota_of(ask(outer))
 
 
+def test_application_that_asks_another_first() -> None:
+    """
+    A decision that comes after a call of another protected application, which decided nothing, is told, too.
+    """
+    inner = protected(lambda _: "no token")
+
+    def view(server: Any) -> Any:
+        Response.from_app(inner.wsgi_app, request.environ)
+        return server.create_token_response()
+
+    assert QUOTA == quota_of(ask(protected(view)))
+
+
+def test_middleware_with_headers_of_another_kind() -> None:
+    """
+    Middleware from before init_app may start an answer with any sequence of headers.
+    """
+    app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=5))
+    server, plain = make_server(app), app.wsgi_app
+
+    def with_tuple(environ: Any, start_response: Any) -> Any:
+        return plain(environ, lambda status, headers, *exc_info: start_response(status, tuple(headers), *exc_info))
+
+    app.wsgi_app = with_tuple  # type: ignore[method-assign]
+    FrozenRateLimit(FrozenClock()).init_app(app, server)
+
+    assert QUOTA == quota_of(ask(app))
+
+
 def test_middleware_with_an_environment_of_its_own() -> None:
     """
     Middleware between us and the server may hand on a copy of the environment.

@@ -444,6 +444,7 @@ def test_denial_at_the_authorization_endpoint_is_redirected(database: Path, flow
         admitted, denied = attempt(), attempt()
 
         assert "access_token" in redirect_parameters(admitted)
+        assert set() == quota_headers(admitted)  # a browser sees this answer, not the client
         assert 302 == denied.status_code
         assert denied.headers["Location"].startswith("http://localhost/callback#")
         told = redirect_parameters(denied)
