@@ -2,10 +2,10 @@
 Which keys a cycle looks at: those with something to send, those to read again, those to forget.
 
 A key that a request touched is flushed, or read if there was nothing to flush. A successful compare-and-set needs no
-reading: it proves that nobody else has written. A key that nobody touches any more is read once more, unless an urgent
-cycle has just read it and found hardly anything used; after that it is only followed while a good part of a limit is
-used up, so that what others count may soon matter here. It is forgotten when its last frame has left every window: idle
-keys cost nothing.
+reading: it proves that nobody else has written. A key that nobody touches any more is read once more, unless it is rare
+and an urgent cycle has just found hardly anything of it used; after that it is only followed while a good part of a
+limit is used up, so that what others count may soon matter here. It is forgotten when its last frame has left every
+window: idle keys cost nothing.
 """
 
 from collections.abc import Iterable
@@ -43,14 +43,20 @@ class Agenda:
                 state.agenda_slot = NEXT
                 self._next.append(state)
 
+    def rare(self, states: Iterable[KeyState], now_s: float) -> list[KeyState]:
+        """
+        Return those of the keys that requests ask for less than every other cycle, as far as that is known.
+        """
+        since_s = now_s - 2 * self.interval_s
+        return [state for state in states if state.seen_s < since_s or state.version is None]
+
     def skip_quiet(self, states: Iterable[KeyState]) -> None:
         """
         Have the next cycle leave quiet keys alone, unless requests ask for them again: they have just been read. Who
         wants certainty has them read all the same.
         """
         for state in states:
-            is_quiet = not (state.place.reserves or state.has_used(QUIET_RATIO))
-            if is_quiet and not state.unsent:
+            if not (state.place.reserves or state.has_used(QUIET_RATIO)):
                 state.pull_gap = SKIP
 
     @staticmethod

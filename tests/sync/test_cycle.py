@@ -247,10 +247,58 @@ def test_quiet_key_that_is_soon_asked_for_again(faulty: FaultyStore, clock: Cloc
     limiter = a_limiter(faulty, clock, a_policy(100, 60))
     limiter.check(CLIENT)
     limiter.sync_urgent()
+    clock.advance(0.1)
     limiter.check(CLIENT)
     assert None is limiter.sync_urgent()
+    clock.advance(0.9)
     limiter.sync()
     assert 2 == stored_hits(faulty.inner)
+
+
+def test_key_that_each_cycle_is_asked_for(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    It is not rare, so after its first time it is neither urgent nor read: it is written, and that is all.
+    """
+    limiter = a_limiter(faulty, clock, a_policy(1000, 60))
+    urgent_count = 0
+    for tenth in range(300):
+        if tenth % 10 == 0:
+            limiter.check(CLIENT)
+        urgent_count += limiter.sync_urgent() is not None
+        if tenth % 10 == 9:
+            limiter.sync()
+        clock.advance(0.1)
+    assert urgent_count <= 2
+    assert read_count(faulty) <= 4
+
+
+def test_quiet_key_that_could_not_be_read(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    If the store failed when it came, the cycles that follow learn what the others have counted.
+    """
+    here, there = (a_limiter(faulty, clock, a_policy(1000, 60)) for _ in range(2))
+    there.check(CLIENT, cost=40)
+    there.sync()
+    here.peek(CLIENT)
+    faulty.is_down = True
+    here.sync_urgent()
+    faulty.is_down = False
+    clock.advance(1)
+    here.sync()
+    assert Counts(40, 0) == here.counts(CLIENT)
+
+
+def test_urgent_on_a_clock_that_stands(faulty: FaultyStore, clock: Clock) -> None:
+    """
+    Whoever synchronises by hand after that wants to know what is in the store now.
+    """
+    here, there = (a_limiter(faulty, clock, a_policy(1000, 60)) for _ in range(2))
+    here.check(CLIENT)
+    here.sync_urgent()
+    there.check(CLIENT)
+    there.sync()
+    here.sync()
+    assert Counts(2, 0) == here.counts(CLIENT)
 
 
 def test_key_that_was_read_urgently_and_is_not_quiet(faulty: FaultyStore, clock: Clock) -> None:
