@@ -59,6 +59,12 @@ class FullCollections:
         self._is_closed = True
         self._give_back()
 
+    def forget_parent(self) -> None:
+        """
+        After a fork, in the child: let Python decide, because nothing runs here that would collect.
+        """
+        self._give_back()
+
     def _take_over(self) -> None:
         young, middle, full = gc.get_threshold()
         if full != NEVER:  # at first, and when somebody has set it meanwhile

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import structlog
 
+from oauth_ratelimit import forks
 from oauth_ratelimit.collector import FullCollections
 from oauth_ratelimit.core.denial import Trace
 from oauth_ratelimit.guard import Guard
@@ -102,6 +103,7 @@ class Worker:
         if settings.digest is not None and self.connection is None:
             log.warning("digest_impossible", hint="it is made from statistics in MongoDB; set store.uri")
         self._collections = FullCollections(clock=time.monotonic)
+        forks.follow(self._collections)
         self._scheduler = SyncScheduler(self.pulse, interval_s=settings.sync.interval_s, on_tick=self._tick)
         self._has_preloaded = False
         self._complained_s = -math.inf  # monotonic
@@ -130,6 +132,7 @@ class Worker:
         """
         self._scheduler.stop()
         self._collections.close()
+        forks.leave(self._collections)
         self.limiter.close()
         self.pulse.stop()
         self.guard.close(is_failing=self.pulse.is_failing)

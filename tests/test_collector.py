@@ -3,6 +3,7 @@ Full garbage collections come when the configuration says so.
 """
 
 import gc
+import os
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -232,6 +233,23 @@ def test_worker_with_the_key(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> N
     worker.stop()
 
     assert found()
+
+
+def test_fork(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    In a child of the process, where no background work collects anything, Python decides.
+    """
+    worker = a_worker(clock, {"gc_interval": "1d"})
+    monkeypatch.setattr(worker._scheduler, "start", lambda: None)
+    worker.start()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if found() else 1)
+    _, status = os.waitpid(pid, 0)
+    assert taken()
+    worker.stop()
+
+    assert 0 == os.waitstatus_to_exitcode(status)
 
 
 def test_worker_without_the_key(clock: Clock) -> None:
