@@ -289,7 +289,7 @@ def results_of(seen: Mapping[str, Seen], *, turn_count: int) -> Iterator[Result]
         )
         yield Result(f"{TOPIC}/{name}, memory at the end", after, "MB")
         yield Result(
-            f"soak/{name}, memory since the second quarter", after - before, "MB", "<= 2" if it is ours else None
+            f"{TOPIC}/{name}, memory since the second quarter", after - before, "MB", "<= 2" if it is ours else None
         )
     yield Result(f"{TOPIC}/ours, longest lag", max(ours.lag_s), "s", "<= 5")
     half = len(ours.lag_s) // 2
