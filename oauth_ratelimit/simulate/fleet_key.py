@@ -182,8 +182,9 @@ class FleetKey:
         elif at_us == member.urgent_us:
             member.urgent_us = 0
             member.is_contested = True  # as ``SyncCycle.run`` does: reading first saves a write
+            is_rare = member.seen_us < at_us - 2 * self._fleet.interval_us or not member.version
             self._synchronise(member, at_us)
-            if not (self._fleet.reserves or _has_used(member.bucket, QUIET_RATIO)):
+            if is_rare and not (self._fleet.reserves or _has_used(member.bucket, QUIET_RATIO)):
                 member.pull_gap, member.is_noticed = SKIP, False
 
     def _synchronise(self, member: Member, at_us: int, *, is_touched: bool = True) -> None:

@@ -45,6 +45,16 @@ def read_count(faulty: FaultyStore) -> int:
     return count
 
 
+def learn_urgently(here: Limiter, *, others: Limiter) -> None:
+    """
+    Have one instance learn a key urgently, and others count it after that.
+    """
+    here.check(CLIENT)
+    here.sync_urgent()
+    others.check(CLIENT)
+    others.sync()
+
+
 def test_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
     """
     A failure is said when it begins, once a minute while it lasts, and when it is over.
@@ -293,10 +303,7 @@ def test_urgent_on_a_clock_that_stands(faulty: FaultyStore, clock: Clock) -> Non
     Whoever synchronises by hand after that wants to know what is in the store now.
     """
     here, there = (a_limiter(faulty, clock, a_policy(1000, 60)) for _ in range(2))
-    here.check(CLIENT)
-    here.sync_urgent()
-    there.check(CLIENT)
-    there.sync()
+    learn_urgently(here, others=there)
     here.sync()
     assert Counts(2, 0) == here.counts(CLIENT)
 
@@ -325,10 +332,7 @@ def test_quiet_key_where_certainty_is_wanted(faulty: FaultyStore, clock: Clock) 
     sync = {"near_limit": "reserve", "deadline": "5s"}
     settings = load_config({"mode": "enforce", "limits": {"client": ["100/minute"]}, "sync": sync})
     here, there = (Limiter(settings, faulty, clock=clock) for _ in range(2))
-    here.check(CLIENT)
-    here.sync_urgent()
-    there.check(CLIENT)
-    there.sync()
+    learn_urgently(here, others=there)
     clock.advance(1)
     here.sync()
     assert Counts(2, 0) == here.counts(CLIENT)
