@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from oauth_ratelimit.core.window import ROUNDING_S
 from oauth_ratelimit.simulate.fleet import Fleet
 from oauth_ratelimit.simulate.times import SECOND_US
-from oauth_ratelimit.sync.agenda import CLOSE_RATIO, PULLS_PER_HORIZON, QUIET_RATIO, SKIP
+from oauth_ratelimit.sync.agenda import CLOSE_RATIO, PULLS_PER_HORIZON
 from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.keys import FOLLOWED_RATIO
 
@@ -182,10 +182,7 @@ class FleetKey:
         elif at_us == member.urgent_us:
             member.urgent_us = 0
             member.is_contested = True  # as ``SyncCycle.run`` does: reading first saves a write
-            is_rare = member.seen_us < at_us - 2 * self._fleet.interval_us or not member.version
             self._synchronise(member, at_us)
-            if is_rare and not (self._fleet.reserves or _has_used(member.bucket, QUIET_RATIO)):
-                member.pull_gap, member.is_noticed = SKIP, False
 
     def _synchronise(self, member: Member, at_us: int, *, is_touched: bool = True) -> None:
         """

@@ -2,10 +2,9 @@
 Which keys a cycle looks at: those with something to send, those to read again, those to forget.
 
 A key that a request touched is flushed, or read if there was nothing to flush. A successful compare-and-set needs no
-reading: it proves that nobody else has written. A key that nobody touches any more is read once more, unless it is rare
-and an urgent cycle has just found hardly anything of it used; after that it is only followed while a good part of a
-limit is used up, so that what others count may soon matter here. It is forgotten when its last frame has left every
-window: idle keys cost nothing.
+reading: it proves that nobody else has written. A key that nobody touches any more is read once more; after that it is
+only followed while a good part of a limit is used up, so that what others count may soon matter here. It is forgotten
+when its last frame has left every window: idle keys cost nothing.
 """
 
 from collections.abc import Iterable
@@ -14,8 +13,6 @@ from oauth_ratelimit.sync.keys import FORGOTTEN, UNLISTED, KeyState
 
 PULLS_PER_HORIZON = 30  # of a followed key that does not change; benchmarks/accuracy.py tells what fewer would cost
 CLOSE_RATIO = 1 / 2  # of a limit: from here on twice as many
-QUIET_RATIO = 1 / 20  # below it, what others count in a second or two does not matter; 1 / 10 costs accuracy already
-SKIP = 1  # as a gap: the next cycle need not read, and a request that comes before is no reason to hurry
 NEXT = -1  # the slot of keys that the next cycle looks at
 TAKEN = -3  # and of those that the present one looks at
 
@@ -42,29 +39,6 @@ class Agenda:
             if state.agenda_slot not in (NEXT, FORGOTTEN):
                 state.agenda_slot = NEXT
                 self._next.append(state)
-
-    def rare(self, states: Iterable[KeyState], now_s: float) -> list[KeyState]:
-        """
-        Return those of the keys that requests ask for less than every other cycle, as far as that is known.
-        """
-        since_s = now_s - 2 * self.interval_s
-        return [state for state in states if state.seen_s < since_s or state.version is None]
-
-    def skip_quiet(self, states: Iterable[KeyState]) -> None:
-        """
-        Have the next cycle leave quiet keys alone, unless requests ask for them again: they have just been read. Who
-        wants certainty has them read all the same.
-        """
-        for state in states:
-            if not (state.place.reserves or state.has_used(QUIET_RATIO)):
-                state.pull_gap = SKIP
-
-    @staticmethod
-    def without_skipped(states: Iterable[KeyState]) -> list[KeyState]:
-        """
-        Return those of the keys that requests have touched which still have to be looked at for that.
-        """
-        return [state for state in states if state.is_touched or state.pull_gap != SKIP]
 
     def take(self, states: Iterable[KeyState]) -> list[KeyState]:
         """

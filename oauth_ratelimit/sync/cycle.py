@@ -50,7 +50,7 @@ class SyncCycle:
         self._lock = threading.Lock()  # one cycle at a time
         self._failing_since_s: float | None = None
         self._said_s = 0.0
-        self._last_s: float | None = None  # when the last cycle was
+        self._last_s: float | None = None  # when the last full cycle was
 
     def run(self, now_s: float, *, urgent_only: bool = False) -> CycleReport:
         """
@@ -64,18 +64,15 @@ class SyncCycle:
         report = CycleReport()
         with self._lock:
             urgent = self._places.notices.take_urgent()
-            is_standing, self._last_s = now_s == self._last_s, now_s
             if urgent_only:
                 for state in urgent:
                     state.is_contested = True  # most are new here, and others know them: reading first saves a write
-                rare = self.agenda.rare(urgent, now_s)
                 self._synchronise(urgent, now_s, report, touched=True)
-                if report.error is None:
-                    self.agenda.skip_quiet(rare)
             else:
-                touched = urgent + self.agenda.without_skipped(self._places.notices.take_touched())
-                if is_standing:  # its owner wants to know now, on a clock that stands
+                touched = urgent + self._places.notices.take_touched()
+                if now_s == self._last_s:  # its owner wants to know now, on a clock that stands
                     touched += self.agenda.all()
+                self._last_s = now_s
                 touched = self.agenda.take(touched)
                 due = self.agenda.due(now_s)
                 self._synchronise_in_parts(touched, now_s, report, touched=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.keys import Counts
@@ -43,16 +43,6 @@ def read_count(faulty: FaultyStore) -> int:
     count = sum(keys for kind, keys in faulty.calls if kind == "read")
     faulty.calls.clear()
     return count
-
-
-def learn_urgently(here: Limiter, *, others: Limiter) -> None:
-    """
-    Have one instance learn a key urgently, and others count it after that.
-    """
-    here.check(CLIENT)
-    here.sync_urgent()
-    others.check(CLIENT)
-    others.sync()
 
 
 def test_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
@@ -234,110 +224,6 @@ def test_new_key(faulty: FaultyStore, clock: Clock) -> None:
     assert None is here.sync_urgent()
     here.check(CLIENT)
     assert None is here.sync_urgent()
-
-
-def test_quiet_key_that_was_read_urgently(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    A key of whose limit hardly anything is used is read when it comes, and then left alone.
-    """
-    limiter = a_limiter(faulty, clock, a_policy(100, 60))
-    limiter.check(CLIENT)
-    limiter.sync_urgent()
-    assert 1 == read_count(faulty)
-    for _ in range(5):
-        clock.advance(1)
-        limiter.sync()
-    assert 0 == read_count(faulty)
-
-
-def test_quiet_key_that_is_soon_asked_for_again(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    It has just been read, so there is no hurry: it is written with the next cycle.
-    """
-    limiter = a_limiter(faulty, clock, a_policy(100, 60))
-    limiter.check(CLIENT)
-    limiter.sync_urgent()
-    clock.advance(0.1)
-    limiter.check(CLIENT)
-    assert None is limiter.sync_urgent()
-    clock.advance(0.9)
-    limiter.sync()
-    assert 2 == stored_hits(faulty.inner)
-
-
-def test_key_that_each_cycle_is_asked_for(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    It is not rare, so after its first time it is neither urgent nor read: it is written, and that is all.
-    """
-    limiter = a_limiter(faulty, clock, a_policy(1000, 60))
-    urgent_count = 0
-    for tenth in range(300):
-        if tenth % 10 == 0:
-            limiter.check(CLIENT)
-        urgent_count += limiter.sync_urgent() is not None
-        if tenth % 10 == 9:
-            limiter.sync()
-        clock.advance(0.1)
-    assert urgent_count <= 2
-    assert read_count(faulty) <= 4
-
-
-def test_quiet_key_that_could_not_be_read(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    If the store failed when it came, the cycles that follow learn what the others have counted.
-    """
-    here, there = (a_limiter(faulty, clock, a_policy(1000, 60)) for _ in range(2))
-    there.check(CLIENT, cost=40)
-    there.sync()
-    here.peek(CLIENT)
-    faulty.is_down = True
-    here.sync_urgent()
-    faulty.is_down = False
-    clock.advance(1)
-    here.sync()
-    assert Counts(40, 0) == here.counts(CLIENT)
-
-
-def test_urgent_on_a_clock_that_stands(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    Whoever synchronises by hand after that wants to know what is in the store now.
-    """
-    here, there = (a_limiter(faulty, clock, a_policy(1000, 60)) for _ in range(2))
-    learn_urgently(here, others=there)
-    here.sync()
-    assert Counts(2, 0) == here.counts(CLIENT)
-
-
-def test_key_that_was_read_urgently_and_is_not_quiet(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    From a twentieth of a limit on, the next two cycles hear what others have counted since.
-    """
-    here, there = (a_limiter(faulty, clock, a_policy(100, 60)) for _ in range(2))
-    there.check(CLIENT, cost=4)
-    there.sync()
-    here.check(CLIENT)
-    here.sync_urgent()
-    for known in (45, 95):
-        there.check(CLIENT, cost=known - here.counts(CLIENT).shared_hits)
-        there.sync()
-        clock.advance(1)
-        here.sync()
-        assert Counts(known, 0) == here.counts(CLIENT)
-
-
-def test_quiet_key_where_certainty_is_wanted(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    With ``near_limit: reserve`` it is read by the next cycles all the same.
-    """
-    sync = {"near_limit": "reserve", "deadline": "5s"}
-    settings = load_config({"mode": "enforce", "limits": {"client": ["100/minute"]}, "sync": sync})
-    here, there = (Limiter(settings, faulty, clock=clock) for _ in range(2))
-    learn_urgently(here, others=there)
-    clock.advance(1)
-    here.sync()
-    assert Counts(2, 0) == here.counts(CLIENT)
-    here.close()
-    there.close()
 
 
 def test_new_key_in_an_outage(faulty: FaultyStore, clock: Clock) -> None:
