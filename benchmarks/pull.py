@@ -1,6 +1,6 @@
 """
-Three ways to hear of what other instances have counted: asking for the keys that matter, by an index on the time of the
-last change, and by a change stream.
+Four ways to hear of what other instances have counted: asking for the keys that matter, asking for those of them that
+are not at a known version, by an index on the time of the last change, and by a change stream.
 
 An instance tracks 10,000 keys, of which it cares about some (they were touched here, or are near their limit) while
 others write. Per round the others write a number of keys, and the instance brings itself up to date.
@@ -13,12 +13,15 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from bson.int64 import Int64
 from pymongo import MongoClient, UpdateOne
 from pymongo.collection import Collection
 from pymongo.write_concern import WriteConcern
 
+from benchmarks import subjects
 from benchmarks.results import Result
 from benchmarks.timing import Timing, take_turns
+from oauth_ratelimit import Limiter
 from oauth_ratelimit.demo.replica_set import ReplicaSet
 from oauth_ratelimit.sync.flusher import MAX_BATCH
 
@@ -45,12 +48,14 @@ def run(*, short: bool) -> Iterator[Result]:
         yield from _writes(plain, indexed, turn_count=turn_count)
         for written_count in WRITTEN:
             yield from _rounds(plain, indexed, written_count=written_count, turn_count=turn_count)
+        yield from _cycles(replica_set.uri, turn_count=turn_count)
 
 
 def _document(number: int) -> dict[str, Any]:
     start_s = 2_000_000_000
     frames = {str(start_s + FRAME_S * index): index + 1 for index in range(FRAME_COUNT)}
-    return {"_id": _key(number), "version": 1, "updatedAt": 0, "requestCounters": {str(FRAME_S): frames}}
+    version = Int64(number << 32)  # no two documents come to the same one
+    return {"_id": _key(number), "version": version, "updatedAt": 0, "requestCounters": {str(FRAME_S): frames}}
 
 
 def _key(number: int) -> dict[str, str]:
@@ -109,6 +114,7 @@ def _rounds(plain: Documents, indexed: Documents, *, written_count: int, turn_co
 
         ways: dict[str, Callable[[], int]] = {
             "asking for those that matter": partial(_ask, plain, cared),
+            "asking for those of them that changed": partial(_ask_sparingly, plain, cared, {}),
             "index on the time of change": lambda: _poll(indexed, last_tick),
             "change stream": follow,
         }
@@ -121,9 +127,55 @@ def _rounds(plain: Documents, indexed: Documents, *, written_count: int, turn_co
                 yield _result(f"{name}/{way}{clock_name}", timing)
 
 
+def _cycles(uri: str, *, turn_count: int) -> Iterator[Result]:
+    """
+    Yield what a cycle of ours computes for a key that it only reads, because nobody has written it.
+    """
+    limits = {"little used": subjects.NO_LIMIT, "half used": 2}
+    users = subjects.user_names(CARED_COUNT)
+    limiters = {
+        name: subjects.limiter(subjects.settings_of(limit, store={"uri": uri, "collection": name.replace(" ", "-")}))
+        for name, limit in limits.items()
+    }
+
+    def ask(limiter: Limiter) -> None:
+        for user in users:
+            limiter.peek(subjects.CLIENT_ID, user)
+
+    def cycle(limiter: Limiter) -> int:
+        if limiter.sync().pulled_count < CARED_COUNT:
+            raise RuntimeError("the cycle has not read all keys")
+        return CARED_COUNT
+
+    for limiter in limiters.values():
+        for user in users:
+            limiter.check(subjects.CLIENT_ID, user)
+        limiter.sync()
+    timings = take_turns(
+        {name: partial(cycle, limiter) for name, limiter in limiters.items()},
+        turn_count=turn_count,
+        before={name: partial(ask, limiter) for name, limiter in limiters.items()},
+        clock_ns=time.thread_time_ns,
+    )
+    for name, timing in timings.items():
+        value = timing.median_ns / 1000
+        yield Result(f"pull/cycle, unchanged keys, {name}", value, "us of CPU per key", spread=timing.spread_ns / 1000)
+    for limiter in limiters.values():
+        limiter.close()
+
+
 def _ask(documents: Documents, keys: Sequence[dict[str, str]]) -> int:
     for start in range(0, len(keys), MAX_BATCH):
         list(documents.find({"_id": {"$in": keys[start : start + MAX_BATCH]}}, PROJECTION))
+    return 1
+
+
+def _ask_sparingly(documents: Documents, keys: Sequence[dict[str, str]], known: dict[str, int]) -> int:
+    for start in range(0, len(keys), MAX_BATCH):
+        batch = keys[start : start + MAX_BATCH]
+        versions = [Int64(known[key["username"]]) for key in batch if key["username"] in known]
+        for document in documents.find({"_id": {"$in": batch}, "version": {"$nin": versions}}, PROJECTION):
+            known[document["_id"]["username"]] = document["version"]
     return 1
 
 

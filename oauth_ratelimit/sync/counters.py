@@ -8,6 +8,8 @@ request touches is then one number, and ``i`` is a difference that only the flus
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import repeat
+from operator import add
 
 from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.core.window import age, estimate_hits, pack, reset_after_s, retry_after_s, weigh
@@ -207,17 +209,15 @@ class Bucket:
         self.left_s(now_s)
         frame_s, start_s = self.tier.frame_s, self.frame_start_s
         ahead_s = start_s + max(frame_s, AHEAD_S)
-        fresh = self.full - self.sent
-        current = fresh
+        current = fresh = self.full - self.sent
         for frames in sources:
             current += sum(hits for frame, hits in frames.items() if start_s <= frame <= ahead_s)
         if self.carried:
             sources = (*sources, self.carried)
-        oldest_s = start_s - frame_s * self.tier.policy.window.frame_count
-        past = [
-            sum(frames.get(frame, 0) for frames in sources)
-            for frame in range(start_s - frame_s, oldest_s - 1, -frame_s)
-        ]
+        wanted = range(start_s - frame_s, start_s - frame_s * self.tier.frame_count - 1, -frame_s)
+        past = [0] * len(wanted)
+        for frames in filter(None, sources):
+            past = list(map(add, past, map(frames.get, wanted, repeat(0))))
         while past and not past[-1]:
             past.pop()
         self.past = pack(past)
