@@ -3,6 +3,7 @@ When Python's garbage collector looks at everything in the process: by itself, o
 """
 
 import gc
+import weakref
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -46,11 +47,8 @@ class FullCollections:
         elif not self._is_closed:
             self._take_over()
             now_s = self._clock()
-            if self._last_s is None:
+            if self._last_s is None or (now_s - self._last_s >= interval_s and _collect()):
                 self._last_s = now_s
-            elif now_s - self._last_s >= interval_s:
-                self._last_s = now_s
-                gc.collect()
 
     def close(self) -> None:
         """
@@ -76,3 +74,21 @@ class FullCollections:
         if self._last_s is not None and full == NEVER:
             gc.set_threshold(young, middle, FullCollections._found)
         self._last_s = None
+
+
+class _Cycle:
+    """
+    What only a collection finds.
+    """
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def _collect() -> bool:
+    """
+    Look at everything, and return whether that was done: it is not while another thread collects.
+    """
+    cycle = weakref.ref(_Cycle())
+    gc.collect()
+    return cycle() is None

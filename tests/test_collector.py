@@ -182,6 +182,24 @@ def test_threshold_that_somebody_sets_meanwhile(collections: FullCollections, cl
     assert found()
 
 
+def test_while_another_thread_collects(
+    collections: FullCollections, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Python collects nothing then, so it is done with the next run.
+    """
+    collections.run(INTERVAL_S)
+    clock.advance(INTERVAL_S)
+    cycle = old_cycle()
+    with monkeypatch.context() as patched:
+        patched.setattr(gc, "collect", lambda: 0)
+        collections.run(INTERVAL_S)
+    assert cycle() is not None
+    collections.run(INTERVAL_S)
+
+    assert cycle() is None
+
+
 def test_threshold_that_somebody_sets_at_the_end(collections: FullCollections) -> None:
     """
     What somebody has set since the last run stays.
