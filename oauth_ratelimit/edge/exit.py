@@ -22,7 +22,7 @@ def with_quota(wsgi_app: "WSGIApplication") -> "WSGIApplication":
 
     def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         quota: Headers = []
-        outer = environ.get(QUOTA, [])
+        outer = environ.get(QUOTA)
         environ[QUOTA] = quota  # its own: applications within each other each have theirs
 
         def start(status: str, headers: Headers, *exc_info: Any) -> Any:
@@ -31,6 +31,7 @@ def with_quota(wsgi_app: "WSGIApplication") -> "WSGIApplication":
         try:
             return wsgi_app(environ, start)
         finally:
-            environ[QUOTA] = outer
+            if outer is not None:
+                environ[QUOTA] = outer
 
     return answer

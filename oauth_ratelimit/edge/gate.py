@@ -100,10 +100,7 @@ class AppGate:
         """
         What counts failed authentications in this process, started if it is not running; None while that is off.
         """
-        settings = self.settings
-        if self.is_switched_off or Mode.OFF in (settings.guard.mode, settings.policies.mode):
-            return None
-        return self._running().guard
+        return self._running().guard if self._live.is_guarded and not self.is_switched_off else None
 
     def _running(self) -> Worker:
         worker = self._worker
@@ -139,7 +136,7 @@ class AppGate:
     def _ruling(
         self, client: Any, username: str | None, *, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
     ) -> Ruling:
-        denial = self.settings.denial
+        denial = self._live.current.denial
         try:
             client_id = str(client.get_client_id())
             limiter = self._running().limiter

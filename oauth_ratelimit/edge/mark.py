@@ -133,7 +133,7 @@ class Mark:
 
 answering: ContextVar[Mark | None] = ContextVar("oauth_ratelimitanswering", default=None)
 """
-The token request that is being answered: found at a tenth of the price of asking Flask for the environment.
+The token request that is being answered, for ``answering.get() or marked()``: asking Flask takes ten times as long.
 """
 
 
@@ -148,12 +148,9 @@ def environ_of_request() -> dict[str, Any] | None:
     return environ
 
 
-def current_mark() -> Mark | None:
+def marked() -> Mark | None:
     """
     Return the mark of the request being handled, None if it has none.
     """
-    mark = answering.get()
-    if mark is None:
-        environ = environ_of_request()
-        mark = None if environ is None else environ.get(MARK)
-    return mark
+    environ = environ_of_request()
+    return None if environ is None else environ.get(MARK)
