@@ -39,8 +39,8 @@ BASE, OURS = "unprotected", "ours"
 METRICS, SHARED = f"{OURS} with metrics", f"{OURS} shared through MongoDB"
 HEADERLESS = f"{OURS} without quota headers"
 BARE = "bare bones"  # what no limiter with our headers can undercut
-UNPROTECTED = (BASE, f"{BASE} again", f"{BASE} once more")
-SERVED = (OURS, HEADERLESS, BARE, METRICS, SHARED, *FLASK_LIMITER)
+SERVED = (BASE, OURS, HEADERLESS, BARE, METRICS, SHARED, *FLASK_LIMITER)
+COPIES = range(4)  # of each that gunicorn serves: which addresses an application gets decides about 2 % of a request
 BURST_COUNT = 20  # requests in a row to one subject, so that what disturbs the machine disturbs all of them
 
 BODIES = {
@@ -64,7 +64,7 @@ def run(*, short: bool) -> Iterator[Result]:
         if instructions.is_available():
             yield from _instructions()
         yield from _in_process(database, turn_count=25 if short else 500)
-        yield from _through_gunicorn(database, turn_count=40 if short else 600)
+        yield from _through_gunicorn(database, turn_count=10 if short else 200)
 
 
 def _instructions() -> Iterator[Result]:
@@ -136,8 +136,11 @@ def served() -> DispatcherMiddleware:
     """
     subjects.silence()
     database, mongo_uri = Path(os.environ["DEMO_DATABASE"]), os.environ["BENCHMARK_MONGO_URI"]
-    apps = {_path(name): application(BASE, database) for name in UNPROTECTED}
-    apps |= {_path(name): application(name, database, mongo_uri if name == SHARED else None) for name in SERVED}
+    apps = {
+        _path(name, copy): application(name, database, mongo_uri if name == SHARED else None)
+        for copy in COPIES
+        for name in SERVED
+    }
     root = application(BASE, database)
     root.add_url_rule("/pid", view_func=lambda: str(os.getpid()))
     return DispatcherMiddleware(root, apps)
@@ -174,9 +177,10 @@ def _requests(app: Flask, grant: str) -> Callable[[], None]:
 def _through_gunicorn(database: Path, *, turn_count: int) -> Iterator[Result]:
     """
     Yield what a request costs through gunicorn. All subjects are served by one process, each under a path of its own:
-    two processes that do the same differ by 2 % and more. So do two subjects that do the same, a little, which is why
-    the unprotected one takes part three times.
+    two processes that do the same differ by 2 % and more. So do two subjects that do the same, which is why there are
+    several copies of each, and their mean counts.
     """
+    paths = [_path(name, copy) for name in SERVED for copy in COPIES]
     with contextlib.ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="oauth_ratelimit-gunicorn-")))
         mongod = running.enter_context(Mongod())
@@ -185,21 +189,29 @@ def _through_gunicorn(database: Path, *, turn_count: int) -> Iterator[Result]:
         instance.wait_until_ready()
         connection = running.enter_context(_Connection(instance))
         clock = _cpu_of(connection.pid())
-        times_us = _bursts(
-            {name: partial(connection.request, _path(name)) for name in (*UNPROTECTED, *SERVED)},
-            turn_count,
-            cpu_ns=dict.fromkeys((*UNPROTECTED, *SERVED), clock),
+        by_path = _bursts(
+            {path: partial(connection.request, path) for path in paths}, turn_count, cpu_ns=dict.fromkeys(paths, clock)
         )
     name = "endpoint/gunicorn gthread, client_credentials"
-    times_us[BASE] = [statistics.mean(turn) for turn in zip(*(times_us[same] for same in UNPROTECTED), strict=True)]
+    times_us = {
+        subject: [
+            statistics.mean(turn) for turn in zip(*(by_path[_path(subject, copy)] for copy in COPIES), strict=True)
+        ]
+        for subject in SERVED
+    }
     yield from _compared(name, times_us)
-    for subject in (*UNPROTECTED[1:], OURS, HEADERLESS, BARE, METRICS, SHARED):
-        percent = 100 * _added_us(times_us, subject) / statistics.median(times_us[BASE])
+    base_us = statistics.median(times_us[BASE])
+    for subject in (OURS, HEADERLESS, BARE, METRICS, SHARED):
+        percent = 100 * _added_us(times_us, subject) / base_us
         yield Result(f"{name}/{subject}, of the request", percent, "%", "<= 2" if subject == OURS else None)
+    for subject in (BASE, OURS):
+        medians_us = [statistics.median(by_path[_path(subject, copy)]) for copy in COPIES]
+        percent = 100 * (max(medians_us) - min(medians_us)) / base_us
+        yield Result(f"{name}/{subject}, largest difference of two copies", percent, "%")
 
 
-def _path(name: str) -> str:
-    return f"/{name.replace(' ', '-')}"
+def _path(name: str, copy: int) -> str:
+    return f"/{name.replace(' ', '-')}-{copy}"
 
 
 class _Connection:

@@ -53,6 +53,8 @@ class AppGate:
         clock: Tells the time, seconds since the epoch.
 
     Attributes:
+        live: The configuration.
+
         worker_type: What is started in each process.
     """
 
@@ -69,7 +71,7 @@ class AppGate:
         is_switched_off: bool,
         clock: Callable[[], float],
     ) -> None:
-        self._live = live
+        self.live = live
         self.authorize_endpoint = authorize_endpoint
         self.is_switched_off = is_switched_off
         self._username_of = username_of
@@ -86,7 +88,7 @@ class AppGate:
         """
         What applies now: the configuration with the overrides of operators on top.
         """
-        return self._live.current
+        return self.live.current
 
     @property
     def limiter(self) -> Limiter:
@@ -100,7 +102,7 @@ class AppGate:
         """
         What counts failed authentications in this process, started if it is not running; None while that is off.
         """
-        return self._running().guard if self._live.is_guarded and not self.is_switched_off else None
+        return self._running().guard if self.live.is_guarded and not self.is_switched_off else None
 
     def _running(self) -> Worker:
         worker = self._worker
@@ -115,28 +117,37 @@ class AppGate:
         if not self.is_switched_off:
             self._running().preload()
 
-    def judge(self, grant_type: str | None, client: Any, *, user: Any) -> Ruling:
+    def judge(
+        self,
+        grant_type: str | None,
+        client: Any,
+        *,
+        user: Any = None,
+        username: str | None = None,
+        endpoint: str = TOKEN_ENDPOINT,
+    ) -> Ruling:
         """
         Decide and count one request.
 
         This is the place that fails open: whatever breaks in here, the token is issued. Only a user without a name is
         an error, because it would go unnoticed for ever.
+
+        Args:
+            grant_type: Of the token, None where there is none.
+
+            client: What Authlib knows of the client.
+
+            user: What the application knows of the user, None if there is none.
+
+            username: The user's name, where that is known instead.
+
+            endpoint: Where the request came in.
         """
         if self.is_switched_off:
             return []
-        username = None if user is None or self.settings.policies.mode is Mode.OFF else self._name(user)
-        return self._ruling(client, username, grant_type=grant_type)
-
-    def judge_at(self, endpoint: str, caller: Caller) -> Ruling:
-        """
-        Decide and count one request for another endpoint. Fails open, too.
-        """
-        return [] if self.is_switched_off else self._ruling(caller, caller.username, endpoint=endpoint)
-
-    def _ruling(
-        self, client: Any, username: str | None, *, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
-    ) -> Ruling:
-        denial = self._live.current.denial
+        settings = self.live.current
+        if user is not None and settings.policies.mode is not Mode.OFF:
+            username = self._name(user)
         try:
             client_id = str(client.get_client_id())
             limiter = self._running().limiter
@@ -155,8 +166,8 @@ class AppGate:
                     duration_s=duration_s,
                 )
             if decision.allowed:
-                return quota_headers(decision, denial.headers)
-            return RateLimited(decision, denial, grant_type=grant_type)
+                return quota_headers(decision, settings.denial.headers)
+            return RateLimited(decision, settings.denial, grant_type=grant_type)
         except Exception as exc:  # noqa: BLE001  # fail open
             # As text: structlog's own rendering of a traceback may show local variables, the client's secret included.
             self.report("check_failed", error=repr(exc), traceback=traceback.format_exc())
@@ -191,7 +202,7 @@ class AppGate:
         Uses the connection of this process, and starts its worker if that is not running.
         """
         connection = None if self.is_switched_off else self._running().connection
-        return Desk(lambda: self._live.base, lambda: connection, clock=self._clock) if connection else None
+        return Desk(lambda: self.live.base, lambda: connection, clock=self._clock) if connection else None
 
     def report_undecided(self) -> None:
         """
@@ -242,7 +253,7 @@ class AppGate:
             if worker is not None:
                 self._inherited.append(worker)
             self._observer.start()
-            worker = self.worker_type(self._live, observer=self._observer, clock=self._clock, trace_of=self._trace_of)
+            worker = self.worker_type(self.live, observer=self._observer, clock=self._clock, trace_of=self._trace_of)
             worker.start()
             self._worker = worker
             atexit.unregister(self.at_exit)  # a fork inherits the registration

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple, Protocol
 from flask import request
 
 from oauth_ratelimit.config import Settings
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.edge.response import Headers, RateLimited
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
+from oauth_ratelimit.overlay import LiveSettings
 
 PUBLIC = "none"  # how a client without a secret authenticates: not at all
 MARK = "oauth_ratelimit.request"  # our place in the WSGI environment; two requests may share flask.g
@@ -57,6 +59,12 @@ class Gate(Protocol):
         """
 
     @property
+    def live(self) -> LiveSettings:
+        """
+        The configuration.
+        """
+
+    @property
     def settings(self) -> Settings:
         """
         What applies now.
@@ -68,14 +76,17 @@ class Gate(Protocol):
         Tells whose a token is.
         """
 
-    def judge(self, grant_type: str | None, client: Any, *, user: Any) -> Ruling:
+    def judge(
+        self,
+        grant_type: str | None,
+        client: Any,
+        *,
+        user: Any = None,
+        username: str | None = None,
+        endpoint: str = TOKEN_ENDPOINT,
+    ) -> Ruling:
         """
         Decide and count one request.
-        """
-
-    def judge_at(self, endpoint: str, caller: Caller) -> Ruling:
-        """
-        Decide and count one request for another endpoint.
         """
 
     def report_undecided(self) -> None:
