@@ -37,10 +37,10 @@ class CountingStore(MemoryStore):
         super().__init__()
         self.written = self.read_count = self.trips = self.conflicts = 0
 
-    def read(self, keys: Sequence[Key], known: Sequence[int] = ()) -> Mapping[Key, Snapshot]:
+    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
         self.trips += -(-len(keys) // BATCH)
         self.read_count += len(keys)
-        return super().read(keys, known)
+        return super().read(keys)
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         self.trips += -(-len(changes) // BATCH)

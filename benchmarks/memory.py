@@ -34,7 +34,7 @@ class AgreeingStore:
     A store that keeps nothing, so that only the limiter's own memory is seen.
     """
 
-    def read(self, keys: Sequence[Key], known: Sequence[int] = ()) -> Mapping[Key, Snapshot]:
+    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
         """
         Know no document.
         """

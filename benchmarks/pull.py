@@ -18,10 +18,8 @@ from pymongo import MongoClient, UpdateOne
 from pymongo.collection import Collection
 from pymongo.write_concern import WriteConcern
 
-from benchmarks import subjects
 from benchmarks.results import Result
 from benchmarks.timing import Timing, take_turns
-from oauth_ratelimit import Limiter
 from oauth_ratelimit.demo.replica_set import ReplicaSet
 from oauth_ratelimit.sync.flusher import MAX_BATCH
 
@@ -48,7 +46,6 @@ def run(*, short: bool) -> Iterator[Result]:
         yield from _writes(plain, indexed, turn_count=turn_count)
         for written_count in WRITTEN:
             yield from _rounds(plain, indexed, written_count=written_count, turn_count=turn_count)
-        yield from _cycles(replica_set.uri, turn_count=turn_count)
 
 
 def _document(number: int) -> dict[str, Any]:
@@ -125,43 +122,6 @@ def _rounds(plain: Documents, indexed: Documents, *, written_count: int, turn_co
             timings = take_turns(ways, turn_count=turn_count, before=before, clock_ns=clock_ns)
             for way, timing in timings.items():
                 yield _result(f"{name}/{way}{clock_name}", timing)
-
-
-def _cycles(uri: str, *, turn_count: int) -> Iterator[Result]:
-    """
-    Yield what a cycle of ours computes for a key that it only reads, because nobody has written it.
-    """
-    limits = {"little used": subjects.NO_LIMIT, "half used": 2}
-    users = subjects.user_names(CARED_COUNT)
-    limiters = {
-        name: subjects.limiter(subjects.settings_of(limit, store={"uri": uri, "collection": name.replace(" ", "-")}))
-        for name, limit in limits.items()
-    }
-
-    def ask(limiter: Limiter) -> None:
-        for user in users:
-            limiter.peek(subjects.CLIENT_ID, user)
-
-    def cycle(limiter: Limiter) -> int:
-        if limiter.sync().pulled_count < CARED_COUNT:
-            raise RuntimeError("the cycle has not read all keys")
-        return CARED_COUNT
-
-    for limiter in limiters.values():
-        for user in users:
-            limiter.check(subjects.CLIENT_ID, user)
-        limiter.sync()
-    timings = take_turns(
-        {name: partial(cycle, limiter) for name, limiter in limiters.items()},
-        turn_count=turn_count,
-        before={name: partial(ask, limiter) for name, limiter in limiters.items()},
-        clock_ns=time.thread_time_ns,
-    )
-    for name, timing in timings.items():
-        value = timing.median_ns / 1000
-        yield Result(f"pull/cycle, unchanged keys, {name}", value, "us of CPU per key", spread=timing.spread_ns / 1000)
-    for limiter in limiters.values():
-        limiter.close()
 
 
 def _ask(documents: Documents, keys: Sequence[dict[str, str]]) -> int:

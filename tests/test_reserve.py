@@ -33,9 +33,9 @@ class StuckStore(MemoryStore):
         super().__init__()
         self.may_answer = threading.Event()
 
-    def read(self, keys: Sequence[Key], known: Sequence[int] = ()) -> Mapping[Key, Snapshot]:
+    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
         self.may_answer.wait(30)
-        return super().read(keys, known)
+        return super().read(keys)
 
 
 def admitted_of_burst(near_limit: str, clock: Clock) -> int:

@@ -93,14 +93,9 @@ class CounterStore(Protocol):
     ``StoreRejected`` when it refuses, and nothing else.
     """
 
-    def read(self, keys: Sequence[Key], known: Sequence[int] = ()) -> Mapping[Key, Snapshot]:
+    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
         """
         Return the documents that exist. Only what a majority of servers has; never older than this store's own writes.
-
-        Args:
-            keys: Of which documents.
-
-            known: Documents at one of these versions may be left out, as if they did not exist.
         """
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:

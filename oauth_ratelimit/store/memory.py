@@ -18,13 +18,12 @@ class MemoryStore:
         self._lock = threading.Lock()  # guards _documents
         self._documents: dict[Key, Snapshot] = {}
 
-    def read(self, keys: Sequence[Key], known: Sequence[int] = ()) -> Mapping[Key, Snapshot]:
+    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
         """
         See ``CounterStore.read``.
         """
         with self._lock:
-            found = {key: self._documents[key] for key in keys if key in self._documents}
-        return {key: document for key, document in found.items() if document.version not in known}
+            return {key: self._documents[key] for key in keys if key in self._documents}
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """

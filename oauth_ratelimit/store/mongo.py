@@ -18,7 +18,6 @@ from urllib.parse import unquote_plus
 
 import structlog
 from bson.errors import BSONError
-from bson.int64 import Int64
 from pymongo import DESCENDING, MongoClient, ReadPreference
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection
@@ -72,17 +71,14 @@ class MongoStore:
         self._next_look_s = 0.0
         self._inherited: MongoClient[Document] | None = None
 
-    def read(self, keys: Sequence[Key], known: Sequence[int] = ()) -> Mapping[Key, Snapshot]:
+    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
         """
-        See ``CounterStore.read``. One ``find`` by ``_id``, answered by the primary with majority read concern. What is
-        left out is left out by the server, so that it costs a fifth.
+        See ``CounterStore.read``. One ``find`` by ``_id``, answered by the primary with majority read concern.
         """
         with translated_errors():
             collection, session = self._open()
-            wanted: Document = {"_id": {"$in": [document_id(key) for key in keys]}}
-            if known:
-                wanted["version"] = {"$nin": [Int64(version) for version in known]}
-            return dict(parse_all(gently(collection.find(wanted, FIELDS, session=session))))
+            ids = [document_id(key) for key in keys]
+            return dict(parse_all(gently(collection.find({"_id": {"$in": ids}}, FIELDS, session=session))))
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """

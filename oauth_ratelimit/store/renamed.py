@@ -23,10 +23,9 @@ class RenamedStore:
     def __init__(self, store: CounterStore) -> None:
         self._store = store
 
-    def read(self, keys: Sequence[Key], known: Sequence[int] = ()) -> Mapping[Key, Snapshot]:
+    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
         """
-        See ``CounterStore.read``. One round trip for all names. Leaves none out: the version of one tells nothing of
-        the others.
+        See ``CounterStore.read``. One round trip for all names.
         """
         return read_all_names(keys, self._store.read)
 

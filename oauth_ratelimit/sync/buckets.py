@@ -68,9 +68,7 @@ class Buckets(Bucket):
         Whether at least this share of a limit is used up. A glance without the lock, good enough to choose
         what to read.
         """
-        return self.full + self.edge >= ratio * self.tier.limit or any(
-            bucket.full + bucket.edge >= ratio * bucket.tier.limit for bucket in self.others
-        )
+        return any(bucket.full + bucket.edge >= ratio * bucket.tier.limit for bucket in self.buckets)
 
     def inherit(self, hits: Hits, now_s: float) -> None:
         """
@@ -93,15 +91,12 @@ class Buckets(Bucket):
         }
         self.former = Former(self.former.retired, inherited)
 
-    def adopt(self, tiers: tuple[Tier, ...], now_s: float) -> bool:
+    def adopt(self, tiers: tuple[Tier, ...], now_s: float) -> None:
         """
         Go on under new tiers from what is known under the old ones. The lock of the place is held by the caller.
-
-        Returns:
-            Whether they are others than the old ones.
         """
         if [bucket.tier for bucket in self.buckets] == list(tiers):
-            return False
+            return
         buckets = (self.copy(), *self.others)
         former = {bucket.tier.series: bucket for bucket in reversed(buckets)}
         finest = min(buckets, key=lambda bucket: bucket.tier.frame_s)
@@ -117,7 +112,6 @@ class Buckets(Bucket):
         kept = {tier.series for tier in tiers}
         retired = tuple(bucket for series, bucket in former.items() if series not in kept)
         self.former = Former(self.former.retired + retired, inherited)
-        return True
 
 
 def _refitted(frames: Frames, tier: Tier, *, from_s: int, now_s: float) -> Frames:

@@ -188,7 +188,7 @@ class SyncCycle:
                     for state in states
                     if state.is_to_be_read(now_s) or (state not in busy and (touched or state.is_followed))
                 ]
-                changed.update(self._flusher.pull(to_pull, now_s, report, whole=False))
+                changed.update(self._flusher.pull(to_pull, now_s, report))
         except StoreError as exc:
             report.error = exc
             is_failed = report.is_cut_short = True

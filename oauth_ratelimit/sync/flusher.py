@@ -143,7 +143,7 @@ class Flusher:
         """
         Read documents that may well be at another version than the one known here.
         """
-        changed = set(self.pull(states, now_s, report, whole=False))
+        changed = set(self.pull(states, now_s, report))
         for state in states:
             state.is_contested = state in changed
 
@@ -168,20 +168,9 @@ class Flusher:
         current += [state for state in pending if id(state) not in contested and not state.unsent]
         return lost
 
-    def pull(
-        self, states: Sequence[KeyState], now_s: float, report: CycleReport, *, whole: bool = True
-    ) -> list[KeyState]:
+    def pull(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
         """
         Read documents and merge them.
-
-        Args:
-            states: The keys.
-
-            now_s: The time.
-
-            report: Is added to.
-
-            whole: Whether to read what is at the version that is known, too, although that mostly tells nothing new.
 
         Returns:
             The keys whose document has changed since it was last read or written here.
@@ -191,28 +180,19 @@ class Flusher:
         """
         changed = []
         for batch in _batches(states):
-            keys = [state.key for state in batch]
-            # Of a write of unknown outcome a document that is left out must not be taken for one that is gone.
-            is_sparing = not (whole or self._reads_first or any(state.attempts for state in batch))
-            known = {
-                key: state.version
-                for key, state in zip(keys, batch, strict=True)
-                if is_sparing and state.version is not None and state.is_told_by_version(now_s)
-            }
-            snapshots = self._store.read(keys, list(known.values()))
+            snapshots = self._store.read([state.key for state in batch])
             report.pulled_count += len(batch)
-            for key, state in zip(keys, gently(batch), strict=True):
-                snapshot = snapshots.get(key)
-                if snapshot is None and key in known:
-                    state.renew_alerts(now_s)
-                    continue
+            for state in gently(batch):
+                snapshot = snapshots.get(state.key)
                 if state.attempts:
                     state.resolve(self.writer, snapshot)
-                if self._reads_first or state.version != (snapshot.version if snapshot else None):
-                    changed.append(state)
                 if snapshot is not None and snapshot.damage:
                     is_usable = snapshot.version != UNUSABLE_VERSION
-                    self._complaints.say("document_malformed", key, now_s, fields=snapshot.damage, is_usable=is_usable)
+                    self._complaints.say(
+                        "document_malformed", state.key, now_s, fields=snapshot.damage, is_usable=is_usable
+                    )
+                if self._reads_first or state.version != (snapshot.version if snapshot else None):
+                    changed.append(state)
                 state.merge(snapshot, now_s, flush_id=self._flush_id or _now_ms())
         return changed
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from oauth_ratelimit.sync.place import Place
 
 FOLLOWED_RATIO = 1 / 4  # of a limit; less is cheaper to learn anew when a request comes (benchmarks/accuracy.py)
-TELLING_VERSION = 2**32  # smaller ones were given by hand, perhaps the same to many documents
 UNLISTED, FORGOTTEN = 0, -2  # no slot of the agenda; and never one again
 
 
@@ -233,15 +232,12 @@ class KeyState(Buckets):
         self.peers = max(1, sum(last_id >= lately_id for last_id in writers.values()))
         self.place.notices.see_peers(self.peers)
 
-    def adopt(self, tiers: tuple[Tier, ...], now_s: float) -> bool:
+    def adopt(self, tiers: tuple[Tier, ...], now_s: float) -> None:
         """
-        See ``Buckets.adopt``. What the document holds of the new tiers is to be looked at, even if it does not change.
+        See ``Buckets.adopt``.
         """
         self.refusal = None
-        is_new = super().adopt(tiers, now_s)
-        if is_new:
-            self.read_s = 0.0
-        return is_new
+        super().adopt(tiers, now_s)
 
     def commit(self, version: int, now_s: float) -> None:
         """
@@ -251,12 +247,6 @@ class KeyState(Buckets):
         self.unsent = None
         self.attempts = ()
         self.stale = self.stale.after_write()
-        self.renew_alerts(now_s)
-
-    def renew_alerts(self, now_s: float) -> None:
-        """
-        Set the alerts anew for what is left of the limits now, if others count the key, too.
-        """
         if self.peers > 1 or self.place.reserves:
             with self.place.lock:
                 for bucket in self.buckets:
@@ -276,17 +266,9 @@ class KeyState(Buckets):
         own = sum(hits for source in pending for start_s, hits in source.items() if start_s in frames)
         return Counts(max(0, sum(frames.values()) - own), in_flight)
 
-    def is_told_by_version(self, now_s: float) -> bool:
-        """
-        Whether a document at the version that is known need not be read: that nobody has written it is all there is to
-        know. Whether it is gone only matters while much of a limit is used up; the next write will find out.
-        """
-        is_telling = self.version is not None and self.version >= TELLING_VERSION
-        return is_telling and not self.is_filling and not self.is_to_be_read(now_s)
-
     def is_to_be_read(self, now_s: float) -> bool:
         """
-        Whether a document should be looked at although it is as it is known, to see what it can lose.
+        Whether a document that is written without conflict should be read all the same, to see what it can lose.
         """
         return now_s - self.read_s > 2 * self.place.horizon_s
 

@@ -27,8 +27,8 @@ class WatchedStore(MongoStore):
 
     after_read: Callable[[], object] = dict
 
-    def read(self, keys: Sequence[Key], known: Sequence[int] = ()) -> Mapping[Key, Snapshot]:
-        snapshots = super().read(keys, known)
+    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
+        snapshots = super().read(keys)
         self.after_read()
         return snapshots
 

@@ -42,10 +42,10 @@ class FailingStore(MemoryStore):
             raise StoreUnavailable("down")
         return super().compare_and_set(writer, changes)
 
-    def read(self, keys: Any, known: Any = ()) -> Any:
+    def read(self, keys: Any) -> Any:
         if self.is_down:
             raise StoreUnavailable("down")
-        return super().read(keys, known)
+        return super().read(keys)
 
 
 def a_limiter(store: CounterStore | None, clock: Clock, **more: Any) -> Limiter:

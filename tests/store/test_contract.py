@@ -52,16 +52,6 @@ def test_first_write(store: CounterStore) -> None:
     assert {KEY: Snapshot(405, {"6": {600: 2}, "60": {540: 3}}, {"here": 7})} == store.read([KEY, OTHER])
 
 
-def test_known_versions(store: CounterStore) -> None:
-    """
-    A document at a version that the reader has is left out, one that has moved on is not.
-    """
-    keys = [KEY, OTHER, THIRD]
-    write(store, *(a_change(key, version=None, next_version=10 * number) for number, key in enumerate(keys, start=1)))
-    write(store, a_change(OTHER, version=20, next_version=21))
-    assert {OTHER: 21} == {key: found.version for key, found in store.read(keys, [10, 20, 30]).items()}
-
-
 def test_first_write_of_a_document_that_is_there(store: CounterStore) -> None:
     """
     Whoever believes that there is no document loses to the one who made it.

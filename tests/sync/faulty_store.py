@@ -64,7 +64,7 @@ class FaultyStore:
         self.before_write: Callable[[], object] = _nothing
         self.before_read: Callable[[], object] = _nothing
 
-    def read(self, keys: Sequence[Key], known: Sequence[int] = ()) -> Mapping[Key, Snapshot]:
+    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
         """
         Read, unless the store is down.
         """
@@ -72,7 +72,7 @@ class FaultyStore:
         self.before_read()
         if self.is_down:
             raise StoreUnavailable("down")
-        return self.inner.read(keys, known)
+        return self.inner.read(keys)
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """
