@@ -12,7 +12,6 @@ from typing import Protocol
 import structlog
 
 from oauth_ratelimit.config import Settings, describe_changes
-from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import Override, in_force, overridden
 from oauth_ratelimit.errors import StoreError
 
@@ -82,13 +81,10 @@ class LiveSettings:
 
     Attributes:
         current: What applies: the configuration with the overrides of operators on top.
-
-        is_guarded: Whether failed authentications are counted then.
     """
 
     def __init__(self, settings: Settings, poll: Callable[[], Settings | None]) -> None:
         self.current = settings
-        self.is_guarded = _is_guarded(settings)
         self._base = settings
         self._poll = poll
         self._applied_base = settings
@@ -121,7 +117,6 @@ class LiveSettings:
             return False
         old, new = self.current, replace(self._base, policies=overridden(self._base.policies, overrides))
         self.current, self._applied_base, self._overrides = new, self._base, overrides
-        self.is_guarded = _is_guarded(new)
         log.info(
             "config_reloaded",
             origin="overrides" if is_same_base else "file",
@@ -131,7 +126,3 @@ class LiveSettings:
         if old.policies.mode is not new.policies.mode:
             log.warning("mode_changed", old=old.policies.mode.value, new=new.policies.mode.value)
         return True
-
-
-def _is_guarded(settings: Settings) -> bool:
-    return Mode.OFF not in (settings.guard.mode, settings.policies.mode)

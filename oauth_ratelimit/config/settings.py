@@ -231,3 +231,10 @@ class Settings:
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     max_keys: int = 1_000_000
     gc_interval_s: float | None = None
+
+    @property
+    def is_guarded(self) -> bool:
+        """
+        Whether failed authentications are counted.
+        """
+        return Mode.OFF not in (self.guard.mode, self.policies.mode)

@@ -12,7 +12,6 @@ from typing import Any
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.edge.claims import look_first, note_client, note_error
 from oauth_ratelimit.edge.endpoints import decide_client
-from oauth_ratelimit.edge.mark import answering, marked
 from oauth_ratelimit.edge.request import answer, begin, begin_late, decide, decide_before_saving, direct
 
 _ATTACHED = "_oauth_ratelimit_attached"  # on the server
@@ -35,8 +34,7 @@ class RateLimitMixin:
         """
         Choose the grant of a token request, also of one that an early reference to the plain method answers.
         """
-        if answering.get() is None:
-            begin_late()
+        begin_late()
         return super().get_token_grant(request)  # type: ignore[misc]
 
     def create_authorization_response(
@@ -120,8 +118,7 @@ def _shadow_token_response(inner: Any) -> Any:
 
 def _shadow_token_grant(inner: Any) -> Any:
     def get_token_grant(request: Any) -> Any:
-        if answering.get() is None:
-            begin_late()
+        begin_late()
         return inner(request)
 
     return get_token_grant
@@ -168,13 +165,10 @@ def _shadow_error_response(inner: Any) -> Any:
 
 
 def _authenticate(inner: Callable[..., Any], oauth_request: Any, methods: Any, *, endpoint: str) -> Any:
-    if endpoint != TOKEN_ENDPOINT:
-        client = inner(oauth_request, methods, endpoint)
-        decide_client(endpoint, client, oauth_request=oauth_request)
-        return client
-    mark = answering.get() or marked()
-    if mark is None or not mark.gate.live.is_guarded or not look_first(mark):
-        return inner(oauth_request, methods, endpoint)
+    is_guarded = endpoint == TOKEN_ENDPOINT and look_first()
     client = inner(oauth_request, methods, endpoint)
-    note_client(client, oauth_request)
+    if endpoint != TOKEN_ENDPOINT:
+        decide_client(endpoint, client, oauth_request=oauth_request)
+    elif is_guarded:
+        note_client(client, oauth_request)
     return client

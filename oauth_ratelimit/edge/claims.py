@@ -51,7 +51,7 @@ class Claim:
     is_public: bool = False
 
 
-def look_first(mark: Mark) -> bool:
+def look_first() -> bool:
     """
     Raise if a token request comes after too many failures. Nothing of it has been checked yet, and nothing is counted.
 
@@ -60,7 +60,8 @@ def look_first(mark: Mark) -> bool:
     Returns:
         Whether the guard looks at this request.
     """
-    if mark.is_authorize:
+    mark = answering.get() or marked()
+    if mark is None or mark.is_authorize:
         return False
     denial = None
     try:

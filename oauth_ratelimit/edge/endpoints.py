@@ -54,7 +54,7 @@ def decide_at(caller: Caller, *, authlib_name: str | None = None) -> None:
         if endpoint is None:
             return
         mark = environ[MARK] = Mark(gate, is_authorize=False, quota=environ.setdefault(QUOTA, []))
-        mark.ruling = gate.judge(None, caller, username=caller.username, endpoint=endpoint)
+        mark.ruling = gate.judge(caller, caller.username, endpoint=endpoint)
         if isinstance(mark.ruling, list):
             mark.quota += mark.ruling
     if isinstance(mark.ruling, RateLimited):

@@ -53,8 +53,6 @@ class AppGate:
         clock: Tells the time, seconds since the epoch.
 
     Attributes:
-        live: The configuration.
-
         worker_type: What is started in each process.
     """
 
@@ -71,7 +69,7 @@ class AppGate:
         is_switched_off: bool,
         clock: Callable[[], float],
     ) -> None:
-        self.live = live
+        self._live = live
         self.authorize_endpoint = authorize_endpoint
         self.is_switched_off = is_switched_off
         self._username_of = username_of
@@ -88,7 +86,7 @@ class AppGate:
         """
         What applies now: the configuration with the overrides of operators on top.
         """
-        return self.live.current
+        return self._live.current
 
     @property
     def limiter(self) -> Limiter:
@@ -102,7 +100,7 @@ class AppGate:
         """
         What counts failed authentications in this process, started if it is not running; None while that is off.
         """
-        return self._running().guard if self.live.is_guarded and not self.is_switched_off else None
+        return self._running().guard if self.settings.is_guarded and not self.is_switched_off else None
 
     def _running(self) -> Worker:
         worker = self._worker
@@ -117,37 +115,31 @@ class AppGate:
         if not self.is_switched_off:
             self._running().preload()
 
+    def name_of(self, user: Any) -> str | None:
+        """
+        Return a user's name; None while nothing is decided.
+
+        Raises:
+            TypeError: The user has none, which would go unnoticed for ever if the token were issued all the same.
+        """
+        if self.is_switched_off or self.settings.policies.mode is Mode.OFF:
+            return None
+        username = self._username_of(user)
+        if not isinstance(username, str):
+            raise TypeError(f"username_of must return str, got {type(username).__name__}")
+        return username
+
     def judge(
-        self,
-        grant_type: str | None,
-        client: Any,
-        *,
-        user: Any = None,
-        username: str | None = None,
-        endpoint: str = TOKEN_ENDPOINT,
+        self, client: Any, username: str | None, *, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
     ) -> Ruling:
         """
         Decide and count one request.
 
-        This is the place that fails open: whatever breaks in here, the token is issued. Only a user without a name is
-        an error, because it would go unnoticed for ever.
-
-        Args:
-            grant_type: Of the token, None where there is none.
-
-            client: What Authlib knows of the client.
-
-            user: What the application knows of the user, None if there is none.
-
-            username: The user's name, where that is known instead.
-
-            endpoint: Where the request came in.
+        This is the place that fails open: whatever breaks in here, the token is issued.
         """
         if self.is_switched_off:
             return []
-        settings = self.live.current
-        if user is not None and settings.policies.mode is not Mode.OFF:
-            username = self._name(user)
+        settings = self.settings
         try:
             client_id = str(client.get_client_id())
             limiter = self._running().limiter
@@ -202,7 +194,7 @@ class AppGate:
         Uses the connection of this process, and starts its worker if that is not running.
         """
         connection = None if self.is_switched_off else self._running().connection
-        return Desk(lambda: self.live.base, lambda: connection, clock=self._clock) if connection else None
+        return Desk(lambda: self._live.base, lambda: connection, clock=self._clock) if connection else None
 
     def report_undecided(self) -> None:
         """
@@ -229,12 +221,6 @@ class AppGate:
         except Exception as exc:  # noqa: BLE001  # nobody is left to handle it
             log.error("last_flush_failed", error=repr(exc), traceback=traceback.format_exc())
 
-    def _name(self, user: Any) -> str:
-        username = self._username_of(user)
-        if not isinstance(username, str):
-            raise TypeError(f"username_of must return str, got {type(username).__name__}")
-        return username
-
     def _trace_of(self) -> Trace:
         return trace_of_request(self.settings.events.request_id_header)
 
@@ -253,7 +239,7 @@ class AppGate:
             if worker is not None:
                 self._inherited.append(worker)
             self._observer.start()
-            worker = self.worker_type(self.live, observer=self._observer, clock=self._clock, trace_of=self._trace_of)
+            worker = self.worker_type(self._live, observer=self._observer, clock=self._clock, trace_of=self._trace_of)
             worker.start()
             self._worker = worker
             atexit.unregister(self.at_exit)  # a fork inherits the registration

@@ -14,7 +14,6 @@ from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.edge.response import Headers, RateLimited
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.overlay import LiveSettings
 
 PUBLIC = "none"  # how a client without a secret authenticates: not at all
 MARK = "oauth_ratelimit.request"  # our place in the WSGI environment; two requests may share flask.g
@@ -59,12 +58,6 @@ class Gate(Protocol):
         """
 
     @property
-    def live(self) -> LiveSettings:
-        """
-        The configuration.
-        """
-
-    @property
     def settings(self) -> Settings:
         """
         What applies now.
@@ -76,14 +69,13 @@ class Gate(Protocol):
         Tells whose a token is.
         """
 
+    def name_of(self, user: Any) -> str | None:
+        """
+        Return a user's name; None while nothing is decided.
+        """
+
     def judge(
-        self,
-        grant_type: str | None,
-        client: Any,
-        *,
-        user: Any = None,
-        username: str | None = None,
-        endpoint: str = TOKEN_ENDPOINT,
+        self, client: Any, username: str | None, *, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
     ) -> Ruling:
         """
         Decide and count one request.

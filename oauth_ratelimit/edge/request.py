@@ -49,7 +49,7 @@ def answer(inner: Callable[[Any], Any], oauth_request: Any) -> Any:
         response = inner(oauth_request)
     finally:
         answering.reset(token)
-    return response if mark.ruling is not None else check_decided(mark, response)
+    return check_decided(mark, response)
 
 
 def begin(*, is_authorize: bool = False, grant: Any = None) -> Mark | None:
@@ -88,7 +88,8 @@ def decide(grant_type: str | None, client: Any, *, user: Any) -> None:
     ruling = mark.ruling
     if ruling is None:
         mark.client = client
-        ruling = mark.ruling = mark.gate.judge(grant_type, client, user=user)
+        username = None if user is None else mark.gate.name_of(user)
+        ruling = mark.ruling = mark.gate.judge(client, username, grant_type=grant_type)
         if isinstance(ruling, list) and not mark.is_authorize:
             mark.quota += ruling
     if isinstance(ruling, RateLimited):

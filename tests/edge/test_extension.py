@@ -555,7 +555,7 @@ def test_settings_are_taken_over_whole() -> None:
     with protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         gate = gate_of(app)
         post(app)
-        live = gate.live
+        live = gate._live
         live.current = replace(live.current, denial=replace(live.current.denial, headers=()))
 
         auth = (CLIENT.client_id, CLIENT.client_secret)
