@@ -100,7 +100,7 @@ class AppGate:
         """
         What counts failed authentications in this process, started if it is not running; None while that is off.
         """
-        return self._running().guard if self.settings.is_guarded and not self.is_switched_off else None
+        return self._running().guard if self._live.current.is_guarded and not self.is_switched_off else None
 
     def _running(self) -> Worker:
         worker = self._worker
@@ -122,7 +122,7 @@ class AppGate:
         Raises:
             TypeError: The user has none, which would go unnoticed for ever if the token were issued all the same.
         """
-        if self.is_switched_off or self.settings.policies.mode is Mode.OFF:
+        if self.is_switched_off or self._live.current.policies.mode is Mode.OFF:
             return None
         username = self._username_of(user)
         if not isinstance(username, str):
@@ -139,7 +139,7 @@ class AppGate:
         """
         if self.is_switched_off:
             return []
-        settings = self.settings
+        settings = self._live.current
         try:
             client_id = str(client.get_client_id())
             limiter = self._running().limiter
@@ -222,7 +222,7 @@ class AppGate:
             log.error("last_flush_failed", error=repr(exc), traceback=traceback.format_exc())
 
     def _trace_of(self) -> Trace:
-        return trace_of_request(self.settings.events.request_id_header)
+        return trace_of_request(self._live.current.events.request_id_header)
 
     def _start(self) -> Worker:
         """

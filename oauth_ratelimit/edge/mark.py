@@ -134,7 +134,7 @@ class Mark:
     claim: Any = None
 
 
-answering: ContextVar[Mark | None] = ContextVar("oauth_ratelimitanswering", default=None)
+answering: ContextVar[Mark | None] = ContextVar("oauth_ratelimit.answering", default=None)
 """
 The token request that is being answered, for ``answering.get() or marked()``: asking Flask takes ten times as long.
 """

@@ -2,10 +2,9 @@
 One HTTP request on its way: marked where tokens are issued, decided once, answered with its quota in the headers.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from flask import Flask, after_this_request, current_app
+from flask import Flask, current_app
 
 from oauth_ratelimit.edge.mark import MARK, QUOTA, Gate, Mark, answering, environ_of_request, marked
 from oauth_ratelimit.edge.response import RateLimited
@@ -32,26 +31,6 @@ def username_of(user: Any) -> str:
     )
 
 
-def answer(inner: Callable[[Any], Any], oauth_request: Any) -> Any:
-    """
-    Return the answer to a token request.
-
-    Args:
-        inner: Makes the answer.
-
-        oauth_request: What the request is to Authlib, or None.
-    """
-    mark = begin()
-    if mark is None:
-        return inner(oauth_request)
-    token = answering.set(mark)
-    try:
-        response = inner(oauth_request)
-    finally:
-        answering.reset(token)
-    return check_decided(mark, response)
-
-
 def begin(*, is_authorize: bool = False, grant: Any = None) -> Mark | None:
     """
     Mark the HTTP request as one that may issue a token; None if nothing is decided there.
@@ -66,16 +45,6 @@ def begin(*, is_authorize: bool = False, grant: Any = None) -> Mark | None:
         if gate is not None and (gate.authorize_endpoint or not is_authorize):
             mark = environ[MARK] = Mark(gate, is_authorize, environ.setdefault(QUOTA, []), grant)
     return mark
-
-
-def begin_late() -> None:
-    """
-    Mark a token request that an unshadowed ``create_token_response`` answers: a route got hold of it before we came.
-    """
-    if (answering.get() or marked()) is None:
-        mark = begin()
-        if mark is not None:
-            after_this_request(lambda response: check_decided(mark, response))
 
 
 def decide(grant_type: str | None, client: Any, *, user: Any) -> None:
