@@ -7,8 +7,8 @@ The server is the cheapest that Authlib can be, so that the limiter matters as m
 Gunicorns take turns under wrk, a real MongoDB holds the counters, and one client in fifty is over its limit. What is
 asked: does memory grow, does synchronisation fall behind, does the slowest request in a hundred get slower.
 
-Then, of the cheapest server, one that counts for itself alone, without MongoDB, tells what of that is the request's
-own, and a second one that is not protected, how much two servers differ that are the same.
+A second server that is not protected tells how much two servers differ that are the same; with the cheapest server
+one that counts for itself alone, without MongoDB, tells what of its slowness is the request's own.
 """
 
 import base64
@@ -16,6 +16,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import statistics
@@ -33,7 +34,8 @@ from authlib.oauth2.rfc6749 import ClientMixin, grants
 from flask import Flask
 from werkzeug.security import check_password_hash, generate_password_hash
 
-from benchmarks import subjects
+from benchmarks import latencies, subjects
+from benchmarks.latencies import Latencies, latencies_in, percentile_ms, ratio
 from benchmarks.processes import PAGE_BYTES
 from benchmarks.results import Result, save, table
 from benchmarks.timing import spread
@@ -49,7 +51,7 @@ HASHING = "pbkdf2:sha256:260000"  # Werkzeug's default until 2.3; today's takes 
 TOPIC = "soak, hashed secrets" if IS_HASHED else "soak"
 TURN_S = 30 if IS_HASHED else 5  # as short as there are requests enough: what else the machine does falls on both
 CONNECTION_COUNT = 8  # as many as the server has threads: saturated, without a queue
-WRK = ("wrk", "--threads=1", f"--connections={CONNECTION_COUNT}", f"--duration={TURN_S}", "--latency")
+WRK = ("wrk", "--threads=1", f"--connections={CONNECTION_COUNT}", f"--duration={TURN_S}")
 CLIENT_COUNT = int(os.environ.get("SOAK_CLIENTS", "5000"))
 BASE, OURS = "unprotected", "ours"
 AGAIN, ALONE = "unprotected again", "ours in memory"
@@ -74,7 +76,7 @@ function request()
 end
 """
 SECRET_HASH = generate_password_hash("secret", HASHING) if IS_HASHED else ""
-LATENCY_MS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
+RESAMPLE_COUNT = 50
 
 
 class Client(ClientMixin):  # type: ignore[misc]
@@ -140,9 +142,7 @@ class Seen:
     What was seen of one server, a value per turn or per look.
     """
 
-    p99_ms: list[float] = field(default_factory=list)
-    p50_ms: list[float] = field(default_factory=list)
-    per_s: list[float] = field(default_factory=list)
+    turns: list[Latencies] = field(default_factory=list)
     denied_count: int = 0
     resident_mb: list[float] = field(default_factory=list)
     lag_s: list[float] = field(default_factory=list)
@@ -156,12 +156,14 @@ def main() -> int:
     if shutil.which("wrk") is None:
         print("wrk is not installed, which makes the load (Debian, Ubuntu: apt-get install wrk)")
         return 2
-    turn_count = max(4, round(DURATION_S / (2 * TURN_S)))
-    print(f"{turn_count} turns of {TURN_S} s on each of two servers")
-    results = list(results_of(load(turn_count, (BASE, OURS)), turn_count=turn_count))
+    turn_count = max(4, round(DURATION_S / TURN_S))
+    names = (BASE, OURS, AGAIN) if IS_HASHED else (BASE, OURS)
+    print(f"{turn_count} turns of {TURN_S} s on each of {len(names)} servers")
+    results = list(results_of(load(turn_count, names), turn_count=turn_count))
     if not IS_HASHED:
-        print(f"{TWIN_TURNS} turns of {TURN_S} s on each of three servers")
-        results += ratios_of(load(TWIN_TURNS, (BASE, ALONE, AGAIN)))
+        twins = (BASE, ALONE, AGAIN)
+        print(f"{TWIN_TURNS} turns of {TURN_S} s on each of {len(twins)} servers")
+        results += ratios_of(load(TWIN_TURNS, twins))
     print(table(results))
     if DURATION_S >= 180:
         save(results, command=f"SOAK={DURATION_S:g} SOAK_SECRETS={'hashed' if IS_HASHED else 'plain'} make soak")
@@ -204,7 +206,7 @@ def write_script(directory: Path) -> Path:
     credentials = (base64.b64encode(f"client-{number}:secret".encode()).decode() for number in range(CLIENT_COUNT))
     names.write_text("".join(f"Basic {credential}\n" for credential in credentials))
     script = directory / "load.lua"
-    script.write_text(SCRIPT % names)
+    script.write_text(SCRIPT % names + latencies.SCRIPT)
     return script
 
 
@@ -223,22 +225,9 @@ def take_turn(instance: Instance, script: Path, seen: Seen, *, is_protected: boo
     looking.join()
     if broken := re.search(r"Socket errors: .*", output):
         raise RuntimeError(f"{instance.name}: {broken[0]}")
-    for percent, values in (("50", seen.p50_ms), ("99", seen.p99_ms)):
-        number, unit = found(rf"^ +{percent}% +([\d.]+)(us|ms|s) *$", output)
-        values.append(float(number) * LATENCY_MS[unit])
-    seen.per_s.append(float(found(r"^Requests/sec: +([\d.]+)$", output)[0]))
+    seen.turns.append(latencies_in(output))
     if denied := re.search(r"Non-2xx or 3xx responses: (\d+)", output):
         seen.denied_count += int(denied[1])
-
-
-def found(pattern: str, text: str) -> tuple[str, ...]:
-    """
-    Return the groups of a line that must be there.
-    """
-    match = re.search(pattern, text, re.MULTILINE)
-    if match is None:
-        raise RuntimeError(f"wrk did not print {pattern}: {text}")
-    return match.groups()
 
 
 def look(instance: Instance, seen: Seen, is_protected: bool) -> None:
@@ -262,7 +251,7 @@ def show_progress(turn: int, turn_count: int, seen: Mapping[str, Seen]) -> None:
     """
     if turn and turn % 6 == 0:
         last = list(seen.values())[-1]
-        p99_ms = " and ".join(f"{name} {statistics.median(it.p99_ms):.2f} ms" for name, it in seen.items())
+        p99_ms = " and ".join(f"{name} {percentile_ms(it.turns, 99):.2f} ms" for name, it in seen.items())
         print(
             f"{time.strftime('%X')} turn {turn} of {turn_count}: p99 {p99_ms}, {last.resident_mb[-1]:.0f} MB",
             flush=True,
@@ -277,11 +266,15 @@ def results_of(seen: Mapping[str, Seen], *, turn_count: int) -> Iterator[Result]
     yield Result(f"{TOPIC}/clients", CLIENT_COUNT, "clients")
     yield Result(f"{TOPIC}/load", turn_count * TURN_S, "s on each server")
     for name, it in seen.items():
-        yield Result(f"{TOPIC}/{name}, requests", statistics.median(it.per_s), "/s", spread=spread(it.per_s))
-        yield Result(f"{TOPIC}/{name}, p50", statistics.median(it.p50_ms), "ms", spread=spread(it.p50_ms))
-        yield Result(f"{TOPIC}/{name}, p99", statistics.median(it.p99_ms), "ms", spread=spread(it.p99_ms))
+        per_s = [turn.total() / TURN_S for turn in it.turns]
+        yield Result(f"{TOPIC}/{name}, requests", statistics.median(per_s), "/s", spread=spread(per_s))
+        for percent in (50, 99):
+            of_turns = [percentile_ms([turn], percent) for turn in it.turns]
+            yield Result(f"{TOPIC}/{name}, p{percent}", percentile_ms(it.turns, percent), "ms", spread=spread(of_turns))
     yield from ratios_of(seen)
-    yield Result(f"{TOPIC}/ours, denied", ours.denied_count / (sum(ours.per_s) * TURN_S), "of the requests")
+    yield Result(
+        f"{TOPIC}/ours, denied", ours.denied_count / sum(turn.total() for turn in ours.turns), "of the requests"
+    )
     quarter = max(1, len(ours.resident_mb) // 4)
     for name, it in seen.items():
         before, after = (
@@ -300,14 +293,17 @@ def results_of(seen: Mapping[str, Seen], *, turn_count: int) -> Iterator[Result]
 
 def ratios_of(seen: Mapping[str, Seen]) -> Iterator[Result]:
     """
-    Yield how much slower the others are than the first, from turns that followed each other.
+    Yield how much slower the others are than the first, all requests together. The spread is what it does to that if
+    the turns are drawn anew, in pairs.
     """
     base, *others = seen.items()
+    draw = random.Random(0)
     for name, it in others:
-        for what, with_it, without in (("p50", it.p50_ms, base[1].p50_ms), ("p99", it.p99_ms, base[1].p99_ms)):
-            ratios = [one / other for one, other in zip(with_it, without, strict=True)]
-            goal = "<= 1.05" if (what, name) == ("p99", OURS) else None
-            yield Result(f"{TOPIC}/{what}, {name} of {base[0]}", statistics.median(ratios), "x", goal, spread(ratios))
+        pairs = list(zip(it.turns, base[1].turns, strict=True))
+        for percent in (50, 99):
+            chance = spread([ratio(draw.choices(pairs, k=len(pairs)), percent) for _ in range(RESAMPLE_COUNT)])
+            goal = "<= 1.05" if (percent, name) == (99, OURS) else None
+            yield Result(f"{TOPIC}/p{percent}, {name} of {base[0]}", ratio(pairs, percent), "x", goal, chance)
 
 
 if __name__ == "__main__":
