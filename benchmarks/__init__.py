@@ -8,6 +8,9 @@ What the package costs, beside its peers: ``python -m benchmarks [topic...] [--s
     instructions.py  instruction counts through valgrind
     subjects.py      our limiter, and what is asked of it; peers.py the others
     cases.py         what instructions are counted of
+    token_request.py a request to the demo's server, protected by ours or others; bare_bones.py is the least of them
+    gunicorn.py      the same through gunicorn
     decision.py memory.py flush.py endpoint.py salesforce.py accuracy.py    one topic each
+    soak.py          a long load at saturation; latencies.py what wrk says of it
     guard.py         instruction counts against the committed ones
 """

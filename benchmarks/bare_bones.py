@@ -55,6 +55,21 @@ def protect(app: Flask, server: Any) -> None:
     app.wsgi_app = _with_headers(app.wsgi_app)  # type: ignore[method-assign]
 
 
+def add_headers(app: Flask) -> None:
+    """
+    Give each answer of an application five headers that are always the same.
+    """
+    constant = [*CONSTANT, ("RateLimit", f'"client";r={LIMIT};t=60'), ("X-RateLimit-Remaining", str(LIMIT))]
+    constant.append(("X-RateLimit-Reset", str(FRAME_S)))
+
+    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        environ[PLACE] = constant
+        return with_headers(environ, start_response)
+
+    with_headers = _with_headers(app.wsgi_app)
+    app.wsgi_app = answer  # type: ignore[method-assign]
+
+
 def _passing(step: Callable[..., Any]) -> Callable[..., Any]:
     """
     Stand before a step, where a limiter has something to look at: whether a token was decided about, which endpoint it

@@ -33,21 +33,31 @@ def count(names: Sequence[str]) -> dict[str, float]:
     Return the instructions per operation of cases of ``benchmarks.cases``, ``.peers`` and ``.endpoint``.
     """
     with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-instructions-") as directory:
-        tool = ["valgrind", "--tool=cachegrind", "--cache-sim=no"]
-        outputs = [f"--cachegrind-out-file={directory}/%p.out", f"--log-file={directory}/%p.log"]
         forks = subprocess.run(
-            [*tool, *outputs, sys.executable, "-m", __name__, *names],
+            [*tool(Path(directory)), sys.executable, "-m", __name__, *names],
             env={**os.environ, "PYTHONHASHSEED": "0"},
             stdout=subprocess.PIPE,
             text=True,
             check=True,
         ).stdout.splitlines()
-        totals = [_total(Path(directory, f"{pid}.out")) for pid in forks]
+        totals = [total(Path(directory), int(pid)) for pid in forks]
     short, long = totals[0::2], totals[1::2]
     return {name: (long[i] - short[i]) / (LONG_COUNT - SHORT_COUNT) for i, name in enumerate(names)}
 
 
-def _total(output: Path) -> int:
+def tool(directory: Path) -> list[str]:
+    """
+    Return what, put before a command, counts the instructions of its processes, and writes them to a directory.
+    """
+    outputs = [f"--cachegrind-out-file={directory}/%p.out", f"--log-file={directory}/%p.log"]
+    return ["valgrind", "--tool=cachegrind", "--cache-sim=no", *outputs]
+
+
+def total(directory: Path, pid: int) -> int:
+    """
+    Return what was counted of a process that has ended.
+    """
+    output = directory / f"{pid}.out"
     found = re.search(r"^summary: (\d+)", output.read_text(), re.MULTILINE)
     if found is None:
         raise RuntimeError(f"no summary in {output}")

@@ -50,8 +50,6 @@ def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
     """
     if is_dataclass(value):
         for part in fields(value):
-            if not part.init:
-                continue  # worked out from others
             if isinstance(value, Canary) and value.instances and part.name != "instances":
                 continue  # a canary by instances has a percentage, but no say in it
             yield from _flatten(getattr(value, part.name), _join(path, part.name))

@@ -45,16 +45,20 @@ class Instance:
         directory: Where its log goes.
 
         env: Added to our own environment.
+
+        tool: The command that runs it, none by default.
     """
 
-    def __init__(self, name: str, app: str, *, directory: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, app: str, *, directory: Path, env: Mapping[str, str], tool: Sequence[str] = ()
+    ) -> None:
         self.name = name
         self.port = free_port()
         self.log_path = directory / f"{name}.log"
         config_path = directory / "gunicorn.conf.py"
         config_path.write_text(_GUNICORN_CONFIG)
         self._command = [
-            *(sys.executable, "-m", "gunicorn", app),
+            *(*tool, sys.executable, "-m", "gunicorn", app),
             f"--config={config_path}",
             f"--bind={HOST}:{self.port}",
             *("--worker-class=gthread", "--workers=1", "--threads=8"),

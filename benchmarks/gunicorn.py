@@ -1,0 +1,207 @@
+"""
+What a token request costs through gunicorn, in instructions and in CPU time.
+"""
+
+import contextlib
+import http.client
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlencode
+
+from flask import Flask
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
+from benchmarks import instructions, subjects
+from benchmarks.results import Result
+from benchmarks.token_request import (
+    BARE,
+    BASE,
+    BODIES,
+    FIVE_HEADERS,
+    FLASK_LIMITER,
+    HEADERLESS,
+    METRICS,
+    OURS,
+    SHARED,
+    added_us_of,
+    application,
+    bursts,
+    compared,
+    headers_of,
+)
+from oauth_ratelimit.demo.instance import HOST, Instance
+from oauth_ratelimit.demo.mongod import Mongod
+
+TOPIC = "endpoint/gunicorn gthread, client_credentials"
+SUBJECT_VARIABLE, DATABASE_VARIABLE, URI_VARIABLE = "BENCHMARK_SUBJECT", "DEMO_DATABASE", "BENCHMARK_MONGO_URI"
+COUNTED = (BASE, OURS, HEADERLESS, BARE, FIVE_HEADERS, *FLASK_LIMITER)
+TIMED = (BASE, OURS, HEADERLESS, BARE, METRICS, SHARED, *FLASK_LIMITER)
+COPIES = range(4)  # of each that is timed: which addresses an application gets decides about 2 % of a request
+WARM_UP_COUNT = 30  # requests that are not counted
+
+
+def instructions_of(database: Path, *, request_count: int) -> Iterator[Result]:
+    """
+    Yield what a request takes, in the instructions of the process that serves it: the kernel's are not among them.
+    Each subject has a process of its own.
+    """
+    counts = {subject: _count(subject, database, request_count) for subject in COUNTED}
+    name, base = f"{TOPIC}, instructions", counts[BASE]
+    yield Result(f"{name}/{BASE}", base, "instructions")
+    for subject in COUNTED[1:]:
+        yield Result(f"{name}/added by {subject}", counts[subject] - base, "instructions")
+    for subject in (OURS, HEADERLESS, BARE, FIVE_HEADERS):
+        percent = 100 * (counts[subject] - base) / base
+        yield Result(f"{name}/{subject}, of the request", percent, "%", "<= 2" if subject == OURS else None)
+    for other in FLASK_LIMITER:
+        for subject, goal in ((OURS, "<= 0.1"), (BARE, None)):
+            ratio = (counts[subject] - base) / (counts[other] - base)
+            yield Result(f"{name}/{subject}, of what {other} adds", ratio, "x", goal)
+
+
+def _count(subject: str, database: Path, request_count: int) -> float:
+    few, many = (_total(subject, database, WARM_UP_COUNT + count) for count in (0, request_count))
+    return (many - few) / request_count
+
+
+def _total(subject: str, database: Path, request_count: int) -> int:
+    """
+    Return the instructions of a gunicorn's worker from its start to its end, some requests included.
+    """
+    with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-gunicorn-") as path:
+        directory = Path(path)
+        env = {DATABASE_VARIABLE: str(database), SUBJECT_VARIABLE: subject, "PYTHONHASHSEED": "0"}
+        app = "benchmarks.gunicorn:served_alone()"
+        tool = [*instructions.tool(directory), "--trace-children=yes"]
+        with Instance("counted", app, directory=directory, env=env, tool=tool) as instance:
+            instance.wait_until_ready()
+            with _Connection(instance) as connection:
+                pid = connection.pid()
+                for _ in range(request_count):
+                    connection.request()
+            instance.ask_to_stop()
+            instance.wait_for_end()
+        return instructions.total(directory, pid)
+
+
+def cpu_time_of(database: Path, *, turn_count: int) -> Iterator[Result]:
+    """
+    Yield what a request costs in CPU time, the kernel's included. All subjects are served by one process, each under
+    a path of its own: two processes that do the same differ by 2 % and more. So do two subjects that do the same,
+    which is why there are several copies of each, and their mean counts.
+    """
+    paths = [_path(name, copy) for name in TIMED for copy in COPIES]
+    with contextlib.ExitStack() as running:
+        directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="oauth_ratelimit-gunicorn-")))
+        mongod = running.enter_context(Mongod())
+        env = {DATABASE_VARIABLE: str(database), URI_VARIABLE: mongod.uri}
+        instance = running.enter_context(Instance("all", "benchmarks.gunicorn:served()", directory=directory, env=env))
+        instance.wait_until_ready()
+        connection = running.enter_context(_Connection(instance))
+        clock = _cpu_of(connection.pid())
+        by_path = bursts(
+            {path: partial(connection.request, path) for path in paths}, turn_count, cpu_ns=dict.fromkeys(paths, clock)
+        )
+    times_us = {
+        subject: [
+            statistics.mean(turn) for turn in zip(*(by_path[_path(subject, copy)] for copy in COPIES), strict=True)
+        ]
+        for subject in TIMED
+    }
+    yield from compared(TOPIC, times_us)
+    base_us = statistics.median(times_us[BASE])
+    for subject in (OURS, HEADERLESS, BARE, METRICS, SHARED):
+        percent = 100 * added_us_of(times_us, subject) / base_us
+        yield Result(f"{TOPIC}/{subject}, of the request", percent, "%", "<= 2" if subject == OURS else None)
+    for subject in (BASE, OURS):
+        medians_us = [statistics.median(by_path[_path(subject, copy)]) for copy in COPIES]
+        percent = 100 * (max(medians_us) - min(medians_us)) / base_us
+        yield Result(f"{TOPIC}/{subject}, largest difference of two copies", percent, "%")
+
+
+def served_alone() -> Flask:
+    """
+    Return what gunicorn serves where instructions are counted: one subject.
+    """
+    subjects.silence()
+    # An interval that does not end meanwhile: the cycle is measured elsewhere.
+    app = application(os.environ[SUBJECT_VARIABLE], Path(os.environ[DATABASE_VARIABLE]), sync={"interval": "1h"})
+    return _with_pid(app)
+
+
+def served() -> DispatcherMiddleware:
+    """
+    Return what gunicorn serves where time is measured: several copies of each subject.
+    """
+    subjects.silence()
+    database, mongo_uri = Path(os.environ[DATABASE_VARIABLE]), os.environ[URI_VARIABLE]
+    apps = {
+        _path(name, copy): application(name, database, mongo_uri if name == SHARED else None)
+        for copy in COPIES
+        for name in TIMED
+    }
+    return DispatcherMiddleware(_with_pid(application(BASE, database)), apps)
+
+
+def _with_pid(app: Flask) -> Flask:
+    app.add_url_rule("/pid", view_func=lambda: str(os.getpid()))
+    return app
+
+
+def _path(name: str, copy: int) -> str:
+    return f"/{name.replace(' ', '-')}-{copy}"
+
+
+class _Connection:
+    """
+    One client that sends its next request when the last was answered.
+    """
+
+    def __init__(self, instance: Instance) -> None:
+        self._connection = http.client.HTTPConnection(HOST, instance.port, timeout=30)
+        client, form = BODIES["client_credentials"]
+        self._body = urlencode(form)
+        self._headers = {
+            **headers_of(client),
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+
+    def __enter__(self) -> "_Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def request(self, path: str = "") -> None:
+        """
+        Get a token from the application under a path.
+        """
+        self._connection.request("POST", f"{path}/token", body=self._body, headers=self._headers)
+        self._answer()
+
+    def pid(self) -> int:
+        """
+        Return the process that answers.
+        """
+        self._connection.request("GET", "/pid")
+        return int(self._answer())
+
+    def _answer(self) -> bytes:
+        response = self._connection.getresponse()
+        body = response.read()
+        if response.status != http.client.OK:
+            raise RuntimeError(f"{response.status}: {body!r}")
+        return body
+
+
+def _cpu_of(pid: int) -> Callable[[], int]:
+    """
+    Return a clock of the CPU time of a process, all its threads together. Linux only.
+    """
+    clock = (~pid << 3) | 2  # what clock_getcpuclockid(3) returns
+    return lambda: time.clock_gettime_ns(clock)

@@ -1,0 +1,150 @@
+"""
+A token request to the demo's server, protected by one of the subjects or by nothing.
+"""
+
+import base64
+import gc
+import io
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flask import Flask
+from flask_limiter import Limiter as FlaskLimiter
+from flask_limiter.util import get_remote_address
+from werkzeug.test import EnvironBuilder
+
+from benchmarks import bare_bones
+from benchmarks.results import Result
+from benchmarks.timing import spread
+from oauth_ratelimit.demo.authserver import create_app
+from oauth_ratelimit.demo.seeds import BATCH_JOBS, DEMO_USERS, WEB_SHOP
+from oauth_ratelimit.observe import metrics, otel
+
+FLASK_LIMITER = {"Flask-Limiter moving": "moving-window", "Flask-Limiter sliding": "sliding-window-counter"}
+BASE, OURS = "unprotected", "ours"
+METRICS, SHARED = f"{OURS} with metrics", f"{OURS} shared through MongoDB"
+HEADERLESS = f"{OURS} without quota headers"
+BARE = "bare bones"  # what no limiter with our headers can undercut
+FIVE_HEADERS = "five headers"  # that are always the same, and nothing else
+BURST_COUNT = 20  # requests in a row to one subject, so that what disturbs the machine disturbs all of them
+
+BODIES = {
+    "client_credentials": (BATCH_JOBS, {"grant_type": "client_credentials"}),
+    "password": (
+        WEB_SHOP,
+        {"grant_type": "password", "username": DEMO_USERS[0].username, "password": DEMO_USERS[0].password},
+    ),
+}
+CONFIG = {"mode": "enforce", "limits": {"client": ["1000000000/minute"], "user": ["1000000000/minute"]}}
+
+
+def application(subject: str, database: Path, mongo_uri: str | None = None, **settings: Any) -> Flask:
+    """
+    Return the demo server, protected by one of the subjects or by nothing.
+    """
+    denial = {"denial": {"headers": []}} if subject == HEADERLESS else {}
+    config = {**CONFIG, **denial, **settings} if subject.startswith(OURS) else None
+    app = create_app(database, ratelimit_config=config, mongo_uri=mongo_uri)
+    if subject.startswith(OURS):
+        metrics.IS_AVAILABLE, otel.IS_AVAILABLE = subject == METRICS, False
+        app.extensions["oauth_ratelimit"].limiter.peek("nobody")  # starts it, which is when metrics are looked for
+    if subject == BARE:
+        bare_bones.protect(app, app.extensions["authorization_server"])
+    if subject == FIVE_HEADERS:
+        bare_bones.add_headers(app)
+    if subject in FLASK_LIMITER:
+        limiter = FlaskLimiter(
+            get_remote_address,
+            app=app,
+            storage_uri="memory://",
+            strategy=FLASK_LIMITER[subject],
+            headers_enabled=True,
+        )
+        app.view_functions["token"] = limiter.limit("1000000000/minute")(app.view_functions["token"])
+    return app
+
+
+def requests_to(app: Flask, grant: str) -> Callable[[], None]:
+    """
+    Return what sends a token request to an application, without a server.
+    """
+    oauth_client, form = BODIES[grant]
+    builder = EnvironBuilder(path="/token", method="POST", data=form, headers=headers_of(oauth_client))
+    environ = builder.get_environ()
+    body = environ["wsgi.input"].read()
+    statuses = []
+
+    def request() -> None:
+        answer = app({**environ, "wsgi.input": io.BytesIO(body)}, lambda status, *_: statuses.append(status))
+        content = b"".join(answer)
+        answer.close()  # type: ignore[attr-defined]  # Werkzeug's answers have it
+        if not statuses.pop().startswith("200"):
+            raise RuntimeError(content.decode())
+
+    return request
+
+
+def headers_of(client: Any) -> dict[str, str]:
+    """
+    Return what proves a client.
+    """
+    credentials = base64.b64encode(f"{client.client_id}:{client.client_secret}".encode()).decode()
+    return {"Authorization": f"Basic {credentials}"}
+
+
+def bursts(
+    runs: Mapping[str, Callable[[], None]], turn_count: int, *, cpu_ns: Mapping[str, Callable[[], int]] | None = None
+) -> dict[str, list[float]]:
+    """
+    Return the CPU time per request, in us, of many short bursts that the subjects take in turn.
+
+    CPU time, because what others do on the machine would hide differences of a few microseconds.
+
+    Args:
+        runs: Send a request.
+
+        turn_count: How many bursts.
+
+        cpu_ns: Tell the CPU time that a subject has used; that of this thread by default.
+    """
+    clocks = cpu_ns or dict.fromkeys(runs, time.thread_time_ns)
+    times_us: dict[str, list[float]] = {name: [] for name in runs}
+    order, draw = list(runs), random.Random(0)
+    for turn in range(turn_count + 2):
+        gc.collect()
+        draw.shuffle(order)  # who comes after whom matters
+        for name in order:
+            request, clock = runs[name], clocks[name]
+            started_ns = clock()
+            for _ in range(BURST_COUNT):
+                request()
+            if turn >= 2:  # until then everything is new
+                times_us[name].append((clock() - started_ns) / BURST_COUNT / 1000)
+    return times_us
+
+
+def compared(name: str, times_us: Mapping[str, list[float]]) -> Iterator[Result]:
+    """
+    Yield what the subjects' requests take, and how the differences compare.
+    """
+    for subject, times in times_us.items():
+        yield Result(f"{name}/{subject}", statistics.median(times), "us of CPU per request", spread=spread(times))
+    added_us = {subject: added_us_of(times_us, subject) for subject in times_us if subject != BASE}
+    for subject, value in added_us.items():
+        yield Result(f"{name}/added by {subject}", value, "us of CPU per request")
+    for subject in FLASK_LIMITER:
+        for it, goal in ((OURS, "<= 0.1"), (BARE, None)):
+            ratio = added_us[it] / added_us[subject]
+            yield Result(f"{name}/added by {it}, of what {subject} adds", ratio, "x", goal)
+
+
+def added_us_of(times_us: Mapping[str, list[float]], subject: str) -> float:
+    """
+    Return what a subject adds: the median over the turns, of which each compares bursts of the same moment.
+    """
+    pairs = zip(times_us[subject], times_us[BASE], strict=True)
+    return statistics.median(with_it - without for with_it, without in pairs)
