@@ -11,7 +11,7 @@
 # make guard     whether anything takes more instructions than it did
 # make chaos     the long form of the fault tests
 # make fuzz      coverage-guided fuzzing, a minute for each target; FUZZ=600 takes ten
-# make soak      ten minutes of load beside an unprotected server; SOAK=60 takes one
+# make soak      ten minutes of load, on a protected server and on two that are not; SOAK=60 takes one
 # make matrix    every version of Python and Authlib that is supported and here, and the wheel by itself
 #
 # Everything runs in .venv, which is made on first use and brought up to date when setup.cfg changes.

@@ -59,8 +59,12 @@ def add_headers(app: Flask) -> None:
     """
     Give each answer of an application five headers that are always the same.
     """
-    constant = [*CONSTANT, ("RateLimit", f'"client";r={LIMIT};t=60'), ("X-RateLimit-Remaining", str(LIMIT))]
-    constant.append(("X-RateLimit-Reset", str(FRAME_S)))
+    constant = [
+        *CONSTANT,
+        ("RateLimit", f'"client";r={LIMIT};t={FRAME_S}'),
+        ("X-RateLimit-Remaining", str(LIMIT)),
+        ("X-RateLimit-Reset", str(FRAME_S)),
+    ]
 
     def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         environ[PLACE] = constant

@@ -6,25 +6,38 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-SCRIPT = """
+REPORT = """
 function done(summary, latency, requests)
+  print(string.format("%d requests in %d us", summary.requests, summary.duration))
   for i = 1, #latency do print(string.format("latency %d us: %d", latency(i))) end
 end
 """
-"""Has wrk print a line for each latency. In Lua, for the end of a script."""
+"""Has wrk print each latency. In Lua, for the end of a script."""
 
 Latencies = Counter[int]
 """How many requests took how long, in microseconds."""
 
 
-def latencies_in(output: str) -> Latencies:
+def latencies_in(output: str, *, connection_count: int) -> Latencies:
     """
-    Return what wrk has printed.
+    Return what wrk has printed, of the requests that there were.
+
+    For each request that took twice the mean or more, wrk adds those that might have been sent meanwhile
+    (``stats_correct`` in its wrk.c and stats.c). They are taken off again, from the slowest request down.
     """
-    lines = re.findall(r"^latency (\d+) us: (\d+)$", output, re.MULTILINE)
-    if not lines:
+    said = re.search(r"^(\d+) requests in (\d+) us$", output, re.MULTILINE)
+    if said is None:
         raise RuntimeError(f"wrk did not say how long requests took: {output}")
-    return Counter({int(latency_us): int(count) for latency_us, count in lines})
+    request_count, duration_us = int(said[1]), int(said[2])
+    lines = re.findall(r"^latency (\d+) us: (\d+)$", output, re.MULTILINE)
+    latencies = Counter({int(latency_us): int(count) for latency_us, count in lines})
+    expected_us = duration_us // (request_count // connection_count)
+    for latency_us in sorted(latencies, reverse=True):
+        for added_us in range(latency_us - expected_us, expected_us, -expected_us):
+            latencies[added_us] -= latencies[latency_us]
+    if latencies.total() != request_count or min(latencies.values()) < 0:
+        raise RuntimeError(f"{latencies.total()} latencies of {request_count} requests: {output}")
+    return +latencies
 
 
 def percentile_ms(turns: Sequence[Latencies], percent: float) -> float:
@@ -42,7 +55,7 @@ def percentile_ms(turns: Sequence[Latencies], percent: float) -> float:
     raise ValueError("no requests")
 
 
-def ratio(pairs: Sequence[tuple[Latencies, Latencies]], percent: float) -> float:
+def ratio_of(pairs: Sequence[tuple[Latencies, Latencies]], percent: float) -> float:
     """
     Return the percentile of the first of each pair, of that of the second.
     """

@@ -1,8 +1,8 @@
 """
 A long load at saturation, beside the same server without the limiter: ``make soak``, ``SOAK=60 make soak``.
 
-The server is the cheapest that Authlib can be, so that the limiter matters as much as it ever can. With
-``SOAK_SECRETS=hashed`` it keeps its clients' secrets as servers do.
+The server keeps its clients' secrets hashed, as servers do. With ``SOAK_SECRETS=plain`` it is the cheapest that Authlib
+can be, so that the limiter matters as much as it ever can.
 
 Gunicorns take turns under wrk, a real MongoDB holds the counters, and one client in fifty is over its limit. What is
 asked: does memory grow, does synchronisation fall behind, does the slowest request in a hundred get slower.
@@ -29,40 +29,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from authlib.integrations.flask_oauth2 import AuthorizationServer
-from authlib.oauth2.rfc6749 import ClientMixin, grants
-from flask import Flask
-from werkzeug.security import check_password_hash, generate_password_hash
-
-from benchmarks import latencies, subjects
-from benchmarks.latencies import Latencies, latencies_in, percentile_ms, ratio
+from benchmarks.latencies import REPORT, Latencies, latencies_in, percentile_ms, ratio_of
 from benchmarks.processes import PAGE_BYTES
 from benchmarks.results import Result, save, table
+from benchmarks.soak_server import AGAIN, ALONE, BASE, IS_PLAIN, OURS, PID_PATH, ROLE_VARIABLE, URI_VARIABLE
 from benchmarks.timing import spread
-from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.demo.instance import HOST, Instance
 from oauth_ratelimit.demo.mongod import Mongod
-from oauth_ratelimit.edge.pages import health_blueprint
 
 DURATION_S = float(os.environ.get("SOAK", "600"))
 TWIN_TURNS = 12
-IS_HASHED = os.environ.get("SOAK_SECRETS") == "hashed"
-HASHING = "pbkdf2:sha256:260000"  # Werkzeug's default until 2.3; today's takes longer
-TOPIC = "soak, hashed secrets" if IS_HASHED else "soak"
-TURN_S = 30 if IS_HASHED else 5  # as short as there are requests enough: what else the machine does falls on both
+TOPIC = "soak, plain secrets" if IS_PLAIN else "soak"
+TURN_S = 5 if IS_PLAIN else 30  # as short as there are requests enough: what else the machine does falls on both
 CONNECTION_COUNT = 8  # as many as the server has threads: saturated, without a queue
 WRK = ("wrk", "--threads=1", f"--connections={CONNECTION_COUNT}", f"--duration={TURN_S}")
 CLIENT_COUNT = int(os.environ.get("SOAK_CLIENTS", "5000"))
-BASE, OURS = "unprotected", "ours"
-AGAIN, ALONE = "unprotected again", "ours in memory"
-ROLE_VARIABLE = "SOAK_ROLE"
-PID_PATH = "/jwks"  # which an Instance asks for to see whether it is ready
-URI_VARIABLE = "SOAK_MONGO_URI"
-CONFIG = {
-    "mode": "enforce",
-    "limits": {"client": ["1000000/minute"]},
-    "clients": {"client-0": {"limits": {"client": ["10/minute"]}}},
-}
 SCRIPT = """
 wrk.method = "POST"
 wrk.body = "grant_type=client_credentials"
@@ -75,65 +56,7 @@ function request()
   return wrk.format()
 end
 """
-SECRET_HASH = generate_password_hash("secret", HASHING) if IS_HASHED else ""
 RESAMPLE_COUNT = 50
-
-
-class Client(ClientMixin):  # type: ignore[misc]
-    """
-    One of many clients, all with the same secret.
-    """
-
-    def __init__(self, client_id: str) -> None:
-        self.client_id = client_id
-
-    def get_client_id(self) -> str:
-        """
-        Return its id.
-        """
-        return self.client_id
-
-    def get_allowed_scope(self, scope: str | None) -> str:
-        """
-        Return the scope.
-        """
-        return scope or ""
-
-    def check_client_secret(self, client_secret: str) -> bool:
-        """
-        Return whether the secret is right.
-        """
-        return check_password_hash(SECRET_HASH, client_secret) if IS_HASHED else client_secret == "secret"
-
-    def check_endpoint_auth_method(self, method: str, endpoint: str) -> bool:
-        """
-        Return whether the client may authenticate so.
-        """
-        return method == "client_secret_basic"
-
-    def check_grant_type(self, grant_type: str) -> bool:
-        """
-        Return whether the client may use the grant.
-        """
-        return grant_type == "client_credentials"
-
-
-def served() -> Flask:
-    """
-    Return what gunicorn serves.
-    """
-    subjects.silence()
-    app = Flask("soak")
-    server = AuthorizationServer(app, query_client=Client, save_token=lambda token, request: None)
-    server.register_grant(grants.ClientCredentialsGrant)
-    app.add_url_rule("/token", view_func=server.create_token_response, methods=["POST"], endpoint="token")
-    app.add_url_rule(PID_PATH, view_func=lambda: str(os.getpid()), endpoint="pid")
-    if (role := os.environ[ROLE_VARIABLE]) in (OURS, ALONE):
-        uri = os.environ[URI_VARIABLE] if role == OURS else None
-        app.config.update(OAUTH_RATELIMIT_CONFIG=CONFIG, OAUTH_RATELIMIT_MONGO_URI=uri)
-        OAuthRateLimit(app, server)
-        app.register_blueprint(health_blueprint())
-    return app
 
 
 @dataclass
@@ -156,17 +79,17 @@ def main() -> int:
     if shutil.which("wrk") is None:
         print("wrk is not installed, which makes the load (Debian, Ubuntu: apt-get install wrk)")
         return 2
-    turn_count = max(4, round(DURATION_S / TURN_S))
-    names = (BASE, OURS, AGAIN) if IS_HASHED else (BASE, OURS)
+    turn_count = max(2, round(DURATION_S / TURN_S))
+    names = (BASE, OURS) if IS_PLAIN else (BASE, OURS, AGAIN)
     print(f"{turn_count} turns of {TURN_S} s on each of {len(names)} servers")
     results = list(results_of(load(turn_count, names), turn_count=turn_count))
-    if not IS_HASHED:
+    if IS_PLAIN:
         twins = (BASE, ALONE, AGAIN)
         print(f"{TWIN_TURNS} turns of {TURN_S} s on each of {len(twins)} servers")
         results += ratios_of(load(TWIN_TURNS, twins))
     print(table(results))
     if DURATION_S >= 180:
-        save(results, command=f"SOAK={DURATION_S:g} SOAK_SECRETS={'hashed' if IS_HASHED else 'plain'} make soak")
+        save(results, command=f"SOAK={DURATION_S:g} {'SOAK_SECRETS=plain ' if IS_PLAIN else ''}make soak")
     return 1 if any(result.met is False for result in results) else 0
 
 
@@ -183,7 +106,7 @@ def load(turn_count: int, names: Sequence[str]) -> dict[str, Seen]:
         instances = {
             name: Instance(
                 name.replace(" ", "-"),
-                "benchmarks.soak:served()",
+                "benchmarks.soak_server:served()",
                 directory=directory,
                 env={**env, ROLE_VARIABLE: name},
             )
@@ -206,7 +129,7 @@ def write_script(directory: Path) -> Path:
     credentials = (base64.b64encode(f"client-{number}:secret".encode()).decode() for number in range(CLIENT_COUNT))
     names.write_text("".join(f"Basic {credential}\n" for credential in credentials))
     script = directory / "load.lua"
-    script.write_text(SCRIPT % names + latencies.SCRIPT)
+    script.write_text(SCRIPT % names + REPORT)
     return script
 
 
@@ -225,7 +148,7 @@ def take_turn(instance: Instance, script: Path, seen: Seen, *, is_protected: boo
     looking.join()
     if broken := re.search(r"Socket errors: .*", output):
         raise RuntimeError(f"{instance.name}: {broken[0]}")
-    seen.turns.append(latencies_in(output))
+    seen.turns.append(latencies_in(output, connection_count=CONNECTION_COUNT))
     if denied := re.search(r"Non-2xx or 3xx responses: (\d+)", output):
         seen.denied_count += int(denied[1])
 
@@ -249,13 +172,9 @@ def show_progress(turn: int, turn_count: int, seen: Mapping[str, Seen]) -> None:
     """
     Say every minute or so how it goes.
     """
-    if turn and turn % 6 == 0:
-        last = list(seen.values())[-1]
+    if turn and turn % max(1, round(60 / (TURN_S * len(seen)))) == 0:
         p99_ms = " and ".join(f"{name} {percentile_ms(it.turns, 99):.2f} ms" for name, it in seen.items())
-        print(
-            f"{time.strftime('%X')} turn {turn} of {turn_count}: p99 {p99_ms}, {last.resident_mb[-1]:.0f} MB",
-            flush=True,
-        )
+        print(f"{time.strftime('%X')} turn {turn} of {turn_count}: p99 {p99_ms}", flush=True)
 
 
 def results_of(seen: Mapping[str, Seen], *, turn_count: int) -> Iterator[Result]:
@@ -301,9 +220,9 @@ def ratios_of(seen: Mapping[str, Seen]) -> Iterator[Result]:
     for name, it in others:
         pairs = list(zip(it.turns, base[1].turns, strict=True))
         for percent in (50, 99):
-            chance = spread([ratio(draw.choices(pairs, k=len(pairs)), percent) for _ in range(RESAMPLE_COUNT)])
+            chance = spread([ratio_of(draw.choices(pairs, k=len(pairs)), percent) for _ in range(RESAMPLE_COUNT)])
             goal = "<= 1.05" if (percent, name) == (99, OURS) else None
-            yield Result(f"{TOPIC}/p{percent}, {name} of {base[0]}", ratio(pairs, percent), "x", goal, chance)
+            yield Result(f"{TOPIC}/p{percent}, {name} of {base[0]}", ratio_of(pairs, percent), "x", goal, chance)
 
 
 if __name__ == "__main__":

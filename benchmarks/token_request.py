@@ -97,7 +97,7 @@ def headers_of(client: Any) -> dict[str, str]:
 
 
 def bursts(
-    runs: Mapping[str, Callable[[], None]], turn_count: int, *, cpu_ns: Mapping[str, Callable[[], int]] | None = None
+    runs: Mapping[str, Callable[[], None]], turn_count: int, *, cpu_ns: Callable[[], int] = time.thread_time_ns
 ) -> dict[str, list[float]]:
     """
     Return the CPU time per request, in us, of many short bursts that the subjects take in turn.
@@ -109,21 +109,20 @@ def bursts(
 
         turn_count: How many bursts.
 
-        cpu_ns: Tell the CPU time that a subject has used; that of this thread by default.
+        cpu_ns: Tells the CPU time that was used; that of this thread by default.
     """
-    clocks = cpu_ns or dict.fromkeys(runs, time.thread_time_ns)
     times_us: dict[str, list[float]] = {name: [] for name in runs}
     order, draw = list(runs), random.Random(0)
     for turn in range(turn_count + 2):
         gc.collect()
         draw.shuffle(order)  # who comes after whom matters
         for name in order:
-            request, clock = runs[name], clocks[name]
-            started_ns = clock()
+            request = runs[name]
+            started_ns = cpu_ns()
             for _ in range(BURST_COUNT):
                 request()
             if turn >= 2:  # until then everything is new
-                times_us[name].append((clock() - started_ns) / BURST_COUNT / 1000)
+                times_us[name].append((cpu_ns() - started_ns) / BURST_COUNT / 1000)
     return times_us
 
 
@@ -134,12 +133,20 @@ def compared(name: str, times_us: Mapping[str, list[float]]) -> Iterator[Result]
     for subject, times in times_us.items():
         yield Result(f"{name}/{subject}", statistics.median(times), "us of CPU per request", spread=spread(times))
     added_us = {subject: added_us_of(times_us, subject) for subject in times_us if subject != BASE}
-    for subject, value in added_us.items():
-        yield Result(f"{name}/added by {subject}", value, "us of CPU per request")
-    for subject in FLASK_LIMITER:
-        for it, goal in ((OURS, "<= 0.1"), (BARE, None)):
-            ratio = added_us[it] / added_us[subject]
-            yield Result(f"{name}/added by {it}, of what {subject} adds", ratio, "x", goal)
+    yield from additions(name, added_us, "us of CPU per request")
+
+
+def additions(name: str, added: Mapping[str, float], unit: str) -> Iterator[Result]:
+    """
+    Yield what the subjects add to a request, and how much that is of what Flask-Limiter adds.
+    """
+    for subject, value in added.items():
+        yield Result(f"{name}/added by {subject}", value, unit)
+    for other in FLASK_LIMITER:
+        for subject in (OURS, HEADERLESS, BARE):
+            if subject in added:
+                goal = "<= 0.1" if subject == OURS else None
+                yield Result(f"{name}/{subject}, of what {other} adds", added[subject] / added[other], "x", goal)
 
 
 def added_us_of(times_us: Mapping[str, list[float]], subject: str) -> float:

@@ -50,6 +50,16 @@ def collections(clock: Clock) -> FullCollections:
     return FullCollections(clock=clock)
 
 
+@pytest.fixture
+def no_other() -> Iterator[None]:
+    """
+    No collection but those asked for: while another thread's is under way, Python would ignore them.
+    """
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def found() -> bool:
     """
     Return whether the thresholds are those that were found.
@@ -119,25 +129,22 @@ def test_with_an_interval(collections: FullCollections) -> None:
     assert found()
 
 
+@pytest.mark.usefixtures("no_other")
 def test_interval_has_passed(collections: FullCollections, clock: Clock) -> None:
     """
     A reference cycle that is old goes when the interval is over, and not before; each time anew. A collector that is
     switched off stays so.
     """
-    gc.disable()  # so that nothing else finds it
-    try:
+    collections.run(INTERVAL_S)
+    for _ in range(2):
+        cycle = old_cycle()
+        clock.advance(INTERVAL_S - 1.0)
         collections.run(INTERVAL_S)
-        for _ in range(2):
-            cycle = old_cycle()
-            clock.advance(INTERVAL_S - 1.0)
-            collections.run(INTERVAL_S)
-            assert cycle() is not None
-            clock.advance(1.0)
-            collections.run(INTERVAL_S)
-            assert cycle() is None
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
+        assert cycle() is not None
+        clock.advance(1.0)
+        collections.run(INTERVAL_S)
+        assert cycle() is None
+    assert not gc.isenabled()
 
 
 def test_many_objects_in_between(collections: FullCollections) -> None:
@@ -165,6 +172,7 @@ def test_many_objects_in_between(collections: FullCollections) -> None:
     assert 2 not in generations
 
 
+@pytest.mark.usefixtures("no_other")
 def test_threshold_that_somebody_sets_meanwhile(collections: FullCollections, clock: Clock) -> None:
     """
     The next run takes over from that one, without the interval beginning anew, and the end gives that one back.
@@ -182,6 +190,7 @@ def test_threshold_that_somebody_sets_meanwhile(collections: FullCollections, cl
     assert found()
 
 
+@pytest.mark.usefixtures("no_other")
 def test_while_another_thread_collects(
     collections: FullCollections, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,8 @@ from oauth_ratelimit.edge.endpoints import decide_client
 from oauth_ratelimit.edge.mark import answering, marked
 from oauth_ratelimit.edge.request import begin, check_decided, decide, decide_before_saving, direct
 
+_ATTACHED = "_oauth_ratelimit_attached"  # on the server
+
 
 class RateLimitMixin:
     """
@@ -176,4 +178,3 @@ _STEPS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "authenticate_client": _authenticated,
     "handle_error_response": _failed,
 }
-_ATTACHED = "_oauth_ratelimit_attached"  # on the server

@@ -72,6 +72,9 @@ class Gate(Protocol):
     def name_of(self, user: Any) -> str | None:
         """
         Return a user's name; None while nothing is decided.
+
+        Raises:
+            TypeError: The user has none.
         """
 
     def judge(

@@ -1,0 +1,85 @@
+"""
+What ``benchmarks.soak`` loads: an Authlib server of very many clients, in several roles.
+"""
+
+import os
+
+from authlib.integrations.flask_oauth2 import AuthorizationServer
+from authlib.oauth2.rfc6749 import ClientMixin, grants
+from flask import Flask
+from werkzeug.security import check_password_hash, generate_password_hash
+
+from benchmarks import subjects
+from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit.edge.pages import health_blueprint
+
+IS_PLAIN = os.environ.get("SOAK_SECRETS") == "plain"
+HASHING = "pbkdf2:sha256:260000"  # Werkzeug's default until 2.3; today's takes longer
+BASE, OURS = "unprotected", "ours"
+AGAIN, ALONE = "unprotected again", "ours in memory"
+ROLE_VARIABLE = "SOAK_ROLE"
+PID_PATH = "/jwks"  # which an Instance asks for to see whether it is ready
+URI_VARIABLE = "SOAK_MONGO_URI"
+SECRET_HASH = "" if IS_PLAIN else generate_password_hash("secret", HASHING)
+CONFIG = {
+    "mode": "enforce",
+    "limits": {"client": ["1000000/minute"]},
+    "clients": {"client-0": {"limits": {"client": ["10/minute"]}}},
+}
+
+
+class Client(ClientMixin):  # type: ignore[misc]
+    """
+    One of many clients, all with the same secret.
+    """
+
+    def __init__(self, client_id: str) -> None:
+        self.client_id = client_id
+
+    def get_client_id(self) -> str:
+        """
+        Return its id.
+        """
+        return self.client_id
+
+    def get_allowed_scope(self, scope: str | None) -> str:
+        """
+        Return the scope.
+        """
+        return scope or ""
+
+    def check_client_secret(self, client_secret: str) -> bool:
+        """
+        Return whether the secret is right.
+        """
+        return client_secret == "secret" if IS_PLAIN else check_password_hash(SECRET_HASH, client_secret)
+
+    def check_endpoint_auth_method(self, method: str, endpoint: str) -> bool:
+        """
+        Return whether the client may authenticate so.
+        """
+        return method == "client_secret_basic"
+
+    def check_grant_type(self, grant_type: str) -> bool:
+        """
+        Return whether the client may use the grant.
+        """
+        return grant_type == "client_credentials"
+
+
+def served() -> Flask:
+    """
+    Return what gunicorn serves.
+    """
+    subjects.silence()
+    app = Flask("soak")
+    server = AuthorizationServer(app, query_client=Client, save_token=lambda token, request: None)
+    server.register_grant(grants.ClientCredentialsGrant)
+    app.add_url_rule("/token", view_func=server.create_token_response, methods=["POST"], endpoint="token")
+    app.add_url_rule(PID_PATH, view_func=lambda: str(os.getpid()), endpoint="pid")
+    if (role := os.environ[ROLE_VARIABLE]) in (OURS, ALONE):
+        uri = os.environ[URI_VARIABLE] if role == OURS else None
+        app.config.update(OAUTH_RATELIMIT_CONFIG=CONFIG, OAUTH_RATELIMIT_MONGO_URI=uri)
+        OAuthRateLimit(app, server)
+        app.register_blueprint(health_blueprint())
+    return app
