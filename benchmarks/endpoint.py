@@ -15,14 +15,14 @@ from unittest import mock
 from benchmarks import gunicorn, instructions
 from benchmarks.cases import Repeated
 from benchmarks.results import Result
+from benchmarks.subjects import BASE, OURS
 from benchmarks.token_request import (
     BARE,
-    BASE,
     BODIES,
     FLASK_LIMITER,
     HEADERLESS,
     METRICS,
-    OURS,
+    NO_CYCLE,
     additions,
     application,
     bursts,
@@ -84,8 +84,7 @@ def _repeated(subject: str) -> Repeated:
         with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-endpoint-") as directory:
             database = Path(directory, "accounts.sqlite3")
             seed(database)
-            # An interval that does not end meanwhile: the cycle is measured elsewhere.
-            app = application(subject, database, sync={"interval": "1h"})
+            app = application(subject, database, sync=NO_CYCLE)
             request = requests_to(app, "client_credentials")
             request()
             gc.collect()
@@ -112,7 +111,7 @@ def _parts(database: Path, *, request_count: int) -> Iterator[Result]:
     which is when the caches hold all that they need. By the clock on the wall, which costs less than some of them; a
     median is not moved by the few that were interrupted.
     """
-    app = application(OURS, database, sync={"interval": "1h"})
+    app = application(OURS, database, sync=NO_CYCLE)
     request = requests_to(app, "client_credentials")
     for name, (owner, attribute) in PARTS.items():
         timed = _Timed(getattr(owner, attribute))

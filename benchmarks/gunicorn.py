@@ -17,17 +17,17 @@ from urllib.parse import urlencode
 from flask import Flask
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from benchmarks import instructions, subjects
+from benchmarks import instructions
 from benchmarks.results import Result
+from benchmarks.subjects import BASE, OURS, silence
 from benchmarks.token_request import (
     BARE,
-    BASE,
     BODIES,
     FIVE_HEADERS,
     FLASK_LIMITER,
     HEADERLESS,
     METRICS,
-    OURS,
+    NO_CYCLE,
     SHARED,
     added_us_of,
     additions,
@@ -128,9 +128,8 @@ def served_alone() -> Flask:
     """
     Return what gunicorn serves where instructions are counted: one subject.
     """
-    subjects.silence()
-    # An interval that does not end meanwhile: the cycle is measured elsewhere.
-    app = application(os.environ[SUBJECT_VARIABLE], Path(os.environ[DATABASE_VARIABLE]), sync={"interval": "1h"})
+    silence()
+    app = application(os.environ[SUBJECT_VARIABLE], Path(os.environ[DATABASE_VARIABLE]), sync=NO_CYCLE)
     gc.collect()
     gc.freeze()  # or one collection more or less would count for as much as what is measured
     return _with_pid(app)
@@ -140,7 +139,7 @@ def served() -> DispatcherMiddleware:
     """
     Return what gunicorn serves where time is measured: several copies of each subject.
     """
-    subjects.silence()
+    silence()
     database, mongo_uri = Path(os.environ[DATABASE_VARIABLE]), os.environ[URI_VARIABLE]
     apps = {
         _path(name, copy): application(name, database, mongo_uri if name == SHARED else None)

@@ -32,7 +32,8 @@ from pathlib import Path
 from benchmarks.latencies import REPORT, Latencies, latencies_in, percentile_ms, ratio_of
 from benchmarks.processes import PAGE_BYTES
 from benchmarks.results import Result, save, table
-from benchmarks.soak_server import AGAIN, ALONE, BASE, IS_PLAIN, OURS, PID_PATH, ROLE_VARIABLE, URI_VARIABLE
+from benchmarks.soak_server import AGAIN, ALONE, IS_PLAIN, PID_PATH, ROLE_VARIABLE, URI_VARIABLE
+from benchmarks.subjects import BASE, OURS
 from benchmarks.timing import spread
 from oauth_ratelimit.demo.instance import HOST, Instance
 from oauth_ratelimit.demo.mongod import Mongod

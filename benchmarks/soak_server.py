@@ -9,14 +9,13 @@ from authlib.oauth2.rfc6749 import ClientMixin, grants
 from flask import Flask
 from werkzeug.security import check_password_hash, generate_password_hash
 
-from benchmarks import subjects
+from benchmarks.subjects import BASE, OURS, silence
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.edge.pages import health_blueprint
 
 IS_PLAIN = os.environ.get("SOAK_SECRETS") == "plain"
 HASHING = "pbkdf2:sha256:260000"  # Werkzeug's default until 2.3; today's takes longer
-BASE, OURS = "unprotected", "ours"
-AGAIN, ALONE = "unprotected again", "ours in memory"
+AGAIN, ALONE = f"{BASE} again", f"{OURS} in memory"
 ROLE_VARIABLE = "SOAK_ROLE"
 PID_PATH = "/jwks"  # which an Instance asks for to see whether it is ready
 URI_VARIABLE = "SOAK_MONGO_URI"
@@ -71,7 +70,7 @@ def served() -> Flask:
     """
     Return what gunicorn serves.
     """
-    subjects.silence()
+    silence()
     app = Flask("soak")
     server = AuthorizationServer(app, query_client=Client, save_token=lambda token, request: None)
     server.register_grant(grants.ClientCredentialsGrant)

@@ -21,6 +21,7 @@ from oauth_ratelimit.store.base import CounterStore
 
 Hit = Callable[[str], object]
 
+BASE, OURS = "unprotected", "ours"
 CLIENT_ID = "partner-app"
 STANDING_S = 1_700_000_000.0
 NO_LIMIT = 10**9  # hits per minute: none is denied

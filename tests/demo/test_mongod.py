@@ -121,8 +121,8 @@ def test_wheel_without_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(mongod_program, "_download_wheel", download)
     for _ in range(2):
-        library_dir = mongod_program._downloaded_openssl()
-        assert {path.name for path in library_dir.iterdir()} == {"libssl.so.1.1", "libcrypto.so.1.1"}
+        openssl_dir = mongod_program._downloaded_openssl()
+        assert {path.name for path in openssl_dir.iterdir()} == {"libssl.so.1.1", "libcrypto.so.1.1"}
     assert len(downloads) == 1
 
 

@@ -320,4 +320,7 @@ def test_python_of_the_client_readme(client_modules: None) -> None:
     from tests.docs.blocks import the_block
 
     exec(the_block(EXAMPLES / "client" / "README.md", "python", "TokenSource"), namespace)
-    namespace["session"].close()
+    session = namespace["session"]
+    session.close()
+
+    assert isinstance(session.auth, namespace["TokenSource"])

@@ -34,7 +34,7 @@ with protected(OAUTH_RATELIMIT_CONFIG={{"mode": "enforce", "limits": limits}}) a
     assert [200, 429, 429] == [post(app), post(app), post(app)]
 with protected() as app:
     assert 200 == post(app)
-logging.getLogger("another.library").warning("hello %s", "there")
+logging.getLogger("another.package").warning("hello %s", "there")
 """
 
 
@@ -72,4 +72,4 @@ def test_configuration_on_the_page(containing: str) -> None:
 
     if containing == "basicConfig":
         other = events["hello there"]
-        assert ("warning", "another.library", "a") == (other["level"], other["logger"], other["tenant"])
+        assert ("warning", "another.package", "a") == (other["level"], other["logger"], other["tenant"])
