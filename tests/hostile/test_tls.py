@@ -3,6 +3,7 @@ A MongoDB that asks for TLS.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -56,8 +57,15 @@ class Secured:
         """
         Return the connection string with options.
         """
-        patience = "connectTimeoutMS=60000&socketTimeoutMS=60000"
-        return f"mongodb://{self.mongod.address}/oauth?{patience}{options and '&'}{options}"
+        return uri_of(self.mongod, options)
+
+
+def uri_of(mongod: Mongod, options: str) -> str:
+    """
+    Return a connection string that leaves a busy machine the time for a handshake; a selection ends soon all the same.
+    """
+    patience = "connectTimeoutMS=60000&socketTimeoutMS=60000"
+    return f"mongodb://{mongod.address}/oauth?{patience}{options and '&'}{options}"
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +78,17 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     server.mongod.close()
 
 
-def a_limiter(uri: str, clock: Clock, store: MongoStore | None = None) -> Limiter:
+@contextmanager
+def a_limiter(uri: str, clock: Clock, store: MongoStore | None = None) -> Iterator[Limiter]:
     """
-    Return a limiter that shares its counters there.
+    A limiter that shares its counters there, closed at the end whatever becomes of the test.
     """
     settings = {"store": {"uri": uri, "timeout": "100ms"}, "limits": {"client": ["5/hour"]}, "mode": "enforce"}
-    return Limiter(load_config(settings), store, clock=clock)
+    limiter = Limiter(load_config(settings), store, clock=clock)
+    try:
+        yield limiter
+    finally:
+        limiter.close()
 
 
 def failure_of(store: MongoStore) -> str:
@@ -91,12 +104,11 @@ def test_counts_through_tls(secured: Secured, clock: Clock) -> None:
     """
     The options of the connection string reach the driver: with the right authority everything works.
     """
-    limiter = a_limiter(secured.uri(f"tls=true&tlsCAFile={secured.authority.path}"), clock)
-    limiter.check("app")
+    with a_limiter(secured.uri(f"tls=true&tlsCAFile={secured.authority.path}"), clock) as limiter:
+        limiter.check("app")
 
-    report = wait_until(lambda: (tried := limiter.sync()).error is None and tried, "a connection")
+        report = wait_until(lambda: (tried := limiter.sync()).error is None and tried, "a connection")
     assert 1 == report.flushed_count
-    limiter.close()
 
 
 @pytest.mark.parametrize(
@@ -113,12 +125,10 @@ def test_connection_string_that_does_not_fit(secured: Secured, clock: Clock, opt
     uri = secured.uri(options.format(stranger=secured.stranger.path))
     store = MongoStore(uri, timeout_s=0.1)
     wait_until(lambda: advice in failure_of(store), "the driver has tried")
-    with capture_logs() as logs:
-        limiter = a_limiter(uri, clock, store)
+    with capture_logs() as logs, a_limiter(uri, clock, store) as limiter:
         decisions = [limiter.check("app").allowed for _ in range(6)]
         limiter.sync()
         counts = limiter.counts("app")
-        limiter.close()
 
     assert [True] * 5 + [False] == decisions
     assert 5 == counts.in_flight_hits
@@ -132,15 +142,13 @@ def test_certificate_of_another_authority(secured: Secured, clock: Clock) -> Non
     """
     secured.present(secured.stranger)
     uri = secured.uri(f"tls=true&tlsCAFile={secured.authority.path}")
-    limiter = a_limiter(uri, clock)
-    for _ in range(3):
-        limiter.check("late")
-    with capture_logs() as logs:
+    with capture_logs() as logs, a_limiter(uri, clock) as limiter:
+        for _ in range(3):
+            limiter.check("late")
         wait_until(lambda: "name the authority's file as tlsCAFile" in str(limiter.sync().error), "the advice")
         secured.present(secured.authority)
         wait_until(lambda: limiter.sync().error is None, "the right certificate")
 
-    limiter.close()
     store = MongoStore(uri)
     assert 3 == stored_hits(store, Key("late", None))
     store.close()
@@ -151,19 +159,16 @@ def test_certificate_for_another_host(secured: Secured, clock: Clock) -> None:
     """
     A certificate of the right authority is not enough: it must be for the host in the connection string.
     """
-    limiter = a_limiter(secured.uri(f"tls=true&tlsCAFile={secured.authority.path}").replace(HERE, "localhost"), clock)
-    limiter.check("app")
-    with capture_logs():
+    uri = secured.uri(f"tls=true&tlsCAFile={secured.authority.path}").replace(HERE, "localhost")
+    with capture_logs(), a_limiter(uri, clock) as limiter:
+        limiter.check("app")
         wait_until(lambda: "is for another host" in str(limiter.sync().error), "the advice")
-        limiter.close()
 
 
 def test_server_without_tls(clock: Clock, mongod: Mongod) -> None:
     """
     TLS is never given up by itself: a server without it gets nothing.
     """
-    limiter = a_limiter(f"mongodb://{mongod.address}/oauth?tls=true", clock)
-    limiter.check("app")
-    with capture_logs():
+    with capture_logs(), a_limiter(uri_of(mongod, "tls=true"), clock) as limiter:
+        limiter.check("app")
         wait_until(lambda: "check that the server speaks TLS" in str(limiter.sync().error), "the advice")
-        limiter.close()
