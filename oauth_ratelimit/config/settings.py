@@ -5,7 +5,7 @@ The configuration as the rest of the package sees it: checked, complete, never c
 from dataclasses import dataclass, field
 from typing import Literal
 
-from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.enforcement import OFF, Mode
 from oauth_ratelimit.core.failure import FailureLimits
 from oauth_ratelimit.core.names import PLAIN, Form, Names
 from oauth_ratelimit.core.policy import PolicySet
@@ -97,7 +97,7 @@ class GuardSettings:
         max_keys: How many keys an instance keeps in memory at most.
     """
 
-    mode: Mode = Mode.OFF
+    mode: Mode = OFF
     limits: FailureLimits = field(default_factory=FailureLimits)
     trusted_addresses: tuple[str, ...] = ()
     max_keys: int = 100_000
@@ -237,4 +237,4 @@ class Settings:
         """
         Whether failed authentications are counted.
         """
-        return self.guard.mode is not Mode.OFF and self.policies.mode is not Mode.OFF
+        return self.guard.mode is not OFF and self.policies.mode is not OFF

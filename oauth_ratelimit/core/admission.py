@@ -67,7 +67,9 @@ class Admission(Decision, Term):
         left_s = frame_end_s - now_s
         if left_s > frame_s:
             left_s = frame_s
-        return tier.policy, int(tier.limit - estimate_hits(full, edge, left_s, frame_s)), tier.window_s + left_s
+        # Of most keys nothing fades out, and mixing integers with floats costs as much as all the rest.
+        remaining = int(tier.limit - estimate_hits(full, edge, left_s, frame_s)) if edge else tier.limit - full
+        return tier.policy, remaining, tier.window_s + left_s
 
 
 @final

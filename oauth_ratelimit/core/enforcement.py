@@ -26,6 +26,9 @@ class Mode(enum.StrEnum):
     """Deny what is over the limit."""
 
 
+OFF = Mode.OFF  # for what every request asks: Python 3.11 takes seven times as long to find a member in its class
+
+
 @dataclass(frozen=True, slots=True)
 class Canary:
     """

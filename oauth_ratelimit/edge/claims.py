@@ -16,7 +16,7 @@ from flask import Request, request
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.failure import Attempt, FailureKey, FailureKind, address_of, folded
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.edge.mark import PUBLIC, Gate, Mark, marked
+from oauth_ratelimit.edge.mark import PUBLIC, Gate, Mark, begun
 from oauth_ratelimit.edge.response import RateLimited
 
 MAX_CLIENT_ID_LENGTH = 1024  # of those that the configuration can name
@@ -60,12 +60,12 @@ def look_first() -> bool:
     Returns:
         Whether the guard looks at this request.
     """
-    mark = marked()
+    mark = begun()
     if mark is None or mark.is_authorize:
         return False
     denial = None
     try:
-        guard = mark.gate.guard  # may start this process's thread, which may fail
+        guard = mark.gate.guard()  # may start this process's thread, which may fail
         if guard is None:
             return False
         if mark.claim is None:
@@ -89,7 +89,7 @@ def note_client(client: Any, oauth_request: Any) -> None:
     Only for a client that the request has not named in plain sight, such as one with a signed assertion: all others
     were looked at before.
     """
-    mark = marked()
+    mark = begun()
     claim = None if mark is None else mark.claim
     if mark is None or claim is None:
         return
@@ -110,12 +110,12 @@ def note_error(error: Any) -> None:
     """
     Count the failure that Authlib is about to answer with, if it is one of authentication.
     """
-    mark = marked()
+    mark = begun()
     claim = None if mark is None else mark.claim
     if mark is None or claim is None or claim.is_late or isinstance(error, RateLimited):
         return
     try:
-        guard = mark.gate.guard
+        guard = mark.gate.guard()
         if guard is not None:
             guard.count(_failures(claim, getattr(error, "error", None)))
     except Exception as exc:  # noqa: BLE001  # fail open
@@ -139,7 +139,7 @@ def _failures(claim: Claim, error: str | None) -> list[FailureKey]:
 
 
 def _denial(mark: Mark, attempt: Attempt) -> RateLimited | None:
-    guard = mark.gate.guard
+    guard = mark.gate.guard()
     alarm = None if guard is None else guard.look(attempt)
     if alarm is None or mark.claim is None:
         return None

@@ -15,7 +15,7 @@ import structlog
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.denial import Trace
-from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.enforcement import OFF
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.edge.mark import Caller, Ruling
 from oauth_ratelimit.edge.response import RateLimited, quota_headers
@@ -95,12 +95,11 @@ class AppGate:
         """
         return self._running().limiter
 
-    @property
     def guard(self) -> Guard | None:
         """
         What counts failed authentications in this process, started if it is not running; None while that is off.
         """
-        return self._running().guard if self._live.current.is_guarded and not self.is_switched_off else None
+        return self._running().guard if not self.is_switched_off and self._live.current.is_guarded else None
 
     def _running(self) -> Worker:
         worker = self._worker
@@ -122,7 +121,7 @@ class AppGate:
         Raises:
             TypeError: The user has none, which would go unnoticed for ever if the token were issued all the same.
         """
-        if self.is_switched_off or self._live.current.policies.mode is Mode.OFF:
+        if self.is_switched_off or self._live.current.policies.mode is OFF:
             return None
         username = self._username_of(user)
         if not isinstance(username, str):
@@ -130,7 +129,7 @@ class AppGate:
         return username
 
     def judge(
-        self, client: Any, username: str | None, *, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
+        self, client: Any, username: str | None, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
     ) -> Ruling:
         """
         Decide and count one request.
@@ -147,7 +146,7 @@ class AppGate:
                 username = limiter.stored_name(username)  # what is told of the request below has no other
             begun_s = time.perf_counter()
             decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
-            if self._observer.is_active:
+            if self._observer.has_listeners():
                 duration_s = time.perf_counter() - begun_s
                 self._observe(
                     decision,

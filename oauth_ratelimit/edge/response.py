@@ -108,16 +108,20 @@ def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
     rule, remaining, until_s = decision.quota()
     if rule is None:
         return []
-    reset = str(ceil(until_s)) if decision.allowed else str(whole_seconds(until_s, at_least=1))
-    left = str(remaining)
+    reset = f"{ceil(until_s) if decision.allowed else whole_seconds(until_s, at_least=1)}"
+    left = f"{remaining}"
+    shown = left if remaining < MAX_FIELD_INTEGER else MAX_FIELD_INTEGER
     name, policy_header, limit_header = _constant_parts(rule.name, rule.limit, rule.window.window_s)
-    headers: Headers = []
-    if "ietf" in families:
-        shown = left if remaining < MAX_FIELD_INTEGER else MAX_FIELD_INTEGER
-        headers += (policy_header, ("RateLimit", f"{name};r={shown};t={reset}"))
-    if "x-ratelimit" in families:
-        headers += (limit_header, ("X-RateLimit-Remaining", left), ("X-RateLimit-Reset", reset))
-    return headers
+    headers = [
+        policy_header,
+        ("RateLimit", f"{name};r={shown};t={reset}"),
+        limit_header,
+        ("X-RateLimit-Remaining", left),
+        ("X-RateLimit-Reset", reset),
+    ]
+    if len(families) == 2:  # both
+        return headers
+    return headers[:2] if "ietf" in families else headers[2:]
 
 
 @functools.lru_cache(maxsize=1000)

@@ -57,8 +57,7 @@ class Observer:
         """
         self.metrics = open_meter()
 
-    @property
-    def is_active(self) -> bool:
+    def has_listeners(self) -> bool:
         """
         Whether there is anything to tell.
         """

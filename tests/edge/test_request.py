@@ -424,6 +424,39 @@ def test_signatures_stay() -> None:
         assert inspect.signature(getattr(plain, name)) == inspect.signature(getattr(attached, name))
 
 
+def test_server_that_generates_in_its_own_way() -> None:
+    """
+    A server whose generate_token has parameters or defaults of its own gets exactly what its caller gives.
+    """
+    given = []
+
+    class Server(AuthorizationServer):  # type: ignore[misc]
+        def generate_token(
+            self,
+            grant_type: str,
+            client: Any,
+            user: Any = None,
+            scope: Any = "all",
+            expires_in: Any = None,
+            include_refresh_token: bool = False,
+        ) -> Any:
+            given.append((scope, include_refresh_token))
+            return {"access_token": "mine"}
+
+    class ExtendedServer(AuthorizationServer):  # type: ignore[misc]
+        def generate_token(self, grant_type: str, client: Any, user: Any = None, **more: Any) -> Any:
+            given.append(more)
+            return {"access_token": "mine"}
+
+    for server_class, arguments in ((Server, {}), (ExtendedServer, {"audience": "api"})):
+        made = build(server_class)
+        with_grant(made, lambda grant, to=arguments: grant.server.generate_token("custom", CLIENT, **to))
+        assert [200, 200, 429] == [made.post("custom").status_code for _ in range(3)]
+        made.gate.close()
+
+    assert [("all", False)] * 2 + [{"audience": "api"}] * 2 == given
+
+
 def test_attaching_twice(setup: Setup) -> None:
     """
     A server is attached to once.

@@ -111,7 +111,7 @@ class Guarded:
         """
         What is counted in this process.
         """
-        guard = self.site.gate.guard
+        guard = self.site.gate.guard()
         assert guard is not None
         assert guard._counts is not None
         return guard._counts

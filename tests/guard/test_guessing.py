@@ -418,7 +418,7 @@ def test_switched_off(database: Path, more: dict[str, Any]) -> None:
     """
     with guarded(database, {**guard(), **more}) as server:
         assert {400} == set(statuses(server.login, 3 * USER_LIMIT))
-        assert server.site.gate.guard is None
+        assert server.site.gate.guard() is None
 
 
 def test_tokens_in_a_dry_run(database: Path) -> None:
@@ -435,7 +435,7 @@ def test_reload(database: Path) -> None:
     """
     with guarded(database, guard()) as server:
         statuses(server.login, USER_LIMIT + 1)
-        running = server.site.gate.guard
+        running = server.site.gate.guard()
         assert running is not None
         limits = {"passed_on": [{"limit": USER_LIMIT + 2, "window": WINDOW_S}]}
         running.reconfigure(load_config(guard(limits=limits)))

@@ -59,8 +59,8 @@ def config_path(mongodb: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
                 gate.judge(Named(name), name, grant_type="password")
                 gate.judge(Named(name), None, grant_type="client_credentials")
             attempt = Attempt((name,), (folded(name),), "192.0.2.7")
-            gate.guard.count(attempt.targets())
-            gate.guard.look(attempt)
+            gate.guard().count(attempt.targets())
+            gate.guard().look(attempt)
     with closing(Connection(uri)) as connection:
         store = OverrideStore(connection)
         for name in filter(is_writable, NAMES.values()):

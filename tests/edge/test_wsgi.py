@@ -157,6 +157,38 @@ def test_middleware_from_before() -> None:
     assert QUOTA == quota_of(ask(app))
 
 
+def test_middleware_that_works_when_the_answer_is_read() -> None:
+    """
+    Middleware that was there before init_app may do nothing until the server reads its answer.
+    """
+    app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=1))
+    server, plain = make_server(app), app.wsgi_app
+
+    def late(environ: Any, start_response: Any) -> Any:
+        yield from plain(environ, start_response)
+
+    app.wsgi_app = late  # type: ignore[method-assign]
+    FrozenRateLimit(FrozenClock()).init_app(app, server)
+
+    assert QUOTA == quota_of(ask(app))
+    assert 429 == ask(app).status_code
+
+
+def test_middleware_that_knows_two_arguments() -> None:
+    """
+    Middleware around ours may start answers with a status and headers alone.
+    """
+    app = protected(lambda server: server.create_token_response())
+    ours = app.wsgi_app
+
+    def around(environ: Any, start_response: Any) -> Any:
+        return ours(environ, lambda status, headers: start_response(status, headers))
+
+    app.wsgi_app = around  # type: ignore[method-assign]
+
+    assert QUOTA == quota_of(ask(app))
+
+
 def test_application_that_is_protected_again() -> None:
     """
     Tests that protect one application again and again do not wrap it again and again.
