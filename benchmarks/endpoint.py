@@ -34,7 +34,6 @@ from oauth_ratelimit.edge import authlib, gate
 from oauth_ratelimit.limiter import Limiter
 
 SUBJECTS = (BASE, OURS, HEADERLESS, BARE, *FLASK_LIMITER)  # whose instructions are counted
-OPERATIONS_PER_REQUEST = 40  # of the numbers of operations that instructions are counted of
 
 PARTS: Mapping[str, tuple[Any, str]] = {
     "mark the request": (authlib, "begin"),
@@ -68,7 +67,7 @@ def _instructions() -> Iterator[Result]:
     Yield what a request takes more, in instructions, which no other job on the machine disturbs.
     """
     counts = instructions.count(list(CASES))
-    taken = {subject: OPERATIONS_PER_REQUEST * counts[f"request, {subject}"] for subject in SUBJECTS}
+    taken = {subject: instructions.OPERATIONS_PER_REQUEST * counts[f"request, {subject}"] for subject in SUBJECTS}
     base = taken.pop(BASE)
     name = "endpoint/instructions, client_credentials"
     yield Result(f"{name}/{BASE}", base, "instructions")
@@ -89,7 +88,7 @@ def _repeated(subject: str) -> Repeated:
             request()
             gc.collect()
             gc.freeze()  # or one collection more or less would count for as much as what is measured
-            for _ in range(operation_count // OPERATIONS_PER_REQUEST):
+            for _ in range(operation_count // instructions.OPERATIONS_PER_REQUEST):
                 request()
 
     return run

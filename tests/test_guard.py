@@ -45,6 +45,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     monkeypatch.setattr("platform.python_version_tuple", lambda: ("9", "9", "0"))
     monkeypatch.setattr(instructions, "is_available", lambda: True)
     counts = {guard_module.UNIT: unit_count, **{name: cost * unit_count for name, cost in baselines["3.11"].items()}}
+    unprotected, ours = guard_module.REQUESTS
+    counts[unprotected] = 12.0 * unit_count
+    counts[ours] = counts[unprotected] + counts.pop("added to a request") / instructions.OPERATIONS_PER_REQUEST
     monkeypatch.setattr(instructions, "count", lambda names: {name: counts[name] for name in names})
     return counts
 
@@ -61,6 +64,16 @@ def test_one_case_changes(
     output = capsys.readouterr().out
     assert f"{factor - 1:+.1%}" in output
     assert (status == 1) == ("more than 10% slower: ours, two tiers\n" in output)
+
+
+def test_request_becomes_slower(counted: dict[str, float], capsys: pytest.CaptureFixture[str]) -> None:
+    """
+    What is added to a request is guarded, however little of the whole request it is.
+    """
+    unprotected, ours = guard_module.REQUESTS
+    counted[ours] += 0.11 * (counted[ours] - counted[unprotected])
+    assert 1 == guard_module.guard(keep=False)
+    assert "more than 10% slower: added to a request\n" in capsys.readouterr().out
 
 
 def test_slower_python(counted: dict[str, float]) -> None:

@@ -20,7 +20,7 @@ def username_of(user: Any) -> str:
         if callable(name):
             name = name()
         if name is not None and name != "":
-            return str(name)
+            return f"{name}"
     raise TypeError(
         f"{type(user).__name__} has no username, get_user_id() or id; "
         "tell OAuthRateLimit(username_of=...) how to name a user"
