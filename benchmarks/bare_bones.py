@@ -7,7 +7,7 @@ configuration, and no trouble: no grant that makes its own tokens, no failed aut
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,14 @@ def protect(app: Flask, server: Any) -> None:
     generate_token = server.generate_token
     counts: dict[str, list[int]] = {}  # by client: the frame, the hits of it, those of the one before
 
-    def decided(grant_type: str, client: Any, user: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def decided(
+        grant_type: str,
+        client: Any,
+        user: Any = None,
+        scope: Any = None,
+        expires_in: Any = None,
+        include_refresh_token: Any = True,
+    ) -> Any:
         now_s = time.time()
         frame, passed_s = divmod(now_s, FRAME_S)
         state = counts.get(client.get_client_id())
@@ -47,11 +54,10 @@ def protect(app: Flask, server: Any) -> None:
             ("X-RateLimit-Remaining", str(left)),
             ("X-RateLimit-Reset", reset),
         ]
-        return generate_token(grant_type, client, user, *args, **kwargs)
+        return generate_token(grant_type, client, user, scope, expires_in, include_refresh_token)
 
     server.generate_token = decided
-    for name in ("create_token_response", "get_token_grant", "authenticate_client", "save_token"):
-        setattr(server, name, _passing(getattr(server, name)))
+    _stand_before(server)
     app.wsgi_app = _with_headers(app.wsgi_app)  # type: ignore[method-assign]
 
 
@@ -74,22 +80,34 @@ def add_headers(app: Flask) -> None:
     app.wsgi_app = answer  # type: ignore[method-assign]
 
 
-def _passing(step: Callable[..., Any]) -> Callable[..., Any]:
+def _stand_before(server: Any) -> None:
     """
-    Stand before a step, where a limiter has something to look at: whether a token was decided about, which endpoint it
-    is, who failed.
+    Stand before four more steps, where a limiter has something to look at: whether a token was decided about, which
+    endpoint it is, who failed.
     """
+    inner_response, inner_grant = server.create_token_response, server.get_token_grant
+    inner_authentication, inner_save = server.authenticate_client, server.save_token
 
-    def passed(*args: Any, **kwargs: Any) -> Any:
-        return step(*args, **kwargs)
+    def create_token_response(request: Any = None) -> Any:
+        return inner_response(request)
 
-    return passed
+    def get_token_grant(request: Any) -> Any:
+        return inner_grant(request)
+
+    def authenticate_client(request: Any, methods: Any, endpoint: str = "token") -> Any:
+        return inner_authentication(request, methods, endpoint)
+
+    def save_token(token: Any, request: Any) -> Any:
+        return inner_save(token, request)
+
+    for step in (create_token_response, get_token_grant, authenticate_client, save_token):
+        setattr(server, step.__name__, step)
 
 
 def _with_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
     def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        def start(status: str, headers: list[tuple[str, str]], *exc_info: Any) -> Any:
-            return start_response(status, [*headers, *environ.get(PLACE, ())], *exc_info)
+        def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+            return start_response(status, [*headers, *environ.get(PLACE, ())], exc_info)
 
         return wsgi_app(environ, start)
 
