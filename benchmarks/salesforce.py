@@ -21,7 +21,7 @@ from benchmarks.results import Result
 from benchmarks.timing import percentile
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.demo.mongod import Mongod
-from oauth_ratelimit.edge.mark import EXTENSION
+from oauth_ratelimit.edge.request import EXTENSION
 
 INSTANCE_COUNT = 3
 TENANT_COUNT = 25

@@ -21,7 +21,7 @@ The way of a request through the package::
     collector.py         when the garbage collector looks at everything
     store/base.py        the protocol of a store; store/memory.py, in-process
     store/mongo.py       compare-and-set in bulks                             (MongoDB)
-    edge/response.py     Decision -> 429 body and headers; edge/wsgi.py, the quota headers of all other answers
+    edge/response.py     Decision -> 429 body and headers; edge/exit.py, the quota headers of all other answers
     edge/extension.py    OAuthRateLimit.init_app(): reads config, wires everything
     edge/pages.py        metrics and health, where the application registers them
     observe/             what operators see: events, metrics, hooks

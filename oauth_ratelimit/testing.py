@@ -12,7 +12,7 @@ from flask import Flask
 
 from oauth_ratelimit.edge.extension import OAuthRateLimit
 from oauth_ratelimit.edge.gate import AppGate
-from oauth_ratelimit.edge.mark import EXTENSION
+from oauth_ratelimit.edge.request import EXTENSION
 from oauth_ratelimit.overlay import LiveSettings
 from oauth_ratelimit.worker import Worker
 

@@ -18,7 +18,7 @@ from oauth_ratelimit.admin import api, changes
 from oauth_ratelimit.admin.protection import Authorize, Tokens, operator_of, protect, why_refused
 from oauth_ratelimit.admin.reading import NothingToRead, Question, Readings
 from oauth_ratelimit.edge.gate import AppGate
-from oauth_ratelimit.edge.mark import EXTENSION
+from oauth_ratelimit.edge.request import EXTENSION
 from oauth_ratelimit.errors import ConfigError, StoreError
 from oauth_ratelimit.operating.records import finite
 from oauth_ratelimit.pulse import package_version

@@ -14,7 +14,7 @@ from flask.cli import ScriptInfo
 from oauth_ratelimit.config import Settings, load_config
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.edge.extension import MODE_KEY, configured_settings
-from oauth_ratelimit.edge.mark import EXTENSION
+from oauth_ratelimit.edge.request import EXTENSION
 from oauth_ratelimit.operating.desk import Desk
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.wiring import open_connection

@@ -10,12 +10,13 @@ from functools import partial, wraps
 from inspect import signature
 from typing import Any
 
+from authlib.oauth2.rfc6749 import AuthorizationServer
 from flask import after_this_request
 
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.edge.claims import look_first, note_client, note_error
 from oauth_ratelimit.edge.endpoints import decide_client
-from oauth_ratelimit.edge.mark import begun
+from oauth_ratelimit.edge.mark import answering, marked
 from oauth_ratelimit.edge.request import begin, check_decided, decide, decide_before_saving, direct
 
 _ATTACHED = "_oauth_ratelimit_attached"  # on the server
@@ -101,15 +102,21 @@ def has_grant(server: Any, grant_type: str) -> bool:
 def _answered(inner: Callable[..., Any]) -> Callable[..., Any]:
     def create_token_response(request: Any = None) -> Any:
         mark = begin()
-        response = inner(request)
-        return response if mark is None else check_decided(mark, response)
+        if mark is None:
+            return inner(request)
+        token = answering.set(mark)
+        try:
+            response = inner(request)
+        finally:
+            answering.reset(token)
+        return check_decided(mark, response)
 
     return create_token_response
 
 
 def _chosen(inner: Callable[..., Any]) -> Callable[..., Any]:
     def get_token_grant(request: Any) -> Any:
-        if begun() is None:  # a route got hold of the plain create_token_response before we came
+        if marked() is None:  # a route got hold of the plain create_token_response before we came
             mark = begin()
             if mark is not None:
                 after_this_request(partial(check_decided, mark))
@@ -136,8 +143,8 @@ def _generated(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 def _generated_positionally(inner: Callable[..., Any]) -> Callable[..., Any]:
     """
-    As ``_generated`` for a method with the parameters of Authlib's own: handing on six by position takes a quarter of
-    what handing on whatever there is takes, which is as much as all the other steps.
+    As ``_generated``, for a server that has Authlib's own method: handing on its six parameters by position takes a
+    quarter of what handing on whatever there is takes, which is as much as all the other steps.
     """
 
     def generate_token(
@@ -151,7 +158,9 @@ def _generated_positionally(inner: Callable[..., Any]) -> Callable[..., Any]:
         decide(grant_type, client, user)
         return inner(grant_type, client, user, scope, expires_in, include_refresh_token)
 
-    return generate_token if _parameters(generate_token) == _parameters(inner) else _generated(inner)
+    own = AuthorizationServer.generate_token
+    is_own = getattr(inner, "__func__", None) is own
+    return generate_token if is_own and _parameters(own)[1:] == _parameters(generate_token) else _generated(inner)
 
 
 def _parameters(function: Callable[..., Any]) -> list[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ from flask import Request, request
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.failure import Attempt, FailureKey, FailureKind, address_of, folded
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.edge.mark import PUBLIC, Gate, Mark, begun
+from oauth_ratelimit.edge.mark import PUBLIC, Gate, Mark, marked
 from oauth_ratelimit.edge.response import RateLimited
 
 MAX_CLIENT_ID_LENGTH = 1024  # of those that the configuration can name
@@ -60,7 +60,7 @@ def look_first() -> bool:
     Returns:
         Whether the guard looks at this request.
     """
-    mark = begun()
+    mark = marked()
     if mark is None or mark.is_authorize:
         return False
     denial = None
@@ -89,7 +89,7 @@ def note_client(client: Any, oauth_request: Any) -> None:
     Only for a client that the request has not named in plain sight, such as one with a signed assertion: all others
     were looked at before.
     """
-    mark = begun()
+    mark = marked()
     claim = None if mark is None else mark.claim
     if mark is None or claim is None:
         return
@@ -110,7 +110,7 @@ def note_error(error: Any) -> None:
     """
     Count the failure that Authlib is about to answer with, if it is one of authentication.
     """
-    mark = begun()
+    mark = marked()
     claim = None if mark is None else mark.claim
     if mark is None or claim is None or claim.is_late or isinstance(error, RateLimited):
         return

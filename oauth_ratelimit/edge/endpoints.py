@@ -11,10 +11,10 @@ Who is only named, like a public client without a secret, is not counted: anybod
 from collections.abc import Mapping
 from typing import Any
 
-from flask import request
+from flask import current_app, request
 
-from oauth_ratelimit.edge.mark import PUBLIC, Caller, Gate, Mark, mark_of_request
-from oauth_ratelimit.edge.request import username_of
+from oauth_ratelimit.edge.mark import MARK, PUBLIC, QUOTA, Caller, Gate, Mark, environ_of_request
+from oauth_ratelimit.edge.request import EXTENSION, username_of
 from oauth_ratelimit.edge.response import RateLimited
 
 
@@ -30,8 +30,8 @@ def decide_token(_sender: Any, token: Any = None, **_extra: Any) -> None:
     """
     Raise if the owner of a valid token is denied at the endpoint that it is used at. A receiver of Authlib's signal.
     """
-    mark = _mark_with_endpoints()
-    if mark is not None and (caller := mark.gate.caller_of(token)) is not None:
+    gate = _gate_with_endpoints()
+    if gate is not None and (caller := gate.caller_of(token)) is not None:
         decide_at(caller)
 
 
@@ -44,17 +44,19 @@ def decide_at(caller: Caller, *, authlib_name: str | None = None) -> None:
 
         authlib_name: What Authlib calls the endpoint, if it is one of its own.
     """
-    mark = _mark_with_endpoints()
-    if mark is None:
+    gate = _gate_with_endpoints()
+    environ = environ_of_request()
+    if gate is None or environ is None:
         return
-    if not mark.is_begun:
-        endpoint = _endpoint(mark.gate, authlib_name)
+    mark: Mark | None = environ.get(MARK)
+    if mark is None:
+        endpoint = _endpoint(gate, authlib_name)
         if endpoint is None:
             return
-        mark.is_begun = True
-        mark.ruling = mark.gate.judge(caller, caller.username, endpoint=endpoint)
+        mark = environ[MARK] = Mark(gate, is_authorize=False, quota=environ.setdefault(QUOTA, []))
+        mark.ruling = gate.judge(caller, caller.username, endpoint=endpoint)
         if isinstance(mark.ruling, list):
-            mark.quota = mark.ruling
+            mark.quota += mark.ruling
     if isinstance(mark.ruling, RateLimited):
         raise mark.ruling
 
@@ -80,9 +82,9 @@ def _first(token: Any, *names: str) -> Any:
     return None
 
 
-def _mark_with_endpoints() -> Mark | None:
-    mark = mark_of_request()
-    return mark if mark is not None and mark.gate.settings.policies.endpoints else None
+def _gate_with_endpoints() -> Gate | None:
+    gate: Gate | None = current_app.extensions.get(EXTENSION)
+    return gate if gate is not None and gate.settings.policies.endpoints else None
 
 
 def _endpoint(gate: Gate, authlib_name: str | None) -> str | None:

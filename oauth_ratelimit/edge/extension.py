@@ -17,18 +17,18 @@ from oauth_ratelimit.config import ConfigSource, Settings, load_config
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.edge.authlib import attach, has_grant
 from oauth_ratelimit.edge.endpoints import caller_of_token, decide_at, decide_token
+from oauth_ratelimit.edge.exit import with_quota
 from oauth_ratelimit.edge.gate import AppGate
 from oauth_ratelimit.edge.hangup import WatchedFile, ask_on_hangup
-from oauth_ratelimit.edge.mark import EXTENSION, Caller
-from oauth_ratelimit.edge.request import username_of
+from oauth_ratelimit.edge.mark import Caller
+from oauth_ratelimit.edge.request import EXTENSION, username_of
 from oauth_ratelimit.edge.response import RateLimited
-from oauth_ratelimit.edge.wsgi import marking
 from oauth_ratelimit.observe.observer import Hook, Observer
 from oauth_ratelimit.overlay import LiveSettings
 
 log = structlog.get_logger(__name__)
 
-MARKING = f"{EXTENSION}.marking"  # in app.extensions, once for each application
+EXIT = f"{EXTENSION}.exit"  # in app.extensions, once for each application
 
 CONFIG_KEY = "OAUTH_RATELIMIT_CONFIG"
 MONGO_URI_KEY = "OAUTH_RATELIMIT_MONGO_URI"
@@ -131,8 +131,8 @@ class OAuthRateLimit:
         attach(server)
         token_authenticated.connect(decide_token, weak=False)  # once, however often this is called
         app.extensions[EXTENSION] = gate
-        if MARKING not in app.extensions:
-            app.wsgi_app = app.extensions[MARKING] = marking(app)  # type: ignore[assignment,method-assign]
+        if EXIT not in app.extensions:
+            app.wsgi_app = app.extensions[EXIT] = with_quota(app.wsgi_app)  # type: ignore[assignment,method-assign]
         if app.config.get(CONFIG_KEY) is None:
             log.warning(
                 "running_unconfigured",

@@ -134,8 +134,7 @@ class AppGate:
         """
         Decide and count one request.
 
-        This is the place that fails open: whatever breaks in here, the token is issued. All by position, as in
-        ``decide``: Python 3.11 takes twice as long for a call by keyword.
+        This is the place that fails open: whatever breaks in here, the token is issued.
         """
         if self.is_switched_off:
             return []

@@ -2,22 +2,22 @@
 What is known of one HTTP request, and how its mark is found again on the way through Authlib.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from flask import current_app, has_request_context, request
+from flask import request
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.edge.response import Header, Headers, RateLimited
+from oauth_ratelimit.edge.response import Headers, RateLimited
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 
 PUBLIC = "none"  # how a client without a secret authenticates: not at all
-EXTENSION = "oauth_ratelimit"  # our place in app.extensions
 MARK = "oauth_ratelimit.request"  # our place in the WSGI environment; two requests may share flask.g
+QUOTA = "oauth_ratelimit.quota"  # the headers that are to be added when the answer leaves the application
 
 
 Ruling = Headers | RateLimited
@@ -114,9 +114,9 @@ class Mark:
     Attributes:
         gate: Who decides.
 
-        is_begun: Whether something is decided in this request.
-
         is_authorize: Whether this is the authorization endpoint, where a denial must go to the redirect URI.
+
+        quota: What will be added to the headers of the answer.
 
         grant: The grant that the application has chosen there, None if Authlib looks for it.
 
@@ -124,49 +124,41 @@ class Mark:
 
         ruling: What it came to, None before the decision.
 
-        quota: What will be added to the headers of the answer.
-
         claim: What the guard knows of the request, None if it does not look at it.
     """
 
     gate: Gate
-    is_begun: bool = False
-    is_authorize: bool = False
+    is_authorize: bool
+    quota: Headers
     grant: Any = None
     client: Any = None
     ruling: Ruling | None = None
-    quota: Sequence[Header] = ()
     claim: Any = None
 
 
-current_mark: ContextVar[Mark | None] = ContextVar("oauth_ratelimit.mark", default=None)
+answering: ContextVar[Mark | None] = ContextVar("oauth_ratelimit.answering", default=None)
 """
-The mark of the request being handled, because asking Flask for it takes ten times as long.
+The token request that is being answered, because asking Flask for it takes ten times as long.
 """
 
 
-def mark_of_request() -> Mark | None:
+def environ_of_request() -> dict[str, Any] | None:
     """
-    Return the mark of the request being handled; None if there is none, or if its application is not protected.
+    Return the WSGI environment of the request being handled. Asks Flask's proxy once, which costs most of it.
     """
-    return current_mark.get() or _mark_in_environment()
-
-
-def _mark_in_environment() -> Mark | None:
-    """
-    Return the mark of a request that does not come from ``edge.wsgi``, such as one that a test has made up, or that
-    middleware handles only when its answer is read.
-    """
-    gate = current_app.extensions.get(EXTENSION) if has_request_context() else None
-    if gate is None:
+    try:
+        environ: dict[str, Any] = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
+    except RuntimeError:  # there is none
         return None
-    mark: Mark = request.environ.setdefault(MARK, Mark(gate))
-    return mark
+    return environ
 
 
-def begun() -> Mark | None:
+def marked() -> Mark | None:
     """
-    Return the mark of the request being handled if tokens are decided there, else None.
+    Return the mark of the request being handled, None if it has none.
     """
-    mark = current_mark.get() or _mark_in_environment()  # as above, without a call: this is asked five times a request
-    return mark if mark is not None and mark.is_begun else None
+    mark = answering.get()
+    if mark is not None:
+        return mark
+    environ = environ_of_request()
+    return None if environ is None else environ.get(MARK)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from flask import Blueprint, Response, current_app, jsonify, request
 
-from oauth_ratelimit.edge.mark import EXTENSION
+from oauth_ratelimit.edge.request import EXTENSION
 from oauth_ratelimit.observe.metrics import IS_AVAILABLE
 from oauth_ratelimit.pulse import package_version
 

@@ -4,7 +4,10 @@ From an HTTP request to one decision: whatever the grant does, however the serve
 
 import inspect
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -301,6 +304,46 @@ def test_two_requests_in_one_application_context(setup: Setup) -> None:
     assert 0 == setup.remaining()
 
 
+@pytest.mark.parametrize("is_copied", [False, True], ids=["in the view", "in a thread of its own"])
+def test_requests_within_a_request(setup: Setup, is_copied: bool) -> None:
+    """
+    Each request of a batch that a view makes up and handles is one request, and so is the next batch's.
+    """
+    auth = (CLIENT.client_id, CLIENT.client_secret)
+    form = {"grant_type": "client_credentials"}
+
+    def handle() -> int:
+        with setup.app.test_request_context("/token", method="POST", data=form, auth=auth):
+            return setup.app.full_dispatch_request().status_code
+
+    def batch() -> list[int]:
+        setup.server.create_token_response()
+        if not is_copied:
+            return [handle(), handle()]
+        with ThreadPoolExecutor(1) as pool:
+            return [pool.submit(copy_context().run, handle).result() for _ in range(2)]
+
+    setup.app.add_url_rule("/batch", "batch", batch, methods=["POST"])
+
+    answer = post(setup.client, path="/batch")
+
+    assert [200, 429] == answer.get_json()
+    assert "1" == answer.headers["X-RateLimit-Remaining"]
+
+
+def test_unprotected_application_within_a_request(setup: Setup) -> None:
+    """
+    Another application with the same server is not limited by being asked in a request to a protected one.
+    """
+    other = Flask("some-other-app")
+    setup.server.init_app(other)
+    other.add_url_rule("/token", "token", lambda: setup.server.create_token_response(), methods=["POST"])
+    setup.app.add_url_rule("/batch", "batch", lambda: [post(other.test_client()).status_code for _ in range(3)])
+
+    assert [200, 200, 200] == setup.client.get("/batch").get_json()
+    assert 2 == setup.remaining()
+
+
 def test_grant_that_only_saves(setup: Setup) -> None:
     """
     A grant that makes its token itself is decided before it is saved, for its user.
@@ -448,13 +491,25 @@ def test_server_that_generates_in_its_own_way() -> None:
             given.append(more)
             return {"access_token": "mine"}
 
-    for server_class, arguments in ((Server, {}), (ExtendedServer, {"audience": "api"})):
+    def decorated(*args: Any, **options: Any) -> Any:
+        server = AuthorizationServer(*args, **options)
+        inner = server.generate_token
+
+        @wraps(inner)
+        def generate_token(grant_type: str, client: Any, user: Any = None, **more: Any) -> Any:
+            given.append(sorted(more))
+            return inner(grant_type, client, user, **more)
+
+        server.generate_token = generate_token
+        return server
+
+    for server_class, arguments in ((Server, {}), (ExtendedServer, {"audience": "api"}), (decorated, {"scope": "all"})):
         made = build(server_class)
         with_grant(made, lambda grant, to=arguments: grant.server.generate_token("custom", CLIENT, **to))
         assert [200, 200, 429] == [made.post("custom").status_code for _ in range(3)]
         made.gate.close()
 
-    assert [("all", False)] * 2 + [{"audience": "api"}] * 2 == given
+    assert [("all", False)] * 2 + [{"audience": "api"}] * 2 + [["scope"]] * 2 == given
 
 
 def test_attaching_twice(setup: Setup) -> None:
