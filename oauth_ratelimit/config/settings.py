@@ -97,7 +97,7 @@ class GuardSettings:
         max_keys: How many keys an instance keeps in memory at most.
     """
 
-    mode: Mode = OFF
+    mode: Mode = Mode.OFF
     limits: FailureLimits = field(default_factory=FailureLimits)
     trusted_addresses: tuple[str, ...] = ()
     max_keys: int = 100_000

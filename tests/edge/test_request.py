@@ -307,7 +307,7 @@ def test_two_requests_in_one_application_context(setup: Setup) -> None:
 @pytest.mark.parametrize("is_copied", [False, True], ids=["in the view", "in a thread of its own"])
 def test_requests_within_a_request(setup: Setup, is_copied: bool) -> None:
     """
-    Each request of a batch that a view makes up and handles is one request, and so is the next batch's.
+    A request that a view makes up and handles is one of its own, and does not change the answer of the one around it.
     """
     auth = (CLIENT.client_id, CLIENT.client_secret)
     form = {"grant_type": "client_credentials"}

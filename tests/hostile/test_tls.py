@@ -157,12 +157,14 @@ def test_certificate_of_another_authority(secured: Secured, clock: Clock) -> Non
 
 def test_certificate_for_another_host(secured: Secured, clock: Clock) -> None:
     """
-    A certificate of the right authority is not enough: it must be for the host in the connection string.
+    A certificate of the right authority is not enough: it must be for the host in the connection string. What was
+    counted is kept.
     """
     uri = secured.uri(f"tls=true&tlsCAFile={secured.authority.path}").replace(HERE, "localhost")
     with capture_logs(), a_limiter(uri, clock) as limiter:
         limiter.check("app")
         wait_until(lambda: "is for another host" in str(limiter.sync().error), "the advice")
+        assert 1 == limiter.counts("app").in_flight_hits
 
 
 def test_server_without_tls(clock: Clock, mongod: Mongod) -> None:
@@ -172,3 +174,4 @@ def test_server_without_tls(clock: Clock, mongod: Mongod) -> None:
     with capture_logs(), a_limiter(uri_of(mongod, "tls=true"), clock) as limiter:
         limiter.check("app")
         wait_until(lambda: "check that the server speaks TLS" in str(limiter.sync().error), "the advice")
+        assert 1 == limiter.counts("app").in_flight_hits
