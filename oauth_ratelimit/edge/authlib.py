@@ -116,7 +116,8 @@ def _answered(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 def _chosen(inner: Callable[..., Any]) -> Callable[..., Any]:
     def get_token_grant(request: Any) -> Any:
-        if marked() is None:  # a route got hold of the plain create_token_response before we came
+        # Neither, if a route got hold of the plain create_token_response before we came.
+        if answering.get() is None and marked() is None:
             mark = begin()
             if mark is not None:
                 after_this_request(partial(check_decided, mark))
