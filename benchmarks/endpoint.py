@@ -14,8 +14,10 @@ from unittest import mock
 
 from benchmarks import gunicorn, instructions
 from benchmarks.cases import Repeated
+from benchmarks.processes import in_new_process
 from benchmarks.results import Result
 from benchmarks.subjects import BASE, OURS
+from benchmarks.timing import spread
 from benchmarks.token_request import (
     BARE,
     BODIES,
@@ -33,6 +35,7 @@ from oauth_ratelimit.demo.seeds import seed
 from oauth_ratelimit.edge import authlib, gate
 from oauth_ratelimit.limiter import Limiter
 
+PROCESS_COUNT = 8  # see ``instructions.lay_out`` for why one is not enough
 SUBJECTS = (BASE, OURS, HEADERLESS, BARE, *FLASK_LIMITER)  # whose instructions are counted
 
 PARTS: Mapping[str, tuple[Any, str]] = {
@@ -56,22 +59,26 @@ def run(*, short: bool) -> Iterator[Result]:
         seed(database)
         if instructions.is_available():
             yield from _instructions()
-            yield from gunicorn.instructions_of(request_count=100 if short else 1000)
-        yield from _in_process(database, turn_count=25 if short else 500)
+            yield from gunicorn.instructions_of(request_count=50 if short else 200)
+        yield from _without_server(database, turn_count=10 if short else 60)
         yield from _parts(database, request_count=200 if short else 5000)
-        yield from gunicorn.cpu_time_of(database, turn_count=10 if short else 200)
+        yield from gunicorn.cpu_time_of(database, turn_count=5 if short else 50)
 
 
 def _instructions() -> Iterator[Result]:
     """
     Yield what a request takes more, in instructions, which no other job on the machine disturbs.
     """
-    counts = instructions.count(list(CASES))
-    taken = {subject: instructions.OPERATIONS_PER_REQUEST * counts[f"request, {subject}"] for subject in SUBJECTS}
+    counts = instructions.count_by_layout(list(CASES), range(PROCESS_COUNT))
+    taken = {
+        subject: [instructions.OPERATIONS_PER_REQUEST * each for each in counts[f"request, {subject}"]]
+        for subject in SUBJECTS
+    }
     base = taken.pop(BASE)
     name = "endpoint/instructions, client_credentials"
-    yield Result(f"{name}/{BASE}", base, "instructions")
-    yield from additions(name, {subject: count - base for subject, count in taken.items()}, "instructions")
+    yield Result(f"{name}/{BASE}", statistics.mean(base), "instructions", spread=spread(base))
+    added = {subject: [more - less for more, less in zip(each, base, strict=True)] for subject, each in taken.items()}
+    yield from additions(name, added, "instructions")
 
 
 def _repeated(subject: str) -> Repeated:
@@ -86,7 +93,6 @@ def _repeated(subject: str) -> Repeated:
             app = application(subject, database, sync=NO_CYCLE)
             request = requests_to(app, "client_credentials")
             request()
-            gc.collect()
             gc.freeze()  # or one collection more or less would count for as much as what is measured
             for _ in range(operation_count // instructions.OPERATIONS_PER_REQUEST):
                 request()
@@ -94,14 +100,22 @@ def _repeated(subject: str) -> Repeated:
     return run
 
 
-def _in_process(database: Path, *, turn_count: int) -> Iterator[Result]:
-    apps = {subject: application(subject, database) for subject in (BASE, OURS, BARE, METRICS, *FLASK_LIMITER)}
+def _without_server(database: Path, *, turn_count: int) -> Iterator[Result]:
+    by_process = [in_new_process(_bursts_of_each_grant, database, turn_count) for _ in range(PROCESS_COUNT)]
     for grant in BODIES:
-        runs = {subject: requests_to(app, grant) for subject, app in apps.items()}
-        yield from compared(f"endpoint/WSGI, {grant}", bursts(runs, turn_count))
+        yield from compared(f"endpoint/WSGI, {grant}", [by_grant[grant] for by_grant in by_process])
+
+
+def _bursts_of_each_grant(database: Path, turn_count: int) -> dict[str, dict[str, list[float]]]:
+    apps = {subject: application(subject, database) for subject in (BASE, OURS, BARE, METRICS, *FLASK_LIMITER)}
+    by_grant = {
+        grant: bursts({subject: requests_to(app, grant) for subject, app in apps.items()}, turn_count)
+        for grant in BODIES
+    }
     for app in apps.values():
         if "oauth_ratelimit" in app.extensions:
             app.extensions["oauth_ratelimit"].close()
+    return by_grant
 
 
 def _parts(database: Path, *, request_count: int) -> Iterator[Result]:

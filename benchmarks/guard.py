@@ -7,6 +7,7 @@ Not instructions as such, which differ from one build of Python to the next, but
 
 import json
 import platform
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,6 +29,7 @@ GUARDED = (
     "ours, cycles of a frame",
     "ours, shared cycles",
 )
+LAYOUTS = range(4)  # over which requests are averaged, see ``instructions.lay_out``
 REQUESTS = f"request, {BASE}", f"request, {OURS}"  # of which the difference is guarded
 
 
@@ -59,8 +61,8 @@ def guard(*, keep: bool) -> int:
 
 
 def _costs() -> dict[str, float]:
-    counts = instructions.count([UNIT, *GUARDED, *REQUESTS])
-    unprotected, ours = (counts.pop(name) for name in REQUESTS)
+    counts = instructions.count([UNIT, *GUARDED])
+    unprotected, ours = map(statistics.mean, instructions.count_by_layout(REQUESTS, LAYOUTS).values())
     counts["added to a request"] = (ours - unprotected) * instructions.OPERATIONS_PER_REQUEST
     return {name: count / counts[UNIT] for name, count in counts.items() if name != UNIT}
 

@@ -3,10 +3,17 @@ Instructions per operation, counted by valgrind: the same on a busy machine as o
 
 One process imports everything once; each case runs in a fork of it, at two lengths, so that the difference is the
 operations alone.
+
+Not quite the same in each process: CPython caches where a type finds an attribute, and which of them share a place in
+the cache is up to addresses and to the order in which types are made. A token request takes some hundred thousand
+instructions to look things up, so chance decides about a tenth of what we add to one. See ``lay_out``.
 """
 
+import functools
+import gc
 import importlib
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -19,7 +26,8 @@ from benchmarks.cases import CASES, Repeated
 from benchmarks.subjects import silence
 
 SHORT_COUNT, LONG_COUNT = 2_000, 7_000
-OPERATIONS_PER_REQUEST = 40  # a token request counts for as many: it is worth hundreds of decisions
+OPERATIONS_PER_REQUEST = 100  # a token request counts for as many: it is worth hundreds of decisions
+IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 
 def is_available() -> bool:
@@ -33,9 +41,16 @@ def count(names: Sequence[str]) -> dict[str, float]:
     """
     Return the instructions per operation of cases of ``benchmarks.cases``, ``.peers`` and ``.endpoint``.
     """
+    return {name: counts[0] for name, counts in count_by_layout(names, range(1)).items()}
+
+
+def count_by_layout(names: Sequence[str], layouts: Sequence[int]) -> dict[str, list[float]]:
+    """
+    Return the same for each of several layouts, see ``lay_out``.
+    """
     with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-instructions-") as directory:
         forks = subprocess.run(
-            [*tool(Path(directory)), sys.executable, "-m", __name__, *names],
+            [*tool(Path(directory)), sys.executable, "-m", __name__, str(len(layouts)), *names],
             env={**os.environ, "PYTHONHASHSEED": "0"},
             stdout=subprocess.PIPE,
             text=True,
@@ -43,7 +58,24 @@ def count(names: Sequence[str]) -> dict[str, float]:
         ).stdout.splitlines()
         totals = [total(Path(directory), int(pid)) for pid in forks]
     short, long = totals[0::2], totals[1::2]
-    return {name: (long[i] - short[i]) / (LONG_COUNT - SHORT_COUNT) for i, name in enumerate(names)}
+    counts = ((long[i] - short[i]) / (LONG_COUNT - SHORT_COUNT) for i in range(len(names) * len(layouts)))
+    return {name: [next(counts) for _ in layouts] for name in names}
+
+
+def lay_out(layout: int) -> None:
+    """
+    Give this process's types other places in the interpreter's cache of attributes, one of many at random.
+    """
+    types = _changeable_types()
+    for each in random.Random(layout).sample(types, len(types)):
+        type.__setattr__(each, "_laid_out", layout)  # a changed type loses its place,
+        type.__delattr__(each, "_laid_out")
+        type.__getattribute__(each, "__doc__")  # and gets the next one when it is looked at
+
+
+@functools.cache
+def _changeable_types() -> list[type]:
+    return [each for each in gc.get_objects() if isinstance(each, type) and not each.__flags__ & IMMUTABLE_TYPE]
 
 
 def tool(directory: Path) -> list[str]:
@@ -65,9 +97,10 @@ def total(directory: Path, pid: int) -> int:
     return int(found[1])
 
 
-def _run_in_fork(case: Callable[[], Repeated], operation_count: int) -> None:
+def _run_in_fork(case: Callable[[], Repeated], operation_count: int, *, layout: int) -> None:
     pid = os.fork()
     if pid == 0:
+        lay_out(layout)
         case()(operation_count)
         os._exit(0)
     _, status = os.waitpid(pid, 0)
@@ -76,16 +109,18 @@ def _run_in_fork(case: Callable[[], Repeated], operation_count: int) -> None:
     print(pid, flush=True)
 
 
-def _main(names: Sequence[str]) -> None:
+def _main(layout_count: int, names: Sequence[str]) -> None:
     known = dict(CASES)
     for module in ("benchmarks.endpoint", "benchmarks.peers"):  # only if need be, so that peers need not be installed
         if not known.keys() >= set(names):
             known |= importlib.import_module(module).CASES
     silence()
+    _changeable_types()  # looked for once, before the forks
     for name in names:
-        for length in (SHORT_COUNT, LONG_COUNT):
-            _run_in_fork(known[name], length)
+        for layout in range(layout_count):
+            for length in (SHORT_COUNT, LONG_COUNT):
+                _run_in_fork(known[name], length, layout=layout)
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1:])
+    _main(int(sys.argv[1]), sys.argv[2:])

@@ -8,7 +8,7 @@ import io
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,27 +127,40 @@ def bursts(
     return times_us
 
 
-def compared(name: str, times_us: Mapping[str, list[float]]) -> Iterator[Result]:
+def compared(name: str, by_process: Sequence[Mapping[str, list[float]]]) -> Iterator[Result]:
     """
     Yield what the subjects' requests take, and how the differences compare.
+
+    Args:
+        name: Of what is compared.
+
+        by_process: What ``bursts`` returned in each of several processes.
     """
-    for subject, times in times_us.items():
+    for subject in by_process[0]:
+        times = [time for times_us in by_process for time in times_us[subject]]
         yield Result(f"{name}/{subject}", statistics.median(times), "us of CPU per request", spread=spread(times))
-    added_us = {subject: added_us_of(times_us, subject) for subject in times_us if subject != BASE}
+    added_us = {
+        subject: [added_us_of(times_us, subject) for times_us in by_process]
+        for subject in by_process[0]
+        if subject != BASE
+    }
     yield from additions(name, added_us, "us of CPU per request")
 
 
-def additions(name: str, added: Mapping[str, float], unit: str) -> Iterator[Result]:
+def additions(name: str, added: Mapping[str, list[float]], unit: str) -> Iterator[Result]:
     """
-    Yield what the subjects add to a request, and how much that is of what Flask-Limiter adds.
+    Yield what the subjects add to a request, and how much that is of what Flask-Limiter adds: means over several
+    processes, and how far these are from each other.
     """
-    for subject, value in added.items():
-        yield Result(f"{name}/added by {subject}", value, unit)
+    for subject, values in added.items():
+        yield Result(f"{name}/added by {subject}", statistics.mean(values), unit, spread=spread(values))
     for other in FLASK_LIMITER:
         for subject in (OURS, HEADERLESS, BARE):
             if subject in added:
                 goal = "<= 0.1" if subject == OURS else None
-                yield Result(f"{name}/{subject}, of what {other} adds", added[subject] / added[other], "x", goal)
+                ratio = statistics.mean(added[subject]) / statistics.mean(added[other])
+                ratios = [ours / theirs for ours, theirs in zip(added[subject], added[other], strict=True)]
+                yield Result(f"{name}/{subject}, of what {other} adds", ratio, "x", goal, spread(ratios))
 
 
 def added_us_of(times_us: Mapping[str, list[float]], subject: str) -> float:
