@@ -32,11 +32,15 @@ def main() -> None:
 def _markdown(entries: Iterable[Mapping[str, Any]], prefix_length: int) -> str:
     met = {True: "met", False: "**missed**", None: ""}
     rows = [
-        f"| {entry['name'][prefix_length:]} | {_number(entry['value'])} {entry['unit']} "
+        f"| {entry['name'][prefix_length:]} | {_number(entry['value'])} {entry['unit']} | {_spread(entry['spread'])} "
         f"| {entry['goal'] or ''} | {met[entry['met']]} |\n"
         for entry in entries
     ]
-    return "".join(["| what | value | goal | |\n| --- | ---: | --- | --- |\n", *rows])
+    return "".join(["| what | value | ± | goal | |\n| --- | ---: | ---: | --- | --- |\n", *rows])
+
+
+def _spread(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}" if value < 100 else f"{value:,.0f}"
 
 
 def _number(value: float) -> str:
