@@ -35,7 +35,8 @@ from oauth_ratelimit.demo.seeds import seed
 from oauth_ratelimit.edge import authlib, gate
 from oauth_ratelimit.limiter import Limiter
 
-PROCESS_COUNT = 8  # see ``instructions.lay_out`` for why one is not enough
+LAYOUT_COUNT = 8  # over which instructions are averaged, see ``instructions.lay_out``
+PROCESS_COUNT = 8  # over which times are
 SUBJECTS = (BASE, OURS, HEADERLESS, BARE, *FLASK_LIMITER)  # whose instructions are counted
 
 PARTS: Mapping[str, tuple[Any, str]] = {
@@ -69,7 +70,7 @@ def _instructions() -> Iterator[Result]:
     """
     Yield what a request takes more, in instructions, which no other job on the machine disturbs.
     """
-    counts = instructions.count_by_layout(list(CASES), range(PROCESS_COUNT))
+    counts = instructions.count_by_layout(list(CASES), LAYOUT_COUNT)
     taken = {
         subject: [instructions.OPERATIONS_PER_REQUEST * each for each in counts[f"request, {subject}"]]
         for subject in SUBJECTS

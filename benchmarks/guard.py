@@ -29,7 +29,7 @@ GUARDED = (
     "ours, cycles of a frame",
     "ours, shared cycles",
 )
-LAYOUTS = range(4)  # over which requests are averaged, see ``instructions.lay_out``
+LAYOUT_COUNT = 4  # over which requests are averaged, see ``instructions.lay_out``
 REQUESTS = f"request, {BASE}", f"request, {OURS}"  # of which the difference is guarded
 
 
@@ -62,7 +62,7 @@ def guard(*, keep: bool) -> int:
 
 def _costs() -> dict[str, float]:
     counts = instructions.count([UNIT, *GUARDED])
-    unprotected, ours = map(statistics.mean, instructions.count_by_layout(REQUESTS, LAYOUTS).values())
+    unprotected, ours = map(statistics.mean, instructions.count_by_layout(REQUESTS, LAYOUT_COUNT).values())
     counts["added to a request"] = (ours - unprotected) * instructions.OPERATIONS_PER_REQUEST
     return {name: count / counts[UNIT] for name, count in counts.items() if name != UNIT}
 

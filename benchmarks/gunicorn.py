@@ -68,8 +68,9 @@ def instructions_of(*, request_count: int) -> Iterator[Result]:
     yield Result(f"{name}/{BASE}", statistics.mean(base), "instructions", spread=spread(base))
     yield from additions(name, added, "instructions")
     for subject in (OURS, HEADERLESS, BARE, FIVE_HEADERS):
-        percent = 100 * statistics.mean(added[subject]) / statistics.mean(base)
-        yield Result(f"{name}/{subject}, of the request", percent, "%", "<= 2" if subject == OURS else None)
+        percents = [100 * more / less for more, less in zip(added[subject], base, strict=True)]
+        goal = "<= 2" if subject == OURS else None
+        yield Result(f"{name}/{subject}, of the request", statistics.mean(percents), "%", goal, spread(percents))
 
 
 def _count(subject: str, request_count: int, layout: int) -> float:
@@ -106,10 +107,9 @@ def _total(subject: str, request_count: int, layout: int) -> int:
 
 def cpu_time_of(database: Path, *, turn_count: int) -> Iterator[Result]:
     """
-    Yield what a request costs in CPU time, the kernel's included. All subjects are served by one process, each under
-    a path of its own: two processes that do the same differ by 2 % and more. So do two subjects that do the same,
-    which is why there are several copies of each, and their mean counts; and what we add differs, too, from one process
-    to the next, so there are several.
+    Yield what a request costs in CPU time, the kernel's included. In each of several processes all subjects are served,
+    each under a path of its own: two processes that do the same differ by 2 % and more, and so does what we add there.
+    Two subjects that do the same differ as well, which is why there are several copies of each, and their mean counts.
     """
     by_process = [_timed(database, turn_count) for _ in range(PROCESS_COUNT)]
     yield from compared(TOPIC, by_process)

@@ -41,16 +41,16 @@ def count(names: Sequence[str]) -> dict[str, float]:
     """
     Return the instructions per operation of cases of ``benchmarks.cases``, ``.peers`` and ``.endpoint``.
     """
-    return {name: counts[0] for name, counts in count_by_layout(names, range(1)).items()}
+    return {name: counts[0] for name, counts in count_by_layout(names, 1).items()}
 
 
-def count_by_layout(names: Sequence[str], layouts: Sequence[int]) -> dict[str, list[float]]:
+def count_by_layout(names: Sequence[str], layout_count: int) -> dict[str, list[float]]:
     """
-    Return the same for each of several layouts, see ``lay_out``.
+    Return the same by case for each of several layouts, see ``lay_out``.
     """
     with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-instructions-") as directory:
         forks = subprocess.run(
-            [*tool(Path(directory)), sys.executable, "-m", __name__, str(len(layouts)), *names],
+            [*tool(Path(directory)), sys.executable, "-m", __name__, str(layout_count), *names],
             env={**os.environ, "PYTHONHASHSEED": "0"},
             stdout=subprocess.PIPE,
             text=True,
@@ -58,24 +58,30 @@ def count_by_layout(names: Sequence[str], layouts: Sequence[int]) -> dict[str, l
         ).stdout.splitlines()
         totals = [total(Path(directory), int(pid)) for pid in forks]
     short, long = totals[0::2], totals[1::2]
-    counts = ((long[i] - short[i]) / (LONG_COUNT - SHORT_COUNT) for i in range(len(names) * len(layouts)))
-    return {name: [next(counts) for _ in layouts] for name in names}
+    counts = ((long[i] - short[i]) / (LONG_COUNT - SHORT_COUNT) for i in range(len(names) * layout_count))
+    return {name: [next(counts) for _ in range(layout_count)] for name in names}
 
 
 def lay_out(layout: int) -> None:
     """
     Give this process's types other places in the interpreter's cache of attributes, one of many at random.
     """
-    types = _changeable_types()
-    for each in random.Random(layout).sample(types, len(types)):
-        type.__setattr__(each, "_laid_out", layout)  # a changed type loses its place,
+    for each in _changeable_types():
+        type.__setattr__(each, "_laid_out", layout)  # a changed type loses its place, as do those derived from it,
         type.__delattr__(each, "_laid_out")
-        type.__getattribute__(each, "__doc__")  # and gets the next one when it is looked at
+    for each in _order(layout):
+        type.__getattribute__(each, "__init__")  # and gets the next one when something is looked up in it
+
+
+def _order(layout: int) -> list[type]:
+    types = _changeable_types()
+    return random.Random(layout).sample(types, len(types))
 
 
 @functools.cache
 def _changeable_types() -> list[type]:
-    return [each for each in gc.get_objects() if isinstance(each, type) and not each.__flags__ & IMMUTABLE_TYPE]
+    types = (each for each in gc.get_objects() if isinstance(each, type) and not each.__flags__ & IMMUTABLE_TYPE)
+    return [each for each in types if type(each).__setattr__ is type.__setattr__]  # some refuse to be changed otherwise
 
 
 def tool(directory: Path) -> list[str]:

@@ -129,7 +129,8 @@ def bursts(
 
 def compared(name: str, by_process: Sequence[Mapping[str, list[float]]]) -> Iterator[Result]:
     """
-    Yield what the subjects' requests take, and how the differences compare.
+    Yield what the subjects' requests take, medians of all bursts, and how the differences compare: each is the mean
+    over the processes of the median of bursts at the same moment.
 
     Args:
         name: Of what is compared.
@@ -137,7 +138,7 @@ def compared(name: str, by_process: Sequence[Mapping[str, list[float]]]) -> Iter
         by_process: What ``bursts`` returned in each of several processes.
     """
     for subject in by_process[0]:
-        times = [time for times_us in by_process for time in times_us[subject]]
+        times = [time_us for times_us in by_process for time_us in times_us[subject]]
         yield Result(f"{name}/{subject}", statistics.median(times), "us of CPU per request", spread=spread(times))
     added_us = {
         subject: [added_us_of(times_us, subject) for times_us in by_process]

@@ -143,13 +143,12 @@ class Worker:
             self.connection.close()
 
     def _begin_duties(self, connection: Connection, observer: Observer) -> Iterator[Duty]:
-        statistics = StatisticsRecorder(
+        observer.statistics = statistics = StatisticsRecorder(
             StatisticsStore(connection),
             settings=lambda: self._live.current.statistics,
             clock=self._clock,
             offset_s=self._offset_s,
         )
-        observer.keep(statistics)
         yield statistics
         yield DenialRecorder(
             self.limiter.denial_events,

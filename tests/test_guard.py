@@ -5,6 +5,7 @@ The guard against slowdowns: it holds now, and it finds one.
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,25 @@ def test_python_without_a_baseline(
     monkeypatch.setattr(guard_module, "_read", dict)
     assert 0 == guard_module.guard(keep=False)
     assert "no baseline of Python 9.9 yet" in capsys.readouterr().out
+
+
+def test_layouts_differ() -> None:
+    """
+    Each layout gives the types of a process places in another order, so that a mean over layouts is one over chance.
+    """
+    script = """
+        import flask, werkzeug
+        from benchmarks import instructions
+
+        def has_place(each):
+            return bool(each.__flags__ & 1 << 19)  # Py_TPFLAGS_VALID_VERSION_TAG
+
+        for layout in (0, 1):
+            instructions.lay_out(layout)
+            types = instructions._changeable_types()
+            print(len(types) > 1000, all(map(has_place, types)))
+        drawn = [instructions._order(layout)[:50] for layout in (0, 0, 1)]
+        print(drawn[0] == drawn[1], drawn[1] == drawn[2])
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["True"] * 4 + ["True", "False"], done.stderr

@@ -218,9 +218,6 @@ class Settings:
         max_keys: How many keys an instance keeps in memory at most.
 
         gc_interval_s: Time between two full garbage collections, None to let Python decide.
-
-    Attributes:
-        is_guarded: Whether failed authentications are counted.
     """
 
     policies: PolicySet = field(default_factory=PolicySet)
@@ -235,8 +232,9 @@ class Settings:
     max_keys: int = 1_000_000
     gc_interval_s: float | None = None
 
-    is_guarded: bool = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        is_guarded = self.guard.mode is not OFF and self.policies.mode is not OFF
-        object.__setattr__(self, "is_guarded", is_guarded)  # kept, because every request asks
+    @property
+    def is_guarded(self) -> bool:
+        """
+        Whether failed authentications are counted.
+        """
+        return self.guard.mode is not OFF and self.policies.mode is not OFF

@@ -116,8 +116,7 @@ def _answered(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 def _chosen(inner: Callable[..., Any]) -> Callable[..., Any]:
     def get_token_grant(request: Any) -> Any:
-        # Neither, if a route got hold of the plain create_token_response before we came.
-        if answering.get() is None and marked() is None:
+        if marked() is None:  # a route got hold of the plain create_token_response before we came
             mark = begin()
             if mark is not None:
                 after_this_request(partial(check_decided, mark))

@@ -11,10 +11,9 @@ Who is only named, like a public client without a secret, is not counted: anybod
 from collections.abc import Mapping
 from typing import Any
 
-from flask import request
-from flask.ctx import RequestContext
+from flask import current_app, request
 
-from oauth_ratelimit.edge.mark import MARK, PUBLIC, QUOTA, Caller, Gate, Mark, context_of_request
+from oauth_ratelimit.edge.mark import MARK, PUBLIC, QUOTA, Caller, Gate, Mark, environ_of_request
 from oauth_ratelimit.edge.request import EXTENSION, username_of
 from oauth_ratelimit.edge.response import RateLimited
 
@@ -31,7 +30,7 @@ def decide_token(_sender: Any, token: Any = None, **_extra: Any) -> None:
     """
     Raise if the owner of a valid token is denied at the endpoint that it is used at. A receiver of Authlib's signal.
     """
-    gate = _gate_with_endpoints(context_of_request())
+    gate = _gate_with_endpoints()
     if gate is not None and (caller := gate.caller_of(token)) is not None:
         decide_at(caller)
 
@@ -45,17 +44,16 @@ def decide_at(caller: Caller, *, authlib_name: str | None = None) -> None:
 
         authlib_name: What Authlib calls the endpoint, if it is one of its own.
     """
-    context = context_of_request()
-    gate = _gate_with_endpoints(context)
-    if gate is None or context is None:
+    gate = _gate_with_endpoints()
+    environ = environ_of_request()
+    if gate is None or environ is None:
         return
-    environ = context.request.environ
     mark: Mark | None = environ.get(MARK)
     if mark is None:
         endpoint = _endpoint(gate, authlib_name)
         if endpoint is None:
             return
-        mark = environ[MARK] = Mark(gate, environ.setdefault(QUOTA, []))
+        mark = environ[MARK] = Mark(gate, is_authorize=False, quota=environ.setdefault(QUOTA, []))
         mark.ruling = gate.judge(caller, caller.username, endpoint=endpoint)
         if isinstance(mark.ruling, list):
             mark.quota += mark.ruling
@@ -84,8 +82,8 @@ def _first(token: Any, *names: str) -> Any:
     return None
 
 
-def _gate_with_endpoints(context: RequestContext | None) -> Gate | None:
-    gate: Gate | None = None if context is None else context.app.extensions.get(EXTENSION)
+def _gate_with_endpoints() -> Gate | None:
+    gate: Gate | None = current_app.extensions.get(EXTENSION)
     return gate if gate is not None and gate.settings.policies.endpoints else None
 
 

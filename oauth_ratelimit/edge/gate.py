@@ -48,7 +48,7 @@ class AppGate:
 
         authorize_endpoint: Whether tokens from the authorization endpoint are decided, too.
 
-        is_switched_off: Do nothing at all. The settings say so, too, but this process is not even to start anything.
+        is_switched_off: Do nothing at all, whatever the settings say.
 
         clock: Tells the time, seconds since the epoch.
 
@@ -99,7 +99,7 @@ class AppGate:
         """
         What counts failed authentications in this process, started if it is not running; None while that is off.
         """
-        return self._running().guard if self._live.current.is_guarded else None
+        return self._running().guard if not self.is_switched_off and self._live.current.is_guarded else None
 
     def _running(self) -> Worker:
         worker = self._worker
@@ -121,7 +121,7 @@ class AppGate:
         Raises:
             TypeError: The user has none, which would go unnoticed for ever if the token were issued all the same.
         """
-        if self._live.current.policies.mode is OFF:
+        if self.is_switched_off or self._live.current.policies.mode is OFF:
             return None
         username = self._username_of(user)
         if not isinstance(username, str):
@@ -144,7 +144,7 @@ class AppGate:
             limiter = self._running().limiter
             if username is not None:
                 username = limiter.stored_name(username)  # what is told of the request below has no other
-            is_observed = self._observer.has_listeners
+            is_observed = self._observer.has_listeners()
             begun_s = time.perf_counter() if is_observed else 0.0
             decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
             if is_observed:

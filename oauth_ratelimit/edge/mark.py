@@ -4,10 +4,10 @@ What is known of one HTTP request, and how its mark is found again on the way th
 
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from flask.ctx import RequestContext
-from flask.globals import request_ctx
+from flask import request
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
@@ -106,20 +106,20 @@ class Gate(Protocol):
         """
 
 
+@dataclass(slots=True)
 class Mark:
     """
     What is known of one HTTP request. There is one decision per request, whatever its grant calls.
 
-    Args:
+    Attributes:
         gate: Who decides.
-
-        quota: What will be added to the headers of the answer.
 
         is_authorize: Whether this is the authorization endpoint, where a denial must go to the redirect URI.
 
+        quota: What will be added to the headers of the answer.
+
         grant: The grant that the application has chosen there, None if Authlib looks for it.
 
-    Attributes:
         client: Who was decided, None before the decision.
 
         ruling: What it came to, None before the decision.
@@ -127,15 +127,13 @@ class Mark:
         claim: What the guard knows of the request, None if it does not look at it.
     """
 
+    gate: Gate
+    is_authorize: bool
+    quota: Headers
+    grant: Any = None
     client: Any = None
     ruling: Ruling | None = None
     claim: Any = None
-
-    def __init__(self, gate: Gate, quota: Headers, is_authorize: bool = False, grant: Any = None) -> None:
-        self.gate = gate
-        self.quota = quota
-        self.is_authorize = is_authorize
-        self.grant = grant
 
 
 answering: ContextVar[Mark | None] = ContextVar("oauth_ratelimit.answering", default=None)
@@ -144,16 +142,15 @@ The token request that is being answered, because asking Flask for it takes ten 
 """
 
 
-def context_of_request() -> RequestContext | None:
+def environ_of_request() -> dict[str, Any] | None:
     """
-    Return Flask's context of the request being handled, which holds the request and its application. Asks Flask's proxy
-    once, which costs most of it.
+    Return the WSGI environment of the request being handled. Asks Flask's proxy once, which costs most of it.
     """
     try:
-        context: RequestContext = request_ctx._get_current_object()  # type: ignore[attr-defined,unused-ignore]
+        environ: dict[str, Any] = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
     except RuntimeError:  # there is none
         return None
-    return context
+    return environ
 
 
 def marked() -> Mark | None:
@@ -163,5 +160,5 @@ def marked() -> Mark | None:
     mark = answering.get()
     if mark is not None:
         return mark
-    context = context_of_request()
-    return None if context is None else context.request.environ.get(MARK)
+    environ = environ_of_request()
+    return None if environ is None else environ.get(MARK)

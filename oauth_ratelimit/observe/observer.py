@@ -39,9 +39,7 @@ class Observer:
     Attributes:
         metrics: Where decisions are counted, None if nowhere.
 
-        statistics: Where they are counted by client and minute, None if nowhere.
-
-        has_listeners: Whether there is anything to tell. Kept, because every request asks.
+        statistics: Where they are counted by client and minute, None if nowhere. A process sets its own.
     """
 
     def __init__(
@@ -52,21 +50,23 @@ class Observer:
         self._is_grant = is_grant
         self._on_denied = on_denied
         self._on_near_limit = on_near_limit
-        self.has_listeners = on_denied is not None or on_near_limit is not None
 
     def start(self) -> None:
         """
         Count from now on, if there is something to count with.
         """
         self.metrics = open_meter()
-        self.has_listeners = self.has_listeners or self.metrics is not None
 
-    def keep(self, statistics: StatisticsRecorder) -> None:
+    def has_listeners(self) -> bool:
         """
-        Count by client and minute from now on. Each process has its own.
+        Whether there is anything to tell.
         """
-        self.statistics = statistics
-        self.has_listeners = True
+        return (
+            self.metrics is not None
+            or self.statistics is not None
+            or self._on_denied is not None
+            or self._on_near_limit is not None
+        )
 
     def note(
         self,
