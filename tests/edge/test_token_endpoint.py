@@ -542,7 +542,7 @@ def test_broken_limiter_lets_everybody_pass(database: Path, monkeypatch: pytest.
             statuses = [FLOWS["client_credentials"](site.url)().status_code for _ in range(3)]
 
     assert [200, 200, 200] == statuses
-    assert ["check_failed"] == [entry["event"] for entry in logs]
+    assert 1 == [entry["event"] for entry in logs].count("check_failed")  # others' threads may log something, too
 
 
 def broken_check(*_args: Any, **_kwargs: Any) -> None:
