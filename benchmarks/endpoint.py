@@ -17,7 +17,6 @@ from benchmarks.cases import Repeated
 from benchmarks.processes import in_new_process
 from benchmarks.results import Result
 from benchmarks.subjects import BASE, OURS
-from benchmarks.timing import spread
 from benchmarks.token_request import (
     BARE,
     BODIES,
@@ -25,10 +24,10 @@ from benchmarks.token_request import (
     HEADERLESS,
     METRICS,
     NO_CYCLE,
-    additions,
     application,
     bursts,
     compared,
+    instruction_additions,
     requests_to,
 )
 from oauth_ratelimit.demo.seeds import seed
@@ -75,11 +74,7 @@ def _instructions() -> Iterator[Result]:
         subject: [instructions.OPERATIONS_PER_REQUEST * each for each in counts[f"request, {subject}"]]
         for subject in SUBJECTS
     }
-    base = taken.pop(BASE)
-    name = "endpoint/instructions, client_credentials"
-    yield Result(f"{name}/{BASE}", statistics.mean(base), "instructions", spread=spread(base))
-    added = {subject: [more - less for more, less in zip(each, base, strict=True)] for subject, each in taken.items()}
-    yield from additions(name, added, "instructions")
+    yield from instruction_additions("endpoint/instructions, client_credentials", taken)
 
 
 def _repeated(subject: str) -> Repeated:

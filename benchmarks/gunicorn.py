@@ -5,6 +5,7 @@ What a token request costs through gunicorn, in instructions and in CPU time.
 import contextlib
 import gc
 import http.client
+import operator
 import os
 import statistics
 import tempfile
@@ -32,11 +33,11 @@ from benchmarks.token_request import (
     NO_CYCLE,
     SHARED,
     added_us_of,
-    additions,
     application,
     bursts,
     compared,
     headers_of,
+    instruction_additions,
 )
 from oauth_ratelimit.demo.instance import HOST, Instance
 from oauth_ratelimit.demo.mongod import Mongod
@@ -45,7 +46,7 @@ from oauth_ratelimit.demo.seeds import seed
 TOPIC = "endpoint/gunicorn gthread, client_credentials"
 SUBJECT_VARIABLE, LAYOUT_VARIABLE = "BENCHMARK_SUBJECT", "BENCHMARK_LAYOUT"
 DATABASE_VARIABLE, URI_VARIABLE = "DEMO_DATABASE", "BENCHMARK_MONGO_URI"
-LAYOUTS = range(3)
+LAYOUT_COUNT = 3
 COUNTED = (OURS, HEADERLESS, BARE, FIVE_HEADERS, *FLASK_LIMITER)
 TIMED = (BASE, OURS, HEADERLESS, BARE, METRICS, SHARED, *FLASK_LIMITER)
 PROCESS_COUNT = 8
@@ -58,19 +59,18 @@ def instructions_of(*, request_count: int) -> Iterator[Result]:
     Yield what a request takes, in the instructions of the process that serves it: the kernel's are not among them.
     Each subject has processes of its own, one for each of some layouts.
     """
-    runs = [(subject, request_count, layout) for subject in (BASE, *COUNTED) for layout in LAYOUTS]
+    layouts = range(LAYOUT_COUNT)
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # instructions stay the same when others run
-        counted = pool.map(lambda run: _count(*run), runs)
-        counts = {subject: [next(counted) for _ in LAYOUTS] for subject in (BASE, *COUNTED)}
-    base = counts.pop(BASE)
-    added = {subject: [more - less for more, less in zip(each, base, strict=True)] for subject, each in counts.items()}
+        counted = {
+            subject: [pool.submit(_count, subject, request_count, layout) for layout in layouts]
+            for subject in (BASE, *COUNTED)
+        }
+        counts = {subject: [each.result() for each in runs] for subject, runs in counted.items()}
     name = f"{TOPIC}, instructions"
-    yield Result(f"{name}/{BASE}", statistics.mean(base), "instructions", spread=spread(base))
-    yield from additions(name, added, "instructions")
+    yield from instruction_additions(name, counts)
+    base = counts[BASE]
     for subject in (OURS, HEADERLESS, BARE, FIVE_HEADERS):
-        percents = [100 * more / less for more, less in zip(added[subject], base, strict=True)]
-        goal = "<= 2" if subject == OURS else None
-        yield Result(f"{name}/{subject}, of the request", statistics.mean(percents), "%", goal, spread(percents))
+        yield _share_of_request(name, subject, list(map(operator.sub, counts[subject], base)), base)
 
 
 def _count(subject: str, request_count: int, layout: int) -> float:
@@ -113,11 +113,18 @@ def cpu_time_of(database: Path, *, turn_count: int) -> Iterator[Result]:
     """
     by_process = [_timed(database, turn_count) for _ in range(PROCESS_COUNT)]
     yield from compared(TOPIC, by_process)
-    base_us = statistics.mean(statistics.median(times_us[BASE]) for times_us in by_process)
+    base_us = [statistics.median(times_us[BASE]) for times_us in by_process]
     for subject in (OURS, HEADERLESS, BARE, METRICS, SHARED):
-        percents = [100 * added_us_of(times_us, subject) / base_us for times_us in by_process]
-        goal = "<= 2" if subject == OURS else None
-        yield Result(f"{TOPIC}/{subject}, of the request", statistics.mean(percents), "%", goal, spread(percents))
+        yield _share_of_request(TOPIC, subject, [added_us_of(times_us, subject) for times_us in by_process], base_us)
+
+
+def _share_of_request(name: str, subject: str, added: list[float], base: list[float]) -> Result:
+    """
+    Return what a subject adds, of what the unprotected request takes in the same process: the mean over the processes.
+    """
+    percents = [100 * more / all_in_all for more, all_in_all in zip(added, base, strict=True)]
+    goal = "<= 2" if subject == OURS else None
+    return Result(f"{name}/{subject}, of the request", statistics.mean(percents), "%", goal, spread(percents))
 
 
 def _timed(database: Path, turn_count: int) -> dict[str, list[float]]:

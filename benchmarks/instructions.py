@@ -5,8 +5,8 @@ One process imports everything once; each case runs in a fork of it, at two leng
 operations alone.
 
 Not quite the same in each process: CPython caches where a type finds an attribute, and which of them share a place in
-the cache is up to addresses and to the order in which types are made. A token request takes some hundred thousand
-instructions to look things up, so chance decides about a tenth of what we add to one. See ``lay_out``.
+the cache is up to addresses and to the order in which types are made. Of what we add to a token request, that decides
+several percent. See ``lay_out``.
 """
 
 import functools

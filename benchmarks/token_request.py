@@ -5,6 +5,7 @@ A token request to the demo's server, protected by one of the subjects or by not
 import base64
 import gc
 import io
+import operator
 import random
 import statistics
 import time
@@ -146,6 +147,17 @@ def compared(name: str, by_process: Sequence[Mapping[str, list[float]]]) -> Iter
         if subject != BASE
     }
     yield from additions(name, added_us, "us of CPU per request")
+
+
+def instruction_additions(name: str, counts: Mapping[str, list[float]]) -> Iterator[Result]:
+    """
+    Yield what the unprotected request takes in instructions, and what the other subjects add, from the counts of each
+    by layout.
+    """
+    base = counts[BASE]
+    yield Result(f"{name}/{BASE}", statistics.mean(base), "instructions", spread=spread(base))
+    added = {subject: list(map(operator.sub, each, base)) for subject, each in counts.items() if subject != BASE}
+    yield from additions(name, added, "instructions")
 
 
 def additions(name: str, added: Mapping[str, list[float]], unit: str) -> Iterator[Result]:

@@ -542,7 +542,8 @@ def test_broken_limiter_lets_everybody_pass(database: Path, monkeypatch: pytest.
             statuses = [FLOWS["client_credentials"](site.url)().status_code for _ in range(3)]
 
     assert [200, 200, 200] == statuses
-    assert 1 == [entry["event"] for entry in logs].count("check_failed")  # others' threads may log something, too
+    # The module's other servers go on meanwhile; one whose clock was moved past its hits' window drops them.
+    assert ["check_failed"] == [entry["event"] for entry in logs if entry["event"] != "hits_dropped"]
 
 
 def broken_check(*_args: Any, **_kwargs: Any) -> None:
