@@ -35,7 +35,7 @@ from oauth_ratelimit.edge import authlib, gate
 from oauth_ratelimit.limiter import Limiter
 
 LAYOUT_COUNT = 8  # over which instructions are averaged, see ``instructions.lay_out``
-PROCESS_COUNT = 8  # over which times are
+PROCESS_COUNT = 16  # over which times are
 SUBJECTS = (BASE, OURS, HEADERLESS, BARE, *FLASK_LIMITER)  # whose instructions are counted
 
 PARTS: Mapping[str, tuple[Any, str]] = {
@@ -69,7 +69,7 @@ def _instructions() -> Iterator[Result]:
     """
     Yield what a request takes more, in instructions, which no other job on the machine disturbs.
     """
-    counts = instructions.count_by_layout(list(CASES), LAYOUT_COUNT)
+    counts = instructions.count_by_layout(dict.fromkeys(CASES, LAYOUT_COUNT))
     taken = {
         subject: [instructions.OPERATIONS_PER_REQUEST * each for each in counts[f"request, {subject}"]]
         for subject in SUBJECTS

@@ -61,10 +61,12 @@ def guard(*, keep: bool) -> int:
 
 
 def _costs() -> dict[str, float]:
-    counts = instructions.count([UNIT, *GUARDED])
-    unprotected, ours = map(statistics.mean, instructions.count_by_layout(REQUESTS, LAYOUT_COUNT).values())
-    counts["added to a request"] = (ours - unprotected) * instructions.OPERATIONS_PER_REQUEST
-    return {name: count / counts[UNIT] for name, count in counts.items() if name != UNIT}
+    layout_counts = {**dict.fromkeys((UNIT, *GUARDED), 1), **dict.fromkeys(REQUESTS, LAYOUT_COUNT)}
+    counts = {name: statistics.mean(each) for name, each in instructions.count_by_layout(layout_counts).items()}
+    unprotected, ours = (counts.pop(name) * instructions.OPERATIONS_PER_REQUEST for name in REQUESTS)
+    counts["added to a request"] = ours - unprotected
+    unit = counts.pop(UNIT)
+    return {name: count / unit for name, count in counts.items()}
 
 
 def _read() -> dict[str, dict[str, float]]:

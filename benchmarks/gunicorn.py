@@ -46,10 +46,10 @@ from oauth_ratelimit.demo.seeds import seed
 TOPIC = "endpoint/gunicorn gthread, client_credentials"
 SUBJECT_VARIABLE, LAYOUT_VARIABLE = "BENCHMARK_SUBJECT", "BENCHMARK_LAYOUT"
 DATABASE_VARIABLE, URI_VARIABLE = "DEMO_DATABASE", "BENCHMARK_MONGO_URI"
-LAYOUT_COUNT = 3
+LAYOUT_COUNT = 5
 COUNTED = (OURS, HEADERLESS, BARE, FIVE_HEADERS, *FLASK_LIMITER)
 TIMED = (BASE, OURS, HEADERLESS, BARE, METRICS, SHARED, *FLASK_LIMITER)
-PROCESS_COUNT = 8
+PROCESS_COUNT = 16
 COPIES = range(2)  # of each that is timed in a process: which addresses one gets decides about 2 % of a request
 WARM_UP_COUNT = 30  # requests that are not counted
 

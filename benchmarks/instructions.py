@@ -12,6 +12,7 @@ several percent. See ``lay_out``.
 import functools
 import gc
 import importlib
+import json
 import os
 import random
 import re
@@ -19,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.cases import CASES, Repeated
@@ -41,16 +42,16 @@ def count(names: Sequence[str]) -> dict[str, float]:
     """
     Return the instructions per operation of cases of ``benchmarks.cases``, ``.peers`` and ``.endpoint``.
     """
-    return {name: counts[0] for name, counts in count_by_layout(names, 1).items()}
+    return {name: counts[0] for name, counts in count_by_layout(dict.fromkeys(names, 1)).items()}
 
 
-def count_by_layout(names: Sequence[str], layout_count: int) -> dict[str, list[float]]:
+def count_by_layout(layout_counts: Mapping[str, int]) -> dict[str, list[float]]:
     """
-    Return the same by case for each of several layouts, see ``lay_out``.
+    Return the same by case, for each case in as many layouts as are asked for, see ``lay_out``.
     """
     with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-instructions-") as directory:
         forks = subprocess.run(
-            [*tool(Path(directory)), sys.executable, "-m", __name__, str(layout_count), *names],
+            [*tool(Path(directory)), sys.executable, "-m", __name__, json.dumps(layout_counts)],
             env={**os.environ, "PYTHONHASHSEED": "0"},
             stdout=subprocess.PIPE,
             text=True,
@@ -58,8 +59,8 @@ def count_by_layout(names: Sequence[str], layout_count: int) -> dict[str, list[f
         ).stdout.splitlines()
         totals = [total(Path(directory), int(pid)) for pid in forks]
     short, long = totals[0::2], totals[1::2]
-    counts = ((long[i] - short[i]) / (LONG_COUNT - SHORT_COUNT) for i in range(len(names) * layout_count))
-    return {name: [next(counts) for _ in range(layout_count)] for name in names}
+    counts = ((more - few) / (LONG_COUNT - SHORT_COUNT) for few, more in zip(short, long, strict=True))
+    return {name: [next(counts) for _ in range(layout_count)] for name, layout_count in layout_counts.items()}
 
 
 def lay_out(layout: int) -> None:
@@ -107,7 +108,9 @@ def _run_in_fork(case: Callable[[], Repeated], operation_count: int, *, layout: 
     pid = os.fork()
     if pid == 0:
         lay_out(layout)
-        case()(operation_count)
+        repeated = case()
+        gc.freeze()  # or how often the collector looks at everything would depend on how much was imported
+        repeated(operation_count)
         os._exit(0)
     _, status = os.waitpid(pid, 0)
     if status:
@@ -115,18 +118,18 @@ def _run_in_fork(case: Callable[[], Repeated], operation_count: int, *, layout: 
     print(pid, flush=True)
 
 
-def _main(layout_count: int, names: Sequence[str]) -> None:
+def _main(layout_counts: Mapping[str, int]) -> None:
     known = dict(CASES)
     for module in ("benchmarks.endpoint", "benchmarks.peers"):  # only if need be, so that peers need not be installed
-        if not known.keys() >= set(names):
+        if not known.keys() >= layout_counts.keys():
             known |= importlib.import_module(module).CASES
     silence()
     _changeable_types()  # looked for once, before the forks
-    for name in names:
+    for name, layout_count in layout_counts.items():
         for layout in range(layout_count):
             for length in (SHORT_COUNT, LONG_COUNT):
                 _run_in_fork(known[name], length, layout=layout)
 
 
 if __name__ == "__main__":
-    _main(int(sys.argv[1]), sys.argv[2:])
+    _main(json.loads(sys.argv[1]))

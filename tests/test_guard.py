@@ -49,8 +49,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     unprotected, ours = guard_module.REQUESTS
     counts[unprotected] = 12.0 * unit_count
     counts[ours] = counts[unprotected] + counts.pop("added to a request") / instructions.OPERATIONS_PER_REQUEST
-    monkeypatch.setattr(instructions, "count", lambda names: {name: counts[name] for name in names})
-    monkeypatch.setattr(instructions, "count_by_layout", lambda names, _: {name: [counts[name]] for name in names})
+    monkeypatch.setattr(instructions, "count_by_layout", lambda names: {name: [counts[name]] for name in names})
     return counts
 
 
