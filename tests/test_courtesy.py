@@ -69,6 +69,7 @@ def hit(limiter: Limiter, key_count: int) -> None:
         limiter.check(CLIENT, f"user.{index}")
 
 
+@pytest.mark.no_cover
 def test_garbage_collector_during_a_flush(limiter: Limiter, full_collections: list[dict[str, Any]]) -> None:
     """
     A flush of many keys is no reason for the garbage collector to look at everything, again and again.

@@ -125,6 +125,7 @@ def pass_time(clock: Clock, step: Step, last: Decision | None) -> None:
         clock.advance(max(0.0, last.retry_after_s - step.early_s))
 
 
+@pytest.mark.no_cover
 @settings(max_examples=250, deadline=None)
 @given(policy_set=POLICY_SETS, steps=SEQUENCES, shared=st.booleans())
 def test_any_requests(policy_set: PolicySet, steps: list[Step], shared: bool) -> None:
@@ -145,6 +146,7 @@ def test_any_requests(policy_set: PolicySet, steps: list[Step], shared: bool) ->
     limiter.close()
 
 
+@pytest.mark.no_cover
 @settings(max_examples=150, deadline=None)
 @given(policy_set=POLICY_SETS, steps=SEQUENCES, chosen=st.lists(st.integers(0, 2), min_size=60, max_size=60))
 def test_several_instances_that_synchronise_around_each_request(

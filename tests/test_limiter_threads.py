@@ -117,6 +117,7 @@ def test_new_keys(clock: Clock) -> None:
     assert 1000 == sum(admitted)
 
 
+@pytest.mark.no_cover
 def test_while_a_cycle_runs(clock: Clock) -> None:
     """
     Every request of every key is in the store once, while cycles flush and time passes.

@@ -92,6 +92,7 @@ def app(mongo_uri: str) -> Any:
         yield made
 
 
+@pytest.mark.no_cover
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(content=strange, name=st.sampled_from(sorted(LOOKS)), question=questions)
 def test_any_question(

@@ -81,6 +81,7 @@ def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Flask, Flas
         yield create_app(database), protected
 
 
+@pytest.mark.no_cover
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(request=requests, authorization=authorizations, address=addresses, forwarded=st.none() | printable)
 def test_any_request(

@@ -238,6 +238,7 @@ bodies = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.no_cover
 @settings(max_examples=200, deadline=None)
 @given(body=bodies, identity=values)
 def test_any_document_is_parsed(body: dict[str, Any], identity: Any) -> None:
@@ -361,6 +362,7 @@ def _with_broken_text(document: dict[str, Any]) -> bytes:
     return encode(document).replace(b"XXXX", b"\xff\xfeX\xc3")
 
 
+@pytest.mark.no_cover
 def test_bloated_document(documents: Documents, limiter: Limiter) -> None:
     """
     A document near MongoDB's limit of size is counted in and shrinks with each write.

@@ -220,6 +220,7 @@ def test_forgotten_keys_leave_memory(store: FailingStore, clock: Clock, is_share
     assert places_of(limiter).key_count <= MAX_KEYS
 
 
+@pytest.mark.no_cover
 def test_lasting_flood_is_said_once_a_minute(limiter: Limiter, clock: Clock) -> None:
     """
     A flood of ten minutes is ten lines, not one for each time that room was made.

@@ -197,6 +197,7 @@ def test_hostile_requests(plain: str, site: Site) -> None:
     assert_nobody_paid(site)
 
 
+@pytest.mark.no_cover
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     form=st.lists(

@@ -53,6 +53,7 @@ def count(logs: list[Any]) -> dict[str, int]:
 FLOOD = 2 * MAX_KEYS + 1
 
 
+@pytest.mark.no_cover
 def test_flood_over_many_keys(clock: Clock) -> None:
     """
     A flood over more keys than are remembered logs what the budget allows, and how much was left out.

@@ -153,6 +153,7 @@ def test_keys_that_nobody_asks_for(faulty: FaultyStore, clock: Clock) -> None:
     assert 0 == limiter.sync().key_count
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(("used", "fewest", "most"), [(1, 25, 35), (2, 50, 65), (3, 50, 65)])
 def test_keys_near_their_limit_that_nobody_asks_for_here(
     faulty: FaultyStore, clock: Clock, used: int, fewest: int, most: int
