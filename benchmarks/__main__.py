@@ -4,10 +4,14 @@ Runs benchmarks: ``python -m benchmarks [topic...] [--short]``, or ``python -m b
 
 import argparse
 import importlib
+import os
 import platform
 import sys
+from pathlib import Path
 
 from benchmarks import accuracy_page, subjects
+from benchmarks.accuracy import LCG_VARIABLE
+from benchmarks.charts import pictures
 from benchmarks.guard import guard
 from benchmarks.results import PATH, Result, save, table
 
@@ -21,6 +25,7 @@ TOPICS = (
     "salesforce",
     "scale",
     "accuracy",
+    "ways",
     "stores",
     "replays",
 )
@@ -47,21 +52,37 @@ def main() -> int:
     subjects.silence()
     print(f"Python {platform.python_version()} on {platform.platform()}")
     missed = 0
-    for topic in options.topics or (() if options.page else TOPICS):
+    topics = options.topics or (() if options.page else TOPICS)
+    for topic in topics:
         print(f"\n{topic}", flush=True)
         results: list[Result] = []
-        for result in importlib.import_module(f"benchmarks.{topic}").run(short=options.short):
+        module = importlib.import_module(f"benchmarks.{topic}")
+        for result in module.run(short=options.short):
             results.append(result)
             print(table([result]), flush=True)
         missed += sum(result.met is False for result in results)
         if not options.short:
-            save(results, command=f"python -m benchmarks {topic}")
+            left_out = module.left_out() if hasattr(module, "left_out") else ()
+            if left_out:
+                print(f"left out, and kept as it was: {', '.join(left_out)}")
+            save(results, command=command(topic), left_out=left_out)
     if not options.short:
         print(f"\nkept in {PATH.name}")
+        pictures.draw(topics)
     if options.page:
         accuracy_page.write()
         accuracy_page.draw_all()
     return 1 if missed else 0
+
+
+def command(topic: str) -> str:
+    """
+    Return what measures a topic again, the trace included that is not shipped.
+    """
+    trace = os.environ.get(LCG_VARIABLE) if topic in ("accuracy", "replays", "stores") else None
+    return (
+        f"{LCG_VARIABLE}={Path(trace).name} python -m benchmarks {topic}" if trace else f"python -m benchmarks {topic}"
+    )
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ from benchmarks.replays import (
     traces,
 )
 from benchmarks.results import load
+from benchmarks.ways import PREFIX as WAYS_PREFIX
+from benchmarks.ways import WAYS
 from oauth_ratelimit.simulate.fleet import FleetPlan, Sharing
 from oauth_ratelimit.simulate.picture import draw
 from oauth_ratelimit.simulate.recording import Recording
@@ -33,7 +35,17 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "accuracy.md"
 IMAGES = DOCS / "images"
 NAMES = {"nasa19950801, 10 in 60 s": "`nasa19950801`", "lcg2005, 25 in 60 s": "`lcg2005`"}
-TABLES = ("goals", "algorithms", "frames", "instances", "intervals")
+TABLES = ("goals", "algorithms", "frames", "instances", "intervals", "ways", "ways on lcg2005")
+LCG = "accuracy/lcg2005"
+# What ``benchmarks.accuracy`` keeps of the trace that is not shipped, by what the page calls it.
+ON_LCG = {
+    f"{LCG}, 25 in 60 s, flush": ("all", "default"),
+    f"{LCG}, 25 in 60 s, fixed interval 1 s": ("all", "T = 1 s, no early flush"),
+    f"{LCG}, 25 in 60 s, fixed interval 3 s": ("all", "T = 3 s, no early flush"),
+    f"{LCG}, 25 in 60 s, flush, extrapolating": ("all", "default, extrapolating"),
+    f"{LCG}, first 60000, flush": ("first 60,000", "default"),
+    f"{LCG}, first 60000, every key each second": ("first 60,000", "every key each second"),
+}
 # What the page's pictures of traffic compare: the classic, the article's formula, two frames, and the default.
 IN_PICTURES = (
     Contender(FIXED_WINDOW),
@@ -56,6 +68,13 @@ class Kept:
         Return a number of the sweep.
         """
         return self._values[f"replays/{trace}/{label(contender)}/{what}"]
+
+    def cell(self, prefix: str, what: str, form: str) -> str:
+        """
+        Return a number as a table shows it; nothing if it was not measured.
+        """
+        value = self._values.get(f"{prefix}/{what}")
+        return "" if value is None else format(value, form)
 
 
 def write(path: Path = PAGE) -> None:
@@ -164,12 +183,40 @@ def _goals(kept: Kept) -> Iterator[str]:
     return _table(["N", "shared", *head], iter(rows), texts=2)
 
 
+def _ways(kept: Kept) -> Iterator[str]:
+    columns = {
+        "allow": ("allow %", ".3f"),
+        "deny": ("deny %", ".3f"),
+        "overshoot": ("overshoot", ".2f"),
+        "operations": ("operations", ",.0f"),
+        "conflicts": ("lost races", ",.0f"),
+        "waits": ("waits %", ".0f"),
+        "operations on a hot key": ("hot key: operations per s", ".0f"),
+        "conflicts on a hot key": ("hot key: lost races per s", ".1f"),
+    }
+    rows = (
+        [way.name, *(kept.cell(f"{WAYS_PREFIX}, {way.name}", what, form) for what, (_, form) in columns.items())]
+        for way in WAYS
+    )
+    return _table(["how", *(title for title, _ in columns.values())], rows, texts=1)
+
+
+def _ways_on_lcg(kept: Kept) -> Iterator[str]:
+    forms = {"allow": ".3f", "deny": ".3f", "overshoot": ".2f", "operations": ",.0f"}
+    rows = (
+        [*words, *(kept.cell(prefix, what, form) for what, form in forms.items())] for prefix, words in ON_LCG.items()
+    )
+    return _table(["requests", "how", "allow %", "deny %", "overshoot", "operations"], rows, texts=2)
+
+
 _TABLES = {
     "goals": _goals,
     "algorithms": _algorithms,
     "frames": _frames,
     "instances": _instances,
     "intervals": _intervals,
+    "ways": _ways,
+    "ways on lcg2005": _ways_on_lcg,
 }
 
 

@@ -1,125 +1,175 @@
 """
 How much MongoDB has to do for so many clients and instances, in compressed time.
 
-``python -m benchmarks.capacity`` prints the table of docs/operations.md. Each client asks every ten seconds on average,
-at random, and its requests go to an instance at random: the worst case, because every key wanders over all instances.
-The instances run as the scheduler runs them, cycles at their own phase and urgent keys each tenth of the interval.
+``python -m benchmarks.capacity`` prints the table of docs/operations.md, then the rows that its text and the example of
+docs/performance.md go by, how far the formulas there are off, and what documents cost in CPU time. Each client asks
+every ten seconds on average, at random; what else there is to know of the traffic: ``fleet``.
 """
 
-import heapq
+import gc
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from math import exp
 
-from benchmarks.accuracy import Clock
-from oauth_ratelimit.config import load_config
-from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
-from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.sync.scheduler import TICKS_PER_INTERVAL
+from benchmarks import cpu, results, scale
+from benchmarks.fleet import Fleet, Load
+from benchmarks.processes import in_new_process
 
 GAP_S = 10.0  # between two requests of a client
+WINDOW_S = 60
 WARM_UP_S = 20.0
 MEASURED_S = 20.0
-BATCH = 500  # keys to a round trip, as the flusher has it
 CLIENTS = (100, 1_000, 10_000, 50_000)
 INSTANCES = (1, 3, 10)
-BYTES_PER_KEY = 439  # "memory/1,000,000 keys/each, ids included" in results.json
-
-
-class CountingStore(MemoryStore):
-    """
-    Counts what it is asked for.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = self.read_count = self.trips = self.conflicts = 0
-
-    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        self.trips += -(-len(keys) // BATCH)
-        self.read_count += len(keys)
-        return super().read(keys)
-
-    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        self.trips += -(-len(changes) // BATCH)
-        self.written += len(changes)
-        result = super().compare_and_set(writer, changes)
-        self.conflicts += len(result.lost)
-        return result
+COUNTABLE = 10  # per second; of less, chance makes too much
+BYTES_PER_KEY = "memory/1,000,000 keys/each, ids included"
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Traffic:
     """
-    Per second, all instances together.
+    Clients that ask at random, and the instances they ask.
     """
 
     clients: int
     instances: int
-    interval_s: float
-    requests: float
-    written: float
-    read: float
-    trips: float
+    interval_s: float = 1.0
+    gap_s: float = GAP_S
 
 
-def measure(clients: int, instances: int, *, interval_s: float = 1.0, gap_s: float = GAP_S) -> Load:
+BUSY = tuple(Traffic(100, instances, gap_s=0.1) for instances in INSTANCES)
+EXAMPLE = Traffic(50_200, 8, gap_s=50_200 / 2_000)  # of docs/performance.md
+
+
+def measure(traffic: Traffic) -> Load:
     """
     Run the traffic and return what it costs once it is even.
     """
-    clock, store, rng = Clock(2_000_000_000.0), CountingStore(), random.Random(7)
-    settings = load_config({"limits": {"client": ["9000/minute"]}, "sync": {"interval": interval_s}})
-    limiters = [Limiter(settings, store, clock=clock) for _ in range(instances)]
-    names = [f"client-{number:06}" for number in range(clients)]
-    # Events: when, which instance, what: a request, a full cycle, an urgent tick.
-    events = [(clock.now_s + rng.random() * interval_s, index, "cycle") for index in range(instances)]
-    heapq.heapify(events)
-    start_s = clock.now_s
-    next_s, end_s, count = start_s, start_s + WARM_UP_S + MEASURED_S, 0
-    before = None
-    while next_s < end_s:
-        while events and events[0][0] <= next_s:
-            clock.now_s, index, kind = heapq.heappop(events)
-            if kind == "cycle":
-                limiters[index].sync()
-                heapq.heappush(events, (clock.now_s + interval_s, index, "cycle"))
-            else:
-                limiters[index].sync_urgent()
-        clock.now_s = next_s
-        if before is None and clock.now_s >= start_s + WARM_UP_S:
-            before, count = (store.written, store.read_count, store.trips), 0
-        index = rng.randrange(instances)
-        limiters[index].check(rng.choice(names))
-        count += 1
-        if not any(event[1] == index and event[2] == "urgent" for event in events[:40]):
-            heapq.heappush(events, (clock.now_s + rng.random() * interval_s / TICKS_PER_INTERVAL, index, "urgent"))
-        next_s += rng.expovariate(clients / gap_s)
-    assert before is not None
-    after = (store.written, store.read_count, store.trips)
-    for limiter in limiters:
-        limiter.close()
-    written, read, trips = ((now - then) / MEASURED_S for now, then in zip(after, before, strict=True))
-    return Load(clients, instances, interval_s, count / MEASURED_S, written, read, trips)
+    gc.disable()  # a few seconds of one process that ends afterwards
+    rng = random.Random(7)
+    fleet = Fleet(traffic.instances, rng, window_s=WINDOW_S, interval_s=traffic.interval_s)
+    names = [f"client-{number:06}" for number in range(traffic.clients)]
+    fleet.learn(names)
+    arrivals = _at_random(rng, traffic.clients / traffic.gap_s)
+    return fleet.load(arrivals, names, warm_up_s=WARM_UP_S, measured_s=MEASURED_S)
 
 
-def table() -> Iterator[str]:
+def _at_random(rng: random.Random, per_s: float) -> Iterator[float]:
+    at_s = 0.0
+    while True:
+        at_s += rng.expovariate(per_s)
+        yield at_s
+
+
+def formula(keys: int, instances: int, *, interval_s: float, requests: float) -> Load:
     """
-    Yield the rows of the table.
+    Return what docs/performance.md reckons with.
+    """
+    cycles = instances / interval_s
+    asked = 1 - exp(-requests / (cycles * keys))  # share of intervals in which an instance is asked for a key
+    dirty = keys * asked
+    new = dirty * (1 - asked)
+    busy = dirty - new
+    elsewhere = (instances - 1) / instances  # share of keys that another instance has written last
+    conflicts = cycles * dirty * elsewhere / 10
+    trips = (20 + 2 * elsewhere) * (1 - exp(-new / 10)) + 2 * (1 - exp(-new)) + new // 250
+    return Load(
+        requests=requests,
+        trips=cycles * max(trips, (1 + (instances > 1)) * (1 - exp(-busy))),
+        written=cycles * dirty + conflicts,
+        read=cycles * (new * (2.8 + elsewhere / 10) + busy * (instances > 1)),
+        conflicts=conflicts,
+    )
+
+
+def rows(traffics: Sequence[Traffic], loads: dict[Traffic, Load], *, bytes_per_key: float) -> Iterator[str]:
+    """
+    Yield the lines of a table, and note in ``loads`` what was measured.
     """
     yield "| clients | instances | interval | requests/s | written/s | read/s | round trips/s | memory per instance |"
     yield "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for traffic in traffics:
+        load = loads[traffic] = in_new_process(measure, traffic)
+        yield (
+            f"| {traffic.clients:,} | {traffic.instances} | {traffic.interval_s:g} s | {load.requests:,.0f} |"
+            f" {load.written:,.0f} | {load.read:,.0f} | {load.trips:,.0f} |"
+            f" {traffic.clients * bytes_per_key / 1e3:,.0f} KB |"
+        )
+
+
+def traffics() -> Iterator[Traffic]:
+    """
+    Yield the rows of the table in docs/operations.md.
+    """
     for clients in CLIENTS:
         for instances in INSTANCES:
-            for interval_s in (1.0, 5.0) if instances == INSTANCES[-1] else (1.0,):
-                load = measure(clients, instances, interval_s=interval_s)
-                yield (
-                    f"| {clients:,} | {instances} | {interval_s:g} s | {load.requests:,.0f} | {load.written:,.0f} |"
-                    f" {load.read:,.0f} | {load.trips:,.0f} | {clients * BYTES_PER_KEY / 1e3:,.0f} KB |"
-                )
+            yield Traffic(clients, instances)
+        yield Traffic(clients, INSTANCES[-1], interval_s=5.0)
+
+
+def deviations(loads: Mapping[Traffic, Load], kept: Mapping[str, float]) -> Iterator[str]:
+    """
+    Yield how far the formulas are off, for the rows of the table and for what is kept of ``scale``.
+    """
+    pairs = [
+        (load, formula(traffic.clients, traffic.instances, interval_s=traffic.interval_s, requests=load.requests))
+        for traffic, load in loads.items()
+    ]
+    yield from _deviations("these rows", pairs)
+    pairs = []
+    for keys in scale.KEYS:
+        for instances in scale.INSTANCES:
+            values = [kept.get(scale.name_of(keys, instances, what)) for what in scale.WHATS]
+            if None not in values:
+                found = formula(keys, instances, interval_s=scale.INTERVAL_S, requests=scale.REQUESTS_PER_S)
+                pairs.append((Load(scale.REQUESTS_PER_S, *values), found))
+    yield from _deviations("scale", pairs)
+
+
+def _deviations(name: str, pairs: Sequence[tuple[Load, Load]]) -> Iterator[str]:
+    for what in ("written", "read", "trips"):
+        values = [(getattr(load, what), getattr(found, what)) for load, found in pairs]
+        ratios = [found / measured - 1 for measured, found in values if measured >= COUNTABLE]
+        close = sum(abs(ratio) <= 0.05 for ratio in ratios)
+        yield f"{name}, {what}: {min(ratios):+.0%} to {max(ratios):+.0%}, {close} of {len(ratios)} within 5 %"
+
+
+def prices() -> Iterator[str]:
+    """
+    Yield what documents cost in CPU time.
+    """
+    yield "| us of CPU time | document written | document read | round trip that writes | round trip that reads |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
+    for name, find in (("one server", cpu.of_one_server), ("replica set, three members together", cpu.of_replica_set)):
+        found = in_new_process(find)
+        yield (
+            f"| {name} | {found.write.document_us:.0f} | {found.read.document_us:.0f} |"
+            f" {found.write.trip_us:,.0f} | {found.read.trip_us:,.0f} |"
+        )
+    written_us, read_us = in_new_process(cpu.of_instance)
+    yield f"| the instance, in batches of 500 | {written_us:.0f} | {read_us:.0f} | | |"
+
+
+def main() -> None:
+    """
+    Print everything.
+    """
+    kept = {str(entry["name"]): float(entry["value"]) for entry in results.load()}
+    loads: dict[Traffic, Load] = {}
+    table = partial(rows, loads=loads, bytes_per_key=kept[BYTES_PER_KEY])
+    for title, lines in (
+        ("docs/operations.md", table(tuple(traffics()))),
+        ("Clients that ask ten times a second", table(BUSY)),
+        ("The example of docs/performance.md", table((EXAMPLE,))),
+        ("The formulas of docs/performance.md, against", deviations(loads, kept)),
+        ("MongoDB and the instance", prices()),
+    ):
+        print(f"\n{title}\n")
+        for line in lines:
+            print(line, flush=True)
 
 
 if __name__ == "__main__":
-    for line in table():
-        print(line, flush=True)
+    main()

@@ -26,6 +26,7 @@ from oauth_ratelimit.store.memory import MemoryStore
 KEY_COUNT = 100_000
 THREAD_COUNT = 4
 REDIS_START_S = 10.0
+REDIS_RESULTS = ("decision/shared store/limits on Redis", "decision/shared store/faster than limits on Redis")
 
 
 def run(*, short: bool) -> Iterator[Result]:
@@ -39,6 +40,16 @@ def run(*, short: bool) -> Iterator[Result]:
     yield from _threads(turn_count=3 if short else 9)
     yield from _exactness(duration_s=2.0 if short else 30.0)
     yield from _shared_stores(turn_count=3 if short else 5)
+
+
+def left_out() -> tuple[str, ...]:
+    """
+    Return the beginnings of the results for which a program is not installed.
+    """
+    return (
+        *(() if instructions.is_available() else ("decision/instructions/",)),
+        *(() if shutil.which("redis-server") else REDIS_RESULTS),
+    )
 
 
 def _instructions() -> Iterator[Result]:

@@ -2,7 +2,6 @@
 What a token request costs with and without the limiter, and with Flask-Limiter on the same view.
 """
 
-import gc
 import statistics
 import tempfile
 import time
@@ -34,8 +33,6 @@ from oauth_ratelimit.demo.seeds import seed
 from oauth_ratelimit.edge import authlib, gate
 from oauth_ratelimit.limiter import Limiter
 
-LAYOUT_COUNT = 8  # over which instructions are averaged, see ``instructions.lay_out``
-PROCESS_COUNT = 16  # over which times are
 SUBJECTS = (BASE, OURS, HEADERLESS, BARE, *FLASK_LIMITER)  # whose instructions are counted
 
 PARTS: Mapping[str, tuple[Any, str]] = {
@@ -58,20 +55,28 @@ def run(*, short: bool) -> Iterator[Result]:
         database = Path(directory, "accounts.sqlite3")
         seed(database)
         if instructions.is_available():
-            yield from _instructions()
-            yield from gunicorn.instructions_of(request_count=50 if short else 200)
-        yield from _without_server(database, turn_count=10 if short else 60)
+            yield from _instructions(layout_count=2 if short else 8)
+            yield from gunicorn.instructions_of(request_count=50 if short else 200, layout_count=2 if short else 5)
+        process_count = 2 if short else 16  # over which times are averaged
+        yield from _without_server(database, process_count=process_count, turn_count=10 if short else 60)
         yield from _parts(database, request_count=200 if short else 5000)
-        yield from gunicorn.cpu_time_of(database, turn_count=5 if short else 50)
+        yield from gunicorn.cpu_time_of(database, process_count=process_count, turn_count=5 if short else 50)
 
 
-def _instructions() -> Iterator[Result]:
+def left_out() -> tuple[str, ...]:
+    """
+    Return the beginnings of the results for which valgrind is not installed.
+    """
+    return () if instructions.is_available() else ("endpoint/instructions, ", f"{gunicorn.TOPIC}, instructions/")
+
+
+def _instructions(*, layout_count: int) -> Iterator[Result]:
     """
     Yield what a request takes more, in instructions, which no other job on the machine disturbs.
     """
-    counts = instructions.count_by_layout(dict.fromkeys(CASES, LAYOUT_COUNT))
+    counts = instructions.count_by_layout(dict.fromkeys(CASES, layout_count))
     taken = {
-        subject: [instructions.OPERATIONS_PER_REQUEST * each for each in counts[f"request, {subject}"]]
+        subject: [instructions.OPERATIONS_PER_REQUEST * each for each in counts[f"{instructions.REQUEST}{subject}"]]
         for subject in SUBJECTS
     }
     yield from instruction_additions("endpoint/instructions, client_credentials", taken)
@@ -89,15 +94,15 @@ def _repeated(subject: str) -> Repeated:
             app = application(subject, database, sync=NO_CYCLE)
             request = requests_to(app, "client_credentials")
             request()
-            gc.freeze()  # or one collection more or less would count for as much as what is measured
+            instructions.settle()
             for _ in range(operation_count // instructions.OPERATIONS_PER_REQUEST):
                 request()
 
     return run
 
 
-def _without_server(database: Path, *, turn_count: int) -> Iterator[Result]:
-    by_process = [in_new_process(_bursts_of_each_grant, database, turn_count) for _ in range(PROCESS_COUNT)]
+def _without_server(database: Path, *, process_count: int, turn_count: int) -> Iterator[Result]:
+    by_process = [in_new_process(_bursts_of_each_grant, database, turn_count) for _ in range(process_count)]
     for grant in BODIES:
         yield from compared(f"endpoint/WSGI, {grant}", [by_grant[grant] for by_grant in by_process])
 
@@ -132,7 +137,7 @@ def _parts(database: Path, *, request_count: int) -> Iterator[Result]:
         if name in LOOPED:
             for _ in range(request_count):
                 timed.again()
-            yield Result(f"{topic}, in a loop", timed.median_us(request_count), "us")
+            yield Result(f"{topic}, in a loop", timed.median_us(last=request_count), "us")
     app.extensions["oauth_ratelimit"].close()
 
 
@@ -153,14 +158,14 @@ class _Timed:
         self.again = partial(self, *args, **kwargs)
         return result
 
-    def median_us(self, count: int = 0) -> float:
+    def median_us(self, *, last: int | None = None) -> float:
         """
         Return the median of all calls, or of the last so many.
         """
-        return statistics.median(self._times_ns[-count:]) / 1000
+        return statistics.median(self._times_ns[-(last or len(self._times_ns)) :]) / 1000
 
 
 CASES: Mapping[str, Callable[[], Repeated]] = {
-    f"request, {subject}": partial(_repeated, subject) for subject in SUBJECTS
+    f"{instructions.REQUEST}{subject}": partial(_repeated, subject) for subject in SUBJECTS
 }
 """What instructions are counted of, by name."""

@@ -30,7 +30,7 @@ from oauth_ratelimit.store.mongo import MongoStore
 from oauth_ratelimit.sync import flusher
 
 GOALS = {0: "<= 1.3", 10: "<= 1.7"}  # by percent of conflicts
-CONFLICT_PERCENTS = (1, 10, 50)
+CONFLICT_PERCENTS = {1_000: (1, 10, 50), 10_000: (1, 10, 50), 100_000: (10,)}  # by keys
 STALL_KEY_COUNT = 100_000
 STALL_BATCHES = (100, 500, 1000)
 IDLE_KEY_COUNT = 100_000
@@ -52,16 +52,19 @@ def run(*, short: bool) -> Iterator[Result]:
         for key_count, value in cpu_us.items():
             yield Result(f"flush/client CPU/{key_count:,} keys", value, "us per key")
         yield Result("flush/client CPU/most keys against fewest", cpu_us[sizes[-1]] / cpu_us[sizes[0]], "x", "<= 1.2")
-        yield from _conflicts(mongod.uri, turn_count=5 if short else 7)
+        for key_count in sizes:
+            name = f"{key_count:,} keys"
+            yield from _conflicts(mongod.uri, name, key_count=key_count, turn_count=min(7, turns[key_count]))
         yield from in_new_process(_idle, mongod.uri)
         for max_batch in STALL_BATCHES[1:2] if short else STALL_BATCHES:
             yield from in_new_process(_stall, mongod.uri, max_batch)
         yield from in_new_process(_bare_stall, mongod.uri)
     if not short:
         with ReplicaSet() as replica_set:
-            for key_count in (1_000, 10_000):
+            for key_count in sizes[:2]:
                 name = f"replica set, {key_count:,} keys"
                 yield from _against_bulk(replica_set.uri, name, key_count=key_count, turn_count=9)[:-1]
+            yield from _conflicts(replica_set.uri, "replica set, 10,000 keys", key_count=10_000, turn_count=3)
 
 
 class _Ours:
@@ -191,34 +194,35 @@ def _against_bulk(uri: str, name: str, *, key_count: int, turn_count: int) -> li
     return results
 
 
-def _conflicts(uri: str, *, turn_count: int, key_count: int = 10_000) -> Iterator[Result]:
+def _conflicts(uri: str, name: str, *, key_count: int, turn_count: int) -> Iterator[Result]:
     """
     Another instance has written some of the documents since ours did.
     """
     users = subjects.user_names(key_count)
-    bare = _Bare(uri, users, collection="bare")
+    bare = _Bare(uri, users, collection=f"bare_beside_{key_count}")
     runs: dict[str, Callable[[], int]] = {"bare": bare.flush}
     before: dict[str, Callable[[], object]] = {"bare": bare.prepare}
     subjects_: list[_Ours | _Bare] = [bare]
-    for percent in CONFLICT_PERCENTS:
+    percents = CONFLICT_PERCENTS[key_count]
+    for percent in percents:
         contested = _Contested(uri, users, percent=percent)
         runs[str(percent)], before[str(percent)] = contested.ours.flush, contested.prepare
         subjects_ += [contested.ours, contested.rival]
     times = take_turns(runs, turn_count=turn_count, before=before)
     for subject in subjects_:
         subject.close()
-    for percent in CONFLICT_PERCENTS:
-        timing, name = times[str(percent)], f"flush/{key_count:,} keys, {percent} % conflicts"
-        yield Result(f"{name}/sync()", timing.median_ns / 1000, "us per key", spread=timing.spread_ns / 1000)
-        yield Result(
-            f"{name}/against one bulk_write", timing.median_ns / times["bare"].median_ns, "x", GOALS.get(percent)
-        )
+    for percent in percents:
+        timing, topic = times[str(percent)], f"flush/{name}, {percent} % conflicts"
+        yield Result(f"{topic}/sync()", timing.median_ns / 1000, "us per key", spread=timing.spread_ns / 1000)
+        ratio = timing.median_ns / times["bare"].median_ns
+        yield Result(f"{topic}/against one bulk_write", ratio, "x", GOALS.get(percent))
 
 
 class _Contested:
     def __init__(self, uri: str, users: Sequence[str], *, percent: int) -> None:
-        self.ours = _Ours(uri, users, collection=f"contested_{percent}")
-        self.rival = _Ours(uri, users, collection=f"contested_{percent}")
+        collection = f"contested_{len(users)}_{percent}"
+        self.ours = _Ours(uri, users, collection=collection)
+        self.rival = _Ours(uri, users, collection=collection)
         self._users = list(users)
         self._count = len(users) * percent // 100
         self._source = random.Random(percent)

@@ -23,19 +23,22 @@ GUARDED = (
     "ours, denied",
     "ours, two tiers",
     "ours, client_total",
+    "ours, override",
     "ours, trusted",
     "ours, proportional",
+    "ours, noted",
     "ours, cycles",
     "ours, cycles of a frame",
     "ours, shared cycles",
 )
-LAYOUT_COUNT = 4  # over which requests are averaged, see ``instructions.lay_out``
-REQUESTS = f"request, {BASE}", f"request, {OURS}"  # of which the difference is guarded
+LAYOUT_COUNT = 6  # over which requests are averaged, see ``instructions.lay_out``
+REQUESTS = f"{instructions.REQUEST}{BASE}", f"{instructions.REQUEST}{OURS}"  # of which the difference is guarded
 
 
 def guard(*, keep: bool) -> int:
     """
-    Count, show the table, and return the exit code: 1 if a case has become more than a tenth slower.
+    Count, show the table, and return the exit code: 1 if a case has become more than a tenth slower, or is new and has
+    no baseline yet; a version of Python without any passes.
 
     Args:
         keep: Make the counts the new baseline of this version of Python.
@@ -46,18 +49,21 @@ def guard(*, keep: bool) -> int:
     version = ".".join(platform.python_version_tuple()[:2])
     baselines = _read()
     costs = _costs()
-    slower = [name for name in costs if costs[name] > baselines.get(version, {}).get(name, 1e9) * TOLERATED_RATIO]
-    print(_table(costs, baselines.get(version, {})))
+    baseline = baselines.get(version, {})
+    slower = [name for name in costs if costs[name] > baseline.get(name, costs[name]) * TOLERATED_RATIO]
+    unknown = [name for name in costs if name not in baseline]
+    print(_table(costs, baseline))
     if keep:
         text = json.dumps({**baselines, version: {name: round(cost, 3) for name, cost in costs.items()}}, indent=2)
         PATH.write_text(text + "\n")
         print(f"kept as the baseline of Python {version}")
         return 0
-    if version not in baselines:
-        print(f"no baseline of Python {version} yet: python -m benchmarks --guard --keep makes one")
+    if unknown:
+        whose = f"of Python {version}" if not baseline else f"of Python {version} for {'; '.join(unknown)}"
+        print(f"no baseline {whose} yet: python -m benchmarks --guard --keep makes one")
     if slower:
         print(f"more than {TOLERATED_RATIO - 1:.0%} slower: {'; '.join(slower)}")
-    return 1 if slower else 0
+    return 1 if slower or (baseline and unknown) else 0
 
 
 def _costs() -> dict[str, float]:

@@ -3,7 +3,6 @@ What a token request costs through gunicorn, in instructions and in CPU time.
 """
 
 import contextlib
-import gc
 import http.client
 import operator
 import os
@@ -46,20 +45,18 @@ from oauth_ratelimit.demo.seeds import seed
 TOPIC = "endpoint/gunicorn gthread, client_credentials"
 SUBJECT_VARIABLE, LAYOUT_VARIABLE = "BENCHMARK_SUBJECT", "BENCHMARK_LAYOUT"
 DATABASE_VARIABLE, URI_VARIABLE = "DEMO_DATABASE", "BENCHMARK_MONGO_URI"
-LAYOUT_COUNT = 5
 COUNTED = (OURS, HEADERLESS, BARE, FIVE_HEADERS, *FLASK_LIMITER)
 TIMED = (BASE, OURS, HEADERLESS, BARE, METRICS, SHARED, *FLASK_LIMITER)
-PROCESS_COUNT = 16
 COPIES = range(2)  # of each that is timed in a process: which addresses one gets decides about 2 % of a request
 WARM_UP_COUNT = 30  # requests that are not counted
 
 
-def instructions_of(*, request_count: int) -> Iterator[Result]:
+def instructions_of(*, request_count: int, layout_count: int) -> Iterator[Result]:
     """
     Yield what a request takes, in the instructions of the process that serves it: the kernel's are not among them.
     Each subject has processes of its own, one for each of some layouts.
     """
-    layouts = range(LAYOUT_COUNT)
+    layouts = range(layout_count)
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # instructions stay the same when others run
         counted = {
             subject: [pool.submit(_count, subject, request_count, layout) for layout in layouts]
@@ -105,13 +102,13 @@ def _total(subject: str, request_count: int, layout: int) -> int:
         return instructions.total(directory, pid)
 
 
-def cpu_time_of(database: Path, *, turn_count: int) -> Iterator[Result]:
+def cpu_time_of(database: Path, *, process_count: int, turn_count: int) -> Iterator[Result]:
     """
     Yield what a request costs in CPU time, the kernel's included. In each of several processes all subjects are served,
     each under a path of its own: two processes that do the same differ by 2 % and more, and so does what we add there.
     Two subjects that do the same differ as well, which is why there are several copies of each, and their mean counts.
     """
-    by_process = [_timed(database, turn_count) for _ in range(PROCESS_COUNT)]
+    by_process = [_timed(database, turn_count) for _ in range(process_count)]
     yield from compared(TOPIC, by_process)
     base_us = [statistics.median(times_us[BASE]) for times_us in by_process]
     for subject in (OURS, HEADERLESS, BARE, METRICS, SHARED):
@@ -157,8 +154,7 @@ def served_alone() -> Flask:
     silence()
     app = application(os.environ[SUBJECT_VARIABLE], Path(os.environ[DATABASE_VARIABLE]), sync=NO_CYCLE)
     instructions.lay_out(int(os.environ[LAYOUT_VARIABLE]))
-    gc.collect()
-    gc.freeze()  # or one collection more or less would count for as much as what is measured
+    instructions.settle()
     return _with_pid(app)
 
 
@@ -169,7 +165,7 @@ def served() -> DispatcherMiddleware:
     silence()
     database, mongo_uri = Path(os.environ[DATABASE_VARIABLE]), os.environ[URI_VARIABLE]
     apps = {
-        _path(name, copy): application(name, database, mongo_uri if name == SHARED else None)
+        _path(name, copy): application(name, database, mongo_uri if name == SHARED else None, sync=NO_CYCLE)
         for copy in COPIES
         for name in TIMED
     }

@@ -27,6 +27,7 @@ from benchmarks.cases import CASES, Repeated
 from benchmarks.subjects import silence
 
 SHORT_COUNT, LONG_COUNT = 2_000, 7_000
+REQUEST = "request, "  # how the names of cases begin that are token requests
 OPERATIONS_PER_REQUEST = 100  # a token request counts for as many: it is worth hundreds of decisions
 IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
@@ -74,6 +75,15 @@ def lay_out(layout: int) -> None:
         type.__getattribute__(each, "__init__")  # and gets the next one when something is looked up in it
 
 
+def settle() -> None:
+    """
+    Have the garbage collector leave alone what is there, and forget how much that is: or how often it looks at
+    everything, which counts for as much as what is measured, would depend on what was imported.
+    """
+    gc.freeze()
+    gc.collect()
+
+
 def _order(layout: int) -> list[type]:
     types = _changeable_types()
     return random.Random(layout).sample(types, len(types))
@@ -109,7 +119,7 @@ def _run_in_fork(case: Callable[[], Repeated], operation_count: int, *, layout: 
     if pid == 0:
         lay_out(layout)
         repeated = case()
-        gc.freeze()  # or how often the collector looks at everything would depend on how much was imported
+        settle()
         repeated(operation_count)
         os._exit(0)
     _, status = os.waitpid(pid, 0)
@@ -120,9 +130,10 @@ def _run_in_fork(case: Callable[[], Repeated], operation_count: int, *, layout: 
 
 def _main(layout_counts: Mapping[str, int]) -> None:
     known = dict(CASES)
-    for module in ("benchmarks.endpoint", "benchmarks.peers"):  # only if need be, so that peers need not be installed
-        if not known.keys() >= layout_counts.keys():
-            known |= importlib.import_module(module).CASES
+    if any(name.startswith(REQUEST) for name in layout_counts):
+        known |= importlib.import_module("benchmarks.endpoint").CASES
+    if not known.keys() >= layout_counts.keys():  # only then, so that they need not be installed
+        known |= importlib.import_module("benchmarks.peers").CASES
     silence()
     _changeable_types()  # looked for once, before the forks
     for name, layout_count in layout_counts.items():

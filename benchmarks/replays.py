@@ -51,6 +51,13 @@ def traces() -> list[Trace]:
     return [*found, Trace("lcg2005", str(path), 25)] if path else found
 
 
+def left_out() -> tuple[str, ...]:
+    """
+    Return the beginnings of the results of traces that are not here.
+    """
+    return () if lcg_path() else ("replays/lcg2005",)
+
+
 def alone() -> list[Contender]:
     """
     Return what is compared in one place that knows everything at once.

@@ -77,12 +77,26 @@ def table(results: Iterable[Result]) -> str:
     )
 
 
-def save(results: Sequence[Result], *, command: str, path: Path = PATH) -> None:
+def save(results: Sequence[Result], *, command: str, left_out: Sequence[str] = (), path: Path = PATH) -> None:
     """
     Write results to the file, in place of what it holds on the same topics.
+
+    Args:
+        results: Of whole topics.
+
+        command: What measures them again.
+
+        left_out: Beginnings of names that could not be measured here: what the file holds of them stays.
+
+        path: The file.
     """
-    topics = {result.topic for result in results}
-    kept = [entry for entry in load(path) if entry["name"].partition("/")[0] not in topics]
+    topics, measured = {result.topic for result in results}, {result.name for result in results}
+    kept = [
+        entry
+        for entry in load(path)
+        if entry["name"].partition("/")[0] not in topics
+        or (entry["name"].startswith(tuple(left_out)) and entry["name"] not in measured)
+    ]
     new = [
         {
             "name": result.name,

@@ -1,14 +1,15 @@
 """
 Whether limiters on a real MongoDB decide as they do on the store in memory, which the other measurements use.
 
-The shipped trace in compressed time, through ten instances that have a connection each. Its clock is moved into the
+Recorded traffic in compressed time, through ten instances that have a connection each. Its clock is moved into the
 future, where MongoDB's real clock does not expire what was just written, and dates the marks of the writers, too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, fields, replace
+from pathlib import Path
 
-from benchmarks.accuracy import SHIPPED, Request, Tally, load_trace, replay
+from benchmarks.accuracy import SHIPPED, Request, Tally, lcg_path, load_trace, replay
 from benchmarks.processes import in_new_process
 from benchmarks.results import Result
 from oauth_ratelimit.demo.mongod import Mongod
@@ -16,7 +17,8 @@ from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.mongo import MongoStore
 from oauth_ratelimit.sync import flusher
 
-LIMIT, WINDOW_S = 10, 60
+WINDOW_S = 60
+WAYS = {"flush": ("flush", 1.0), "flush, T = 3 s": ("flush", 3.0), "reserve": ("reserve", 1.0)}  # near_limit, T
 REQUEST_COUNT = 3_000
 INTO_THE_FUTURE_S = 1_200_000_000 // 86_400 * 86_400  # whole days, so that frames begin where they did
 
@@ -26,28 +28,54 @@ def run(*, short: bool) -> Iterator[Result]:
     Yield the errors on both stores, and how many counts differ.
     """
     count = 1_000 if short else REQUEST_COUNT
+    lcg = lcg_path()
+    traces = [("nasa19950801", SHIPPED, 10), *([("lcg2005", lcg, 25)] if lcg else [])]
     with Mongod() as mongod:
-        for near_limit in ("flush", "reserve"):
-            memory = in_new_process(_replayed, count, near_limit, None)
-            mongo = in_new_process(_replayed, count, near_limit, mongod.uri)
-            prefix = f"stores/nasa19950801, first {count:,}, {LIMIT} in {WINDOW_S} s, {near_limit}"
-            for name, tally in (("in memory", memory), ("on MongoDB", mongo)):
-                yield Result(f"{prefix}, {name}/allow", tally.percent(tally.wrongly_allowed), "%")
-                yield Result(f"{prefix}, {name}/deny", tally.percent(tally.wrongly_denied), "%")
-                yield Result(f"{prefix}, {name}/overshoot", tally.most_in_window / LIMIT, "x")
-                yield Result(f"{prefix}, {name}/operations", tally.operations, "operations")
-            differing = sum(one != other for one, other in zip(astuple(memory), astuple(mongo), strict=True))
-            yield Result(f"{prefix}/counts that differ, of {len(fields(Tally))}", differing, "counts", "<= 0")
+        for trace, path, limit in traces:
+            for number, (way, (near_limit, interval_s)) in enumerate(WAYS.items()):
+                collection = f"{trace}_{number}"
+                tallies = [
+                    in_new_process(_replayed, path, count, limit, near_limit, interval_s, collection, uri)
+                    for uri in (None, mongod.uri)
+                ]
+                prefix = f"stores/{trace}, first {count:,}, {limit} in {WINDOW_S} s, {way}"
+                yield from _compared(prefix, *tallies, limit=limit)
 
 
-def _replayed(count: int, near_limit: str, uri: str | None) -> Tally:
-    requests = [replace(one, at_s=one.at_s + INTO_THE_FUTURE_S) for one in load_trace(SHIPPED, most=count)[:count]]
+def left_out() -> tuple[str, ...]:
+    """
+    Return the beginnings of the results of traces that are not here.
+    """
+    return () if lcg_path() else ("stores/lcg2005",)
+
+
+def _compared(prefix: str, memory: Tally, mongo: Tally, *, limit: int) -> Iterator[Result]:
+    for name, tally in (("in memory", memory), ("on MongoDB", mongo)):
+        yield Result(f"{prefix}, {name}/allow", tally.percent(tally.wrongly_allowed), "%")
+        yield Result(f"{prefix}, {name}/deny", tally.percent(tally.wrongly_denied), "%")
+        yield Result(f"{prefix}, {name}/overshoot", tally.most_in_window / limit, "x")
+        yield Result(f"{prefix}, {name}/operations", tally.operations, "operations")
+    differing = sum(one != other for one, other in zip(astuple(memory), astuple(mongo), strict=True))
+    yield Result(f"{prefix}/counts that differ, of {len(fields(Tally))}", differing, "counts", "<= 0")
+
+
+def _replayed(
+    path: Path, count: int, limit: int, near_limit: str, interval_s: float, collection: str, uri: str | None
+) -> Tally:
+    requests = [replace(one, at_s=one.at_s + INTO_THE_FUTURE_S) for one in load_trace(path, most=count)[:count]]
     _date_marks(requests)
-    return replay(requests, limit=LIMIT, window_s=WINDOW_S, near_limit=near_limit, open_store=_opener(near_limit, uri))
+    return replay(
+        requests,
+        limit=limit,
+        window_s=WINDOW_S,
+        near_limit=near_limit,
+        interval_s=interval_s,
+        open_store=_opener(collection, uri),
+    )
 
 
-def _opener(near_limit: str, uri: str | None) -> Callable[[], CounterStore] | None:
-    return None if uri is None else lambda: MongoStore(uri, collection=near_limit)
+def _opener(collection: str, uri: str | None) -> Callable[[], CounterStore] | None:
+    return None if uri is None else lambda: MongoStore(uri, collection=collection)
 
 
 def _date_marks(requests: Sequence[Request]) -> None:

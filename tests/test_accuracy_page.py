@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from benchmarks.accuracy_page import IMAGES, PAGE, TABLES, Kept, with_tables
 from benchmarks.results import load
+from benchmarks.ways import LATE_S, WAYS
 from oauth_ratelimit.cli import command
 
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -61,5 +62,27 @@ def test_default_frames_and_interval() -> None:
     from oauth_ratelimit.core.window import MAX_DEFAULT_FRAMES, default_frame_count
 
     assert 10 == MAX_DEFAULT_FRAMES == default_frame_count(60)
-    assert 1.0 == load_config({}).sync.interval_s
-    assert "flush" == load_config({}).sync.near_limit
+    sync = load_config({}).sync
+    assert (1.0, "flush", 0.02) == (sync.interval_s, sync.near_limit, sync.deadline_s)
+    assert 2 * sync.deadline_s == LATE_S  # as the page says
+
+
+def test_numbers_of_the_text() -> None:
+    """
+    What the page concludes from the ways to synchronise is in its table.
+    """
+    table, text = re.findall(r"<!-- table: ways -->(.+?)<!-- end of table -->(.+?)<!-- table", TEXT, re.DOTALL)[0]
+    (conclusions,) = re.findall(r"What follows for the defaults:(.+)", text, re.DOTALL)
+    numbers = set(re.findall(r"\d+\.\d+|\d+,\d{3}", conclusions))
+    assert len(numbers) > 10
+    assert numbers <= {cell.strip() for cell in table.split("|")}
+
+
+def test_every_way_is_measured() -> None:
+    """
+    The table has a row for each way, with nothing left out.
+    """
+    table = TEXT.partition("<!-- table: ways -->")[2].partition("<!-- end of table -->")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.split("\n") if "|" in line][2:]
+    assert [way.name for way in WAYS] == [row[0] for row in rows]
+    assert all(all(row) for row in rows)

@@ -77,6 +77,18 @@ def test_request_becomes_slower(counted: dict[str, float], capsys: pytest.Captur
     assert "more than 10% slower: added to a request\n" in capsys.readouterr().out
 
 
+def test_case_without_a_baseline(
+    counted: dict[str, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """
+    A case that is new fails until it has a baseline: nothing is guarded without one.
+    """
+    baseline = guard_module._read()["9.9"]
+    monkeypatch.setattr(guard_module, "_read", lambda: {"9.9": {k: v for k, v in baseline.items() if "two" not in k}})
+    assert 1 == guard_module.guard(keep=False)
+    assert "no baseline of Python 9.9 for ours, two tiers yet" in capsys.readouterr().out
+
+
 def test_slower_python(counted: dict[str, float]) -> None:
     """
     A build of Python that takes more instructions for everything is no slowdown of ours.
