@@ -60,7 +60,7 @@ bench: .venv/installed-bench
 	@$(PYTHON) -m benchmarks
 
 accuracy: .venv/installed-bench
-	@$(PYTHON) -m benchmarks accuracy replays --page
+	@$(PYTHON) -m benchmarks accuracy ways replays --page
 
 guard: .venv/installed-test
 	@$(PYTHON) -m benchmarks --guard

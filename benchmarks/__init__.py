@@ -10,8 +10,12 @@ What the package costs, beside its peers: ``python -m benchmarks [topic...] [--s
     cases.py         what instructions are counted of
     token_request.py a request to the demo's server, protected by ours or others; bare_bones.py is the least of them
     gunicorn.py      the same through gunicorn
-    decision.py memory.py flush.py endpoint.py salesforce.py accuracy.py ways.py    one topic each
-    turns.py         sync cycles at nearly the same time, in compressed time
+    decision.py flush.py pull.py memory.py cliff.py endpoint.py salesforce.py scale.py accuracy.py ways.py stores.py
+    replays.py       one topic each
+    stall.py         requests while something else computes
+    fleet.py         instances in compressed time; capacity.py what they ask of MongoDB, cpu.py what that costs it
+    rivals.py        sync cycles that race, in turns.py's order; late_answers.py reservations that come too late
+    charts/          pictures of the results; document.py and accuracy_page.py the tables of the pages
     soak.py          a long load at saturation; latencies.py what wrk says of it
     guard.py         instruction counts against the committed ones
 """

@@ -5,6 +5,8 @@ The traces have one-second resolution: the n requests of a second are spread ove
 goes to an instance at random. The instances run as the scheduler runs them, cycles at their own phase and urgent keys
 each tenth of the interval, on an injected clock and one store.
 
+``benchmarks.ways`` compares more ways to synchronise on the shipped trace, with races and missed deadlines.
+
 The exact log admits a request if fewer than the limit were admitted in the window that ends with it. Against it are
 counted, in percent of all requests: *allow*, admitted although the exact log of what was admitted denies; *deny*, the
 other way round; and the *overshoot*, the most hits admitted in any window as a multiple of the limit.

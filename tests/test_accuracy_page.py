@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.accuracy_page import IMAGES, PAGE, TABLES, Kept, with_tables
+from benchmarks.late_answers import LATE_S
 from benchmarks.results import load
-from benchmarks.ways import LATE_S, WAYS
+from benchmarks.ways import WAYS
 from oauth_ratelimit.cli import command
 
 TEXT = PAGE.read_text(encoding="utf-8")
