@@ -11,11 +11,12 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import exp
+from math import ceil, exp
 
 from benchmarks import cpu, results, scale
 from benchmarks.fleet import Fleet, Load
 from benchmarks.processes import in_new_process
+from oauth_ratelimit.sync.flusher import MAX_BATCH
 
 GAP_S = 10.0  # between two requests of a client
 WINDOW_S = 60
@@ -77,7 +78,7 @@ def formula(keys: int, instances: int, *, interval_s: float, requests: float) ->
     trips = (20 + 2 * elsewhere) * (1 - exp(-new / 10)) + 2 * (1 - exp(-new)) + new // 250
     return Load(
         requests=requests,
-        trips=cycles * max(trips, (1 + (instances > 1)) * (1 - exp(-busy))),
+        trips=cycles * max(trips, (1 + (instances > 1)) * (1 - exp(-busy)) * ceil(busy / MAX_BATCH)),
         written=cycles * dirty + conflicts,
         read=cycles * (new * (2.8 + elsewhere / 10) + busy * (instances > 1)),
         conflicts=conflicts,
@@ -121,10 +122,10 @@ def deviations(loads: Mapping[Traffic, Load], kept: Mapping[str, float]) -> Iter
     pairs = []
     for keys in scale.KEYS:
         for instances in scale.INSTANCES:
-            values = [kept.get(scale.name_of(keys, instances, what)) for what in scale.WHATS]
-            if None not in values:
+            names = [scale.name_of(keys, instances, what) for what in scale.WHATS]
+            if all(name in kept for name in names):
                 found = formula(keys, instances, interval_s=scale.INTERVAL_S, requests=scale.REQUESTS_PER_S)
-                pairs.append((Load(scale.REQUESTS_PER_S, *values), found))
+                pairs.append((Load(scale.REQUESTS_PER_S, *(kept[name] for name in names)), found))
     yield from _deviations("scale", pairs)
 
 

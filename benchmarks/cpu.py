@@ -75,7 +75,8 @@ def of_instance() -> tuple[float, float]:
     """
     clock = Clock(time.time())  # the present, or the server would remove the documents
     users = subjects.user_names(DOCUMENTS)
-    written_us, read_us = [], []
+    written_us: list[float] = []
+    read_us: list[float] = []
     with Mongod() as mongod:
         limiter = subjects.limiter(store=MongoStore(mongod.uri), clock=clock)
         for turn in range(FRAME_COUNT + TURNS):
