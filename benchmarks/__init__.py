@@ -12,6 +12,7 @@ What the package costs, beside its peers: ``python -m benchmarks [topic...] [--s
     gunicorn.py      the same through gunicorn
     decision.py flush.py pull.py memory.py cliff.py endpoint.py salesforce.py scale.py accuracy.py ways.py stores.py
     replays.py       one topic each
+    traces.py        recorded traffic
     stall.py         requests while something else computes
     fleet.py         instances in compressed time; capacity.py what they ask of MongoDB, cpu.py what that costs it
     rivals.py        sync cycles that race, in turns.py's order; late_answers.py reservations that come too late

@@ -4,13 +4,10 @@ Runs benchmarks: ``python -m benchmarks [topic...] [--short]``, or ``python -m b
 
 import argparse
 import importlib
-import os
 import platform
 import sys
-from pathlib import Path
 
-from benchmarks import accuracy_page, subjects
-from benchmarks.accuracy import LCG_VARIABLE
+from benchmarks import accuracy_page, subjects, traces
 from benchmarks.charts import pictures
 from benchmarks.guard import guard
 from benchmarks.results import PATH, Result, save, table
@@ -62,10 +59,11 @@ def main() -> int:
             print(table([result]), flush=True)
         missed += sum(result.met is False for result in results)
         if not options.short:
-            left_out = module.left_out() if hasattr(module, "left_out") else ()
+            left_out = module.left_out() if hasattr(module, "left_out") else traces.left_out(topic)
             if left_out:
                 print(f"left out, and kept as it was: {', '.join(left_out)}")
-            save(results, command=command(topic), left_out=left_out)
+            command = f"{traces.environment(topic)}python -m benchmarks {topic}"
+            save(results, command=command, left_out=left_out)
     if not options.short:
         print(f"\nkept in {PATH.name}")
         pictures.draw(topics)
@@ -73,16 +71,6 @@ def main() -> int:
         accuracy_page.write()
         accuracy_page.draw_all()
     return 1 if missed else 0
-
-
-def command(topic: str) -> str:
-    """
-    Return what measures a topic again, the trace included that is not shipped.
-    """
-    trace = os.environ.get(LCG_VARIABLE) if topic in ("accuracy", "replays", "stores") else None
-    return (
-        f"{LCG_VARIABLE}={Path(trace).name} python -m benchmarks {topic}" if trace else f"python -m benchmarks {topic}"
-    )
 
 
 if __name__ == "__main__":

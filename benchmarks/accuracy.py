@@ -1,9 +1,8 @@
 """
 How far several instances are from an exact log, on recorded traffic in compressed time.
 
-The traces have one-second resolution: the n requests of a second are spread over it at ``(r + 0.5) / n``. Each request
-goes to an instance at random. The instances run as the scheduler runs them, cycles at their own phase and urgent keys
-each tenth of the interval, on an injected clock and one store.
+Each request goes to an instance at random. The instances run as the scheduler runs them, cycles at their own phase and
+urgent keys each tenth of the interval, on an injected clock and one store.
 
 ``benchmarks.ways`` compares more ways to synchronise on the shipped trace, with races and missed deadlines.
 
@@ -12,17 +11,14 @@ counted, in percent of all requests: *allow*, admitted although the exact log of
 other way round; and the *overshoot*, the most hits admitted in any window as a multiple of the limit.
 """
 
-import gzip
 import heapq
-import os
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from pathlib import Path
 
 from benchmarks.results import Result
+from benchmarks.traces import Request, load_trace, traces
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.store.base import CounterStore
@@ -30,8 +26,6 @@ from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.scheduler import TICKS_PER_INTERVAL
 
-SHIPPED = Path(__file__).parents[1] / "oauth_ratelimit" / "demo" / "nasa19950801.csv.gz"
-LCG_VARIABLE = "LCG2005"  # path of lcg2005.csv.gz, which may be measured but not shipped
 INSTANCE_COUNT = 10
 SEED = 2005  # the same trace gives the same numbers again
 BESIDE_COUNT = 60_000  # requests; reading every key each second takes long
@@ -39,16 +33,6 @@ GOALS = {
     "flush": {"allow": "<= 0.20", "deny": "<= 0.12", "overshoot": "<= 1.22"},
     "reserve": {"allow": "<= 0.11", "deny": "<= 0.11", "overshoot": "<= 1.16"},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """
-    One row of a trace.
-    """
-
-    at_s: float
-    key: str
 
 
 @dataclass(slots=True)
@@ -75,34 +59,6 @@ class Tally:
         Return a share of all requests.
         """
         return 100 * count / self.requests
-
-
-def load_trace(path: Path, *, most: int | None = None) -> list[Request]:
-    """
-    Return a trace's requests in order.
-
-    Args:
-        path: A gzip file of ``epoch_seconds,key`` lines, sorted by time.
-
-        most: Stop after so many.
-    """
-    requests: list[Request] = []
-    with gzip.open(path, "rt") as lines:
-        rows = (line.strip().split(",") for line in lines)
-        for second, group in groupby(rows, key=lambda row: row[0]):
-            keys = [row[1] for row in group]
-            requests += [Request(int(second) + (rank + 0.5) / len(keys), key) for rank, key in enumerate(keys)]
-            if most is not None and len(requests) >= most:
-                break
-    return requests
-
-
-def lcg_path() -> Path | None:
-    """
-    Return where the environment says that the trace is that is not shipped.
-    """
-    path = os.environ.get(LCG_VARIABLE)
-    return Path(path) if path else None
 
 
 class Clock:
@@ -330,11 +286,9 @@ def run(*, short: bool) -> Iterator[Result]:
     Yield the errors of the default configuration and of its alternatives, each with what it costs.
     """
     most = 20_000 if short else None
-    traces = [("nasa19950801", SHIPPED, 10)]
-    if lcg := lcg_path():
-        traces.append(("lcg2005", lcg, 25))
-    for name, path, limit in traces:
-        requests = load_trace(path, most=most)
+    for trace in traces():
+        name, limit = trace.name, trace.limit
+        requests = load_trace(trace.path, most=most)
         for label, options in (
             ("one instance", {"instances": 1}),
             ("flush", {}),
@@ -351,13 +305,6 @@ def run(*, short: bool) -> Iterator[Result]:
             yield Result(f"{prefix}/overshoot", tally.most_in_window / limit, "x", goals.get("overshoot"))
             yield Result(f"{prefix}/operations", 1000 * tally.operations / tally.requests, "per 1,000 requests")
         yield from _beside_the_plain_protocol(name, requests[:BESIDE_COUNT], limit)
-
-
-def left_out() -> tuple[str, ...]:
-    """
-    Return the beginnings of the results of traces that are not here.
-    """
-    return () if lcg_path() else ("accuracy/lcg2005",)
 
 
 def _beside_the_plain_protocol(name: str, requests: Sequence[Request], limit: int) -> Iterator[Result]:

@@ -20,9 +20,9 @@ from benchmarks.replays import (
     WINDOW_S,
     alone,
     label,
-    traces,
 )
 from benchmarks.results import load
+from benchmarks.traces import traces
 from benchmarks.ways import PREFIX as WAYS_PREFIX
 from benchmarks.ways import WAYS
 from oauth_ratelimit.simulate.fleet import FleetPlan, Sharing
@@ -226,7 +226,7 @@ def draw_all() -> None:
     """
     IMAGES.mkdir(exist_ok=True)
     for trace in traces():
-        rate, recording = Rate(trace.limit, WINDOW_S), Recording(trace.path)
+        rate, recording = Rate(trace.limit, WINDOW_S), Recording(str(trace.path))
         busiest = Busiest(rate)
         with recording.opened() as (_, rows):
             Replay(rate, [Contender(EXACT_LOG)], watch=busiest).run(rows.batches())

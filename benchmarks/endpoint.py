@@ -22,7 +22,6 @@ from benchmarks.token_request import (
     FLASK_LIMITER,
     HEADERLESS,
     METRICS,
-    NO_CYCLE,
     application,
     bursts,
     compared,
@@ -91,7 +90,7 @@ def _repeated(subject: str) -> Repeated:
         with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-endpoint-") as directory:
             database = Path(directory, "accounts.sqlite3")
             seed(database)
-            app = application(subject, database, sync=NO_CYCLE)
+            app = application(subject, database)
             request = requests_to(app, "client_credentials")
             request()
             instructions.settle()
@@ -125,7 +124,7 @@ def _parts(database: Path, *, request_count: int) -> Iterator[Result]:
     which is when the caches hold all that they need. By the clock on the wall, which costs less than some of them; a
     median is not moved by the few that were interrupted.
     """
-    app = application(OURS, database, sync=NO_CYCLE)
+    app = application(OURS, database)
     request = requests_to(app, "client_credentials")
     for name, (owner, attribute) in PARTS.items():
         timed = _Timed(getattr(owner, attribute))

@@ -29,7 +29,6 @@ from benchmarks.token_request import (
     FLASK_LIMITER,
     HEADERLESS,
     METRICS,
-    NO_CYCLE,
     SHARED,
     added_us_of,
     application,
@@ -152,7 +151,7 @@ def served_alone() -> Flask:
     Return what gunicorn serves where instructions are counted: one subject.
     """
     silence()
-    app = application(os.environ[SUBJECT_VARIABLE], Path(os.environ[DATABASE_VARIABLE]), sync=NO_CYCLE)
+    app = application(os.environ[SUBJECT_VARIABLE], Path(os.environ[DATABASE_VARIABLE]))
     instructions.lay_out(int(os.environ[LAYOUT_VARIABLE]))
     instructions.settle()
     return _with_pid(app)
@@ -165,7 +164,7 @@ def served() -> DispatcherMiddleware:
     silence()
     database, mongo_uri = Path(os.environ[DATABASE_VARIABLE]), os.environ[URI_VARIABLE]
     apps = {
-        _path(name, copy): application(name, database, mongo_uri if name == SHARED else None, sync=NO_CYCLE)
+        _path(name, copy): application(name, database, mongo_uri if name == SHARED else None)
         for copy in COPIES
         for name in TIMED
     }

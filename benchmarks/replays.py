@@ -5,10 +5,9 @@ What frames, instances and the sync interval do to accuracy: recorded traffic th
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
-from benchmarks.accuracy import SHIPPED, lcg_path
 from benchmarks.results import Result
+from benchmarks.traces import Trace, traces
 from oauth_ratelimit.core.window import Estimator
 from oauth_ratelimit.simulate.fleet import FleetPlan, Sharing
 from oauth_ratelimit.simulate.recording import Recording
@@ -22,40 +21,6 @@ INSTANCES = (1, 3, 10, 30)
 INTERVALS_S = (0.2, 0.5, 1.0, 3.0, 10.0)
 SHORT_ROWS = 2_000
 SLIDING, PROPORTIONAL = Estimator.SLIDING.value, Estimator.PROPORTIONAL.value
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """
-    Recorded traffic and the limit that it is replayed against.
-
-    Args:
-        name: What it is called.
-
-        path: Where it is.
-
-        limit: Requests in ``WINDOW_S``.
-    """
-
-    name: str
-    path: str
-    limit: int
-
-
-def traces() -> list[Trace]:
-    """
-    Return the traces that are here.
-    """
-    found = [Trace("nasa19950801", str(SHIPPED), 10)]
-    path = lcg_path()
-    return [*found, Trace("lcg2005", str(path), 25)] if path else found
-
-
-def left_out() -> tuple[str, ...]:
-    """
-    Return the beginnings of the results of traces that are not here.
-    """
-    return () if lcg_path() else ("replays/lcg2005",)
 
 
 def alone() -> list[Contender]:
@@ -111,7 +76,7 @@ def run(*, short: bool) -> Iterator[Result]:
         groups = [alone(), *([contender] for contender in fleets())]
         for group in groups:
             replay = Replay(rate, group)
-            with Recording(trace.path).opened() as (_, rows):
+            with Recording(str(trace.path)).opened() as (_, rows):
                 batches = rows.batches()
                 replay.run([next(batches)[:SHORT_ROWS]] if short else batches)
             for entry in replay.entries:

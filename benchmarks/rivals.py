@@ -147,7 +147,7 @@ class Aligned(Rivals):
             heapq.heappush(self.events, (number * tick_s, index, False))
 
 
-class PushOnly:
+class FlushOnly:
     """
     Puts off what a cycle wants to read.
 
@@ -178,25 +178,25 @@ class PushOnly:
         return []
 
 
-class PushThenPull(Aligned):
+class FlushThenPull(Aligned):
     """
-    All instances push, one after the other; when the last one has, all pull.
+    All instances flush, one after the other; when the last one has, all pull.
     """
 
     def play(self, parts: Mapping[int, tuple[float, bool]]) -> None:
         """
         See ``Rivals.play``.
         """
-        pushed = []
+        flushed = []
         for index in self.rng.sample(list(parts), len(parts)):
             self.clock.now_s, is_full = parts[index]
             cycle = self.limiters[index]._cycle
             real = cycle._flusher
-            cycle._flusher = push_only = PushOnly(real)
+            cycle._flusher = flush_only = FlushOnly(real)
             self.run(index, is_full)
             cycle._flusher = real
-            pushed.append((cycle, push_only.to_pull))
-        for cycle, states in pushed:
+            flushed.append((cycle, flush_only.to_pull))
+        for cycle, states in flushed:
             report = CycleReport()
             changed = cycle._flusher.pull(states, self.clock.now_s, report)
             cycle.agenda.add(state for state in changed if state.is_filling)

@@ -7,11 +7,11 @@ future, where MongoDB's real clock does not expire what was just written, and da
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, fields, replace
-from pathlib import Path
 
-from benchmarks.accuracy import SHIPPED, Request, Tally, lcg_path, load_trace, replay
+from benchmarks.accuracy import Tally, replay
 from benchmarks.processes import in_new_process
 from benchmarks.results import Result
+from benchmarks.traces import Request, Trace, load_trace, traces
 from oauth_ratelimit.demo.mongod import Mongod
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.mongo import MongoStore
@@ -28,25 +28,12 @@ def run(*, short: bool) -> Iterator[Result]:
     Yield the errors on both stores, and how many counts differ.
     """
     count = 1_000 if short else REQUEST_COUNT
-    lcg = lcg_path()
-    traces = [("nasa19950801", SHIPPED, 10), *([("lcg2005", lcg, 25)] if lcg else [])]
     with Mongod() as mongod:
-        for trace, path, limit in traces:
-            for number, (way, (near_limit, interval_s)) in enumerate(WAYS.items()):
-                collection = f"{trace}_{number}"
-                tallies = [
-                    in_new_process(_replayed, path, count, limit, near_limit, interval_s, collection, uri)
-                    for uri in (None, mongod.uri)
-                ]
-                prefix = f"stores/{trace}, first {count:,}, {limit} in {WINDOW_S} s, {way}"
-                yield from _compared(prefix, *tallies, limit=limit)
-
-
-def left_out() -> tuple[str, ...]:
-    """
-    Return the beginnings of the results of traces that are not here.
-    """
-    return () if lcg_path() else ("stores/lcg2005",)
+        for trace in traces():
+            for way in WAYS:
+                memory, mongo = (in_new_process(_replayed, trace, count, way, uri) for uri in (None, mongod.uri))
+                prefix = f"stores/{trace.name}, first {count:,}, {trace.limit} in {WINDOW_S} s, {way}"
+                yield from _compared(prefix, memory, mongo, limit=trace.limit)
 
 
 def _compared(prefix: str, memory: Tally, mongo: Tally, *, limit: int) -> Iterator[Result]:
@@ -59,18 +46,17 @@ def _compared(prefix: str, memory: Tally, mongo: Tally, *, limit: int) -> Iterat
     yield Result(f"{prefix}/counts that differ, of {len(fields(Tally))}", differing, "counts", "<= 0")
 
 
-def _replayed(
-    path: Path, count: int, limit: int, near_limit: str, interval_s: float, collection: str, uri: str | None
-) -> Tally:
-    requests = [replace(one, at_s=one.at_s + INTO_THE_FUTURE_S) for one in load_trace(path, most=count)[:count]]
+def _replayed(trace: Trace, count: int, way: str, uri: str | None) -> Tally:
+    requests = [replace(one, at_s=one.at_s + INTO_THE_FUTURE_S) for one in load_trace(trace.path, most=count)[:count]]
     _date_marks(requests)
+    near_limit, interval_s = WAYS[way]
     return replay(
         requests,
-        limit=limit,
+        limit=trace.limit,
         window_s=WINDOW_S,
         near_limit=near_limit,
         interval_s=interval_s,
-        open_store=_opener(collection, uri),
+        open_store=_opener(f"{trace.name}_{list(WAYS).index(way)}", uri),
     )
 
 

@@ -40,16 +40,19 @@ BODIES = {
         {"grant_type": "password", "username": DEMO_USERS[0].username, "password": DEMO_USERS[0].password},
     ),
 }
-CONFIG = {"mode": "enforce", "limits": {"client": ["1000000000/minute"], "user": ["1000000000/minute"]}}
-NO_CYCLE = {"interval": "1h"}  # that does not end meanwhile: the cycle is measured elsewhere
+CONFIG = {
+    "mode": "enforce",
+    "limits": {"client": ["1000000000/minute"], "user": ["1000000000/minute"]},
+    "sync": {"interval": "1h"},  # does not end meanwhile: the cycle is measured elsewhere
+}
 
 
-def application(subject: str, database: Path, mongo_uri: str | None = None, **settings: Any) -> Flask:
+def application(subject: str, database: Path, mongo_uri: str | None = None) -> Flask:
     """
     Return the demo server, protected by one of the subjects or by nothing.
     """
     denial = {"denial": {"headers": []}} if subject == HEADERLESS else {}
-    config = {**CONFIG, **denial, **settings} if subject.startswith(OURS) else None
+    config = {**CONFIG, **denial} if subject.startswith(OURS) else None
     app = create_app(database, ratelimit_config=config, mongo_uri=mongo_uri)
     if subject.startswith(OURS):
         metrics.IS_AVAILABLE, otel.IS_AVAILABLE = subject == METRICS, False

@@ -14,14 +14,15 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.accuracy import SEED, SHIPPED, Request, Tally, load_trace, replay
+from benchmarks.accuracy import SEED, Tally, replay
 from benchmarks.late_answers import LateAnswers, Stopwatch
 from benchmarks.results import Result
-from benchmarks.rivals import Aligned, PushThenPull, Rivals
+from benchmarks.rivals import Aligned, FlushThenPull, Rivals
+from benchmarks.traces import SHIPPED, Request, load_trace
 from oauth_ratelimit.sync import flusher, reservation
 
-LIMIT, WINDOW_S = 10, 60
-PREFIX = f"ways/nasa19950801, {LIMIT} in {WINDOW_S} s"
+WINDOW_S = 60
+PREFIX = f"ways/{SHIPPED.name}, {SHIPPED.limit} in {WINDOW_S} s"
 SHORT_COUNT = 300  # requests
 HOT_S, HOT_RATE, HOT_LIMIT = 60, 100, 10**6  # a key of which every instance has something to send in every cycle
 
@@ -58,8 +59,8 @@ WAYS = (
     Way("T = 3 s, early flush", {"interval_s": 3.0}),
     Way("aligned, no early flush", INTERVAL_ONLY, Aligned),
     Way("aligned, early flush", {}, Aligned),
-    Way("aligned, all push, then all pull, no early flush", INTERVAL_ONLY, PushThenPull),
-    Way("aligned, all push, then all pull, early flush", {}, PushThenPull),
+    Way("aligned, all flush, then all pull, no early flush", INTERVAL_ONLY, FlushThenPull),
+    Way("aligned, all flush, then all pull, early flush", {}, FlushThenPull),
     Way("default, extrapolating", {"extrapolates": True}),
     Way("reserve", RESERVE),
     Way("reserve, half of the deadlines missed", RESERVE, late_share=0.5),
@@ -71,14 +72,14 @@ def run(*, short: bool) -> Iterator[Result]:
     """
     Yield the errors of each way, and what it costs.
     """
-    requests = load_trace(SHIPPED, most=SHORT_COUNT if short else None)
+    requests = load_trace(SHIPPED.path, most=SHORT_COUNT if short else None)
     hot = [Request(requests[0].at_s + number / HOT_RATE, "hot") for number in range(HOT_S * HOT_RATE)]
     for way in WAYS:
         tally, cycles = measure(way, requests)
         prefix = f"{PREFIX}, {way.name}"
         yield Result(f"{prefix}/allow", tally.percent(tally.wrongly_allowed), "%")
         yield Result(f"{prefix}/deny", tally.percent(tally.wrongly_denied), "%")
-        yield Result(f"{prefix}/overshoot", tally.most_in_window / LIMIT, "x")
+        yield Result(f"{prefix}/overshoot", tally.most_in_window / SHIPPED.limit, "x")
         yield Result(f"{prefix}/operations", 1000 * tally.operations / tally.requests, "per 1,000 requests")
         yield Result(f"{prefix}/conflicts", 1000 * cycles.conflict_count / tally.requests, "per 1,000 requests")
         yield Result(f"{prefix}/waits", tally.percent(cycles.wait_count), "%")
@@ -87,7 +88,7 @@ def run(*, short: bool) -> Iterator[Result]:
         yield Result(f"{prefix}/conflicts on a hot key", cycles.conflict_count / HOT_S, "per second")
 
 
-def measure(way: Way, requests: Sequence[Request], *, limit: int = LIMIT) -> tuple[Tally, Rivals]:
+def measure(way: Way, requests: Sequence[Request], *, limit: int = SHIPPED.limit) -> tuple[Tally, Rivals]:
     """
     Send a trace through instances that synchronise in one way.
     """

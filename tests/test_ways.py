@@ -76,11 +76,11 @@ def test_races_on_a_hot_key() -> None:
     assert aligned > apart
 
 
-def test_all_push_then_all_pull() -> None:
+def test_all_flush_then_all_pull() -> None:
     """
-    Who pulls when all have pushed knows more, for more reads.
+    Who pulls when all have flushed knows more, for more reads.
     """
-    names = ("aligned, no early flush", "aligned, all push, then all pull, no early flush")
+    names = ("aligned, no early flush", "aligned, all flush, then all pull, no early flush")
     at_once, (tally, cycles) = (measure(way(name), STEADY) for name in names)
     assert tally.wrongly_allowed < at_once[0].wrongly_allowed
     assert cycles.conflict_count < at_once[1].conflict_count
