@@ -29,6 +29,13 @@ _SECRET_PATHS = (
     "privacy.keys[].file",
 )
 
+# Keys of former versions by their path, and what to do without them.
+REMOVED_KEYS = {
+    "gc_interval": "Python decides when to collect; "
+    "see gc.freeze() in docs/operations for processes with very many keys",
+    "digest": "use `flask oauth-ratelimit report --format json` from cron",
+}
+
 _INDEX = re.compile(r"\[[0-9]+\]")
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -94,6 +101,8 @@ def _line(path: str, details: Mapping[str, Any]) -> str:
     kind, value, text = details["type"], details["input"], details["msg"]
     if kind == "missing":
         return f"{path}: missing"
+    if kind == "unknown_key" and path in REMOVED_KEYS:
+        return f"{path}: was removed; {REMOVED_KEYS[path]}"
     if kind in ("refused", "unknown_key"):
         return f"{path}: {text}"
     found = "another text" if _INDEX.sub("[]", path) in _SECRET_PATHS and isinstance(value, str) else show(value)

@@ -1,0 +1,26 @@
+"""
+Keys of former versions: each is refused with the sentence that says what replaces it.
+"""
+
+import pytest
+
+from oauth_ratelimit.config import load_config
+from oauth_ratelimit.config.problems import REMOVED_KEYS
+from oauth_ratelimit.errors import ConfigError
+
+
+def problems_of(values: dict[str, object]) -> list[str]:
+    """Return what load_config reports for these values."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(values)
+    return list(caught.value.problems)
+
+
+def test_removed_key_is_reported_with_all_other_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path may be nested, and an unknown key beside a removed one is still an unknown key."""
+    monkeypatch.setitem(REMOVED_KEYS, "former", "write nothing")
+    monkeypatch.setitem(REMOVED_KEYS, "store.former", "set store.uri")
+    found = problems_of({"mode": "on", "former": {"a": 1}, "store": {"former": "mongodb://u:secret@h", "formr": 1}})
+    assert ["mode", "store.former", "store.formr", "former"] == [line.split(":")[0] for line in found]
+    assert ["store.former: was removed; set store.uri", "former: was removed; write nothing"] == found[1::2]
+    assert found[2].startswith("store.formr: unknown key, allowed: uri")
