@@ -12,7 +12,6 @@ from oauth_ratelimit.core.admission import Admission
 from oauth_ratelimit.core.cost import refuse_bad_cost
 from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.names import Names
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.core.refusal import RepeatedDenial
 from oauth_ratelimit.observe.events import DenialEvents
@@ -56,27 +55,17 @@ class Limiter:
         self._clock = self._given_clock = clock
         self._store = store if store is not None else open_store(settings.store)
         self._names = None if settings.privacy.is_plain else settings.privacy.names()
-        if self._names is not None:
-            self._hash_names(self._names)
+        if self._store is not None and self._names is not None and self._names.is_in_transition:
+            self._store = RenamedStore(self._store)
         self.denial_events = DenialEvents(settings.events.per_minute)
         self._begin()
         forks.follow(self)
 
-    def _hash_names(self, names: Names) -> None:
-        """
-        Let nothing behind the methods that are handed a user's name see more than what stands for it: shadowed in
-        this object, so that ``check`` costs nothing more where names are not hashed.
-        """
-        if names.is_in_transition and self._store is not None:
-            self._store = RenamedStore(self._store)
-        for method in ("check", "peek", "counts"):
-            setattr(self, method, names.in_front_of(getattr(self, method)))
-
     def stored_name(self, username: str | None) -> str | None:
         """
-        Return what stands for a user in the store and everywhere else: the name itself, unless names are hashed.
+        Return the pseudonym of a user, as the store, logs and hooks have it: the name itself, unless names are hashed.
 
-        All methods take it as well as the name.
+        The other methods take the name: they hash it themselves.
         """
         return username if self._names is None else self._names(username)
 
@@ -136,6 +125,7 @@ class Limiter:
             refuse_bad_cost(cost)
         else:
             cost = 1  # True and 1.0 are equal to it, but must not get into a counter
+        pseudonym = username if self._names is None else self._names(username)
         now_s = self._clock()
         places = self._places
         if endpoint is TOKEN_ENDPOINT and not places.grants:
@@ -146,11 +136,11 @@ class Limiter:
             return place.exempt
         place.lock.acquire()  # with try and finally half the price of a with statement
         try:
-            state = place.keys.get(username)
+            state = place.keys.get(pseudonym)
             if state is None:
                 if place.is_gone:  # since it was found
                     return self.check(client_id, username, endpoint=endpoint, cost=cost, grant_type=grant_type)
-                state = places.add_key(place, username, now_s)
+                state = places.add_key(place, pseudonym, now_s)
             tier, full = state.tier, state.full
             if tier.is_alone and full + cost <= state.ceiling and now_s < state.frame_end_s:
                 if full == state.sent:
@@ -208,20 +198,22 @@ class Limiter:
         Decide about a request as ``check`` does, and count nothing. ``remaining`` is what is left now.
         """
         refuse_bad_cost(cost)
+        pseudonym = username if self._names is None else self._names(username)
         now_s = self._clock()
         with self._places.held(client_id, endpoint=endpoint, grant_type=grant_type) as place:
             if place.exempt is not None:
                 return place.exempt
-            state = place.keys.get(username) or self._places.add_key(place, username, now_s)
+            state = place.keys.get(pseudonym) or self._places.add_key(place, pseudonym, now_s)
             return place.preview(state, now_s, cost=cost)
 
     def counts(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> Counts:
         """
         Return what this instance knows of a key: the global snapshot and its own in-flight hits.
         """
+        pseudonym = username if self._names is None else self._names(username)
         place = self._places.get(client_id, endpoint=endpoint)
         with place.lock:
-            state = place.keys.get(username if username is None else storable_name(username))
+            state = place.keys.get(pseudonym if pseudonym is None else storable_name(pseudonym))
             return state.counts() if state else Counts(0, 0)
 
     def sync(self) -> CycleReport:

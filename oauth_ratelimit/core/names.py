@@ -6,10 +6,9 @@ What stands for a user wherever something is kept, shown or told: the name itsel
 
 import hmac
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, wraps
-from typing import Any
+from functools import lru_cache
 
 from oauth_ratelimit.core.key import storable_name
 
@@ -138,9 +137,9 @@ class Names:
 
     def __call__(self, name: str | None) -> str | None:
         """
-        Return what stands for a user: a ``StoredName``. None stays None, and what is one already stays as it is.
+        Return what stands for a user: a ``StoredName``. None stays None.
         """
-        if not isinstance(name, str) or type(name) is StoredName:
+        if not isinstance(name, str):
             return name  # what is no text at all is refused where names are looked up
         return self._cached(name) if len(name) <= MAX_CACHED_LENGTH else self._make(name)
 
@@ -148,17 +147,6 @@ class Names:
         # Nobody may be called like another's hash, where plain names and hashes are read together.
         plain = f"{name}~" if self._is_hash(name) else name
         return _stored(*(form(plain if form == PLAIN else name) for form in self._forms))
-
-    def in_front_of(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """
-        Return a method whose second argument, the name of a user, is what stands for it when it arrives.
-        """
-
-        @wraps(method)
-        def with_stored_name(client_id: str, username: str | None = None, **options: Any) -> Any:
-            return method(client_id, self(username), **options)
-
-        return with_stored_name
 
     def typed(self, name: str) -> StoredName:
         """

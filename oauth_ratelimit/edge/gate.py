@@ -142,8 +142,6 @@ class AppGate:
         try:
             client_id = f"{client.get_client_id()}"
             limiter = self._running().limiter
-            if username is not None:
-                username = limiter.stored_name(username)  # what is told of the request below has no other
             is_observed = self._observer.has_listeners()
             begun_s = time.perf_counter() if is_observed else 0.0
             decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
@@ -152,7 +150,7 @@ class AppGate:
                 self._observe(
                     decision,
                     client_id,
-                    username=username,
+                    username=limiter.stored_name(username),
                     grant_type=grant_type,
                     endpoint=endpoint,
                     duration_s=duration_s,

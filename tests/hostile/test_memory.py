@@ -310,10 +310,17 @@ def test_trusted_clients_beyond_the_bound(clock: Clock) -> None:
     limiter.close()
 
 
-def test_place_that_goes_between_finding_and_locking(limiter: Limiter, clock: Clock) -> None:
+@pytest.mark.parametrize(
+    "privacy", [{}, {"user_names": "hashed", "keys": [{"env": "NAME_KEY"}]}], ids=["plain", "hashed"]
+)
+def test_place_that_goes_between_finding_and_locking(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, privacy: dict[str, Any]
+) -> None:
     """
     A request that found a place a moment before it was forgotten counts in the place that the next request finds.
     """
+    monkeypatch.setenv("NAME_KEY", "k" * 32)
+    limiter = a_limiter(None, clock, privacy=privacy)
     places = places_of(limiter)
     stale = places.get("app")
     for index in range(SPARE_PLACES):
@@ -322,10 +329,11 @@ def test_place_that_goes_between_finding_and_locking(limiter: Limiter, clock: Cl
     assert stale.is_gone
     places.plain = _Outdated(places.plain, stale)
 
-    limiter.check("app")
+    limiter.check("app", "alice")
 
     assert {} == stale.keys
-    assert LIMIT - 1 == limiter.peek("app").remaining
+    assert LIMIT - 1 == limiter.peek("app", "alice").remaining
+    limiter.close()
 
 
 class _Outdated(dict[str, Any]):
