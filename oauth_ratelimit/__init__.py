@@ -38,7 +38,6 @@ Beside it, for operators::
     core/sums.py         the same over some time
     core/what_if.py      what another limit would have done
     report/              which clients mint tokens, and what to tell their owners
-    report/digest.py     a client's day, for its owner; observe/digest.py claims it, observe/delivery.py sends it
     worker.py            what each process runs in the background: the cycle, and further duties
     store/migrate.py     migrations/, run once under a lease
     simulate/            recorded traffic through any algorithm, and pictures of it

@@ -19,11 +19,10 @@ from oauth_ratelimit.core.denial import Trace
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
-from oauth_ratelimit.observe.digest import DigestSender
 from oauth_ratelimit.observe.observer import Observer
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.overlay import LiveSettings, Overlay
-from oauth_ratelimit.pulse import Pulse, package_version
+from oauth_ratelimit.pulse import Pulse
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.denials import DenialStore
 from oauth_ratelimit.store.heartbeats import HeartbeatStore
@@ -100,8 +99,6 @@ class Worker:
         self.pulse = Pulse(self.limiter, heartbeats, clock=clock, metrics=observer.metrics)
         self.guard = Guard(settings, clock=clock, events=self.limiter.denial_events, metrics=observer.metrics)
         self._duties = tuple(self._begin_duties(self.connection, observer)) if self.connection else ()
-        if settings.digest is not None and self.connection is None:
-            log.warning("digest_impossible", hint="it is made from statistics in MongoDB; set store.uri")
         self._collections = FullCollections(clock=time.monotonic)
         forks.follow(self._collections)
         self._scheduler = SyncScheduler(self.pulse, interval_s=settings.sync.interval_s, on_tick=self._tick)
@@ -156,13 +153,6 @@ class Worker:
             instance=self.pulse.instance,
             keep_s=lambda: self._live.current.events.keep_denials_s,
             offset_s=self._offset_s,
-        )
-        yield DigestSender(
-            lambda: self._live.current,
-            connection=connection,
-            instance=self.pulse.instance,
-            clock=self._clock,
-            agent=f"oauth_ratelimit/{package_version()}",
         )
 
     def _offset_s(self) -> float:

@@ -60,7 +60,7 @@ def test_contracts() -> None:
         ("guard.py", "import bson", "Only the store talks to MongoDB"),
         ("observe/denials.py", "import pymongo", "Only the store talks to MongoDB"),
         ("limiter.py", "import flask", "Web frameworks stay at the edge"),
-        ("observe/webhook.py", "import werkzeug", "Web frameworks stay at the edge"),
+        ("observe/events.py", "import werkzeug", "Web frameworks stay at the edge"),
     ),
     ids=(
         "clock in the core",

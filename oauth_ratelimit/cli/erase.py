@@ -23,7 +23,7 @@ HELD_IN = {
 OUTSIDE = (
     "log files",
     "backups of the database",
-    "what hooks, webhooks and traces have handed on",
+    "what hooks and traces have handed on",
     "memory of running instances, until the user has been idle for the longest window; nothing is stored from it",
 )
 

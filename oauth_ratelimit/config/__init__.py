@@ -21,7 +21,6 @@ from oauth_ratelimit.config.load import load_config
 from oauth_ratelimit.config.schema import config_schema, schema_text
 from oauth_ratelimit.config.settings import (
     DenialSettings,
-    DigestSettings,
     EventSettings,
     GuardSettings,
     PrivacySettings,
@@ -34,7 +33,6 @@ from oauth_ratelimit.config.source import ConfigSource
 __all__ = [
     "ConfigSource",
     "DenialSettings",
-    "DigestSettings",
     "EventSettings",
     "GuardSettings",
     "PrivacySettings",

@@ -12,7 +12,6 @@ from oauth_ratelimit.config.problems import dotted
 from oauth_ratelimit.config.section import Switch
 from oauth_ratelimit.config.settings import (
     DenialSettings,
-    DigestSettings,
     EventSettings,
     GuardSettings,
     PrivacySettings,
@@ -21,7 +20,6 @@ from oauth_ratelimit.config.settings import (
     StoreSettings,
     SyncSettings,
 )
-from oauth_ratelimit.config.telling import DigestModel
 from oauth_ratelimit.core.enforcement import Canary, Mode
 from oauth_ratelimit.core.failure import FailureKind, FailureLimits
 from oauth_ratelimit.core.policy import Limits, OwnLimits, Policy, PolicySet, Rules
@@ -64,7 +62,6 @@ def build_settings(file: FileModel) -> Settings:
             users_per_client=file.statistics.users_per_client,
             token_lifetime_s=file.statistics.token_lifetime,
         ),
-        digest=_digest(file.digest) if file.digest else None,
         privacy=PrivacySettings(user_names=file.privacy.forms()),
         max_keys=file.max_keys,
         gc_interval_s=file.gc_interval,
@@ -80,12 +77,6 @@ def _guard(model: GuardModel) -> GuardSettings:
         limits=FailureLimits(**{kind.value: policies(kind, getattr(model.limits, kind.value)) for kind in FailureKind}),
         trusted_addresses=tuple(dict.fromkeys(model.trusted_addresses)),
         max_keys=model.max_keys,
-    )
-
-
-def _digest(model: DigestModel) -> DigestSettings:
-    return DigestSettings(
-        url=model.url, secret=model.secret, hour=model.at, minimum=model.minimum, timeout_s=model.timeout
     )
 
 

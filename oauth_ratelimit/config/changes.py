@@ -16,10 +16,9 @@ _KEYS = {
     "trusted": "trusted_clients",
     "paths": "path",
     "methods": "method",
-    "hour": "at",
     "ceiling": "strictest_mode",  # of an override: the file has no such key
 }
-_SECRETS = ("store.uri", "digest.url", "digest.secret")
+_SECRET = "store.uri"
 
 
 def describe_changes(old: Settings, new: Settings) -> list[str]:
@@ -35,7 +34,7 @@ def describe_changes(old: Settings, new: Settings) -> list[str]:
 
 
 def _line(path: str, old: str | None, new: str | None) -> str:
-    if path in _SECRETS:
+    if path == _SECRET:
         return f"{path}: changed"
     if old is None:
         return f"{path}: added {new}" if new else f"{path}: added"

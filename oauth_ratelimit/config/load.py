@@ -20,8 +20,6 @@ from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import OwnLimits
 from oauth_ratelimit.errors import ConfigError
 
-LEAST_KEPT, LEAST_KEPT_S = "3d", 3 * 86_400.0  # a day is told of on the next one, or some hours later
-
 
 def load_config(
     source: str | os.PathLike[str] | Mapping[str, Any], *, mode: str | None = None, uri: str | None = None
@@ -61,8 +59,6 @@ def settings_of(values: dict[str, Any], *, source: str, mode: str | None = None,
         problems = [*describe(exc), *problems]
     if settings:
         problems.extend(find_clashes(settings.policies))
-        if settings.digest and settings.statistics.keep_s < LEAST_KEPT_S:
-            problems.append(f"digest: is made from the statistics, which needs statistics.keep of {LEAST_KEPT} or more")
     # Raised outside of the except clause, because the validation's own error holds the values, passwords included.
     if problems or not settings:
         raise ConfigError(problems, source=source)

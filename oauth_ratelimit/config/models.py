@@ -14,7 +14,7 @@ from oauth_ratelimit.config.privacy import PrivacyModel
 from oauth_ratelimit.config.problems import expects, refused
 from oauth_ratelimit.config.section import Section, Switch
 from oauth_ratelimit.config.settings import DEFAULT_DESCRIPTION
-from oauth_ratelimit.config.telling import DigestModel, EventsModel, StatisticsModel
+from oauth_ratelimit.config.telling import EventsModel, StatisticsModel
 from oauth_ratelimit.config.values import (
     ClientId,
     CollectionName,
@@ -235,9 +235,6 @@ class FileModel(Section):
     )
     statistics: StatisticsModel = Field(
         default_factory=StatisticsModel, description="What MongoDB keeps of each client's minutes."
-    )
-    digest: DigestModel | None = Field(
-        default=None, description="A daily message per client that is over its limits. Left out: none."
     )
     privacy: PrivacyModel = Field(
         default_factory=PrivacyModel, description="What stands for a user wherever something is kept or shown."

@@ -33,7 +33,6 @@ SECTIONS = {
     "GuardLimitsModel": "Limits of the guard",
     "EventsModel": "events",
     "StatisticsModel": "statistics",
-    "DigestModel": "digest",
     "PrivacyModel": "privacy",
     "NameKeyModel": "One key of user names",
 }

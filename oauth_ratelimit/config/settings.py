@@ -143,30 +143,6 @@ class StatisticsSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class DigestSettings:
-    """
-    The daily message per client.
-
-    Args:
-        url: The webhook. Not in the repr, because it may hold a secret, as may the next.
-
-        secret: The key of the signature, None for no signature.
-
-        hour: From which hour of the day on, in UTC.
-
-        minimum: How many requests of a client must have been over a limit.
-
-        timeout_s: How long the webhook may hang in any one step.
-    """
-
-    url: str = field(repr=False)
-    secret: str | None = field(default=None, repr=False)
-    hour: int = 6
-    minimum: int = 1
-    timeout_s: float = 5.0
-
-
-@dataclass(frozen=True, slots=True)
 class PrivacySettings:
     """
     What stands for a user.
@@ -211,8 +187,6 @@ class Settings:
 
         statistics: What is kept of each client's minutes.
 
-        digest: The daily message per client, None for none.
-
         privacy: What stands for a user.
 
         max_keys: How many keys an instance keeps in memory at most.
@@ -227,7 +201,6 @@ class Settings:
     guard: GuardSettings = field(default_factory=GuardSettings)
     events: EventSettings = field(default_factory=EventSettings)
     statistics: StatisticsSettings = field(default_factory=StatisticsSettings)
-    digest: DigestSettings | None = None
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     max_keys: int = 1_000_000
     gc_interval_s: float | None = None

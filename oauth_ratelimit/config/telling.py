@@ -3,38 +3,14 @@ The sections about what operators and the owners of clients are told.
 """
 
 from typing import Annotated
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from oauth_ratelimit.config.problems import expects
 from oauth_ratelimit.config.section import Section
 from oauth_ratelimit.config.values import Seconds
 
 MAX_KEPT_S = 366 * 86_400
-
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-
-
-def _is_encrypted_or_here(address: str) -> str:
-    """
-    Refuse an address that would send numbers about clients in the open, or that holds a password.
-    """
-    parts = urlsplit(address)
-    if not parts.hostname or "@" in parts.netloc or (parts.scheme == "http" and parts.hostname not in LOOPBACK):
-        raise ValueError
-    _ = parts.port  # raises if it is no number
-    return address
-
-
-WebhookAddress = Annotated[
-    str,
-    Field(max_length=1000, pattern=r"^https?://[!#-\[\]-~]+$"),
-    AfterValidator(_is_encrypted_or_here),
-    expects("an https address in ASCII without a user name, up to 1000 characters; http for this machine only"),
-]
-
-SigningSecret = Annotated[str, Field(min_length=16, max_length=512), expects("text of 16 to 512 characters")]
 
 HeaderName = Annotated[
     str,
@@ -85,24 +61,4 @@ class StatisticsModel(Section):
     token_lifetime: Annotated[float, Seconds(1, MAX_KEPT_S, "1 s to 366 days")] = Field(
         default=3600.0,
         description="How long a token can be used. The report compares what clients ask for with what they need.",
-    )
-
-
-class DigestModel(Section):
-    """
-    A daily message per client that is over its limits, sent to a webhook by one of the instances.
-    """
-
-    url: WebhookAddress = Field(description="Where it is posted to. Redirects are not followed.")
-    at: Annotated[int, Field(ge=0, le=23), expects("a whole number from 0 to 23")] = Field(
-        default=6, description="The hour, in UTC, from which the message about the day before is sent."
-    )
-    minimum: Annotated[int, Field(ge=1, le=10**12), expects("a whole number from 1 to 1000000000000")] = Field(
-        default=1, description="How many requests of a client must have been over a limit, denied or not."
-    )
-    secret: SigningSecret | None = Field(
-        default=None, description="The key of the signature in the header OAuth-RateLimit-Signature. Left out: none."
-    )
-    timeout: Annotated[float, Seconds(0.1, 60, "100 ms to 60 s")] = Field(
-        default=5.0, description="How long the webhook may hang in any one step."
     )

@@ -9,5 +9,4 @@ What operators see: events, metrics, statistics.
   minute.py      one minute of a process; statistics.py gathers them, outbox.py takes them to MongoDB
   grants.py      what a grant type is called there
   meter.py       what meters are told; metrics.py for Prometheus, otel.py for OpenTelemetry, labels.py for both
-  digest.py      claims the day before; delivery.py sends it, client by client, through webhook.py
 """

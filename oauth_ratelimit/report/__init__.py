@@ -5,7 +5,6 @@ Which clients mint tokens instead of reusing them: findings per client, and what
 
   findings.py   statistics -> what each client does wrong
   letter.py     findings -> the text for the owner of a client
-  digest.py     findings of a day -> what is sent to the owner of a client
   table.py      findings -> records for programs and spreadsheets
   page.py       findings -> an HTML page
 """

@@ -68,12 +68,6 @@ class Connection:
         found = _SERVERS.fullmatch(self._uri)
         return found and found["servers"]
 
-    def another(self) -> "Connection":
-        """
-        Return a connection to the same place, for somebody who may outlive this one.
-        """
-        return Connection(self._uri, namespace=self.namespace, timeout_s=self._timeout_s)
-
     @property
     def database(self) -> Database[Document]:
         """

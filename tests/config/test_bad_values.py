@@ -37,8 +37,6 @@ URI = "allowed: text that begins with mongodb:// or mongodb+srv://"
 ITEM = "allowed: a mapping with limit and window, or text such as 100/minute, 5 per 10 second, 10/second; 100/hour"
 FRAMES = "allowed: a whole number from 1 to 3600 that divides the window"
 HEADER = "allowed: the name of an HTTP header, such as X-Request-ID"
-WEBHOOK = "allowed: an https address in ASCII without a user name, up to 1000 characters; http for this machine only"
-HOOK = {"url": "https://example.com/hook"}
 
 
 def a_limit(**options: object) -> dict[str, Any]:
@@ -73,7 +71,7 @@ TOP_LEVEL = [
     (
         {"limts": {}},
         "limts: unknown key, allowed: mode, enabled, instance, store, sync, limits, grants, trusted_clients, plans, "
-        "clients, endpoints, canary, denial, guard, events, statistics, digest, privacy, max_keys, gc_interval",
+        "clients, endpoints, canary, denial, guard, events, statistics, privacy, max_keys, gc_interval",
     ),
     ({1: 2}, "1: got 1, allowed: text; put it in quotes"),
     *(
@@ -383,26 +381,6 @@ TELLING = [
         "privacy.keys[0].file: got another text, allowed: the absolute path of a file",
     ),
     ({"privacy": {"read_plain": 1}}, "privacy.read_plain: got 1, allowed: true or false"),
-    ({"digest": {}}, "digest.url: missing"),
-    (
-        {"digest": HOOK, "statistics": {"keep": "2d"}},
-        "digest: is made from the statistics, which needs statistics.keep of 3d or more",
-    ),
-    ({"digest": "https://example.com"}, "digest: got another text, allowed: a mapping"),
-    ({"digest": {"url": "http://example.com/hook"}}, f"digest.url: got another text, {WEBHOOK}"),
-    ({"digest": {"url": "http://127.0.0.1.example.com/"}}, f"digest.url: got another text, {WEBHOOK}"),
-    ({"digest": {"url": "https://ann:hunter2@example.com"}}, f"digest.url: got another text, {WEBHOOK}"),
-    ({"digest": {"url": "https://example.com:port/"}}, f"digest.url: got another text, {WEBHOOK}"),
-    ({"digest": {"url": "https:///hook"}}, f"digest.url: got another text, {WEBHOOK}"),
-    ({"digest": {"url": "ftp://example.com"}}, f"digest.url: got another text, {WEBHOOK}"),
-    ({"digest": HOOK | {"at": 24}}, "digest.at: got 24, allowed: a whole number from 0 to 23"),
-    ({"digest": HOOK | {"at": "6:00"}}, 'digest.at: got "6:00", allowed: a whole number from 0 to 23'),
-    ({"digest": HOOK | {"minimum": 0}}, "digest.minimum: got 0, allowed: a whole number from 1 to 1000000000000"),
-    (
-        {"digest": HOOK | {"secret": "hunter2"}},
-        "digest.secret: got another text, allowed: text of 16 to 512 characters",
-    ),
-    ({"digest": HOOK | {"timeout": 0}}, f"digest.timeout: got 0, allowed: 100 ms to 60 s {DURATION}"),
 ]
 
 NETWORK = (
@@ -497,10 +475,7 @@ def test_everything_at_once() -> None:
         {"mode": "mongodb+srv://app:hunter2@db"},
         {"uri": "mongodb://app:hunter2@db"},
         {"store": {"uri": "mongodb://app:hunter2@db"}, "mode": 1},
-        {"digest": "https://app:hunter2@example.com"},
-        {"digest": {"url": "https://app:hunter2@example.com"}},
-        {"digest": {"url": "hunter2.example.com"}},
-        {"digest": {"url": "https://example.com", "secret": "hunter2"}},
+        {"digest": {"url": "https://app:hunter2@example.com", "secret": "hunter2"}},
     ],
     ids=repr,
 )
@@ -519,7 +494,6 @@ def test_password_in_settings() -> None:
     """
     Settings can be logged: their repr does not show the connection string.
     """
-    digest = {"url": "https://example.com/hunter2", "secret": "hunter2-and-hunter2"}
-    settings = load_config({"store": {"uri": "mongodb://app:hunter2@db/oauth"}, "digest": digest})
+    settings = load_config({"store": {"uri": "mongodb://app:hunter2@db/oauth"}})
     assert settings.store.uri == "mongodb://app:hunter2@db/oauth"
     assert "hunter2" not in repr(settings)

@@ -14,6 +14,8 @@ from bson.int64 import Int64
 
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Peak, Share, Source, Tally, UserLoad
 from oauth_ratelimit.store.connection import Connection
+from oauth_ratelimit.store.denials import DenialStore
+from oauth_ratelimit.store.erasure import Erasure, Person
 from oauth_ratelimit.store.heartbeats import STATISTICS, Heartbeat, HeartbeatStore
 from oauth_ratelimit.store.migrate import Migrations
 from oauth_ratelimit.store.statistics import StatisticsStore
@@ -185,6 +187,24 @@ def test_others_in_the_collection(connection: Connection, statistics: Statistics
     put(statistics, a_minute(OTHER_CLIENTS))
 
     assert [a_minute(OTHER_CLIENTS)] == everything(statistics)
+
+
+def test_documents_of_the_former_digest_are_ignored(connection: Connection, statistics: StatisticsStore) -> None:
+    """
+    A document that an earlier version kept about a sent digest is read by nobody until it expires.
+    """
+    put(statistics, a_minute())
+    blank = {"holder": None, "until": datetime.now(UTC), "isDone": True, "after": "", "sent": 1, "refused": 0}
+    connection.collection(STATISTICS).insert_one({"_id": {"digest": "2026-11-20"}, **blank, "failures": 0})
+
+    assert [a_minute()] == everything(statistics)
+    assert {"shop"} == statistics.clients(0.0, at_most=10)
+    assert [] == HeartbeatStore(connection).read(0.0)
+    assert None is DenialStore(connection).find(0xFFFF)
+    person = Person(names=("alice", "2026-11-20"), claims=("alice",), mentions=("alice",))
+    erasure = Erasure(connection, collection="ratelimits", person=person)
+    assert {0} == {remove(True) for remove in erasure.parts.values()}
+    assert 2 == connection.collection(STATISTICS).count_documents({})
 
 
 def test_expiry(connection: Connection, statistics: StatisticsStore) -> None:
