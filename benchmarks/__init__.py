@@ -10,7 +10,7 @@ What the package costs, beside its peers: ``python -m benchmarks [topic...] [--s
     cases.py         what instructions are counted of
     token_request.py a request to the demo's server, protected by ours or others; bare_bones.py is the least of them
     gunicorn.py      the same through gunicorn
-    decision.py flush.py pull.py memory.py cliff.py endpoint.py salesforce.py scale.py accuracy.py ways.py stores.py
+    decision.py flush.py pull.py memory.py endpoint.py salesforce.py scale.py accuracy.py ways.py stores.py
     replays.py       one topic each
     traces.py        recorded traffic
     stall.py         requests while something else computes

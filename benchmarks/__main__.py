@@ -17,7 +17,6 @@ TOPICS = (
     "flush",
     "pull",
     "memory",
-    "cliff",
     "endpoint",
     "salesforce",
     "scale",

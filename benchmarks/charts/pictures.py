@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks import scale
 from benchmarks.charts.cycles import CONFLICTS, FLUSH, PULL, STALL
 from benchmarks.charts.picture import Picture
-from benchmarks.charts.requests import CLIFF, DECISION, ENDPOINT
+from benchmarks.charts.requests import DECISION, ENDPOINT
 from benchmarks.results import load
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -20,7 +20,6 @@ PICTURES: Mapping[str, Picture] = {
     "conflicts": CONFLICTS,
     "stall": STALL,
     "pull": PULL,
-    "cliff": CLIFF,
 }
 """By the last part of their files' names."""
 
