@@ -18,7 +18,6 @@ The way of a request through the package::
     sync/flusher.py      flush, pull, merge; exactly once                     (flush)
     sync/scheduler.py    the background thread that runs the cycle
     courtesy.py          how a cycle lets requests through; forks.py, what a fork must not share
-    collector.py         when the garbage collector looks at everything
     store/base.py        the protocol of a store; store/memory.py, in-process
     store/mongo.py       compare-and-set in bulks                             (MongoDB)
     edge/response.py     Decision -> 429 body and headers; edge/exit.py, the quota headers of all other answers

@@ -13,8 +13,6 @@ from typing import Protocol
 
 import structlog
 
-from oauth_ratelimit import forks
-from oauth_ratelimit.collector import FullCollections
 from oauth_ratelimit.core.denial import Trace
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
@@ -99,8 +97,6 @@ class Worker:
         self.pulse = Pulse(self.limiter, heartbeats, clock=clock, metrics=observer.metrics)
         self.guard = Guard(settings, clock=clock, events=self.limiter.denial_events, metrics=observer.metrics)
         self._duties = tuple(self._begin_duties(self.connection, observer)) if self.connection else ()
-        self._collections = FullCollections(clock=time.monotonic)
-        forks.follow(self._collections)
         self._scheduler = SyncScheduler(self.pulse, interval_s=settings.sync.interval_s, on_tick=self._tick)
         self._has_preloaded = False
         self._complained_s = -math.inf  # monotonic
@@ -110,7 +106,6 @@ class Worker:
         """
         Start the background cycle.
         """
-        self._attempt(self._run_collections)
         self._scheduler.start()
 
     def preload(self) -> None:
@@ -128,8 +123,6 @@ class Worker:
         Flush for the last time and release everything.
         """
         self._scheduler.stop()
-        self._collections.close()
-        forks.leave(self._collections)
         self.limiter.close()
         self.pulse.stop()
         self.guard.close(is_failing=self.pulse.is_failing)
@@ -170,7 +163,6 @@ class Worker:
             self._attempt(self.preload)
             self._attempt(self._overlay.refresh)
         self._attempt(partial(self._update_settings, now_s))
-        self._attempt(self._run_collections)
         if has_answer:
             self._attempt(partial(self.pulse.beat, override_count=self._live.override_count))
             self._attempt(self.guard.run)
@@ -184,9 +176,6 @@ class Worker:
             self.limiter.reconfigure(settings)
             self.guard.reconfigure(settings)
             self._settings = settings  # only now: else what failed would not be tried again
-
-    def _run_collections(self) -> None:
-        self._collections.run(self._live.current.gc_interval_s)
 
     def _attempt(self, work: Callable[[], None]) -> None:
         """

@@ -64,7 +64,6 @@ def build_settings(file: FileModel) -> Settings:
         ),
         privacy=PrivacySettings(user_names=file.privacy.forms()),
         max_keys=file.max_keys,
-        gc_interval_s=file.gc_interval,
     )
 
 

@@ -242,10 +242,3 @@ class FileModel(Section):
     max_keys: Annotated[int, Field(ge=1, le=10**9), expects("a whole number from 1 to 1000000000")] = Field(
         default=1_000_000, description="How many keys (client and user) an instance keeps in memory at most."
     )
-    gc_interval: Annotated[float, Seconds(1, 366 * 86_400, "1 s to 366 days")] | None = Field(
-        default=None,
-        description="How often Python's garbage collector looks at everything, which keeps requests waiting (300 ms "
-        "with a million keys), instead of whenever Python finds it due. It holds for the whole process: reference "
-        "cycles of the application that outlive two collections of young objects stay until then, too. Left out: "
-        "Python decides.",
-    )

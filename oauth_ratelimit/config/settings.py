@@ -190,8 +190,6 @@ class Settings:
         privacy: What stands for a user.
 
         max_keys: How many keys an instance keeps in memory at most.
-
-        gc_interval_s: Time between two full garbage collections, None to let Python decide.
     """
 
     policies: PolicySet = field(default_factory=PolicySet)
@@ -203,7 +201,6 @@ class Settings:
     statistics: StatisticsSettings = field(default_factory=StatisticsSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     max_keys: int = 1_000_000
-    gc_interval_s: float | None = None
 
     @property
     def is_guarded(self) -> bool:

@@ -27,7 +27,6 @@ ENDPOINT = (
     "(limits of the token endpoint stand under limits)"
 )
 INTERVAL = f"allowed: 10 ms to 1 h {DURATION}"
-GC_INTERVAL = f"allowed: 1 s to 366 days {DURATION}"
 GRANT_TYPE = "allowed: a grant type, such as refresh_token"
 ADDRESS = "allowed: an http or https address in ASCII, up to 1000 characters"
 COLLECTION = "allowed: 1 to 120 letters, digits, dots, hyphens and underscores, the first a letter or underscore"
@@ -59,11 +58,6 @@ TOP_LEVEL = [
     ({"max_keys": 1.5}, "max_keys: got 1.5, allowed: a whole number from 1 to 1000000000"),
     ({"max_keys": True}, "max_keys: got true, allowed: a whole number from 1 to 1000000000"),
     ({"max_keys": 10**10}, "max_keys: got 10000000000, allowed: a whole number from 1 to 1000000000"),
-    ({"gc_interval": 0}, f"gc_interval: got 0, {GC_INTERVAL}"),
-    ({"gc_interval": 0.5}, f"gc_interval: got 0.5, {GC_INTERVAL}"),
-    ({"gc_interval": "367d"}, f'gc_interval: got "367d", {GC_INTERVAL}'),
-    ({"gc_interval": "daily"}, f'gc_interval: got "daily", {GC_INTERVAL}'),
-    ({"gc_interval": True}, f"gc_interval: got true, {GC_INTERVAL}"),
     ({"trusted_clients": "app"}, 'trusted_clients: got "app", allowed: a list'),
     ({"trusted_clients": None}, "trusted_clients: got null, allowed: a list"),
     ({"trusted_clients": [""]}, f'trusted_clients[0]: got "", {PATTERN}'),
@@ -71,7 +65,7 @@ TOP_LEVEL = [
     (
         {"limts": {}},
         "limts: unknown key, allowed: mode, enabled, instance, store, sync, limits, grants, trusted_clients, plans, "
-        "clients, endpoints, canary, denial, guard, events, statistics, privacy, max_keys, gc_interval",
+        "clients, endpoints, canary, denial, guard, events, statistics, privacy, max_keys",
     ),
     ({1: 2}, "1: got 1, allowed: text; put it in quotes"),
     *(

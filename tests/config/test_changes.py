@@ -25,7 +25,6 @@ BASE: dict[str, Any] = {
         ({}, []),
         ({"mode": "enforce"}, ["mode: dry-run -> enforce"]),
         ({"max_keys": 5}, ["max_keys: 1000000 -> 5"]),
-        ({"gc_interval": "1h"}, ["gc_interval: added 3600.0"]),
         ({"sync": {"interval": "500ms"}}, ["sync.interval: 1.0 -> 0.5"]),
         ({"store": {"timeout": 5}}, ["store.timeout: 2.0 -> 5.0"]),
         ({"store": {"uri": "mongodb://u:hunter2@h"}}, ["store.uri: changed"]),

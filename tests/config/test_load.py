@@ -40,7 +40,6 @@ def test_nothing_configured() -> None:
     assert SyncSettings(interval_s=1.0, near_limit="flush", deadline_s=0.02) == settings.sync
     assert DenialSettings(error="temporarily_unavailable", headers=("ietf", "x-ratelimit")) == settings.denial
     assert 1_000_000 == settings.max_keys
-    assert settings.gc_interval_s is None
 
 
 def test_limits_of_one_kind() -> None:
@@ -207,14 +206,13 @@ def test_other_sections() -> None:
             "sync": {"interval": "5s", "near_limit": "reserve", "deadline": 0.05},
             "denial": {"error": "slow", "error_description": "Wait.", "error_uri": "https://e.org", "headers": []},
             "max_keys": 5,
-            "gc_interval": "1d",
         }
     )
     assert ("node-7", ("mobile", "mob*")) == (settings.policies.instance, settings.policies.trusted)
     assert StoreSettings("mongodb+srv://db/x", "c", "shop", 0.5) == settings.store
     assert SyncSettings(5.0, "reserve", 0.05) == settings.sync
     assert DenialSettings("slow", "Wait.", "https://e.org", ()) == settings.denial
-    assert (5, 86_400.0) == (settings.max_keys, settings.gc_interval_s)
+    assert 5 == settings.max_keys
 
 
 def test_overrides() -> None:

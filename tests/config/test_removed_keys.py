@@ -24,3 +24,22 @@ def test_removed_key_is_reported_with_all_other_problems(monkeypatch: pytest.Mon
     assert ["mode", "store.former", "store.formr", "former"] == [line.split(":")[0] for line in found]
     assert ["store.former: was removed; set store.uri", "former: was removed; write nothing"] == found[1::2]
     assert found[2].startswith("store.formr: unknown key, allowed: uri")
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        (
+            {"gc_interval": "1d"},
+            "gc_interval: was removed; Python decides when to collect; "
+            "see gc.freeze() in docs/operations for processes with very many keys",
+        ),
+        (
+            {"digest": {"url": "https://example.com/hook", "secret": "never shown, never shown"}},
+            "digest: was removed; use `flask oauth-ratelimit report --format json` from cron",
+        ),
+    ],
+)
+def test_removed_key_names_what_replaces_it(values: dict[str, object], line: str) -> None:
+    """The whole line is what an operator reads."""
+    assert [line] == problems_of(values)
