@@ -188,6 +188,18 @@ def test_total_that_is_added_raised_and_taken_away(clock: Clock, user: tuple[Pol
     assert all(decision.remaining >= 0 and decision.policy != "total" for decision in decisions)
 
 
+def test_counts_of_a_user_survive_two_changes_without_a_request(clock: Clock) -> None:
+    """Counts of users who did not ask between two changes of a limit are still found after the second."""
+    limiter = a_limiter(None, clock, a_policy(2))
+    for user in ("alice", "bob"):
+        limiter.check(CLIENT, user)
+    for amount in (5, 7):
+        limiter.reconfigure(some_settings(a_policy(amount)))
+        limiter.check(CLIENT, "alice")
+
+    assert (7 - 3 - 1, 7 - 1 - 1) == tuple(limiter.check(CLIENT, user).remaining for user in ("alice", "bob"))
+
+
 def test_changed_mode(clock: Clock) -> None:
     """
     From dry run to enforce and back, the counters go on.

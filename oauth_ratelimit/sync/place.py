@@ -3,7 +3,7 @@ A place is one client at one endpoint: its policies, and its keys.
 """
 
 import threading
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 
 from oauth_ratelimit.core.admission import Admission, JointAdmission, Term
 from oauth_ratelimit.core.decision import Decision, FullDecision
@@ -15,7 +15,6 @@ from oauth_ratelimit.core.tier import Tier, tiers_of
 from oauth_ratelimit.core.window import ROUNDING_S, Estimator, Window
 from oauth_ratelimit.sync import describe
 from oauth_ratelimit.sync.counters import Bucket
-from oauth_ratelimit.sync.crowd import CROWDED, Crowd
 from oauth_ratelimit.sync.keys import FORGOTTEN, KeyState
 from oauth_ratelimit.sync.notices import Notices
 
@@ -86,8 +85,8 @@ class Place:
         self.reserves = reserves
         self.scope = None if policies.scope is None else storable_name(policies.scope)
         self.lock = threading.Lock()
-        self.keys: MutableMapping[str | None, KeyState] = {}
-        self.former: MutableMapping[str | None, KeyState] = {}
+        self.keys: dict[str | None, KeyState] = {}
+        self.former: dict[str | None, KeyState] = {}
         self.total: KeyState | None = None
         self.total_buckets: tuple[Bucket, ...] = ()
         self.horizon_s = 0
@@ -143,10 +142,7 @@ class Place:
             state = self._new_key(username, self.scope, tiers, now_s)
         else:
             state.adopt(tiers, now_s)
-        keys = self.keys
-        keys[username] = state
-        if isinstance(keys, dict) and len(keys) >= CROWDED:
-            self.keys = Crowd(keys)
+        self.keys[username] = state
         return state
 
     def _new_key(self, username: str | None, scope: str | None, tiers: tuple[Tier, ...], now_s: float) -> KeyState:
