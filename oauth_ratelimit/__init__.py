@@ -4,7 +4,7 @@ Limits token creation at an OAuth 2 token endpoint, per client and user, shared 
 The way of a request through the package::
 
     edge/authlib.py      the server's methods we shadow -> client and user   (request)
-    core/names.py        the name of a user -> what stands for it
+    core/names.py        username -> its pseudonym: the name or a keyed hash
     core/key.py          client, user, scope -> the identity of a document   (key)
     config/              the file or mapping -> Settings, or ConfigError      (policy)
     core/policy.py       what is limited: PolicySet.matching()                (policy)

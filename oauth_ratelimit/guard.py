@@ -170,7 +170,7 @@ class Guard:
             policies=failure_policies(settings.guard.limits, self._mode, ceiling=policies.ceiling),
             store=replace(settings.store, collection=FAILURES),
             sync=replace(settings.sync, near_limit="flush"),
-            privacy=PrivacySettings(),  # claimed names are what stands for them before they come here
+            privacy=PrivacySettings(),  # claimed names are pseudonyms before they come here
             max_keys=settings.guard.max_keys,
         )
         if self._counts is not None:

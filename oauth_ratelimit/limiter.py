@@ -16,7 +16,6 @@ from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.core.refusal import RepeatedDenial
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.base import CounterStore
-from oauth_ratelimit.store.renamed import RenamedStore
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.keys import Counts, KeyState
@@ -54,9 +53,7 @@ class Limiter:
         self.settings = settings
         self._clock = self._given_clock = clock
         self._store = store if store is not None else open_store(settings.store)
-        self._names = None if settings.privacy.is_plain else settings.privacy.names()
-        if self._store is not None and self._names is not None and self._names.is_in_transition:
-            self._store = RenamedStore(self._store)
+        self._names = None if settings.privacy.key is None else settings.privacy.names()
         self.denial_events = DenialEvents(settings.events.per_minute)
         self._begin()
         forks.follow(self)
@@ -84,12 +81,7 @@ class Limiter:
             max_keys=self.settings.max_keys,
             reserves=reserves,
         )
-        self._cycle = SyncCycle(
-            self._store,
-            places=self._places,
-            interval_s=sync.interval_s,
-            reads_first=isinstance(self._store, RenamedStore),
-        )
+        self._cycle = SyncCycle(self._store, places=self._places, interval_s=sync.interval_s)
         if reserves:
             self._reservations = Reservations(self._cycle, clock=self._now, deadline_s=sync.deadline_s)
 

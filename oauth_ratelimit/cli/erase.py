@@ -76,12 +76,10 @@ def erase(session: Session, user: str, client: str | None, dry_run: bool, as_jso
 
 
 def _person(session: Session, user: str, client: str | None) -> Person:
-    names = session.names.typed(user).all
-    claims = session.names.typed(folded(user)).all
+    names = session.names.all_of(user)
     return Person(
-        # Plain as well: from a time before names were hashed, or from an instance that does not do it yet.
-        names=tuple(dict.fromkeys((*names, storable_name(user)))),
-        claims=tuple(dict.fromkeys((*claims, folded(user)))),
+        names=names,
+        claims=session.names.all_of(folded(user)),
         mentions=tuple(dict.fromkeys((user, *names))),
         client_id=None if client is None else storable_name(client),
     )

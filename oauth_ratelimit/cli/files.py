@@ -34,8 +34,11 @@ def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
             f"mode {policies.mode.value}, {counted(len(policies.clients), 'client')}, {len(policies.trusted)} trusted, "
             f"{counted(len(policies.endpoints), 'other endpoint')}"
         )
-        if not settings.privacy.is_plain:
-            summary += f", user names {', then '.join(map(str, settings.privacy.user_names))}"
+        privacy = settings.privacy
+        if privacy.key is not None:
+            summary += f", user names hashed under {privacy.key}"
+        if privacy.former_keys:
+            summary += f", former keys {', '.join(map(str, privacy.former_keys))}"
     except ConfigError as exc:
         problems = exc.problems
     if as_json:

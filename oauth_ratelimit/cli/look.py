@@ -187,9 +187,9 @@ def show(session: Session, client: str, user: str | None, count: int, as_json: b
 
     Of one USER of it, or of all and of the client itself. Of a client with many users, those nearest to their limit.
     """
-    names = None if user is None else session.names.typed(user).all
+    pseudonym = None if user is None else session.names.typed(user)
     found = session.documents.of_client(storable_name(client))
-    documents = (item for item in found if names is None or item[0].username in names)
+    documents = (item for item in found if user is None or item[0].username == pseudonym)
     standings = nearest(Standings(session.policies).of_all(documents, session.now_s), count)
     if as_json:
         print_json([standing_data(standing) for standing in standings])

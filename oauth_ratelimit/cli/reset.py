@@ -29,11 +29,10 @@ def reset(session: Session, client: str, user: str | None, author: str, reason: 
     client asks. The total of the client goes on when only one user is reset. It is put on record: see overrides
     --history.
     """
-    names = [None] if user is None else session.names.typed(user).all
-    counters = Counters(storable_name(client), names[0])
+    counters = Counters(storable_name(client), None if user is None else session.names.typed(user))
     # Before the deed: what cannot be put on record is not done.
     session.override_store.note_reset(counters, author=author, reason=reason, at_s=session.now_s)
-    count = sum(session.documents.reset(counters.client_id, name) for name in names)
+    count = session.documents.reset(counters.client_id, counters.username)
     if as_json:
         print_json({"reset_count": count})
     else:

@@ -62,7 +62,7 @@ def build_settings(file: FileModel) -> Settings:
             users_per_client=file.statistics.users_per_client,
             token_lifetime_s=file.statistics.token_lifetime,
         ),
-        privacy=PrivacySettings(user_names=file.privacy.forms()),
+        privacy=PrivacySettings(user_names=file.privacy.user_names, keys=file.privacy.name_keys()),
         max_keys=file.max_keys,
     )
 

@@ -236,9 +236,7 @@ class FileModel(Section):
     statistics: StatisticsModel = Field(
         default_factory=StatisticsModel, description="What MongoDB keeps of each client's minutes."
     )
-    privacy: PrivacyModel = Field(
-        default_factory=PrivacyModel, description="What stands for a user wherever something is kept or shown."
-    )
+    privacy: PrivacyModel = Field(default_factory=PrivacyModel, description="How usernames are stored and shown.")
     max_keys: Annotated[int, Field(ge=1, le=10**9), expects("a whole number from 1 to 1000000000")] = Field(
         default=1_000_000, description="How many keys (client and user) an instance keeps in memory at most."
     )

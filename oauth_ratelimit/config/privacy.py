@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from oauth_ratelimit.config.problems import expects, refused
 from oauth_ratelimit.config.section import Section
-from oauth_ratelimit.core.names import MIN_SECRET_BYTES, PLAIN, Form, NameKey
+from oauth_ratelimit.core.names import MIN_SECRET_BYTES, NameKey
 
 MAX_SECRET_BYTES = 4096
 
@@ -75,38 +75,30 @@ class NameKeyModel(Section):
 
 class PrivacyModel(Section):
     """
-    What stands for a user in MongoDB, logs, metrics, hooks, pages and reports.
+    User pseudonyms in MongoDB, logs, metrics, hooks, pages and reports.
     """
 
     user_names: Annotated[Literal["plain", "hashed"], expects("plain or hashed")] = Field(
         default="plain",
-        description="plain keeps and shows names as they are, hashed a keyed hash (HMAC-SHA-256) under the first key.",
+        description="plain stores and shows usernames as they are, hashed a keyed hash (HMAC-SHA-256) under the first "
+        "key. A change starts new counts.",
     )
     keys: list[NameKeyModel] = Field(
         default_factory=list,
-        description="Keys of the hashes, the newest first. Counts under all of them are read, so that keys can be "
-        "changed without losing any (docs/privacy.md).",
-    )
-    read_plain: bool = Field(
-        default=False,
-        description="Whether counts under plain names are read, too: while instances change from plain to hashed.",
+        description="Keys of the hashes, the newest first. The first one hashes usernames, and a new one starts new "
+        "counts. All others, or all with plain, are former keys: only erase uses them (docs/privacy.md).",
     )
 
     @model_validator(mode="after")
     def _has_the_keys_it_needs(self) -> "PrivacyModel":
         if self.user_names == "hashed" and not self.keys:
             raise refused("hashed needs at least one key under keys")
-        if len({form.label for form in self.forms()}) < len(self.keys) + (
-            self.user_names == "plain" or self.read_plain
-        ):
+        if len({key.label for key in self.name_keys()}) < len(self.keys):
             raise refused("two of the keys are the same")
         return self
 
-    def forms(self) -> tuple[Form, ...]:
+    def name_keys(self) -> tuple[NameKey, ...]:
         """
-        Return what users go by, the one that is written first.
+        Return the keys, the newest first.
         """
-        keys = tuple(key.open() for key in self.keys)
-        if self.user_names == "plain":
-            return (PLAIN, *keys)
-        return (*keys, PLAIN) if self.read_plain else keys
+        return tuple(key.open() for key in self.keys)

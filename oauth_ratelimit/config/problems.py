@@ -31,6 +31,7 @@ REMOVED_KEYS = {
     "gc_interval": "Python decides when to collect; "
     "see gc.freeze() in docs/operations for processes with very many keys",
     "digest": "use `flask oauth-ratelimit report --format json` from cron",
+    "privacy.read_plain": "counts start anew when user_names changes; `erase` always looks for plain names, too",
 }
 
 _INDEX = re.compile(r"\[[0-9]+\]")

@@ -7,7 +7,7 @@ from typing import Literal
 
 from oauth_ratelimit.core.enforcement import OFF, Mode
 from oauth_ratelimit.core.failure import FailureLimits
-from oauth_ratelimit.core.names import PLAIN, Form, Names
+from oauth_ratelimit.core.names import NameKey, Names
 from oauth_ratelimit.core.policy import PolicySet
 
 NearLimit = Literal["flush", "reserve"]
@@ -145,26 +145,36 @@ class StatisticsSettings:
 @dataclass(frozen=True, slots=True)
 class PrivacySettings:
     """
-    What stands for a user.
+    How usernames are stored and shown.
 
     Args:
-        user_names: Forms that names take: the first is written and shown, the others are read, too.
+        user_names: ``plain`` or ``hashed``.
+
+        keys: Keys of the hashes. The first one hashes the names if they are hashed; the others are former keys.
     """
 
-    user_names: tuple[Form, ...] = (PLAIN,)
+    user_names: str = "plain"
+    keys: tuple[NameKey, ...] = ()
 
     @property
-    def is_plain(self) -> bool:
+    def key(self) -> NameKey | None:
         """
-        Whether names stay as they are, and nothing else is read.
+        The key that hashes usernames; None if they stay plain.
         """
-        return self.user_names == (PLAIN,)
+        return self.keys[0] if self.user_names == "hashed" else None
+
+    @property
+    def former_keys(self) -> tuple[NameKey, ...]:
+        """
+        The keys that only ``erase`` uses.
+        """
+        return self.keys[1:] if self.user_names == "hashed" else self.keys
 
     def names(self) -> Names:
         """
-        Return what turns names into what stands for them.
+        Return what turns usernames into pseudonyms.
         """
-        return Names(self.user_names)
+        return Names(self.key, self.former_keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +197,7 @@ class Settings:
 
         statistics: What is kept of each client's minutes.
 
-        privacy: What stands for a user.
+        privacy: How usernames are stored and shown.
 
         max_keys: How many keys an instance keeps in memory at most.
     """

@@ -125,7 +125,7 @@ class UserLoad:
     Requests for one user, those of instances that did not count it among the heaviest left out.
 
     Args:
-        username: The user, or what stands for it.
+        username: The user's pseudonym.
 
         offered: All requests.
 

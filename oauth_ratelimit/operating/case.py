@@ -19,7 +19,6 @@ from oauth_ratelimit.operating.stranger import stranger_hint
 from oauth_ratelimit.operating.words import duration
 from oauth_ratelimit.standing import Standing, Standings
 from oauth_ratelimit.store.base import Snapshot
-from oauth_ratelimit.store.renamed import read_all_names
 from oauth_ratelimit.sync.place import CLIENT_TOTAL
 
 OTHERS_SHOWN = 5
@@ -87,7 +86,7 @@ class Case:
             LimitKind.CLIENT if username is None else LimitKind.USER: Key(stored, self.username, self.found.scope),
             LimitKind.CLIENT_TOTAL: Key(stored, None, total),
         }
-        self._documents = read_all_names(list(self.keys.values()), lambda keys: dict(desk.documents.of_keys(keys)))
+        self._documents = dict(desk.documents.of_keys(list(self.keys.values())))
 
     def standings(self) -> Iterator[tuple[Standing, Layer]]:
         """

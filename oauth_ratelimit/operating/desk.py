@@ -56,7 +56,7 @@ class Desk:
     @cached_property
     def names(self) -> Names:
         """
-        What stands for users.
+        Turns usernames into pseudonyms.
         """
         return self.settings.privacy.names()
 

@@ -22,7 +22,7 @@ class Snapshot:
 
     Attributes:
         version: Grows by one with every write; never repeats, not even after the document was removed and made anew.
-            ``UNUSABLE_VERSION`` if it is damaged, None if it does not exist and all hits are from others of its user.
+            ``UNUSABLE_VERSION`` if it is damaged.
 
         hits: What all instances have counted.
 
@@ -31,7 +31,7 @@ class Snapshot:
         damage: Fields that are not of our form; what could not be read of them counts as not there.
     """
 
-    version: int | None
+    version: int
     hits: Hits
     writers: Mapping[str, int]
     damage: tuple[str, ...] = ()

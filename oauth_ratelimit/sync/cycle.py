@@ -35,16 +35,12 @@ class SyncCycle:
         interval_s: The time between two full cycles.
 
         places: Whose keys.
-
-        reads_first: See ``Flusher``.
     """
 
-    def __init__(
-        self, store: CounterStore | None, *, places: Places, interval_s: float, reads_first: bool = False
-    ) -> None:
+    def __init__(self, store: CounterStore | None, *, places: Places, interval_s: float) -> None:
         self.agenda = Agenda(interval_s)
         self._store = store
-        self._flusher = Flusher(store, reads_first=reads_first) if store else None
+        self._flusher = Flusher(store) if store else None
         self._clock_watch = ClockWatch(store) if store else None
         self._places = places
         self._lock = threading.Lock()  # one cycle at a time

@@ -70,18 +70,12 @@ class Flusher:
     Args:
         store: Where to.
 
-        reads_first: Whether a key's hits may be in more than the document that it is written to, so that it is read
-            before every write.
-
         sleep: Waits between two rounds on contested keys.
     """
 
-    def __init__(
-        self, store: CounterStore, *, reads_first: bool = False, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, store: CounterStore, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.writer = secrets.token_hex(6)
         self._store = store
-        self._reads_first = reads_first
         self._sleep = sleep
         self._flush_id = 0
         self._complaints = Complaints()
@@ -101,11 +95,7 @@ class Flusher:
         batches = self._taken(states, now_s, report)
         try:
             for batch in batches:
-                doubtful = [
-                    state
-                    for state in batch
-                    if self._reads_first or state.attempts or state.is_contested or state.is_quarantined
-                ]
+                doubtful = [state for state in batch if state.attempts or state.is_contested or state.is_quarantined]
                 self._read_first(doubtful, now_s, report)
                 lost += self._write_round(1, batch, current, now_s=now_s, report=report)
                 sweep_young(batch)
@@ -191,7 +181,7 @@ class Flusher:
                     self._complaints.say(
                         "document_malformed", state.key, now_s, fields=snapshot.damage, is_usable=is_usable
                     )
-                if self._reads_first or state.version != (snapshot.version if snapshot else None):
+                if state.version != (snapshot.version if snapshot else None):
                     changed.append(state)
                 state.merge(snapshot, now_s, flush_id=self._flush_id or _now_ms())
         return changed

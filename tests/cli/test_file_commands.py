@@ -24,6 +24,7 @@ from flask.cli import FlaskGroup
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import config_schema
+from oauth_ratelimit.core.names import NameKey
 from tests.cli.conftest import Terminal
 
 ROOT = Path(__file__).parents[2]
@@ -114,6 +115,24 @@ def test_connection_string(tmp_path: Path, uri: str, expected: str | None) -> No
     assert (expected is not None) == result.exit_code
     assert expected is None or result.stderr.startswith(expected)
     assert "p@ss" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("user_names", "summary"),
+    [("hashed", "user names hashed under 49b6a2, former keys {new}"), ("plain", "former keys 49b6a2, {new}")],
+)
+def test_check_config_prints_labels_of_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user_names: str, summary: str
+) -> None:
+    """The label shows which key made a hash in a log line."""
+    secrets = {"ONE": "the old key, which is long enough for it", "TWO": "t" * 32}
+    for name, secret in secrets.items():
+        monkeypatch.setenv(name, secret)
+    path = tmp_path / "config.yaml"
+    path.write_text(f"privacy: {{user_names: {user_names}, keys: [{{env: ONE}}, {{env: TWO}}]}}\n")
+    result = run("check-config", str(path))
+
+    assert summary.format(new=NameKey.of(b"t" * 32)) in result.stdout
 
 
 def test_file_that_is_not_there() -> None:

@@ -374,7 +374,6 @@ TELLING = [
         {"privacy": {"keys": [{"file": "key"}]}},
         "privacy.keys[0].file: got another text, allowed: the absolute path of a file",
     ),
-    ({"privacy": {"read_plain": 1}}, "privacy.read_plain: got 1, allowed: true or false"),
 ]
 
 NETWORK = (

@@ -9,7 +9,7 @@ import pytest
 
 from oauth_ratelimit import ConfigError, load_config
 from oauth_ratelimit.config import describe_changes
-from oauth_ratelimit.core.names import PLAIN, NameKey
+from oauth_ratelimit.core.names import NameKey
 
 SECRETS = {"KEY_1": "1" * 32, "KEY_2": "2" * 32, "SHORT": "s" * 31, "LONG": "l" * 5000}
 ONE, TWO = (NameKey.of(SECRETS[name].encode()) for name in ("KEY_1", "KEY_2"))
@@ -29,22 +29,22 @@ def keys(*names: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("privacy", "forms"),
+    ("privacy", "key", "former"),
     [
-        ({}, (PLAIN,)),
-        ({"user_names": "plain"}, (PLAIN,)),
-        ({"user_names": "plain", "keys": keys("KEY_1")}, (PLAIN, ONE)),
-        ({"user_names": "hashed", "keys": keys("KEY_1"), "read_plain": True}, (ONE, PLAIN)),
-        ({"user_names": "hashed", "keys": keys("KEY_1")}, (ONE,)),
-        ({"user_names": "hashed", "keys": keys("KEY_2", "KEY_1")}, (TWO, ONE)),
+        ({}, None, ()),
+        ({"user_names": "plain"}, None, ()),
+        ({"user_names": "plain", "keys": keys("KEY_1")}, None, (ONE,)),
+        ({"user_names": "hashed", "keys": keys("KEY_1")}, ONE, ()),
+        ({"user_names": "hashed", "keys": keys("KEY_2", "KEY_1")}, TWO, (ONE,)),
     ],
-    ids=["default", "plain", "will be hashed", "was plain", "hashed", "rotating"],
+    ids=["default", "plain", "plain again", "hashed", "new key"],
 )
-def test_forms(privacy: dict[str, Any], forms: tuple[Any, ...]) -> None:
-    """
-    The first form is written, the others are read, too.
-    """
-    assert forms == load_config({"privacy": privacy}).privacy.user_names
+def test_first_key_hashes_and_the_others_are_former_keys(
+    privacy: dict[str, Any], key: NameKey | None, former: tuple[NameKey, ...]
+) -> None:
+    """Where names are plain all keys are former keys."""
+    settings = load_config({"privacy": privacy}).privacy
+    assert (key, former) == (settings.key, settings.former_keys)
 
 
 def test_key_in_a_file(tmp_path: Path) -> None:
@@ -53,13 +53,11 @@ def test_key_in_a_file(tmp_path: Path) -> None:
     """
     path = tmp_path / "key"
     path.write_text(f"\n{SECRETS['KEY_1']} \n")
-    assert (ONE,) == load_config(
-        {"privacy": {"user_names": "hashed", "keys": [{"file": str(path)}]}}
-    ).privacy.user_names
+    settings = {"privacy": {"user_names": "hashed", "keys": [{"file": str(path)}]}}
+    assert ONE == load_config(settings).privacy.key
 
     path.write_bytes(bytes(range(128, 192)))
-    (form,) = load_config({"privacy": {"user_names": "hashed", "keys": [{"file": str(path)}]}}).privacy.user_names
-    assert NameKey.of(bytes(range(128, 192))) == form
+    assert NameKey.of(bytes(range(128, 192))) == load_config(settings).privacy.key
 
 
 @pytest.mark.parametrize(
@@ -82,7 +80,6 @@ def test_key_in_a_file(tmp_path: Path) -> None:
         ({"keys": [{"file": "/"}]}, "privacy.keys[0]: the file cannot be read: Is a directory"),
         ({"keys": ["x" * 40]}, "privacy.keys[0]: got another text, allowed: a mapping"),
         ({"keys": [{"secret": "x" * 40}]}, "privacy.keys[0].secret: unknown key, allowed: env, file"),
-        ({"read_plain": 1}, "privacy.read_plain: got 1, allowed: true or false"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -109,9 +106,14 @@ def test_changes_in_words() -> None:
     """
     A change of keys is told by their labels.
     """
-    old, new = (
-        load_config({"privacy": {"user_names": "hashed", "keys": listed}})
-        for listed in (keys("KEY_1"), keys("KEY_1", "KEY_2"))
+    plain, one, two = (
+        load_config({"privacy": privacy})
+        for privacy in (
+            {},
+            {"user_names": "hashed", "keys": keys("KEY_1")},
+            {"user_names": "hashed", "keys": keys("KEY_1", "KEY_2")},
+        )
     )
-    assert [f"privacy.user_names[{TWO.label}]: added"] == describe_changes(old, new)
-    assert old != new
+    assert [f"privacy.keys[{TWO.label}]: added"] == describe_changes(one, two)
+    assert ["privacy.user_names: plain -> hashed", f"privacy.keys[{ONE.label}]: added"] == describe_changes(plain, one)
+    assert one != two

@@ -38,6 +38,11 @@ def test_removed_key_is_reported_with_all_other_problems(monkeypatch: pytest.Mon
             {"digest": {"url": "https://example.com/hook", "secret": "never shown, never shown"}},
             "digest: was removed; use `flask oauth-ratelimit report --format json` from cron",
         ),
+        (
+            {"privacy": {"read_plain": True}},
+            "privacy.read_plain: was removed; counts start anew when user_names changes; "
+            "`erase` always looks for plain names, too",
+        ),
     ],
 )
 def test_removed_key_names_what_replaces_it(values: dict[str, object], line: str) -> None:

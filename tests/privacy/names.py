@@ -1,12 +1,12 @@
 """
-Keys, and limiters that hash names under them.
+Keys, and limiters that hash usernames under them.
 """
 
 from dataclasses import replace
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.config import PrivacySettings
-from oauth_ratelimit.core.names import PLAIN, Form, NameKey, Names
+from oauth_ratelimit.core.names import NameKey
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.store.base import CounterStore
 from tests.helpers import Clock
@@ -17,19 +17,17 @@ NEW = NameKey.of(b"the new key, which is long enough for it")
 
 ALICE = "alice@example.com"
 
-
-def stored(name: str, *forms: Form) -> str:
-    """
-    Return what stands for a user under the first of some forms.
-    """
-    return str(Names(forms)(name))
+PLAIN = PrivacySettings()
 
 
-def hashing_limiter(
-    store: CounterStore | None, clock: Clock, *forms: Form, user: tuple[Policy, ...] | None = None
+def hashed(*keys: NameKey) -> PrivacySettings:
+    """Return settings that hash usernames under the first of some keys."""
+    return PrivacySettings("hashed", keys)
+
+
+def limiter_with(
+    privacy: PrivacySettings, store: CounterStore | None, clock: Clock, *, user: tuple[Policy, ...] | None = None
 ) -> Limiter:
-    """
-    Return a limiter that keeps names in the first of some forms and reads the others; by default one that never denies.
-    """
+    """Return a limiter with a privacy section; by default it never denies."""
     settings = some_settings(user=user if user is not None else (a_policy(name="user"),))
-    return Limiter(replace(settings, privacy=PrivacySettings(forms or (PLAIN,))), store, clock=clock)
+    return Limiter(replace(settings, privacy=privacy), store, clock=clock)

@@ -164,3 +164,20 @@ def test_wrong_key_of_names(site: Site, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("NAME_KEY", SECRET[::-1])
 
     assert [] == json.loads(site.command("show", "web-shop", ALICE, "--json"))
+
+
+def test_commands_look_at_the_current_pseudonym_only(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts under a former key are neither shown nor reset, by name or by hash; ``erase`` finds them."""
+    site.ask()
+    site.app.extensions["oauth_ratelimit"].close()
+    monkeypatch.setenv("NEW_KEY", SECRET[::-1])
+    settings = yaml.safe_load(site.config_path.read_text())
+    settings["privacy"]["keys"].insert(0, {"env": "NEW_KEY"})
+    site.config_path.write_text(yaml.safe_dump(settings))
+
+    for user in (ALICE, HASH):
+        assert [] == json.loads(site.command("show", "web-shop", user, "--json"))
+        explained = json.loads(site.command("explain", "web-shop", user, "--json"))
+        assert [2] == [limit["remaining"] for limit in explained["limits"] if limit["kind"] == "user"]
+        assert {"reset_count": 0} == json.loads(site.command("reset", "web-shop", user, "--json"))
+    assert 1 == json.loads(site.command("erase", ALICE, "--json"))["removed"]["counters"]

@@ -1,5 +1,5 @@
 """
-A bare limiter that hashes the names of users.
+A bare limiter that hashes usernames.
 """
 
 from typing import Any
@@ -7,23 +7,24 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from oauth_ratelimit.config import PrivacySettings
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.names import PLAIN
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.keys import Counts
 from tests.helpers import Clock
 from tests.limiters import CLIENT, a_policy, stored_hits
-from tests.privacy.names import ALICE, NEW, OLD, hashing_limiter, stored
+from tests.privacy.names import ALICE, NEW, OLD, PLAIN, hashed, limiter_with
+from tests.stores import Shared
 
+LIMIT = 7
 TWO = (a_policy(2, name="user"),)
+SEVEN = (a_policy(LIMIT, 600, name="user"),)
 
 
-def test_every_method_hashes(clock: Clock) -> None:
-    """
-    All methods that take a name mean the same user, and only the hash is stored and logged.
-    """
+def test_every_method_takes_the_name_and_only_the_hash_is_stored_and_logged(clock: Clock) -> None:
+    """``check``, ``peek`` and ``counts`` mean the same user by the same name."""
     store = MemoryStore()
-    limiter = hashing_limiter(store, clock, OLD, user=TWO)
+    limiter = limiter_with(hashed(OLD), store, clock, user=TWO)
     for _ in range(2):
         limiter.check(CLIENT, ALICE)
     with capture_logs() as logs:
@@ -32,17 +33,15 @@ def test_every_method_hashes(clock: Clock) -> None:
 
     assert 0 == limiter.peek(CLIENT, ALICE).remaining
     assert Counts(2, 0) == limiter.counts(CLIENT, ALICE)
-    assert stored(ALICE, OLD) == limiter.stored_name(ALICE)
-    assert (2, 0) == (stored_hits(store, Key(CLIENT, stored(ALICE, OLD))), stored_hits(store, Key(CLIENT, ALICE)))
-    assert [stored(ALICE, OLD)] == [entry["username"] for entry in logs]
+    assert OLD(ALICE) == limiter.stored_name(ALICE)
+    assert (2, 0) == (stored_hits(store, Key(CLIENT, OLD(ALICE))), stored_hits(store, Key(CLIENT, ALICE)))
+    assert [OLD(ALICE)] == [entry["username"] for entry in logs]
 
 
-def test_grants_without_a_user(clock: Clock) -> None:
-    """
-    No user stays no user.
-    """
+def test_grant_without_a_user_stays_without_one(clock: Clock) -> None:
+    """None is not hashed."""
     store = MemoryStore()
-    limiter = hashing_limiter(store, clock, OLD)
+    limiter = limiter_with(hashed(OLD), store, clock)
     limiter.check(CLIENT)
     limiter.sync()
 
@@ -51,28 +50,77 @@ def test_grants_without_a_user(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    "forms",
-    [(OLD,), (OLD, NEW), (OLD, PLAIN), (PLAIN, OLD)],
-    ids=["one key", "two keys", "was plain", "will be hashed"],
+    "privacy",
+    [hashed(OLD), hashed(OLD, NEW), hashed(NEW, OLD), PrivacySettings("plain", (OLD,))],
+    ids=["one key", "a former key", "hash under the former key", "plain again"],
 )
-def test_user_who_is_called_like_a_hash(clock: Clock, forms: tuple[Any, ...]) -> None:
-    """
-    Nobody spends another's quota by taking their hash, out of a log line, for a name.
-    """
-    limiter = hashing_limiter(MemoryStore(), clock, *forms, user=TWO)
+def test_user_called_like_the_hash_of_another_has_a_quota_of_their_own(clock: Clock, privacy: PrivacySettings) -> None:
+    """Nobody spends another's quota by taking their hash, out of a log line, for a name."""
+    limiter = limiter_with(privacy, MemoryStore(), clock, user=TWO)
     for _ in range(3):
-        limiter.check(CLIENT, stored(ALICE, OLD))
+        limiter.check(CLIENT, OLD(ALICE))
         limiter.peek(CLIENT, ALICE)
         limiter.sync()
 
     assert 2 == limiter.peek(CLIENT, ALICE).remaining
 
 
-def test_name_that_is_no_text(clock: Clock) -> None:
-    """
-    What is no text is refused as ever.
-    """
-    limiter = hashing_limiter(None, clock, OLD)
+def test_name_that_is_no_text_is_rejected(clock: Clock) -> None:
+    """The error is that of plain names."""
+    limiter = limiter_with(hashed(OLD), None, clock)
     wrong: Any = 7
     with pytest.raises(TypeError, match="username must be text or None, got 7"):
         limiter.check(CLIENT, wrong)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(hashed(OLD), hashed(NEW, OLD)), (PLAIN, hashed(OLD)), (hashed(OLD), PrivacySettings("plain", (OLD,)))],
+    ids=["new key", "hashed from now on", "plain again"],
+)
+def test_new_pseudonym_starts_new_counts(
+    shared: Shared, clock: Clock, before: PrivacySettings, after: PrivacySettings
+) -> None:
+    """The counts under the former pseudonym stay in the store, untouched, and nothing reads them."""
+    former = limiter_with(before, shared.store, clock, user=SEVEN)
+    for _ in range(LIMIT):
+        former.check(CLIENT, ALICE)
+    former.sync()
+    limiter = limiter_with(after, shared.store, clock, user=SEVEN)
+    limiter.check(CLIENT, ALICE)
+    limiter.sync()
+
+    assert LIMIT - 1 == limiter.peek(CLIENT, ALICE).remaining
+    assert [LIMIT, 1] == [stored_hits(shared.store, Key(CLIENT, each.stored_name(ALICE))) for each in (former, limiter)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(hashed(NEW, OLD), hashed(NEW)), (hashed(NEW), hashed(NEW, OLD)), (PLAIN, PrivacySettings("plain", (OLD,)))],
+    ids=["former key dropped", "former key listed", "key listed beside plain names"],
+)
+def test_former_keys_make_no_difference_to_counts(
+    shared: Shared, clock: Clock, before: PrivacySettings, after: PrivacySettings
+) -> None:
+    """Counts under the current pseudonym go on when former keys come and go."""
+    earlier = limiter_with(before, shared.store, clock, user=SEVEN)
+    for _ in range(4):
+        earlier.check(CLIENT, ALICE)
+    earlier.sync()
+    limiter = limiter_with(after, shared.store, clock, user=SEVEN)
+    limiter.peek(CLIENT, ALICE)
+    limiter.sync_urgent()
+
+    assert LIMIT - 4 == limiter.peek(CLIENT, ALICE).remaining
+
+
+def test_preload_knows_hashed_users(shared: Shared, clock: Clock) -> None:
+    """A new instance starts with the users that were busy last, as with plain names."""
+    earlier = limiter_with(hashed(OLD), shared.store, clock, user=SEVEN)
+    for _ in range(4):
+        earlier.check(CLIENT, ALICE)
+    earlier.sync()
+    limiter = limiter_with(hashed(OLD), shared.store, clock, user=SEVEN)
+    limiter.preload()
+
+    assert LIMIT - 4 == limiter.peek(CLIENT, ALICE).remaining
