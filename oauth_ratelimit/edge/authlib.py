@@ -7,10 +7,8 @@ So a request that fails earlier costs nobody anything, and a denied one burns no
 
 from collections.abc import Callable
 from functools import partial, wraps
-from inspect import signature
 from typing import Any
 
-from authlib.oauth2.rfc6749 import AuthorizationServer
 from flask import after_this_request
 
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
@@ -141,32 +139,6 @@ def _generated(inner: Callable[..., Any]) -> Callable[..., Any]:
     return generate_token
 
 
-def _generated_positionally(inner: Callable[..., Any]) -> Callable[..., Any]:
-    """
-    As ``_generated``, for a server that has Authlib's own method: handing on its six parameters by position takes a
-    quarter of what handing on whatever there is takes, which is as much as all the other steps.
-    """
-
-    def generate_token(
-        grant_type: str,
-        client: Any,
-        user: Any = None,
-        scope: Any = None,
-        expires_in: Any = None,
-        include_refresh_token: Any = True,
-    ) -> Any:
-        decide(grant_type, client, user)
-        return inner(grant_type, client, user, scope, expires_in, include_refresh_token)
-
-    own = AuthorizationServer.generate_token
-    is_own = getattr(inner, "__func__", None) is own
-    return generate_token if is_own and _parameters(own)[1:] == _parameters(generate_token) else _generated(inner)
-
-
-def _parameters(function: Callable[..., Any]) -> list[tuple[Any, ...]]:
-    return [(each.name, each.kind, each.default) for each in signature(function).parameters.values()]
-
-
 def _saved(inner: Callable[..., Any]) -> Callable[..., Any]:
     def save_token(token: Any, request: Any) -> Any:
         decide_before_saving(request)
@@ -201,7 +173,7 @@ _STEPS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
     "create_token_response": _answered,
     "get_token_grant": _chosen,
     "create_authorization_response": _authorized,
-    "generate_token": _generated_positionally,
+    "generate_token": _generated,
     "save_token": _saved,
     "authenticate_client": _authenticated,
     "handle_error_response": _failed,
