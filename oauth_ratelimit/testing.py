@@ -11,7 +11,7 @@ from typing import Any, Self
 from flask import Flask
 
 from oauth_ratelimit.edge.extension import OAuthRateLimit
-from oauth_ratelimit.edge.gate import AppGate
+from oauth_ratelimit.edge.gate import AppLimiter
 from oauth_ratelimit.edge.request import EXTENSION
 from oauth_ratelimit.overlay import LiveSettings
 from oauth_ratelimit.worker import Worker
@@ -56,7 +56,7 @@ class _IdleWorker(Worker):
         """
 
 
-class _FrozenGate(AppGate):
+class _FrozenAppLimiter(AppLimiter):
     """
     Decides by the configuration as it was at the start, without its database.
     """
@@ -82,7 +82,7 @@ class FrozenRateLimit(OAuthRateLimit):
         options: What else ``OAuthRateLimit`` takes: ``username_of``, ``on_denied`` and so on.
     """
 
-    _gate_type = _FrozenGate
+    _app_limiter_type = _FrozenAppLimiter
 
     def __init__(self, clock: FrozenClock, **options: Any) -> None:
         super().__init__(clock=clock, **options)
@@ -111,7 +111,7 @@ class FrozenRateLimit(OAuthRateLimit):
         while self._replaced:
             app, found = self._replaced.pop()
             frozen = app.extensions.pop(EXTENSION, None)
-            if isinstance(frozen, _FrozenGate):
+            if isinstance(frozen, _FrozenAppLimiter):
                 frozen.close()
             if found is not None:
                 app.extensions[EXTENSION] = found

@@ -17,7 +17,7 @@ from werkzeug.wsgi import LimitedStream
 from oauth_ratelimit.admin import api, changes
 from oauth_ratelimit.admin.protection import Authorize, Tokens, operator_of, protect, why_refused
 from oauth_ratelimit.admin.reading import NothingToRead, Question, Readings
-from oauth_ratelimit.edge.gate import AppGate
+from oauth_ratelimit.edge.gate import AppLimiter
 from oauth_ratelimit.edge.request import EXTENSION
 from oauth_ratelimit.errors import ConfigError, StoreError
 from oauth_ratelimit.operating.records import finite
@@ -181,8 +181,8 @@ def _tokens() -> Tokens | None:
     return Tokens(secret_key, clock=time.time) if secret_key else None
 
 
-def _gate() -> AppGate:
-    gate: AppGate = current_app.extensions[EXTENSION]
+def _gate() -> AppLimiter:
+    gate: AppLimiter = current_app.extensions[EXTENSION]
     return gate
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
-from oauth_ratelimit.edge.gate import AppGate
+from oauth_ratelimit.edge.gate import AppLimiter
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.operating.desk import Desk
 
@@ -40,7 +40,7 @@ class Readings:
         gate: The application's part of the extension.
     """
 
-    def __init__(self, gate: AppGate) -> None:
+    def __init__(self, gate: AppLimiter) -> None:
         self._gate = gate
         self._lock = threading.Lock()  # guards the two below
         self._kept: dict[Hashable, tuple[float, object]] = {}  # when it is too old, by the monotonic clock; the answer

@@ -16,7 +16,8 @@ from flask import Request, request
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.failure import Attempt, FailureKey, FailureKind, address_of, folded
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.edge.mark import PUBLIC, Gate, Mark, marked
+from oauth_ratelimit.edge.gate import AppLimiter
+from oauth_ratelimit.edge.mark import PUBLIC, Mark, marked
 from oauth_ratelimit.edge.response import RateLimited
 
 MAX_CLIENT_ID_LENGTH = 1024  # of those that the configuration can name
@@ -153,7 +154,7 @@ def _denial(mark: Mark, attempt: Attempt) -> RateLimited | None:
     return RateLimited(alarm.decision, answer, grant_type=request.form.get("grant_type"))
 
 
-def _attempt(http_request: Request, gate: Gate) -> Attempt | None:
+def _attempt(http_request: Request, gate: AppLimiter) -> Attempt | None:
     """
     Return what a request claims; None if it does not say where it comes from, or seems to come from a proxy.
     """

@@ -13,7 +13,8 @@ from typing import Any
 
 from flask import current_app, request
 
-from oauth_ratelimit.edge.mark import MARK, PUBLIC, QUOTA, Caller, Gate, Mark, environ_of_request
+from oauth_ratelimit.edge.gate import AppLimiter, Caller
+from oauth_ratelimit.edge.mark import MARK, PUBLIC, QUOTA, Mark, environ_of_request
 from oauth_ratelimit.edge.request import EXTENSION, username_of
 from oauth_ratelimit.edge.response import RateLimited
 
@@ -82,12 +83,12 @@ def _first(token: Any, *names: str) -> Any:
     return None
 
 
-def _gate_with_endpoints() -> Gate | None:
-    gate: Gate | None = current_app.extensions.get(EXTENSION)
+def _gate_with_endpoints() -> AppLimiter | None:
+    gate: AppLimiter | None = current_app.extensions.get(EXTENSION)
     return gate if gate is not None and gate.settings.policies.endpoints else None
 
 
-def _endpoint(gate: Gate, authlib_name: str | None) -> str | None:
+def _endpoint(gate: AppLimiter, authlib_name: str | None) -> str | None:
     """
     Return the configured name of the endpoint that this request is for.
     """

@@ -18,9 +18,8 @@ from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.edge.authlib import attach, has_grant
 from oauth_ratelimit.edge.endpoints import caller_of_token, decide_at, decide_token
 from oauth_ratelimit.edge.exit import with_quota
-from oauth_ratelimit.edge.gate import AppGate
+from oauth_ratelimit.edge.gate import AppLimiter, Caller
 from oauth_ratelimit.edge.hangup import WatchedFile, ask_on_hangup
-from oauth_ratelimit.edge.mark import Caller
 from oauth_ratelimit.edge.request import EXTENSION, username_of
 from oauth_ratelimit.edge.response import RateLimited
 from oauth_ratelimit.observe.observer import Hook, Observer
@@ -62,7 +61,7 @@ class OAuthRateLimit:
         clock: Tells the time in seconds since the epoch; instances that share counters must agree on it.
     """
 
-    _gate_type: type[AppGate] = AppGate
+    _app_limiter_type: type[AppLimiter] = AppLimiter
 
     def __init__(
         self,
@@ -117,7 +116,7 @@ class OAuthRateLimit:
         if EXTENSION in app.extensions:
             raise RuntimeError("this application has an OAuthRateLimit already; create one and initialise it once")
         is_switched_off = _is_switched_off()
-        gate = self._gate_type(
+        gate = self._app_limiter_type(
             _read(app.config, mode=Mode.OFF.value if is_switched_off else None),
             username_of=self._username_of,
             caller_of=self._caller_of,
@@ -156,7 +155,7 @@ class OAuthRateLimit:
         Raises:
             KeyError: It is not protected.
         """
-        gate: AppGate = app.extensions[EXTENSION]
+        gate: AppLimiter = app.extensions[EXTENSION]
         gate.start()
 
     @staticmethod

@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -17,8 +17,7 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.denial import Trace
 from oauth_ratelimit.core.enforcement import OFF
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.edge.mark import Caller, Ruling
-from oauth_ratelimit.edge.response import RateLimited, quota_headers
+from oauth_ratelimit.edge.response import RateLimited, Ruling, quota_headers
 from oauth_ratelimit.edge.trace import trace_of_request
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
@@ -33,7 +32,27 @@ log = structlog.get_logger(__name__)
 REPORT_INTERVAL_S = 10.0  # between two log lines on the same trouble
 
 
-class AppGate:
+class Caller(NamedTuple):
+    """
+    Who asks at another endpoint than the token endpoint.
+
+    Attributes:
+        client_id: The client.
+
+        username: The user, None if there is none.
+    """
+
+    client_id: str
+    username: str | None
+
+    def get_client_id(self) -> str:
+        """
+        Return the client's id, as Authlib's clients do.
+        """
+        return self.client_id
+
+
+class AppLimiter:
     """
     Decides the requests of one application. Starts its background cycle with the first of them in each process.
 

@@ -19,7 +19,7 @@ if IS_AVAILABLE:
     from prometheus_client.multiprocess import MultiProcessCollector
 
 if TYPE_CHECKING:
-    from oauth_ratelimit.edge.gate import AppGate
+    from oauth_ratelimit.edge.gate import AppLimiter
 
 MULTIPROCESS_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"  # the library's own variable
 
@@ -89,6 +89,6 @@ def health_blueprint(url: str = "/health", *, max_lag_s: float | None = None) ->
     return pages
 
 
-def _gate() -> "AppGate":
-    gate: AppGate = current_app.extensions[EXTENSION]
+def _gate() -> "AppLimiter":
+    gate: AppLimiter = current_app.extensions[EXTENSION]
     return gate

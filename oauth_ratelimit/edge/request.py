@@ -6,7 +6,8 @@ from typing import Any
 
 from flask import Flask, current_app
 
-from oauth_ratelimit.edge.mark import MARK, QUOTA, Gate, Mark, environ_of_request, marked
+from oauth_ratelimit.edge.gate import AppLimiter
+from oauth_ratelimit.edge.mark import MARK, QUOTA, Mark, environ_of_request, marked
 from oauth_ratelimit.edge.response import RateLimited
 
 EXTENSION = "oauth_ratelimit"  # our place in app.extensions
@@ -41,7 +42,7 @@ def begin(*, is_authorize: bool = False, grant: Any = None) -> Mark | None:
     mark: Mark | None = environ.get(MARK)
     if mark is None:
         app: Flask = current_app._get_current_object()  # type: ignore[attr-defined,unused-ignore]  # half the proxy's price
-        gate: Gate | None = app.extensions.get(EXTENSION)
+        gate: AppLimiter | None = app.extensions.get(EXTENSION)
         if gate is not None and (gate.authorize_endpoint or not is_authorize):
             mark = environ[MARK] = Mark(gate, is_authorize, environ.setdefault(QUOTA, []), grant)
     return mark
@@ -51,7 +52,7 @@ def decide(grant_type: str | None, client: Any, user: Any) -> None:
     """
     Raise if this request is denied. The first call decides.
 
-    All by position, here and in ``Gate.judge``: Python 3.11 takes twice as long for a call by keyword.
+    All by position, here and in ``AppLimiter.judge``: Python 3.11 takes twice as long for a call by keyword.
     """
     mark = marked()
     if mark is None:

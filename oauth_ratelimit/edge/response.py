@@ -91,6 +91,10 @@ class RateLimited(OAuth2Error, RateLimitError):  # type: ignore[misc]  # Authlib
         ]
 
 
+Ruling = Headers | RateLimited
+"""What a decision means for the answer: the quota headers of an admitted request, or the denial to raise."""
+
+
 def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
     """
     Return what a client may know of its quota: nothing if no policy applied or if it is trusted.

@@ -13,7 +13,7 @@ from flask import Flask
 
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.demo import authserver
-from oauth_ratelimit.edge.gate import AppGate
+from oauth_ratelimit.edge.gate import AppLimiter
 from tests.edge.serving import serving
 from tests.helpers import Clock
 
@@ -39,11 +39,11 @@ class Site:
     clock: Clock
 
     @property
-    def gate(self) -> AppGate:
+    def gate(self) -> AppLimiter:
         """
         The application's part of the extension.
         """
-        gate: AppGate = self.app.extensions["oauth_ratelimit"]
+        gate: AppLimiter = self.app.extensions["oauth_ratelimit"]
         return gate
 
     def remaining(self, client_id: str, username: str | None = None) -> int:

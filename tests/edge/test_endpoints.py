@@ -22,7 +22,7 @@ from oauth_ratelimit.demo.records import Client
 from oauth_ratelimit.demo.seeds import BATCH_JOBS, MOBILE_APP, WEB_SHOP
 from oauth_ratelimit.edge.endpoints import caller_of_token
 from oauth_ratelimit.edge.extension import OAuthRateLimit
-from oauth_ratelimit.edge.mark import Caller
+from oauth_ratelimit.edge.gate import Caller
 from tests.edge.flows import issue, password_of, post
 from tests.edge.protected import Site, config, protect_after, protected
 from tests.helpers import Clock

@@ -23,7 +23,7 @@ from oauth_ratelimit import worker as worker_module
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.demo.records import Client
 from oauth_ratelimit.edge import gate as gate_module
-from oauth_ratelimit.edge.gate import AppGate
+from oauth_ratelimit.edge.gate import AppLimiter
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.mongo import MongoStore
@@ -78,11 +78,11 @@ def add_route(app: Flask, server: Any) -> None:
     app.add_url_rule("/token", "token", lambda: server.create_token_response(), methods=["POST"])
 
 
-def gate_of(app: Flask) -> AppGate:
+def gate_of(app: Flask) -> AppLimiter:
     """
     Return an application's part of the extension.
     """
-    gate: AppGate = app.extensions["oauth_ratelimit"]
+    gate: AppLimiter = app.extensions["oauth_ratelimit"]
     return gate
 
 

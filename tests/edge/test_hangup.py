@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.config import ConfigSource
-from oauth_ratelimit.edge.gate import AppGate
+from oauth_ratelimit.edge.gate import AppLimiter
 from oauth_ratelimit.edge.hangup import WatchedFile, ask_on_hangup
 from tests.helpers import wait_until
 
@@ -41,14 +41,14 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def protect(path: Path, *, on_sighup: bool = True) -> AppGate:
+def protect(path: Path, *, on_sighup: bool = True) -> AppLimiter:
     """
     Return the gate of an application with this configuration, started.
     """
     app = Flask(__name__)
     app.config.update(OAUTH_RATELIMIT_CONFIG=str(path), OAUTH_RATELIMIT_RELOAD_ON_SIGHUP=on_sighup)
     OAuthRateLimit(app, AuthorizationServer(app, query_client=lambda _: None, save_token=lambda *_: None))
-    gate: AppGate = app.extensions["oauth_ratelimit"]
+    gate: AppLimiter = app.extensions["oauth_ratelimit"]
     return gate
 
 

@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.demo.records import Client, User
 from oauth_ratelimit.edge.authlib import RateLimitMixin, attach
-from oauth_ratelimit.edge.gate import AppGate
+from oauth_ratelimit.edge.gate import AppLimiter
 from oauth_ratelimit.edge.request import username_of
 from tests.edge.protected import config
 from tests.helpers import Clock
@@ -83,11 +83,11 @@ class Setup:
     extension: OAuthRateLimit
 
     @property
-    def gate(self) -> AppGate:
+    def gate(self) -> AppLimiter:
         """
         The application's part of the extension.
         """
-        gate: AppGate = self.app.extensions["oauth_ratelimit"]
+        gate: AppLimiter = self.app.extensions["oauth_ratelimit"]
         return gate
 
     @property
