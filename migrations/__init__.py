@@ -1,7 +1,7 @@
 """
-Changes of what stands in MongoDB, in order. ``flask oauth-ratelimit db upgrade`` runs those that were not run yet.
+Migrations of the database, in the order of their names. ``flask oauth-ratelimit db upgrade`` applies the pending ones.
 
-Each is a module for pymongo-migrate with ``name``, ``dependencies``, ``upgrade(db)`` and ``downgrade(db)``. It names
-collections as the documentation does; a namespace and ``store.collection`` are taken care of. It can be run twice, and
-while it runs and afterwards the release before it goes on working with the same data: a rolling upgrade has both.
+Each is a module with a docstring, which ``db status`` shows, and ``upgrade(collections)``: pymongo's collections by the
+names that the documentation uses, whatever ``store.namespace`` and ``store.collection`` are. A migration can run twice
+or in parallel without harm. The release before it goes on working with the same data, so that a rolling upgrade works.
 """

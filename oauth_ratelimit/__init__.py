@@ -38,7 +38,7 @@ Beside it, for operators::
     core/what_if.py      what another limit would have done
     report/              which clients mint tokens, and what to tell their owners
     worker.py            what each process runs in the background: the cycle, and further duties
-    store/migrate.py     migrations/, run once under a lease
+    store/migrate.py     migrations/, applied in order and recorded
     simulate/            recorded traffic through any algorithm, and pictures of it
     cli/                 flask oauth-ratelimit
     admin/               the page for operators: charts, who is near a limit, overrides

@@ -3,41 +3,32 @@ Migrations on a real MongoDB.
 """
 
 import configparser
-import importlib.util
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from bson import ObjectId
 from pymongo import MongoClient
+from pymongo.errors import AutoReconnect
+from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, StoreUnavailable, load_config
-from oauth_ratelimit.store import lease as lease_module
 from oauth_ratelimit.store import migrate as migrate_module
 from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.lease import LEASE_ID, Lease
-from oauth_ratelimit.store.migrate import MIGRATIONS, Migrations, migrations_directory
+from oauth_ratelimit.store.migrate import MIGRATIONS, Migrations, load_migrations
 from tests.cli.conftest import Terminal, terminal
-from tests.helpers import wait_until
 
 __all__ = ["terminal"]
 
 ROOT = Path(__file__).parents[1]
 ALL = sorted(path.stem for path in (ROOT / "migrations").glob("[0-9]*.py"))
-
-COUNTING = """
-'''Count how often this is run.'''
-
-name = "0001_count"
-dependencies = []
-
-def upgrade(db):
-    db["ratelimits"].insert_one({"ran": True})
-"""
 
 
 @pytest.fixture
@@ -59,15 +50,6 @@ def connection(mongo_uri: str) -> Iterator[Connection]:
         yield opened
 
 
-@pytest.fixture
-def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A single migration that would show if it were run twice.
-    """
-    (tmp_path / "0001_count.py").write_text(COUNTING)
-    monkeypatch.setattr(migrate_module, "migrations_directory", lambda: tmp_path)
-
-
 def migrations_of(connection: Connection) -> Migrations:
     """
     Return the migrations of the default collections.
@@ -75,16 +57,33 @@ def migrations_of(connection: Connection) -> Migrations:
     return Migrations(connection, collection="ratelimits")
 
 
+def pending(migrations: Migrations) -> list[str]:
+    """
+    Return the names of the migrations that are not applied.
+    """
+    return [state.name for state in migrations.states() if state.applied_at_s is None]
+
+
+def given(monkeypatch: pytest.MonkeyPatch, steps: Mapping[str, Callable[[Mapping[str, Any]], None]]) -> None:
+    """
+    Put other migrations in the place of the package's.
+    """
+    modules = {name: ModuleType(name) for name in steps}
+    for name, step in steps.items():
+        vars(modules[name])["upgrade"] = step
+    monkeypatch.setattr(migrate_module, "load_migrations", lambda: modules)
+
+
 def test_empty_database(connection: Connection, database: Any) -> None:
     """
     All migrations are run once, in order; then none is pending.
     """
     migrations = migrations_of(connection)
-    assert ALL == migrations.pending()
+    assert ALL == pending(migrations)
 
     assert ALL == migrations.upgrade()
     assert [] == migrations.upgrade()
-    assert [] == migrations.pending()
+    assert [] == pending(migrations)
     for collection in ("ratelimits", "ratelimit_stats"):
         assert 0 == database[collection].index_information()["expire"]["expireAfterSeconds"]
 
@@ -95,7 +94,7 @@ def test_migrations_that_are_run_twice(connection: Connection, database: Any) ->
     """
     migrations_of(connection).upgrade()
     before = database["ratelimits"].index_information()
-    database[MIGRATIONS].delete_many({"name": {"$exists": True}})
+    database[MIGRATIONS].delete_many({})
 
     assert ALL == migrations_of(connection).upgrade()
     assert before == database["ratelimits"].index_information()
@@ -125,87 +124,105 @@ def test_namespace_and_collection(mongo_uri: str, database: Any) -> None:
     assert {"one_counters", "one_ratelimit_stats", "one_ratelimit_migrations"} == set(database.list_collection_names())
 
 
-def test_downgrade(database: Any) -> None:
+def test_upgrades_in_parallel_are_harmless(mongo_uri: str, database: Any) -> None:
     """
-    Every migration can be taken back, also when it was never run.
+    Ten processes that start at once all succeed, and leave one index and one record of each.
     """
-    for path in sorted((ROOT / "migrations").glob("[0-9]*.py")):
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        module.downgrade(database)
-        module.upgrade(database)
-        module.downgrade(database)
-
-    assert {"_id_"} == set(database["ratelimits"].index_information())
-
-
-@pytest.mark.usefixtures("counting")
-def test_thirty_starters(mongo_uri: str, database: Any) -> None:
-    """
-    Thirty that start at once run a migration once, and all come back when it has been run.
-    """
-    together = threading.Barrier(30)
+    database["ratelimits"].insert_many({"_id": {"clientId": str(number)}} for number in range(1000))
+    together = threading.Barrier(10)
     with ExitStack() as undo:
-        starters = [migrations_of(undo.enter_context(closing(Connection(mongo_uri)))) for _ in range(30)]
+        starters = [migrations_of(undo.enter_context(closing(Connection(mongo_uri)))) for _ in range(10)]
 
-        def start(migrations: Migrations) -> tuple[list[str], list[str]]:
+        def start(migrations: Migrations) -> list[str]:
             together.wait(timeout=30)
-            return migrations.upgrade(), migrations.pending()
+            migrations.upgrade()
+            return pending(migrations)
 
-        with ThreadPoolExecutor(30) as pool:
-            results = list(pool.map(start, starters))
+        with ThreadPoolExecutor(10) as pool:
+            assert [[]] * 10 == list(pool.map(start, starters))
 
-    assert 1 == database["ratelimits"].count_documents({"ran": True})
-    assert [["0001_count"]] == [applied for applied, _ in results if applied]
-    assert [[]] * 30 == [pending for _, pending in results]
+    assert ALL == sorted(record["name"] for record in database[MIGRATIONS].find())
+    assert {"_id_", "expire"} == set(database["ratelimits"].index_information())
+    assert {"_id_", "expire", "minute"} == set(database["ratelimit_stats"].index_information())
 
 
-def test_holder_that_died(connection: Connection, database: Any) -> None:
+def test_same_migration_in_two_processes_at_once(
+    mongo_uri: str, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
-    A lease whose holder is gone is free when it runs out, by MongoDB's clock.
+    Two processes that are within a migration at the same time both end it, and both report it.
     """
-    ended, going_on = (datetime.now(UTC) + timedelta(seconds=seconds) for seconds in (-1, 60))
-    database[MIGRATIONS].insert_one({"_id": LEASE_ID, "holder": "dead", "until": going_on})
-    lease = Lease(connection.collection(MIGRATIONS))
-    assert not lease.take()
-    with pytest.raises(StoreUnavailable, match="another process"), lease.held(patience_s=0.2):
-        pass
+    both = threading.Barrier(2)
 
-    database[MIGRATIONS].update_one({"_id": LEASE_ID}, {"$set": {"until": ended}})
-    assert lease.take()
-    assert lease.holder == database[MIGRATIONS].find_one({"_id": LEASE_ID})["holder"]
+    def run(collections: Mapping[str, Any]) -> None:
+        both.wait(timeout=30)
+        collections["ratelimits"].create_index("expire", name="expire", expireAfterSeconds=0)
+        both.wait(timeout=30)
+
+    given(monkeypatch, {"0001_together": run})
+    with ExitStack() as undo, ThreadPoolExecutor(2) as pool:
+        starters = [migrations_of(undo.enter_context(closing(Connection(mongo_uri)))) for _ in range(2)]
+        assert [["0001_together"]] * 2 == list(pool.map(Migrations.upgrade, starters))
+
+    assert ["0001_together"] == [record["name"] for record in database[MIGRATIONS].find()]
 
 
-def test_lease_is_renewed(connection: Connection, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_migration_is_pending(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    Whoever takes longer than the lease is long keeps it, and gives it back at the end.
+    A migration that fails ends the upgrade; those before it are recorded, and the next upgrade goes on with it.
     """
-    monkeypatch.setattr(lease_module, "RENEW_EVERY_S", 0.02)
+    applied: list[str] = []
+    failures = [AutoReconnect("gone")]
 
-    def until() -> datetime:
-        found: datetime = database[MIGRATIONS].find_one({"_id": LEASE_ID})["until"]
-        return found
+    def fail_once(_: Mapping[str, Any]) -> None:
+        if failures:
+            raise failures.pop()
+        applied.append("second")
 
-    with Lease(connection.collection(MIGRATIONS)).held(patience_s=1):
-        first = until()
-        wait_until(lambda: until() > first, "the lease is renewed")
+    steps = {"0001_first": lambda _: applied.append("first"), "0002_second": fail_once}
+    given(monkeypatch, {**steps, "0003_third": lambda _: applied.append("third")})
+    with capture_logs() as logs, pytest.raises(StoreUnavailable):
+        migrations_of(connection).upgrade()
+    assert (["first"], ["0001_first"]) == (applied, [log["name"] for log in logs])
 
-    assert 0 == until().timestamp()
+    assert ["0002_second", "0003_third"] == migrations_of(connection).upgrade()
+    assert ["first", "second", "third"] == applied
 
 
-def test_lease_that_somebody_else_has_taken(connection: Connection, database: Any) -> None:
+def test_records_of_pymongo_migrate_are_valid(connection: Connection, database: Any) -> None:
     """
-    A holder that was too slow does not take the lease from the next one.
+    A database that pymongo-migrate has upgraded is up to date, and its lease is ignored.
     """
-    late = Lease(connection.collection(MIGRATIONS))
-    assert late.take()
-    database[MIGRATIONS].update_one({"_id": LEASE_ID}, {"$set": {"holder": "next"}})
-    late.release()
+    at = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    records = [{"_id": ObjectId(), "name": name, "applied": at} for name in ALL]
+    lease = {"_id": "lease", "holder": "node-1:4711:0badcafe", "until": datetime(2100, 1, 1, tzinfo=UTC)}
+    database[MIGRATIONS].insert_many([lease, *records])
 
-    assert "next" == database[MIGRATIONS].find_one({"_id": LEASE_ID})["holder"]
+    migrations = migrations_of(connection)
+    assert [(name, at.timestamp()) for name in ALL] == [(each.name, each.applied_at_s) for each in migrations.states()]
+    assert [] == migrations.upgrade()
+    assert [lease, *records] == list(database[MIGRATIONS].find())
+
+
+def test_migration_that_pymongo_migrate_has_undone_is_pending(connection: Connection, database: Any) -> None:
+    """
+    A record without a date is no record.
+    """
+    database[MIGRATIONS].insert_one({"_id": ObjectId(), "name": ALL[0], "applied": None})
+
+    assert ALL == migrations_of(connection).upgrade()
+    assert [] == pending(migrations_of(connection))
+
+
+def test_earlier_versions_can_read_the_records(connection: Connection, database: Any) -> None:
+    """
+    pymongo-migrate finds a record by its name and takes no field but these.
+    """
+    migrations_of(connection).upgrade()
+    for name in ALL:
+        record = database[MIGRATIONS].find_one({"name": name})
+        assert {"_id", "name", "applied"} == set(record)
+        assert abs(record["applied"].timestamp() - time.time()) < 60
 
 
 def test_commands(terminal: Terminal, database: Any) -> None:
@@ -253,4 +270,4 @@ def test_packages() -> None:
 
     assert found | {"oauth_ratelimit.migrations"} == set(metadata["options"]["packages"].split())
     assert "oauth_ratelimit.migrations = migrations" == metadata["options"]["package_dir"].strip()
-    assert migrations_directory().is_dir()
+    assert ALL == list(load_migrations())

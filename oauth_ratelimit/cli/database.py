@@ -46,8 +46,8 @@ def upgrade(session: Session, as_json: bool) -> None:
     """
     Run the migrations that were not run yet.
 
-    Any number of processes may call this at once, such as all instances when they start: one of them runs the
-    migrations, the others wait for it.
+    Any number of processes may call this at once, such as all instances when they start: each migration can run
+    twice or in parallel without harm.
     """
     applied = _migrations(session).upgrade()
     if as_json:

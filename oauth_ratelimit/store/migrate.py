@@ -1,45 +1,43 @@
 """
-Running the migrations: once each, however many processes want to.
+Migrations of the database: idempotent, applied in order, recorded in MongoDB.
 """
 
+import importlib.util
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pymongo
 import structlog
 from pymongo.collection import Collection
-from pymongo.database import Database
-from pymongo.errors import CollectionInvalid
-from pymongo_migrate.mongo_migrate import MongoMigrate
+from pymongo.errors import CollectionInvalid, DuplicateKeyError
 
-from oauth_ratelimit.store.connection import Connection, Document, full_name
+from oauth_ratelimit.store.connection import Connection, Document
 from oauth_ratelimit.store.heartbeats import STATISTICS
-from oauth_ratelimit.store.lease import Lease
 from oauth_ratelimit.store.mongo import translated_errors
 from oauth_ratelimit.store.overrides import OVERRIDES
 
 log = structlog.get_logger(__name__)
 
-COUNTERS = "ratelimits"  # what migrations call the collection, whatever its name is
+COUNTERS = "ratelimits"  # the name that migrations use, whatever store.collection is
 MIGRATIONS = "ratelimit_migrations"
 MIGRATION_S = 3600.0  # an index on a large collection takes its time
-PATIENCE_S = 600.0  # for somebody else who is at it
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationState:
     """
-    A migration, and whether it has been run.
+    A migration, and when it was applied.
 
     Args:
-        name: Its name.
+        name: The name of its file.
 
         description: What it does.
 
-        applied_at_s: When it was run, None if it was not.
+        applied_at_s: Seconds since the epoch, None if it is pending.
     """
 
     name: str
@@ -51,6 +49,8 @@ class Migrations:
     """
     The migrations of one configuration's collections.
 
+    Any number of processes may upgrade at once: each migration can run twice or in parallel without harm.
+
     Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
 
     Args:
@@ -61,43 +61,28 @@ class Migrations:
 
     def __init__(self, connection: Connection, *, collection: str) -> None:
         self._connection = connection
-        self._names = {
-            name: full_name(collection if name == COUNTERS else name, namespace=connection.namespace)
-            for name in (COUNTERS, OVERRIDES, STATISTICS, MIGRATIONS)
-        }
+        self._modules = load_migrations()
+        self._names = {COUNTERS: collection} | {name: name for name in (OVERRIDES, STATISTICS, MIGRATIONS)}
 
     def states(self) -> list[MigrationState]:
-        """
-        Return all migrations in the order in which they run.
-        """
-        runner = self._runner()
-        states = []
+        """Return all migrations in the order in which they are applied."""
         with translated_errors():
-            for migration in runner.get_migrations():
-                applied: datetime | None = runner.get_state(migration).applied
-                description = " ".join((getattr(migration, "description", None) or "").split())
-                applied_at_s = None if applied is None else applied.timestamp()
-                states.append(MigrationState(migration.name, description, applied_at_s))
-        return states
-
-    def pending(self) -> list[str]:
-        """
-        Return the names of the migrations that were not run yet.
-        """
-        return [state.name for state in self.states() if state.applied_at_s is None]
+            # Only dates count: earlier versions recorded null for a migration that was undone.
+            records = self._collections()[MIGRATIONS].find({"name": {"$type": "string"}, "applied": {"$type": "date"}})
+            applied = {record["name"]: record["applied"].timestamp() for record in records}
+        return [
+            MigrationState(name, " ".join((module.__doc__ or "").split()), applied.get(name))
+            for name, module in self._modules.items()
+        ]
 
     def upgrade(self) -> list[str]:
-        """
-        Run what was not run yet, under a lease, and return the names of what was run here.
-        """
-        if not self.pending():
-            return []
-        with Lease(self._connection.collection(MIGRATIONS)).held(patience_s=PATIENCE_S):
-            names = self.pending()
+        """Apply the pending migrations, and return their names."""
+        names = [state.name for state in self.states() if state.applied_at_s is None]
+        for name in names:
             # Instead of the connection's own timeouts, which are meant for the sync cycle.
             with translated_errors(), pymongo.timeout(MIGRATION_S):
-                self._runner().upgrade()
-        for name in names:
+                self._modules[name].upgrade(self._collections())
+                self._record(name)
             log.info("migration_applied", name=name)
         return names
 
@@ -107,59 +92,38 @@ class Migrations:
 
         MongoDB creates them by itself where rights allow.
         """
-        database = self._connection.database
         created = []
         with translated_errors():
-            for name in sorted(set(self._names.values()) - set(database.list_collection_names())):
-                try:
+            database = self._connection.database
+            wanted = {collection.name for collection in self._collections().values()}
+            for name in sorted(wanted - set(database.list_collection_names())):
+                with suppress(CollectionInvalid):  # another process has just created it
                     database.create_collection(name)
-                except CollectionInvalid:
-                    continue  # somebody else was faster
-                created.append(name)
+                    created.append(name)
         return created
 
-    def _runner(self) -> "_Runner":
-        with translated_errors():
-            database = self._connection.database
-            return _Runner(
-                client=self._connection.client,
-                database=database.name,
-                migrations_dir=str(migrations_directory()),
-                migrations_collection=self._names[MIGRATIONS],
-                named=_Named(database, self._names),
-            )
+    def _collections(self) -> Mapping[str, Collection[Document]]:
+        """Return the configured collections by the names that migrations use."""
+        return {name: self._connection.collection(configured) for name, configured in self._names.items()}
+
+    def _record(self, name: str) -> None:
+        """Note that a migration was applied."""
+        # Earlier versions look for ``name`` and accept no other field than these.
+        fields = {"name": name, "applied": datetime.now(UTC)}
+        with suppress(DuplicateKeyError):  # another process has just recorded it
+            self._collections()[MIGRATIONS].update_one({"_id": name}, {"$set": fields}, upsert=True)
 
 
-class _Named:
-    """
-    A database whose collections go by the names that migrations use.
-    """
-
-    def __init__(self, database: Database[Document], names: Mapping[str, str]) -> None:
-        self._database = database
-        self._names = names
-
-    def __getitem__(self, name: str) -> Collection[Document]:
-        return self._database[self._names.get(name, name)]
-
-
-class _Runner(MongoMigrate):  # type: ignore[misc]  # untyped
-    def __init__(self, *, named: _Named, **options: Any) -> None:
-        self._named = named
-        super().__init__(**options)
-
-    @property
-    def db(self) -> _Named:
-        """
-        What a migration is given.
-        """
-        return self._named
-
-
-def migrations_directory() -> Path:
-    """
-    Return where the migrations are: in the installed package, else beside it in a checkout.
-    """
+def load_migrations() -> dict[str, ModuleType]:
+    """Return the modules of all migrations by name, in order."""
     package = Path(__file__).parents[1]
     installed = package / "migrations"
-    return installed if installed.is_dir() else package.parent / "migrations"
+    folder = installed if installed.is_dir() else package.parent / "migrations"  # beside the package in a checkout
+    modules = {}
+    for path in sorted(folder.glob("[0-9]*.py")):
+        spec = importlib.util.spec_from_file_location(f"oauth_ratelimit.migrations.{path.stem}", path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"cannot load {path}")
+        modules[path.stem] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(modules[path.stem])
+    return modules
