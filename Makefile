@@ -10,6 +10,7 @@
 # make accuracy  what the accuracy page shows, again: an hour; LCG2005=FILE names the larger trace
 # make guard     whether anything takes more instructions than it did
 # make chaos     the long form of the fault tests
+# make breakages whether the tests notice when the package is broken on purpose: ten minutes
 # make fuzz      coverage-guided fuzzing, a minute for each target; FUZZ=600 takes ten
 # make soak      ten minutes of load, on a protected server and on two that are not; SOAK=60 takes one
 # make matrix    every version of Python and Authlib that is supported and here, and the wheel by itself
@@ -31,7 +32,7 @@ MISSING := $(foreach program,$(PROGRAMS),$(if $(shell command -v $(program)),,$(
 LEFT_OUT := $(strip $(foreach mark,$(MISSING),$(if $(shell grep -rl --include='*.py' 'mark\.$(mark)\b' tests),$(mark))))
 SPACE := $() $()
 
-.PHONY: demo serve test lint docs oldest audit bench accuracy guard chaos fuzz soak matrix clean
+.PHONY: demo serve test lint docs oldest audit bench accuracy guard chaos breakages fuzz soak matrix clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed-demo
@@ -67,6 +68,9 @@ guard: .venv/installed-test
 
 chaos: .venv/installed-test
 	@CHAOS=long $(PYTHON) -m pytest tests/chaos -m chaos
+
+breakages: .venv/installed-test
+	@$(PYTHON) -m tests.breakages
 
 fuzz: .venv/installed-fuzz
 	@$(PYTHON) -m tests.fuzz --seconds $(FUZZ)

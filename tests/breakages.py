@@ -1,0 +1,702 @@
+"""
+Check that the tests notice when the package is broken: ``python -m tests.breakages``.
+
+Each breakage below is a mistake that a user would notice. One after the other is made in a copy of the repository, and
+the tests that should catch it run there::
+
+    python -m tests.breakages                    # all of them: about ten minutes
+    python -m tests.breakages "lost reply" erase # those whose name contains one of the texts
+    python -m tests.breakages --list
+
+The exit code is 1 if a breakage survives or if its old text is not found exactly once. The tests must pass without a
+breakage, or they catch everything. When code moves, change the file and the texts, and keep the meaning of the name.
+"""
+
+import argparse
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", ".fuzz", ".*_cache", "__pycache__", "*.egg-info")
+TIMEOUT_S = 300.0  # per breakage; a test that hangs has not caught anything
+CAUGHT = "caught"
+TESTS_FAILED = 1  # exit code of pytest; the others mean that the tests could not run
+
+
+class Breakage(NamedTuple):
+    """
+    A deliberate mistake.
+
+    Attributes:
+        name: What goes wrong, in plain words.
+
+        file: Where, relative to the repository.
+
+        old: Text that occurs exactly once in the file.
+
+        new: What replaces it.
+
+        tests: Test paths that should catch it, the quickest first, separated by spaces.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+
+BREAKAGES = (
+    Breakage(
+        "sliding estimate counts the oldest frame in full",
+        "oauth_ratelimit/core/window.py",
+        "return full + edge * left_s / frame_s",
+        "return full + edge",
+        "tests/core/test_window.py",
+    ),
+    Breakage(
+        "proportional estimate counts the current frame in full",
+        "oauth_ratelimit/core/window.py",
+        "edge -= current",
+        "edge -= 0",
+        "tests/core/test_window.py",
+    ),
+    Breakage(
+        "retry_after is a second too short",
+        "oauth_ratelimit/core/window.py",
+        "frames * window.frame_s - enough_s)",
+        "frames * window.frame_s - enough_s - 1)",
+        "tests/core/test_window.py",
+    ),
+    Breakage(
+        "retry_after waits for the end of the frame instead of the moment that is enough",
+        "oauth_ratelimit/core/window.py",
+        "enough_s = (room - full) * window.frame_s / edge",
+        "enough_s = 0.0",
+        "tests/core/test_window.py",
+    ),
+    Breakage(
+        "canary takes twice its share of clients",
+        "oauth_ratelimit/core/enforcement.py",
+        "< self.percent",
+        "< 2 * self.percent",
+        "tests/core/test_enforcement.py",
+    ),
+    Breakage(
+        "request that one tier denies is counted in the tiers that admit it",
+        "oauth_ratelimit/sync/place.py",
+        "admitting = [] if denied else [bucket for bucket in buckets if bucket.tier.is_enforced]",
+        "admitting = [bucket for bucket in buckets if bucket not in over]",
+        "tests/test_limiter.py tests/test_limiter_reference.py",
+    ),
+    Breakage(
+        "trusted client is denied",
+        "oauth_ratelimit/sync/place.py",
+        "if policies.trusted or mode",
+        "if mode",
+        "tests/test_limiter.py",
+    ),
+    Breakage(
+        "dry run denies",
+        "oauth_ratelimit/sync/describe.py",
+        "allowed=not denied",
+        "allowed=False",
+        "tests/test_limiter.py",
+    ),
+    Breakage(
+        "denied requests count although count_denied is off",
+        "oauth_ratelimit/sync/place.py",
+        "if bucket.tier.count_denied and bucket not in admitting",
+        "if bucket not in admitting",
+        "tests/test_limiter.py",
+    ),
+    Breakage(
+        "limits of a client do not replace the defaults",
+        "oauth_ratelimit/core/policy.py",
+        "base.user if own.user is None else own.user",
+        "base.user",
+        "tests/core/test_policy.py",
+    ),
+    Breakage(
+        "override still holds after its end",
+        "oauth_ratelimit/core/overrides.py",
+        "override.until_s is None or now_s < override.until_s",
+        "True",
+        "tests/core/test_overridden.py tests/test_overlay.py",
+    ),
+    Breakage(
+        "what-if admits more than the limit",
+        "oauth_ratelimit/core/what_if.py",
+        "limit - full - oldest * held",
+        "limit - full",
+        "tests/core/test_what_if.py",
+    ),
+    Breakage(
+        "user name reaches counters although names are hashed",
+        "oauth_ratelimit/core/names.py",
+        "method(client_id, self(username), **options)",
+        "method(client_id, username, **options)",
+        "tests/privacy/test_hashing_limiter.py",
+    ),
+    Breakage(
+        "fork sends again what its parent has counted",
+        "oauth_ratelimit/forks.py",
+        "heir.forget_parent()",
+        "_ = heir",
+        "tests/test_limiter.py tests/chaos/test_fork_and_kill.py",
+    ),
+    Breakage(
+        "last hits are not sent when the limiter closes",
+        "oauth_ratelimit/limiter.py",
+        "for _ in range(CLOSING_TRIES):",
+        "for _ in range(0):",
+        "tests/test_limiter.py tests/sync/test_cycle.py",
+    ),
+    Breakage(
+        "memory is not bounded by max_keys",
+        "oauth_ratelimit/sync/cycle.py",
+        "excess = self._places.excess_count",
+        "excess = 0",
+        "tests/sync/test_cycle.py tests/hostile/test_memory.py",
+    ),
+    Breakage(
+        "clock is not corrected by MongoDB's time",
+        "oauth_ratelimit/limiter.py",
+        "(lambda: given() + offset_s) if offset_s else given",
+        "given",
+        "tests/test_limiter_clock.py tests/chaos/test_clocks.py",
+    ),
+    Breakage(
+        "new instance does not learn the counts of busy keys at start",
+        "oauth_ratelimit/sync/cycle.py",
+        "self._load(states, now_s)",
+        "pass",
+        "tests/test_limiter.py tests/sync/test_cycle.py",
+    ),
+    Breakage(
+        "new or nearly exhausted key waits for the next full cycle",
+        "oauth_ratelimit/sync/notices.py",
+        "self._urgent.append(state)",
+        "pass",
+        "tests/sync/test_first_tick.py tests/sync/test_scheduler.py tests/sync/test_cycle.py",
+    ),
+    Breakage(
+        "write that lost a race is not retried within the cycle",
+        "oauth_ratelimit/sync/flusher.py",
+        "MAX_ROUNDS = 4",
+        "MAX_ROUNDS = 1",
+        "tests/sync/test_flusher.py",
+    ),
+    Breakage(
+        "hits of a write that lost a race are dropped",
+        "oauth_ratelimit/sync/flusher.py",
+        "batch[index].is_contested = True",
+        "batch[index].unsent = None",
+        "tests/sync/test_flusher.py",
+    ),
+    Breakage(
+        "write whose reply was lost is counted twice",
+        "oauth_ratelimit/sync/keys.py",
+        "if attempt.flush_id == mark:",
+        "if False:",
+        "tests/sync/test_cycle.py tests/chaos/test_lost_reply.py",
+    ),
+    Breakage(
+        "write of unknown outcome is taken for applied, its hits lost",
+        "oauth_ratelimit/sync/flusher.py",
+        "state.attempts += (Attempt(flush_id, change.hits),)",
+        "state.unsent = None",
+        "tests/sync/test_cycle.py tests/chaos/test_lost_reply.py",
+    ),
+    Breakage(
+        "version numbers repeat after a document was removed",
+        "oauth_ratelimit/sync/flusher.py",
+        "secrets.randbelow(2**52) | 1",
+        "1",
+        "tests/sync/test_flusher.py tests/sync/test_cycle.py tests/chaos/test_removed_documents.py",
+    ),
+    Breakage(
+        "document expires while its newest frame still counts",
+        "oauth_ratelimit/sync/flusher.py",
+        "newest_s + state.place.horizon_s + SLACK_S",
+        "newest_s",
+        "tests/store/test_mongo.py",
+    ),
+    Breakage(
+        "frames of an instance with other limits are removed too early",
+        "oauth_ratelimit/sync/stale.py",
+        "else oldest_s - WIDEST_WINDOW_S",
+        "else oldest_s",
+        "tests/sync/test_cycle.py tests/sync/test_flusher.py",
+    ),
+    Breakage(
+        "mark of a writer is removed while its write may still be in doubt",
+        "oauth_ratelimit/sync/stale.py",
+        "oldest_id = flush_id - (horizon_s + WRITER_SLACK_S) * 1000",
+        "oldest_id = flush_id",
+        "tests/chaos/test_late_writes.py tests/store/test_mongo.py tests/hostile/test_memory.py",
+    ),
+    Breakage(
+        "in-flight hits are forgotten when a global snapshot is read",
+        "oauth_ratelimit/sync/counters.py",
+        "current = fresh = self.full - self.sent",
+        "current = fresh = 0",
+        "tests/sync/test_counters.py",
+    ),
+    Breakage(
+        "near_limit: reserve does not ask MongoDB before the last requests",
+        "oauth_ratelimit/sync/place.py",
+        "return state.is_near_limit or (self.total is not None and self.total.is_near_limit)",
+        "return False",
+        "tests/test_reserve.py",
+    ),
+    Breakage(
+        "write applies although another instance wrote in between",
+        "oauth_ratelimit/store/form.py",
+        '{"_id": identity, "version": Int64(change.version)}',
+        '{"_id": identity}',
+        "tests/store/test_contract.py",
+    ),
+    Breakage(
+        "write leaves no mark of its writer",
+        "oauth_ratelimit/store/form.py",
+        'mark = f"writers.{writer}"',
+        'mark = f"nobody.{writer}"',
+        "tests/store/test_contract.py",
+    ),
+    Breakage(
+        "lost race on a known document is reported as a rejected write",
+        "oauth_ratelimit/store/mongo.py",
+        "frozenset({66, 11000})",
+        "frozenset({11000})",
+        "tests/store/test_contract.py",
+    ),
+    Breakage(
+        "writes are acknowledged before a majority has journaled them",
+        "oauth_ratelimit/store/mongo.py",
+        'WriteConcern(w="majority", j=True)',
+        "WriteConcern(w=1)",
+        "tests/store/test_mongo.py",
+    ),
+    Breakage(
+        "damaged document hinders the documents read with it",
+        "oauth_ratelimit/store/form.py",
+        'if is_identity(document.get("_id")):',
+        "if True:",
+        "tests/hostile/test_damaged_documents.py",
+    ),
+    Breakage(
+        "statistics of several instances overwrite each other",
+        "oauth_ratelimit/store/minute_form.py",
+        'f"by.{writer}.{source.kind}',
+        'f"by.all.{source.kind}',
+        "tests/store/test_statistics.py",
+    ),
+    Breakage(
+        "instances do not notice a new override",
+        "oauth_ratelimit/store/overrides.py",
+        '{"$set": {"value": ObjectId()}}',
+        '{"$set": {"seen": True}}',
+        "tests/store/test_overrides.py",
+    ),
+    Breakage(
+        "reset of counters is overwritten by an instance that counts on",
+        "oauth_ratelimit/store/documents.py",
+        '{"$inc": {"version": 1}, "$unset"',
+        '{"$unset"',
+        "tests/store/test_documents.py",
+    ),
+    Breakage(
+        "erase leaves the last documents of a part",
+        "oauth_ratelimit/store/erasure.py",
+        "if remove and batch:",
+        "if False:",
+        "tests/privacy/test_erase.py",
+    ),
+    Breakage(
+        "erase leaves a name in the reason of an override",
+        "oauth_ratelimit/store/erasure.py",
+        'for field in ("by", "reason"):',
+        'for field in ("by",):',
+        "tests/privacy/test_erase.py",
+    ),
+    Breakage(
+        "database upgrade makes an index that does not expire counters",
+        "migrations/0001_indexes.py",
+        'create_index("expire", name="expire", expireAfterSeconds=0)',
+        'create_index("expire", name="expire")',
+        "tests/test_migrations.py",
+    ),
+    Breakage(
+        "database upgrade skips the last migration",
+        "oauth_ratelimit/store/migrate.py",
+        "self._runner().upgrade()",
+        'self._runner().upgrade("0001_indexes")',
+        "tests/test_migrations.py",
+    ),
+    Breakage(
+        "denied answer has no Retry-After",
+        "oauth_ratelimit/edge/response.py",
+        '("Retry-After", str(',
+        '("X-Retry-After", str(',
+        "tests/edge/test_response.py",
+    ),
+    Breakage(
+        "quota header shows the limit as what is left",
+        "oauth_ratelimit/edge/response.py",
+        '("X-RateLimit-Remaining", left)',
+        '("X-RateLimit-Remaining", str(rule.limit))',
+        "tests/edge/test_response.py",
+    ),
+    Breakage(
+        "device grant is not told to slow down",
+        "oauth_ratelimit/edge/response.py",
+        '"slow_down" if grant_type == DEVICE_GRANT else denial.error',
+        "denial.error",
+        "tests/edge/test_response.py tests/edge/test_token_endpoint.py",
+    ),
+    Breakage(
+        "token is refused when the limiter itself fails",
+        "oauth_ratelimit/edge/gate.py",
+        'self.report("check_failed", error=repr(exc), traceback=traceback.format_exc())\n            return []',
+        "raise",
+        "tests/edge/test_extension.py tests/edge/test_request.py",
+    ),
+    Breakage(
+        "one HTTP request is decided and counted twice",
+        "oauth_ratelimit/edge/request.py",
+        "if ruling is None:",
+        "if True:",
+        "tests/edge/test_request.py tests/edge/test_token_endpoint.py",
+    ),
+    Breakage(
+        "other OAuth endpoints are not limited",
+        "oauth_ratelimit/edge/authlib.py",
+        "decide_client(endpoint, client, oauth_request=request)",
+        "pass",
+        "tests/edge/test_endpoints.py",
+    ),
+    Breakage(
+        "health page says ok while the synchronisation lags",
+        "oauth_ratelimit/edge/pages.py",
+        "503 if is_lagging else 200",
+        "200",
+        "tests/observe/test_pages.py",
+    ),
+    Breakage(
+        "guard does not deny guessing",
+        "oauth_ratelimit/guard.py",
+        "if decision is not None and decision.would_deny:",
+        "if False:",
+        "tests/guard/test_guessing.py",
+    ),
+    Breakage(
+        "guard denies a trusted client",
+        "oauth_ratelimit/guard.py",
+        "return bool(client_ids) and all(",
+        "return not client_ids and all(",
+        "tests/guard/test_guessing.py",
+    ),
+    Breakage(
+        "guard does not count wrong client secrets against the client",
+        "oauth_ratelimit/edge/claims.py",
+        "[*map(attempt.client_key, attempt.client_ids), attempt.address_key()]",
+        "[attempt.address_key()]",
+        "tests/guard/test_guessing.py",
+    ),
+    Breakage(
+        "guard takes each address of an IPv6 network for another attacker",
+        "oauth_ratelimit/core/failure.py",
+        "IPV6_NETWORK_BITS = 64",
+        "IPV6_NETWORK_BITS = 128",
+        "tests/core/test_failure.py",
+    ),
+    Breakage(
+        "password of a mistyped connection string appears in the configuration error",
+        "oauth_ratelimit/config/problems.py",
+        '"another text" if _INDEX.sub("[]", path) in _SECRET_PATHS and isinstance(value, str) else show(value)',
+        "show(value)",
+        "tests/config/test_bad_values.py tests/config/test_load.py tests/hostile/test_secrets.py",
+    ),
+    Breakage(
+        "password of the database appears in the repr of the settings",
+        "oauth_ratelimit/config/settings.py",
+        "uri: str | None = field(default=None, repr=False)",
+        "uri: str | None = None",
+        "tests/hostile/test_secrets.py tests/config/test_load.py",
+    ),
+    Breakage(
+        "unknown configuration key is accepted",
+        "oauth_ratelimit/config/section.py",
+        'extra="forbid"',
+        'extra="ignore"',
+        "tests/config/test_load.py tests/config/test_bad_values.py",
+    ),
+    Breakage(
+        "limit of zero is accepted",
+        "oauth_ratelimit/config/values.py",
+        "Amount = Annotated[int, Field(ge=1,",
+        "Amount = Annotated[int, Field(ge=0,",
+        "tests/config/test_bad_values.py",
+    ),
+    Breakage(
+        "shorthand ignores the number of units in 5 per 10 second",
+        "oauth_ratelimit/config/notation.py",
+        "int(match[2] or 1) * granularity_s",
+        "granularity_s",
+        "tests/config/test_notation.py",
+    ),
+    Breakage(
+        "only the first configuration problem is reported",
+        "oauth_ratelimit/config/load.py",
+        "[*describe(exc), *problems]",
+        "describe(exc)[:1]",
+        "tests/config/test_load.py tests/config/test_bad_values.py",
+    ),
+    Breakage(
+        "broken configuration file replaces the settings that apply",
+        "oauth_ratelimit/config/source.py",
+        'b"" if content is None else _digest(content))\n            return None',
+        'b"" if content is None else _digest(content))\n            return Settings()',
+        "tests/config/test_source.py",
+    ),
+    Breakage(
+        "changed configuration file is not reloaded",
+        "oauth_ratelimit/config/source.py",
+        "if settled and stamp",
+        "if False and stamp",
+        "tests/config/test_source.py",
+    ),
+    Breakage(
+        "overrides are lost while MongoDB is unreachable",
+        "oauth_ratelimit/overlay.py",
+        "            self._is_failing = True",
+        "            self._known = ()",
+        "tests/test_overlay.py",
+    ),
+    Breakage(
+        "would-be denial is counted as denied",
+        "oauth_ratelimit/core/decision.py",
+        '"would_deny" if decision.allowed else "denied"',
+        '"denied"',
+        "tests/core/test_decision.py tests/observe/test_statistics.py tests/observe/test_metrics.py",
+    ),
+    Breakage(
+        "metrics have a label for every client",
+        "oauth_ratelimit/observe/labels.py",
+        "        if len(self._labels) >= (MAX_CLIENTS if is_over else FIRST_COME_CLIENTS):\n"
+        "            return OTHER\n"
+        "        with self._lock:\n"
+        "            if len(self._labels) >= MAX_CLIENTS:\n"
+        "                return OTHER\n",
+        "        with self._lock:\n",
+        "tests/observe/test_metrics.py",
+    ),
+    Breakage(
+        "metrics have a label for every grant type that a client makes up",
+        "oauth_ratelimit/observe/grants.py",
+        "if grant_type is None or not is_grant(grant_type):",
+        "if grant_type is None:",
+        "tests/observe/test_metrics.py tests/observe/test_statistics.py",
+    ),
+    Breakage(
+        "flood of denials is logged without a limit per minute",
+        "oauth_ratelimit/observe/budget.py",
+        "if minute.logged_count < self.per_minute and of_client < max(1, self.per_minute // SHARES):",
+        "if True:",
+        "tests/observe/test_denial_events.py",
+    ),
+    Breakage(
+        "decision_id of a denied answer is not found",
+        "oauth_ratelimit/store/denials.py",
+        "record if number - record.denial.first_id <=",
+        "record if record.denial.first_id - number >",
+        "tests/store/test_denials.py",
+    ),
+    Breakage(
+        "explain forecasts an admission for a key over its limit",
+        "oauth_ratelimit/operating/case.py",
+        "if standing.retry_after_s > 0]",
+        "if standing.retry_after_s < 0]",
+        "tests/cli/test_look_commands.py",
+    ),
+    Breakage(
+        "check-config exits with 0 for an invalid file",
+        "oauth_ratelimit/cli/files.py",
+        "ctx.exit(1 if problems else 0)",
+        "ctx.exit(0)",
+        "tests/cli/test_file_commands.py",
+    ),
+    Breakage(
+        "commands exit with 1 instead of 3 when MongoDB is unreachable",
+        "oauth_ratelimit/cli/__init__.py",
+        "NO_DATABASE = 3",
+        "NO_DATABASE = 1",
+        "tests/cli/test_look_commands.py tests/cli/test_change_commands.py",
+    ),
+    Breakage(
+        "erase --dry-run removes documents",
+        "oauth_ratelimit/cli/erase.py",
+        "part(not dry_run)",
+        "part(True)",
+        "tests/privacy/test_erase.py",
+    ),
+    Breakage(
+        "admin page accepts a change without a valid CSRF token",
+        "oauth_ratelimit/admin/protection.py",
+        'if not tokens.is_valid(request.headers.get(TOKEN_HEADER, ""), operator):',
+        "if False:",
+        "tests/admin/test_changes_are_protected.py",
+    ),
+    Breakage(
+        "admin page accepts a change from another site",
+        "oauth_ratelimit/admin/protection.py",
+        'return site == "same-origin"',
+        "return True",
+        "tests/admin/test_changes_are_protected.py",
+    ),
+    Breakage(
+        "admin page allows inline scripts",
+        "oauth_ratelimit/admin/protection.py",
+        "\"script-src 'self'\"",
+        "\"script-src 'self' 'unsafe-inline'\"",
+        "tests/admin/test_authorisation.py tests/admin/test_static.py",
+    ),
+    Breakage(
+        "operator without the right to change can change",
+        "oauth_ratelimit/admin/blueprint.py",
+        "if reason is None and not may_change(operator):",
+        "if False:",
+        "tests/admin/test_changes_are_protected.py tests/admin/test_authorisation.py",
+    ),
+    Breakage(
+        "admin page is shown to somebody who is not authorised",
+        "oauth_ratelimit/admin/protection.py",
+        'return Response("You are not authorised to see this page.\\n", status=403, mimetype="text/plain")',
+        'return "nobody"',
+        "tests/admin/test_authorisation.py",
+    ),
+    Breakage(
+        "client id is not escaped in the HTML report",
+        "oauth_ratelimit/report/page.py",
+        "name = escape(visible_name(finding.client_id))",
+        "name = visible_name(finding.client_id)",
+        "tests/report/test_forms.py",
+    ),
+    Breakage(
+        "report takes every request of a client for needless",
+        "oauth_ratelimit/report/findings.py",
+        "self.offered - round(self.needed) if",
+        "self.offered if",
+        "tests/report/test_findings.py",
+    ),
+    Breakage(
+        "replay does not count wrongly admitted requests",
+        "oauth_ratelimit/simulate/tally.py",
+        "if inside >= limit:",
+        "if inside > limit:",
+        "tests/simulate/test_tally.py",
+    ),
+    Breakage(
+        "testing plugin keeps the rate limit of the application after the test",
+        "oauth_ratelimit/testing.py",
+        "app.extensions[EXTENSION] = found",
+        "pass",
+        "tests/test_pytest_plugin.py",
+    ),
+)
+
+
+def run_tests(copy: Path, breakage: Breakage) -> str:
+    """Run the tests of a breakage in the copy, and return ``caught`` with the test that failed, or what went wrong."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not chromium", "--tb=no"]
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    process = subprocess.Popen(
+        [*command, *breakage.tests.split()],
+        cwd=copy,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)  # pytest then stops the servers it has started
+        process.communicate()
+        return f"NOT CAUGHT: the tests did not end within {TIMEOUT_S:g} s"
+    lines = output.splitlines() or [""]
+    if process.returncode == 0:
+        return "NOT CAUGHT"
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    if process.returncode != TESTS_FAILED:
+        return f"NOT CAUGHT: the tests could not run: {(failed or lines)[-1]}"
+    return f"{CAUGHT} by {failed[0].partition(' - ')[0].partition(' ')[2]}" if failed else CAUGHT
+
+
+def apply(copy: Path, breakage: Breakage) -> str:
+    """Break the copy, run the tests, mend the copy, and return the outcome."""
+    path = copy / breakage.file
+    if not path.is_file():
+        return f"NOT APPLIED: there is no {breakage.file}"
+    missing = [test for test in breakage.tests.split() if not (copy / test.partition("::")[0]).exists()]
+    if missing:
+        return f"NOT APPLIED: there is no {', '.join(missing)}"
+    content = path.read_text(encoding="utf-8")
+    count = content.count(breakage.old)
+    if count != 1:
+        return f"NOT APPLIED: the old text occurs {count} times in {breakage.file}"
+    path.write_text(content.replace(breakage.old, breakage.new), encoding="utf-8")
+    try:
+        return run_tests(copy, breakage)
+    finally:
+        path.write_text(content, encoding="utf-8")
+
+
+def report(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)  # noqa: T201  # speaks to a person
+
+
+def main() -> int:
+    """Try the breakages that the command line names, all of them if it names none."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="part of a breakage's name")
+    parser.add_argument("--list", action="store_true", help="print the names and do nothing")
+    arguments = parser.parse_args()
+    chosen = [
+        breakage
+        for breakage in BREAKAGES
+        if not arguments.names or any(name.lower() in breakage.name.lower() for name in arguments.names)
+    ]
+    if not chosen:
+        parser.error(f"no breakage is called {' or '.join(arguments.names)}")
+    if arguments.list:
+        for breakage in chosen:
+            report(breakage.name)
+        return 0
+    survivors = []
+    with tempfile.TemporaryDirectory(prefix="breakages-") as directory:
+        copy = Path(directory, "repository")
+        shutil.copytree(ROOT, copy, ignore=NOT_COPIED)
+        for breakage in chosen:
+            begun_s = time.monotonic()
+            outcome = apply(copy, breakage)
+            report(f"{breakage.name}: {outcome} ({time.monotonic() - begun_s:.0f} s)")
+            if not outcome.startswith(CAUGHT):
+                survivors.append(breakage.name)
+    report(f"{len(chosen) - len(survivors)} of {len(chosen)} breakages caught")
+    for name in survivors:
+        report(f"not caught: {name}")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
