@@ -5,6 +5,7 @@
 import gc
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from structlog.testing import capture_logs
 
@@ -13,6 +14,8 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.sync import describe
+from oauth_ratelimit.sync.counters import Bucket
 from oauth_ratelimit.sync.keys import Counts, KeyState
 from tests.helpers import Clock
 from tests.limiters import CLIENT, a_limiter, a_policy, some_settings, stored_hits
@@ -279,3 +282,24 @@ def test_tiers_that_count_different_requests(clock: Clock) -> None:
     assert told(here.peek(CLIENT)) == told(there.peek(CLIENT))
     clock.advance(12)
     assert told(here.peek(CLIENT)) == told(there.peek(CLIENT))
+
+
+def test_repeated_denial_is_not_estimated_again(clock: Clock) -> None:
+    """A client that stays at its limit gets its last denial again, so it costs less than others."""
+    limiter = a_limiter(None, clock, a_policy(1))
+    limiter.check(CLIENT)
+    with patch.object(describe, "over_limit", wraps=describe.over_limit) as estimated:
+        assert [False] * 100 == [limiter.check(CLIENT).allowed for _ in range(100)]
+    assert 1 == estimated.call_count
+
+
+def test_frame_boundary_costs_a_request_its_own_key_only(clock: Clock) -> None:
+    """A frame ends for all keys at once, but each key moves on with its own next request, and only once."""
+    limiter = a_limiter(None, clock, a_policy(10, 60))
+    for number in range(100):
+        limiter.check(CLIENT, f"user-{number}")
+    clock.advance(6)
+    with patch.object(Bucket, "turn", autospec=True, side_effect=Bucket.turn) as turned:
+        limiter.check(CLIENT, "user-0")
+        limiter.check(CLIENT, "user-0")
+    assert 1 == turned.call_count
