@@ -226,8 +226,8 @@ class Limiter:
 
     def reconfigure(self, settings: Settings) -> None:
         """
-        Take over new limits, modes and trusted clients; counters stay. The store, the interval and the keys of user
-        names need a new limiter.
+        Take over new limits, modes and trusted clients. Counters stay where the frames stay as long as they are. The
+        store, the interval and the keys of user names need a new limiter.
         """
         self.settings = settings
         self.denial_events.reconfigure(settings.events.per_minute)

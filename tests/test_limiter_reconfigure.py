@@ -10,6 +10,7 @@ import pytest
 from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.window import Estimator
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.keys import Counts
 from tests.helpers import Clock
@@ -62,108 +63,58 @@ def test_admitted_before_a_cut(clock: Clock) -> None:
     assert not limiter.check(CLIENT).allowed
 
 
-WINDOWS = {
+OTHER_SERIES = {
     "fewer frames": a_policy(100, 60, frames=1),
     "more frames": a_policy(100, 60, frames=60),
     "wider": a_policy(100, 120),
-    "an hour in one frame": a_policy(100, 3600, frames=1),
-    "a year": a_policy(100, 366 * 86400),
+    "narrower": a_policy(100, 10),
+    "denied requests count": replace(a_policy(100, 60), count_denied=True),
+}
+SAME_SERIES = {
+    "equal": a_policy(100, 60),
+    "wider": a_policy(100, 120, frames=20),
+    "narrower": a_policy(100, 30, frames=5),
+    "another estimator": replace(a_policy(100, 60), estimator=Estimator.PROPORTIONAL),
 }
 
 
-@pytest.mark.parametrize("policy", WINDOWS.values(), ids=WINDOWS)
-def test_changed_window(clock: Clock, policy: Policy) -> None:
-    """
-    A window of another length or with other frames starts from what is known, not from zero.
-    """
+@pytest.mark.parametrize("policy", OTHER_SERIES.values(), ids=OTHER_SERIES)
+def test_other_frame_length_starts_at_zero(clock: Clock, policy: Policy) -> None:
+    """What was counted in frames of another length does not count."""
     limiter = a_limiter(None, clock, a_policy(100, 60))
-    for _ in range(30):
-        limiter.check(CLIENT)
-        clock.advance(1)
+    limiter.check(CLIENT, cost=30)
+    assert 0 == used(limiter, policy)
+
+
+@pytest.mark.parametrize("policy", SAME_SERIES.values(), ids=SAME_SERIES)
+def test_same_frame_length_keeps_its_counts(clock: Clock, policy: Policy) -> None:
+    """A window with the same frames starts from what is known."""
+    limiter = a_limiter(None, clock, a_policy(100, 60))
+    for _ in range(3):
+        limiter.check(CLIENT, cost=10)
+        clock.advance(6)
     assert 30 == used(limiter, policy)
 
 
-@pytest.mark.parametrize("policy", WINDOWS.values(), ids=WINDOWS)
-def test_window_that_is_narrowed_again(clock: Clock, policy: Policy) -> None:
-    """
-    The way back starts from what is known, too: spread over the frame that it was counted in, if that is longer.
-    """
-    limiter = a_limiter(None, clock, policy)
+def test_limit_on_trial_that_is_enforced_starts_at_zero(clock: Clock) -> None:
+    """Beside enforced limits a dry run counts other requests than they do, so its counts are not theirs."""
+    first, trial = a_policy(100, 60), a_policy(100, 600, name="wide")
+    limiter = a_limiter(None, clock, first, replace(trial, mode=Mode.DRY_RUN))
     limiter.check(CLIENT, cost=30)
-    assert 10 <= used(limiter, a_policy(100, 60)) <= 30
+    limiter.reconfigure(some_settings(first, replace(trial, limit=40)))
+    assert [True, False] == [limiter.check(CLIENT, cost=cost).allowed for cost in (40, 1)]
 
 
-def test_narrower_window(clock: Clock) -> None:
-    """
-    A narrower window holds what was counted lately: never less than that, nor more than a former frame too much.
-    """
-    limiter = a_limiter(None, clock, a_policy(100, 60))
-    for _ in range(60):
-        limiter.check(CLIENT)
-        clock.advance(1)
-    assert 10 <= used(limiter, a_policy(100, 10)) <= 10 + 2 * 6
-
-
-def test_hits_in_flight_under_the_old_window(clock: Clock) -> None:
-    """
-    What was counted under a former window and not yet sent is sent, and counts for instances that still have it.
-    """
-    store = MemoryStore()
-    here, there = (a_limiter(store, clock, a_policy(10, 60)) for _ in range(2))
-    here.check(CLIENT, cost=3)
-    here.reconfigure(some_settings(a_policy(10, 600)))
-    here.check(CLIENT, cost=4)
-    here.sync()
-    assert [3, 4] == [stored_hits(store, series=series) for series in ("6", "60")]
-    there.peek(CLIENT)
-    there.sync()
-    assert 7 == there.peek(CLIENT).remaining
-    assert 3 == here.peek(CLIENT).remaining
-
-
-def test_hits_in_flight_of_a_key_that_nobody_asks_for_any_more(clock: Clock) -> None:
-    """
-    What was counted before a change is sent by the next cycle, even if no request comes.
-    """
-    store = MemoryStore()
-    limiter = a_limiter(store, clock, a_policy(10, 60))
-    limiter.check(CLIENT, cost=3)
-    limiter.reconfigure(some_settings(a_policy(10, 600)))
-    limiter.sync()
-    assert 3 == stored_hits(store)
-    limiter.sync()
-    assert 3 == stored_hits(store)
-
-
-def test_window_that_changes_while_the_store_is_shared(clock: Clock) -> None:
-    """
-    What is inherited from the former window is not sent again, and fades with its frames.
-    """
-    store = MemoryStore()
-    limiter = a_limiter(store, clock, a_policy(10, 60))
-    limiter.check(CLIENT, cost=6)
-    limiter.sync()
-    limiter.reconfigure(some_settings(a_policy(10, 30)))
-    assert limiter.check(CLIENT, cost=2).remaining == 2
-    limiter.sync()
-    assert [6, 2] == [stored_hits(store, series=series) for series in ("6", "3")]
-    assert 2 == limiter.peek(CLIENT).remaining
-    clock.advance(40)
-    assert 10 == limiter.peek(CLIENT).remaining
-
-
-def test_tier_that_is_added_and_taken_away(clock: Clock) -> None:
-    """
-    A further tier starts from what the others know; the others keep theirs.
-    """
-    first, second = a_policy(10, 60), a_policy(100, 600, name="wide")
+def test_tier_that_is_added_and_removed(clock: Clock) -> None:
+    """A further tier starts at zero; the others keep their counts."""
+    first, second = a_policy(10, 60), a_policy(7, 600, name="wide")
     limiter = a_limiter(None, clock, first)
-    limiter.check(CLIENT, cost=6)
-    limiter.reconfigure(some_settings(first, replace(second, limit=7)))
-    assert ("wide", 1) == (limiter.peek(CLIENT).policy, limiter.peek(CLIENT).remaining)
+    limiter.check(CLIENT, cost=5)
+    limiter.reconfigure(some_settings(first, second))
+    assert ("client", 5) == (limiter.peek(CLIENT).policy, limiter.peek(CLIENT).remaining)
     limiter.check(CLIENT)
     limiter.reconfigure(some_settings(first))
-    assert 3 == limiter.peek(CLIENT).remaining
+    assert 4 == limiter.peek(CLIENT).remaining
 
 
 @pytest.mark.parametrize("user", (None, ()), ids=("users limited", "users not limited"))
@@ -266,26 +217,3 @@ def test_reconfiguring_under_load(clock: Clock) -> None:
     limiter.sync()
     assert 6000 == stored_hits(store)
     limiter.close()
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [a_policy(10, 120), a_policy(10, 60, frames=2), a_policy(10, 60, frames=60)],
-    ids=("wider", "coarser", "finer"),
-)
-def test_restart_with_another_window(clock: Clock, policy: Policy) -> None:
-    """
-    A process that starts after a window was changed starts from what the document holds of the former one, and keeps
-    that beside what it counts itself.
-    """
-    store = MemoryStore()
-    former = a_limiter(store, clock, a_policy(10, 60))
-    former.check(CLIENT, cost=6)
-    former.sync()
-    limiter = a_limiter(store, clock, policy)
-    limiter.check(CLIENT)
-    for _ in range(2):
-        limiter.sync()
-        assert 3 == limiter.peek(CLIENT).remaining
-    clock.advance(240)
-    assert 10 == limiter.peek(CLIENT).remaining

@@ -16,11 +16,11 @@ LIMIT = 25
 CLIENT = "client"
 
 
-def settings(near_limit: str, **sync: object) -> Settings:
+def settings(near_limit: str, *, limit: int = LIMIT, window: str = "60s", **sync: object) -> Settings:
     """
     Return settings with one limit per client.
     """
-    limits = {"client": [{"limit": LIMIT, "window": "60s"}]}
+    limits = {"client": [{"limit": limit, "window": window}]}
     return load_config({"mode": "enforce", "limits": limits, "sync": {"near_limit": near_limit, **sync}})
 
 
@@ -60,6 +60,19 @@ def test_burst_over_ten_instances(clock: Clock) -> None:
     """
     assert LIMIT <= admitted_of_burst("reserve", clock) <= LIMIT + 1
     assert 60 == admitted_of_burst("flush", clock)
+
+
+def test_first_request_after_a_change_of_the_window_asks_the_store(clock: Clock) -> None:
+    """What others have counted in a series that is new here is known before the first decision."""
+    store = MemoryStore()
+    hour, minute = (settings("reserve", deadline="5s", limit=4, window=window) for window in ("1h", "60s"))
+    here, there = (Limiter(each, store, clock=clock) for each in (hour, minute))
+    assert [True] * 4 == [there.check(CLIENT).allowed for _ in range(4)]
+    assert here.check(CLIENT).allowed
+    here.reconfigure(minute)
+    assert not here.check(CLIENT).allowed
+    for limiter in (here, there):
+        limiter.close()
 
 
 def test_deadline(clock: Clock) -> None:

@@ -79,7 +79,7 @@ class Agenda:
         return sum(
             max(sum(frames.values()) for frames in state.unsent.values())
             for state in self._next
-            if state.unsent and state is not state.place.total
+            if state.unsent and not state.place.is_total(state)
         )
 
     def all(self) -> list[KeyState]:

@@ -1,34 +1,16 @@
 """
-All buckets of a key: one for each of its tiers, and what is left of tiers that it had before.
+The buckets of one key, and what happens to its counts when its tiers change.
 """
-
-from typing import NamedTuple
 
 from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.store.base import Hits
-from oauth_ratelimit.sync.counters import Bucket, Frames, refit
-
-
-class Former(NamedTuple):
-    """
-    What is left of tiers that a key had before.
-
-    Attributes:
-        retired: Their buckets whose hits are still to be taken.
-
-        inherited: Hits counted in frames of their length, as estimates start from them; they are never sent again.
-    """
-
-    retired: tuple[Bucket, ...] = ()
-    inherited: Hits = {}  # noqa: RUF012  # a default that nobody changes
-
-
-NO_FORMER = Former()  # of nearly all keys: one object instead of many
+from oauth_ratelimit.sync import hits as arithmetic
+from oauth_ratelimit.sync.counters import NO_FRAMES, Bucket
 
 
 class Buckets(Bucket):
     """
-    The buckets of one key.
+    The buckets of one key: one for each of its tiers.
 
     It is the bucket of its first tier itself: most keys have no other, and then one object is all that a request has to
     fetch and the garbage collector to look at.
@@ -36,14 +18,15 @@ class Buckets(Bucket):
     Attributes:
         others: The buckets of further tiers.
 
-        former: What is left of tiers that it had before.
+        pending: Hits by series that were counted before the tiers changed and that no flush has taken yet; None if
+            there are none.
     """
 
-    __slots__ = ("former", "others")
+    __slots__ = ("others", "pending")
 
     def __init__(self, tiers: tuple[Tier, ...], now_s: float) -> None:
         self._begin(tiers, now_s)
-        self.former = NO_FORMER
+        self.pending: Hits | None = None
 
     def _begin(self, tiers: tuple[Tier, ...], now_s: float) -> None:
         Bucket.__init__(self, tiers[0], now_s)
@@ -70,51 +53,54 @@ class Buckets(Bucket):
         """
         return any(bucket.full + bucket.edge >= ratio * bucket.tier.limit for bucket in self.buckets)
 
-    def inherit(self, hits: Hits, now_s: float) -> None:
+    def drain_all(self) -> Hits:
         """
-        Start from what a document holds of tiers that this process never had, because it started after they changed.
+        Return the hits that no flush has taken yet, by series, and mark them as taken.
 
-        Only where nothing was counted under the present tiers: else hits of both could be the same requests'. The lock
-        of the place is held by the caller.
+        Tiers of the same series count the same requests, so one of their buckets is enough. The lock of the place is
+        held by the caller.
+        """
+        fresh: dict[str, dict[int, int]] = {}
+        for bucket in self.buckets:
+            frames = bucket.drain()
+            if frames:
+                fresh.setdefault(bucket.tier.series, frames)
+        if self.pending is None:
+            return fresh
+        pending, self.pending = self.pending, None
+        return arithmetic.added(pending, fresh)
+
+    def replace_tiers(self, tiers: tuple[Tier, ...], now_s: float, *, unsent: Hits | None) -> list[Bucket]:
+        """
+        Apply other tiers. A series that stays the same keeps its counts; another starts with its in-flight hits only.
+
+        Hits that no flush has taken stay pending in the series that they were counted in. The lock of the place is held
+        by the caller.
 
         Args:
-            hits: What the document holds.
+            tiers: The new tiers.
 
             now_s: The time.
-        """
-        if not hits or self.former.inherited or any(bucket.tier.series in hits for bucket in self.buckets):
-            return
-        finest_s, finest = min((int(series.partition("+")[0]), series) for series in hits)
-        inherited = {
-            bucket.tier.series: _refitted(hits[finest], bucket.tier, from_s=finest_s, now_s=now_s)
-            for bucket in self.buckets
-        }
-        self.former = Former(self.former.retired, inherited)
 
-    def adopt(self, tiers: tuple[Tier, ...], now_s: float) -> None:
+            unsent: In-flight hits that a flush has taken.
+
+        Returns:
+            The new buckets that lack what the document may hold of their series.
         """
-        Go on under new tiers from what is known under the old ones. The lock of the place is held by the caller.
-        """
-        if [bucket.tier for bucket in self.buckets] == list(tiers):
-            return
-        buckets = (self.copy(), *self.others)
-        former = {bucket.tier.series: bucket for bucket in reversed(buckets)}
-        finest = min(buckets, key=lambda bucket: bucket.tier.frame_s)
-        inherited = dict(self.former.inherited)
+        pending = self.drain_all()
+        former: dict[str, Bucket] = {}
+        for bucket in (self.copy(), *self.others):
+            former.setdefault(bucket.tier.series, bucket)  # of several, the one of the widest window
         self._begin(tiers, now_s)
+        self.pending = pending or None
+        incomplete = []
         for bucket in self.buckets:
             series = bucket.tier.series
-            if series in former:
-                bucket.continue_from(former[series], now_s)
+            before = former.get(series)
+            if before is not None:
+                bucket.continue_from(before, now_s)
             else:
-                inherited[series] = _refitted(finest.frames(), bucket.tier, from_s=finest.tier.frame_s, now_s=now_s)
-                bucket.load(now_s, inherited[series])
-        kept = {tier.series for tier in tiers}
-        retired = tuple(bucket for series, bucket in former.items() if series not in kept)
-        self.former = Former(self.former.retired + retired, inherited)
-
-
-def _refitted(frames: Frames, tier: Tier, *, from_s: int, now_s: float) -> Frames:
-    window = tier.policy.window
-    oldest_s = window.frame_start_s(now_s) - window.window_s
-    return refit(frames, from_s=from_s, to_s=window.frame_s, oldest_s=oldest_s, now_s=now_s)
+                bucket.load(now_s, *(hits.get(series, NO_FRAMES) for hits in (pending, unsent) if hits))
+            if before is None or before.tier.frame_count < bucket.tier.frame_count:
+                incomplete.append(bucket)
+        return incomplete

@@ -76,7 +76,9 @@ class Bucket:
         current, fresh = self.full - self.base, self.full - self.sent
         if frames > 0:
             if fresh:
-                self.carried = {**(self.carried or {}), self.frame_start_s: fresh}
+                carried, start_s = self.carried or {}, self.frame_start_s
+                # The frame may be there already: the clock was past it, and stepped back.
+                self.carried = {**carried, start_s: carried.get(start_s, 0) + fresh}
             current, self.past = age(current, self.past, frames, tier.frame_count)
             fresh = 0  # if it stepped back by frames, they count from now on
         self.frame_end_s = end_s
@@ -243,38 +245,9 @@ class Bucket:
 
     def continue_from(self, former: "Bucket", now_s: float) -> None:
         """
-        Take over the hits of a bucket of the same series, those that no flush has taken included.
+        Start with the counts of a bucket of the same series whose hits were all taken.
         """
         former.left_s(now_s)
         self.frame_end_s = former.frame_end_s
-        self.carried, former.carried = former.carried, None
-        self.past = former.past[: self.tier.policy.window.frame_count]
-        self._weigh(former.current, former.full - former.sent)
-
-
-def refit(frames: Frames, *, from_s: int, to_s: int, oldest_s: int, now_s: float) -> dict[int, int]:
-    """
-    Return hits counted in frames of one length as if they had been counted in frames of another.
-
-    Args:
-        frames: Hits by frame start.
-
-        from_s: Length of those frames in seconds.
-
-        to_s: Length of the frames wanted. Hits are spread evenly where it is shorter, over the part of their frame that
-            has passed, and count from the last moment of it where it is longer: rather a little too long than not at
-            all.
-
-        oldest_s: Frames that start earlier are not wanted.
-
-        now_s: The time.
-    """
-    refitted: dict[int, int] = {}
-    for start_s, hits in frames.items():
-        last_s = min(start_s + from_s - 1, int(now_s)) // to_s * to_s
-        parts = max(1, (last_s - start_s) // to_s + 1)
-        share, rest = divmod(hits, parts)
-        for part in range(min(parts, (last_s - oldest_s) // to_s + 1)):
-            target_s = last_s - part * to_s
-            refitted[target_s] = refitted.get(target_s, 0) + share + (part < rest)
-    return refitted
+        self.past = former.past[: self.tier.frame_count]
+        self._weigh(former.current, 0)

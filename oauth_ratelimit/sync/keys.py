@@ -17,6 +17,7 @@ While the outcome is unknown and the document has not moved on, the hits are sen
 that may still arrive and the new one exclude each other.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ from oauth_ratelimit.core.refusal import Refusal
 from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Hits, Snapshot
 from oauth_ratelimit.sync import hits as arithmetic
-from oauth_ratelimit.sync.buckets import Buckets, Former
+from oauth_ratelimit.sync.buckets import Buckets
 from oauth_ratelimit.sync.counters import NO_FRAMES, Bucket
 from oauth_ratelimit.sync.stale import NOTHING_STALE, stale_of
 
@@ -89,7 +90,8 @@ class KeyState(Buckets):
 
         seen_s: When the cycle last saw a request's touch.
 
-        read_s: When the document was last read.
+        read_s: When the document was last read; ``-inf`` if it may hold hits of a series that is new here. Guarded by
+            the lock of the place, too.
 
         pull_gap: Cycles from one read to the next while nothing happens.
 
@@ -150,15 +152,9 @@ class KeyState(Buckets):
         Returns:
             How many hits were dropped, because their frames have left every window.
         """
-        fresh: dict[str, Mapping[int, int]] = {}
         with self.place.lock:
             self.is_touched = False
-            for bucket in self.buckets + self.former.retired:
-                frames = bucket.drain()
-                if frames:
-                    fresh.setdefault(bucket.tier.series, frames)
-            if self.former.retired:
-                self.former = Former(inherited=self.former.inherited)
+            fresh = self.drain_all()
         taken = arithmetic.added(self.unsent, fresh) if self.unsent else fresh
         oldest_s = now_s - self.place.horizon_s
         dropped = 0
@@ -208,15 +204,14 @@ class KeyState(Buckets):
         """
         hits: Hits = snapshot.hits if snapshot else {}
         self.version = snapshot.version if snapshot else None
-        self.read_s = now_s
         if snapshot:
             series = {bucket.tier.series for bucket in self.buckets}
             self.stale = stale_of(snapshot, series, horizon_s=self.place.horizon_s, now_s=now_s, flush_id=flush_id)
             self._note_writers(snapshot.writers, flush_id)
         with self.place.lock:
+            self.read_s = now_s
             self.refusal = None
-            self.inherit(hits, now_s)
-            sources = [source for source in (hits, self.unsent, self.former.inherited) if source]
+            sources = [source for source in (hits, self.unsent, self.pending) if source]
             for bucket in self.buckets:
                 bucket.load(now_s, *(source.get(bucket.tier.series, NO_FRAMES) for source in sources))
                 self._watch(bucket, now_s)
@@ -232,12 +227,21 @@ class KeyState(Buckets):
         self.peers = max(1, sum(last_id >= lately_id for last_id in writers.values()))
         self.place.notices.see_peers(self.peers)
 
-    def adopt(self, tiers: tuple[Tier, ...], now_s: float) -> None:
+    def change_tiers(self, tiers: tuple[Tier, ...], now_s: float) -> None:
         """
-        See ``Buckets.adopt``.
+        Apply other tiers, see ``Buckets.replace_tiers``. A series that is new here is soon read from the document. The
+        lock of the place is held by the caller.
         """
         self.refusal = None
-        super().adopt(tiers, now_s)
+        incomplete = self.replace_tiers(tiers, now_s, unsent=self.unsent)
+        for bucket in self.buckets:
+            self._watch(bucket, now_s)
+        if incomplete:
+            self.read_s = -math.inf
+            self.place.notices.hurry(self)
+            if self.place.reserves:
+                for bucket in incomplete:
+                    bucket.distrust()
 
     def commit(self, version: int, now_s: float) -> None:
         """
@@ -254,21 +258,26 @@ class KeyState(Buckets):
 
     def counts(self) -> Counts:
         """
-        Return the hits of the widest window's frames. The lock of the place is held by the caller.
+        Return the hits of the widest window's frames, and all that are in flight. The lock of the place is held by the
+        caller.
         """
         frames = self.frames()
-        pending = [
-            (self.unsent or {}).get(self.tier.series, NO_FRAMES),
+        taken = arithmetic.added(self.unsent or {}, self.pending or {})
+        own = [
+            taken.get(self.tier.series, NO_FRAMES),
             self.carried or NO_FRAMES,
             {self.frame_start_s: self.full - self.sent},
         ]
-        in_flight = sum(sum(hits.values()) for hits in pending)
-        own = sum(hits for source in pending for start_s, hits in source.items() if start_s in frames)
-        return Counts(max(0, sum(frames.values()) - own), in_flight)
+        series = {bucket.tier.series for bucket in self.buckets}
+        before = (sum(hits.values()) for name, hits in taken.items() if name not in series)  # the tiers changed
+        in_flight = sum(sum(hits.values()) for hits in own) + max(before, default=0)
+        known = sum(hits for source in own for start_s, hits in source.items() if start_s in frames)
+        return Counts(max(0, sum(frames.values()) - known), in_flight)
 
     def is_to_be_read(self, now_s: float) -> bool:
         """
-        Whether a document that is written without conflict should be read all the same, to see what it can lose.
+        Whether a document that is written without conflict should be read all the same: to see what it can lose, and
+        what it holds of a series that is new here.
         """
         return now_s - self.read_s > 2 * self.place.horizon_s
 

@@ -28,7 +28,7 @@ class Place:
     One client at one endpoint: its policies and its keys.
 
     Attributes:
-        lock: Guards ``keys``, ``former``, ``total`` and the buckets of their states.
+        lock: Guards ``keys``, ``former``, both totals and the buckets of their states.
 
         configured_id: The client's id as the configuration may name it: not cut, if it could stand there.
 
@@ -41,6 +41,9 @@ class Place:
         former: Keys that requests have not asked for since the policies last changed.
 
         total: All users together, if that is limited.
+
+        former_total: The same, if it is not limited any more. A document has one state only, so it is used again if the
+            limit comes back.
 
         total_buckets: Its buckets.
 
@@ -62,6 +65,7 @@ class Place:
         "configured_id",
         "exempt",
         "former",
+        "former_total",
         "horizon_s",
         "is_canary",
         "is_gone",
@@ -88,6 +92,7 @@ class Place:
         self.keys: dict[str | None, KeyState] = {}
         self.former: dict[str | None, KeyState] = {}
         self.total: KeyState | None = None
+        self.former_total: KeyState | None = None
         self.total_buckets: tuple[Bucket, ...] = ()
         self.horizon_s = 0
         self.is_gone = False
@@ -119,14 +124,13 @@ class Place:
             else:
                 self.former = self.keys
             self.keys = {}
-            total = self.total
-            if not self.total_tiers:
-                self.total = None
-            elif total is None:
+            total = self.total or self.former_total
+            if total is not None and self.total_tiers:
+                total.change_tiers(self.total_tiers, now_s)
+            elif self.total_tiers:
                 scope = CLIENT_TOTAL if self.scope is None else f"{self.scope}/{CLIENT_TOTAL}"
-                self.total = self._new_key(None, scope, self.total_tiers, now_s)
-            else:
-                total.adopt(self.total_tiers, now_s)
+                total = self._new_key(None, scope, self.total_tiers, now_s)
+            self.total, self.former_total = (total, None) if self.total_tiers else (None, total)
             self.total_buckets = self.total.buckets if self.total else ()
 
     def add_key(self, username: str | None, now_s: float) -> KeyState:
@@ -141,7 +145,7 @@ class Place:
         if state is None:
             state = self._new_key(username, self.scope, tiers, now_s)
         else:
-            state.adopt(tiers, now_s)
+            state.change_tiers(tiers, now_s)
         self.keys[username] = state
         return state
 
@@ -258,24 +262,31 @@ class Place:
 
     def forget(self, state: KeyState) -> bool:
         """
-        Drop a key, unless something of it is still to be sent, or it stands for all users together.
+        Drop a key, unless something of it is still to be sent, or it is the total of all users and that is limited.
 
         Returns:
-            Whether it was dropped.
+            Whether a key was dropped that counts towards the number of keys; a total does not.
         """
         with self.lock:
             if state is self.total or not state.is_settled or state.agenda_slot == FORGOTTEN:
                 return False
+            state.agenda_slot = FORGOTTEN
+            if state is self.former_total:
+                self.former_total = None
+                return False
             self.keys.pop(state.username, None)
             self.former.pop(state.username, None)
-            state.agenda_slot = FORGOTTEN
             return True
+
+    def is_total(self, state: KeyState) -> bool:
+        """Return whether a state counts all users together."""
+        return state is self.total or state is self.former_total
 
     def is_empty(self, now_s: float) -> bool:
         """
         Whether nothing would be lost if the place were forgotten. The lock is held by the caller.
         """
-        total = self.total
+        total = self.total or self.former_total
         if self.keys or self.former:
             return False
         return total is None or (total.is_settled and total.is_idle(now_s))
@@ -285,7 +296,8 @@ class Place:
         Have no key any more, for good. The lock is held by the caller, and the place is empty.
         """
         self.is_gone = True
-        if self.total is not None:
-            self.total.agenda_slot = FORGOTTEN
-            self.total = None
-            self.total_buckets = ()
+        for total in (self.total, self.former_total):
+            if total is not None:
+                total.agenda_slot = FORGOTTEN
+        self.total = self.former_total = None
+        self.total_buckets = ()

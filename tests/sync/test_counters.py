@@ -5,14 +5,13 @@ Buckets: what one instance has counted, on top of what it was told.
 from collections import Counter
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import ClientPolicies, Limits, Policy
 from oauth_ratelimit.core.window import Estimator, Window
-from oauth_ratelimit.sync.counters import AHEAD_S, Bucket, refit
+from oauth_ratelimit.sync.counters import AHEAD_S, Bucket
 from oauth_ratelimit.sync.notices import Notices
 from oauth_ratelimit.sync.place import Place
 
@@ -45,6 +44,17 @@ def test_taking() -> None:
     assert {START_S: 3, START_S + 6: 4, START_S + 12: 5} == bucket.drain()
     assert not bucket.drain()
     assert 14 == bucket.estimate(START_S + 13)
+
+
+def test_clock_that_steps_back_two_frames_and_forward_again_keeps_hits() -> None:
+    """Hits of a frame that is counted in twice are added up."""
+    bucket = a_bucket(Window(60, 10))
+    bucket.add(2)
+    bucket.turn(START_S + 12)
+    bucket.turn(START_S)
+    bucket.add(3)
+    bucket.turn(START_S + 12)
+    assert {START_S: 5} == bucket.drain()
 
 
 def test_merging_what_was_taken() -> None:
@@ -167,41 +177,3 @@ def test_alert_moves_with_the_frames() -> None:
     bucket.watch(START_S, peers=4, reserves=False)
     bucket.turn(START_S + 120)
     assert (20, 19) == (bucket.alert, bucket.ceiling)
-
-
-@pytest.mark.parametrize(
-    ("from_s", "to_s", "expected"),
-    (
-        (6, 60, {0: 15}),
-        (6, 6, {0: 3, 6: 5, 54: 7}),
-        (6, 3, {3: 2, 0: 1, 9: 3, 6: 2, 57: 4, 54: 3}),
-        (6, 4, {4: 2, 0: 1, 8: 5, 56: 7}),
-    ),
-    ids=("longer", "equal", "half as long", "does not divide"),
-)
-def test_refitting(from_s: int, to_s: int, expected: dict[int, int]) -> None:
-    """
-    Hits move to the frame that holds the last moment of theirs, or are spread over those that begin in theirs.
-    """
-    assert expected == refit({0: 3, 6: 5, 54: 7}, from_s=from_s, to_s=to_s, oldest_s=-600, now_s=60)
-
-
-@given(
-    frames=st.dictionaries(st.integers(0, 9), st.integers(0, 100)),
-    from_s=st.sampled_from((1, 6, 7, 60, 3_162_240)),
-    to_s=st.sampled_from((1, 4, 6, 60, 3600)),
-    age_s=st.integers(0, 10_000),
-)
-def test_refitting_anything(frames: dict[int, int], from_s: int, to_s: int, age_s: int) -> None:
-    """
-    No hit is lost that the new window can hold, none is made, none lies in the future; the work is bounded.
-    """
-    now_s = 9 * from_s + min(age_s, from_s - 1)
-    counts = {number * from_s: hits for number, hits in frames.items()}
-    oldest_s = (now_s // to_s - 10) * to_s
-    refitted = refit(counts, from_s=from_s, to_s=to_s, oldest_s=oldest_s, now_s=now_s)
-    assert len(refitted) <= 11
-    assert all(start_s % to_s == 0 and oldest_s <= start_s <= now_s for start_s in refitted)
-    assert sum(refitted.values()) <= sum(frames.values())
-    certain = sum(hits for start_s, hits in counts.items() if start_s >= oldest_s)
-    assert sum(refitted.values()) >= certain

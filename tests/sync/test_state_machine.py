@@ -11,46 +11,82 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from structlog.testing import capture_logs
 
-from oauth_ratelimit import Limiter
+from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.store.base import Hits
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.keys import KeyState
 from oauth_ratelimit.sync.stale import SLACK_S
 from tests.helpers import Clock
-from tests.limiters import CLIENT, a_limiter, a_policy
+from tests.limiters import CLIENT, a_policy, some_settings
 from tests.sync.faulty_store import Fault, FaultyStore, HeldWrite
 
-FRAME_S, HORIZON_S = 2, 8
-SERIES = str(FRAME_S)
-KEYS = (Key(CLIENT, None), Key(CLIENT, "kim"))
+FRAME_S = 3  # the longest below
+MIN_HORIZON_S, MAX_HORIZON_S = 8, 10
+SHORT, SAME_FRAMES, LONG = (
+    a_policy(window_s=6, frames=3),
+    a_policy(window_s=8, frames=4),
+    a_policy(window_s=6, frames=2),
+)
+SETTINGS = (
+    some_settings(SHORT),
+    some_settings(SAME_FRAMES),
+    some_settings(LONG),
+    some_settings(SHORT, LONG),
+    some_settings(SHORT, SAME_FRAMES),
+    some_settings(SHORT, user=(SHORT,), total=(LONG,)),
+    some_settings(LONG, user=(), total=(SHORT,)),
+)
+TOTAL = Key(CLIENT, None, "client_total")
+KEYS = (Key(CLIENT, None), Key(CLIENT, "kim"), TOTAL)
 INSTANCES = 3
 INSTANCE = st.sampled_from((0, 0, 0, 1, 1, 2))  # unequal shares: long stories are told about one of them
 FAULT = st.sampled_from((None, None, *Fault, Fault.LATE))
 KEY = st.sampled_from((KEYS[0], KEYS[0], KEYS[1]))
 
-Frames = Counter[int]
-"""Hits by the start of their frame."""
+Frames = Counter[tuple[str, int]]
+"""Hits by series and the start of their frame."""
+
+
+def frames_of(hits: Hits | None) -> Frames:
+    """Return hits as a counter."""
+    return Counter({(series, start): hit for series, frames in (hits or {}).items() for start, hit in frames.items()})
+
+
+def series_of(settings: Settings, key: Key) -> set[str]:
+    """Return the series that a request counts in, in the document of a key."""
+    limits = settings.policies.limits
+    policies = limits.client_total if key == TOTAL else limits.user if key.username else limits.client
+    return {str(policy.window.frame_s) for policy in policies}
 
 
 class ExactlyOnce(RuleBasedStateMachine):
     """
-    Three instances and one store, and everything that can go wrong between them.
+    Three instances with limits that change, one store, and everything that can go wrong between them.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
         self.store = FaultyStore(MemoryStore())
-        self.limiters = [self.new_limiter() for _ in range(INSTANCES)]
+        self.settings = [SETTINGS[0]] * INSTANCES
+        self.limiters = [self.new_limiter(index) for index in range(INSTANCES)]
         self.counted: dict[Key, Frames] = {key: Counter() for key in KEYS}
 
-    def new_limiter(self) -> Limiter:
-        return a_limiter(self.store, self.clock, a_policy(window_s=6, frames=3))
+    def new_limiter(self, index: int) -> Limiter:
+        return Limiter(self.settings[index], self.store, clock=self.clock)
 
     @rule(index=INSTANCE, key=KEY, cost=st.integers(1, 3))
     def hit(self, index: int, key: Key, cost: int) -> None:
         assert self.limiters[index].check(key.client_id, key.username, cost=cost).allowed
-        self.counted[key][int(self.clock.now_s) // FRAME_S * FRAME_S] += cost
+        for concerned in (key, TOTAL):
+            for series in series_of(self.settings[index], concerned):
+                self.counted[concerned][series, int(self.clock.now_s) // int(series) * int(series)] += cost
+
+    @rule(index=INSTANCE, settings=st.sampled_from(SETTINGS))
+    def limits_change(self, index: int, settings: Settings) -> None:
+        self.settings[index] = settings
+        self.limiters[index].reconfigure(settings)
 
     @rule(index=INSTANCE, fault=FAULT)
     def sync(self, index: int, fault: Fault | None) -> None:
@@ -76,7 +112,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         living = {self.writer(limiter) for limiter in self.limiters}
         for change in self.store.deliver(held):
             if held.writer not in living:
-                self.counted[change.key].update(change.hits[SERIES])  # it was given up with its instance
+                self.counted[change.key].update(frames_of(change.hits))  # it was given up with its instance
 
     @rule(duration_s=st.sampled_from((0.5, 1.0, 3.0)))
     def time_passes(self, duration_s: float) -> None:
@@ -110,10 +146,10 @@ class ExactlyOnce(RuleBasedStateMachine):
         """
         A quiet time, after which TTL removes what is over.
         """
-        self.clock.advance(HORIZON_S + SLACK_S + FRAME_S)
+        self.clock.advance(MAX_HORIZON_S + SLACK_S + FRAME_S)
         for key in KEYS:
             frames = self.stored(key)
-            if frames and max(frames) + HORIZON_S + SLACK_S < self.clock.now_s:
+            if frames and max(start_s for _, start_s in frames) + MAX_HORIZON_S + SLACK_S < self.clock.now_s:
                 self.remove(key)
 
     def instance_is_killed(self, index: int) -> None:
@@ -122,7 +158,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         """
         for key in KEYS:
             self.counted[key].subtract(self.in_flight(self.limiters[index], key))
-        self.limiters[index] = self.new_limiter()
+        self.limiters[index] = self.new_limiter(index)
 
     def all_is_well_again(self) -> None:
         """
@@ -130,26 +166,25 @@ class ExactlyOnce(RuleBasedStateMachine):
         """
         for limiter in self.limiters * 2:
             assert limiter.sync().error is None
-        assert [0] * INSTANCES * len(KEYS) == [
-            limiter.counts(*key[:2]).in_flight_hits for limiter in self.limiters for key in KEYS
-        ]
+        assert not any(self.in_flight(limiter, key).total() for limiter in self.limiters for key in KEYS)
+        assert not any(limiter.counts(*key[:2]).in_flight_hits for limiter in self.limiters for key in KEYS)
 
     @invariant()
     def every_hit_is_somewhere_once(self) -> None:
-        oldest_s = self.clock.now_s - HORIZON_S
+        oldest_s = self.clock.now_s - MIN_HORIZON_S
         for key in KEYS:
             held = self.stored(key)
             for limiter in self.limiters:
                 held.update(self.in_flight(limiter, key))
             found, counted = (
-                {start_s: hits for start_s, hits in frames.items() if hits and start_s > oldest_s}
+                {frame: hits for frame, hits in frames.items() if hits and frame[1] > oldest_s}
                 for frames in (held, self.counted[key])
             )
             assert counted == found
 
     def stored(self, key: Key) -> Frames:
         snapshot = self.store.inner.read([key]).get(key)
-        return Counter(snapshot.hits[SERIES] if snapshot else {})
+        return frames_of(snapshot.hits if snapshot else None)
 
     def remove(self, key: Key) -> None:
         """
@@ -170,6 +205,8 @@ class ExactlyOnce(RuleBasedStateMachine):
     def states(self, limiter: Limiter) -> Iterator[KeyState]:
         for place in limiter._places:
             yield from place.keys.values()
+            yield from place.former.values()
+            yield from filter(None, (place.total, place.former_total))
 
     def writer(self, limiter: Limiter) -> str:
         assert limiter._cycle._flusher is not None
@@ -181,7 +218,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         """
         sent = [attempt.hits for state in self.states(limiter) if state.key == key for attempt in state.attempts]
         arrived = [change.hits for change in self.store.applied if any(change.hits is hits for hits in sent)]
-        return sum((Counter(hits[SERIES]) for hits in arrived), Counter())
+        return sum(map(frames_of, arrived), Counter())
 
     def in_flight(self, limiter: Limiter, key: Key) -> Frames:
         """
@@ -190,10 +227,13 @@ class ExactlyOnce(RuleBasedStateMachine):
         frames: Frames = Counter()
         for state in self.states(limiter):
             if state.key == key:
-                (bucket,) = state.buckets
-                frames.update(bucket.carried or {})
-                frames.update({int(bucket.frame_end_s) - FRAME_S: bucket.full - bucket.sent})
-                frames.update((state.unsent or {}).get(SERIES, {}))
+                buckets = {bucket.tier.series: bucket for bucket in reversed(state.buckets)}
+                for bucket in buckets.values():  # of two with the same series, the first one sends
+                    fresh = {bucket.frame_start_s: bucket.full - bucket.sent}
+                    frames.update(frames_of({bucket.tier.series: fresh}))
+                    frames.update(frames_of({bucket.tier.series: bucket.carried or {}}))
+                frames.update(frames_of(state.pending))
+                frames.update(frames_of(state.unsent))
         frames.subtract(self.arrived_unknown(limiter, key))
         return frames
 
