@@ -4,8 +4,8 @@ Check that the tests notice when the package is broken: ``python -m tests.breaka
 Each breakage below is a mistake that a user would notice. One after the other is made in a copy of the repository, and
 the tests that should catch it run there::
 
-    python -m tests.breakages                    # all of them: about ten minutes
-    python -m tests.breakages "lost reply" erase # those whose name contains one of the texts
+    python -m tests.breakages                        # all of them: about ten minutes
+    python -m tests.breakages "reply was lost" erase # those whose name contains one of the texts
     python -m tests.breakages --list
 
 The exit code is 1 if a breakage survives or if its old text is not found exactly once. The tests must pass without a
