@@ -36,10 +36,10 @@ SPACE := $() $()
 .DELETE_ON_ERROR:
 
 demo: .venv/installed-demo
-	@$(PYTHON) -m oauth_ratelimit.demo
+	@$(PYTHON) -m demo
 
 serve: .venv/installed-demo
-	@$(PYTHON) -m oauth_ratelimit.demo.serve
+	@$(PYTHON) -m demo.serve
 
 test: lint
 	@test -z "$(LEFT_OUT)" || echo "Left out, because the program is not installed: the tests marked $(LEFT_OUT)"
@@ -52,7 +52,7 @@ docs: .venv/installed-docs
 
 oldest: .venv/installed-oldest
 	@PYTHONPATH=.venv/oldest $(PYTHON) -m pytest --quiet --numprocesses $(WORKERS) --dist worksteal \
-		-p no:cacheprovider tests/edge tests/guard --ignore tests/edge/test_processes.py
+		-p no:cacheprovider tests/flask_authlib tests/guard --ignore tests/flask_authlib/test_processes.py
 
 audit: .venv/installed-test
 	@$(PYTHON) .ci/audit.py

@@ -25,7 +25,7 @@ NEWER = (  # what the newest versions alone do: how pydantic words a number, and
     "--deselect=tests/hostile/test_damaged_documents.py::test_any_document_in_mongodb",
     "--deselect=tests/hostile/test_damaged_records.py::test_any_record",
 )
-EDGE = ("tests/edge", "tests/guard", "tests/test_limiter.py")
+EDGE = ("tests/flask_authlib", "tests/guard", "tests/limiter/test_limiter.py")
 
 Row = tuple[str, Callable[[], str]]
 
@@ -101,7 +101,7 @@ def wheel() -> str:
     for file in files:
         shutil.rmtree(PLACE / "installed", ignore_errors=True)
         fresh = environment(program, "installed", f"{file}[demo]")
-        run(fresh, "-m", "oauth_ratelimit.demo", "--requests=1000", "--speed=500", cwd=dist)
+        run(fresh, "-m", "demo", "--requests=1000", "--speed=500", cwd=dist)
     return f"{' and '.join(file.name for file in files)}: checked, installed, demo run on {Path(program).name}"
 
 

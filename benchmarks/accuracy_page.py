@@ -25,11 +25,11 @@ from benchmarks.results import load
 from benchmarks.traces import traces
 from benchmarks.ways import PREFIX as WAYS_PREFIX
 from benchmarks.ways import WAYS
-from oauth_ratelimit.simulate.fleet import FleetPlan, Sharing
-from oauth_ratelimit.simulate.picture import draw
-from oauth_ratelimit.simulate.recording import Recording
-from oauth_ratelimit.simulate.replay import EXACT_LOG, FIXED_WINDOW, Contender, Rate, Replay
-from oauth_ratelimit.simulate.scene import Busiest, look
+from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
+from oauth_ratelimit.replay.plot import draw
+from oauth_ratelimit.replay.recording import Recording
+from oauth_ratelimit.replay.run import EXACT_LOG, FIXED_WINDOW, Contender, Rate, Replay
+from oauth_ratelimit.replay.scene import Busiest, look
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "accuracy.md"
@@ -241,7 +241,7 @@ def _draw_settings(kept: Kept) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from oauth_ratelimit.simulate.picture import GRID, PAPER, STYLE, save
+    from oauth_ratelimit.replay.plot import GRID, PAPER, STYLE, save
 
     def plan(count: int, at_s: float, sharing: Sharing = Sharing.FLUSH) -> FleetPlan:
         return FleetPlan(count, at_s, sharing)

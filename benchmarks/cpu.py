@@ -14,11 +14,11 @@ from pathlib import Path
 from benchmarks import subjects
 from benchmarks.accuracy import Clock
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.demo.mongod import Mongod
-from oauth_ratelimit.demo.replica_set import ReplicaSet
 from oauth_ratelimit.store.base import Change
-from oauth_ratelimit.store.mongo import MongoStore
+from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.sync.flusher import MAX_BATCH
+from tests.support.mongod import Mongod
+from tests.support.replica_set import ReplicaSet
 
 DOCUMENTS = 2_000
 FRAME_S, FRAME_COUNT = 6, 11  # as a window of 60 s has them

@@ -20,8 +20,8 @@ from benchmarks.cases import CASES, USER, VARIANTS
 from benchmarks.results import Result
 from benchmarks.subjects import Hit, settings_of
 from benchmarks.timing import Run, Timing, in_threads, take_turns
-from oauth_ratelimit.demo.mongod import Mongod, free_port
 from oauth_ratelimit.store.memory import MemoryStore
+from tests.support.mongod import Mongod, free_port
 
 KEY_COUNT = 100_000
 THREAD_COUNT = 4

@@ -28,8 +28,9 @@ from benchmarks.token_request import (
     instruction_additions,
     requests_to,
 )
-from oauth_ratelimit.demo.seeds import seed
-from oauth_ratelimit.edge import authlib, gate
+from demo.seeds import seed
+from oauth_ratelimit.flask_authlib import app_limiter as gate
+from oauth_ratelimit.flask_authlib import hooks as authlib
 from oauth_ratelimit.limiter import Limiter
 
 SUBJECTS = (BASE, OURS, HEADERLESS, BARE, *FLASK_LIMITER)  # whose instructions are counted

@@ -22,12 +22,12 @@ from benchmarks.stall import answer, decide_and_answer, stall_of
 from benchmarks.timing import take_turns
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.demo.mongod import Mongod
-from oauth_ratelimit.demo.replica_set import ReplicaSet
 from oauth_ratelimit.store.base import Change
-from oauth_ratelimit.store.form import compose
-from oauth_ratelimit.store.mongo import MongoStore
+from oauth_ratelimit.store.mongo.counters import MongoStore
+from oauth_ratelimit.store.mongo.document import compose
 from oauth_ratelimit.sync import flusher
+from tests.support.mongod import Mongod
+from tests.support.replica_set import ReplicaSet
 
 GOALS = {0: "<= 1.3", 10: "<= 1.7"}  # by percent of conflicts
 CONFLICT_PERCENTS = {1_000: (1, 10, 50), 10_000: (1, 10, 50), 100_000: (10,)}  # by keys

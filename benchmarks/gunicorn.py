@@ -37,9 +37,9 @@ from benchmarks.token_request import (
     headers_of,
     instruction_additions,
 )
-from oauth_ratelimit.demo.instance import HOST, Instance
-from oauth_ratelimit.demo.mongod import Mongod
-from oauth_ratelimit.demo.seeds import seed
+from demo.instance import HOST, Instance
+from demo.seeds import seed
+from tests.support.mongod import Mongod
 
 TOPIC = "endpoint/gunicorn gthread, client_credentials"
 SUBJECT_VARIABLE, LAYOUT_VARIABLE = "BENCHMARK_SUBJECT", "BENCHMARK_LAYOUT"

@@ -20,8 +20,8 @@ from pymongo.write_concern import WriteConcern
 
 from benchmarks.results import Result
 from benchmarks.timing import Timing, take_turns
-from oauth_ratelimit.demo.replica_set import ReplicaSet
 from oauth_ratelimit.sync.flusher import MAX_BATCH
+from tests.support.replica_set import ReplicaSet
 
 KEY_COUNT = 10_000
 FRAME_S, FRAME_COUNT = 6, 11

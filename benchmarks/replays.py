@@ -1,5 +1,5 @@
 """
-What frames, instances and the sync interval do to accuracy: recorded traffic through ``oauth_ratelimit.simulate``.
+What frames, instances and the sync interval do to accuracy: recorded traffic through ``oauth_ratelimit.replay``.
 
 ``benchmarks.accuracy`` drives limiters themselves, which takes minutes for one setting; this is the sweep around them.
 """
@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from benchmarks.results import Result
 from benchmarks.traces import Trace, traces
 from oauth_ratelimit.core.window import Estimator
-from oauth_ratelimit.simulate.fleet import FleetPlan, Sharing
-from oauth_ratelimit.simulate.recording import Recording
-from oauth_ratelimit.simulate.replay import COMMON, EXACT_LOG, Contender, Entry, Rate, Replay
+from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
+from oauth_ratelimit.replay.recording import Recording
+from oauth_ratelimit.replay.run import COMMON, EXACT_LOG, Contender, Entry, Rate, Replay
 
 WINDOW_S = 60
 DEFAULT_FRAMES, DEFAULT_INSTANCES, DEFAULT_INTERVAL_S = 10, 10, 1.0

@@ -15,9 +15,9 @@ from benchmarks.accuracy import SEED, Clock, Cycles, Tally
 from benchmarks.turns import DistantStore, Turns
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.counters.key_state import KeyState
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.sync.flusher import CycleReport, Flusher
-from oauth_ratelimit.sync.keys import KeyState
 from oauth_ratelimit.sync.scheduler import TICKS_PER_INTERVAL
 
 OVERLAP_S = 0.005  # as long as a cycle with a few races

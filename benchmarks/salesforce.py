@@ -20,8 +20,8 @@ from benchmarks.commands import Commands
 from benchmarks.results import Result
 from benchmarks.timing import percentile
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.demo.mongod import Mongod
-from oauth_ratelimit.edge.request import EXTENSION
+from oauth_ratelimit.flask_authlib.request import EXTENSION
+from tests.support.mongod import Mongod
 
 INSTANCE_COUNT = 3
 TENANT_COUNT = 25

@@ -66,7 +66,7 @@ def draw(path: Path = IMAGE) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from oauth_ratelimit.simulate.picture import GRID, PAPER, STROKES, STYLE, save
+    from oauth_ratelimit.replay.plot import GRID, PAPER, STROKES, STYLE, save
 
     kept = {str(entry["name"]): float(entry["value"]) for entry in load()}
     with rc_context(STYLE):  # type: ignore[arg-type]

@@ -35,8 +35,8 @@ from benchmarks.results import Result, save, table
 from benchmarks.soak_server import AGAIN, ALONE, IS_PLAIN, PID_PATH, ROLE_VARIABLE, URI_VARIABLE
 from benchmarks.subjects import BASE, OURS
 from benchmarks.timing import spread
-from oauth_ratelimit.demo.instance import HOST, Instance
-from oauth_ratelimit.demo.mongod import Mongod
+from demo.instance import HOST, Instance
+from tests.support.mongod import Mongod
 
 DURATION_S = float(os.environ.get("SOAK", "600"))
 TWIN_TURNS = 12

@@ -12,10 +12,10 @@ from benchmarks.accuracy import Tally, replay
 from benchmarks.processes import in_new_process
 from benchmarks.results import Result
 from benchmarks.traces import Request, Trace, load_trace, traces
-from oauth_ratelimit.demo.mongod import Mongod
 from oauth_ratelimit.store.base import CounterStore
-from oauth_ratelimit.store.mongo import MongoStore
+from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.sync import flusher
+from tests.support.mongod import Mongod
 
 WINDOW_S = 60
 WAYS = {"flush": ("flush", 1.0), "flush, T = 3 s": ("flush", 3.0), "reserve": ("reserve", 1.0)}  # near_limit, T

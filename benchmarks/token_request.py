@@ -22,9 +22,10 @@ from benchmarks import bare_bones
 from benchmarks.results import Result
 from benchmarks.subjects import BASE, OURS
 from benchmarks.timing import spread
-from oauth_ratelimit.demo.authserver import create_app
-from oauth_ratelimit.demo.seeds import BATCH_JOBS, DEMO_USERS, WEB_SHOP
-from oauth_ratelimit.observe import metrics, otel
+from demo.authserver import create_app
+from demo.seeds import BATCH_JOBS, DEMO_USERS, WEB_SHOP
+from oauth_ratelimit.observe import otel
+from oauth_ratelimit.observe import prometheus as metrics
 
 FLASK_LIMITER = {"Flask-Limiter moving": "moving-window", "Flask-Limiter sliding": "sliding-window-counter"}
 METRICS, SHARED = f"{OURS} with metrics", f"{OURS} shared through MongoDB"

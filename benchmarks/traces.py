@@ -32,7 +32,7 @@ class Trace:
     limit: int
 
 
-SHIPPED = Trace("nasa19950801", Path(__file__).parents[1] / "oauth_ratelimit" / "demo" / "nasa19950801.csv.gz", 10)
+SHIPPED = Trace("nasa19950801", Path(__file__).parents[1] / "demo" / "nasa19950801.csv.gz", 10)
 
 
 @dataclass(frozen=True, slots=True)

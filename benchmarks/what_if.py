@@ -15,8 +15,8 @@ from operator import itemgetter
 from pathlib import Path
 
 from benchmarks.subjects import limiter, silence
+from demo import trace
 from oauth_ratelimit.core.what_if import Bearer, effects
-from oauth_ratelimit.demo import trace
 
 LIMITS = {1: (5, 10, 25), 5: (10, 25, 50), 10: (20, 50, 100), 60: (50, 100, 300)}  # by window in minutes
 

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable
 
-from oauth_ratelimit import forks
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.admission import Admission
 from oauth_ratelimit.core.cost import refuse_bad_cost
@@ -14,16 +13,17 @@ from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.core.refusal import RepeatedDenial
+from oauth_ratelimit.counters.client_state import Place
+from oauth_ratelimit.counters.dirty_queue import Notices
+from oauth_ratelimit.counters.key_state import Counts, KeyState
+from oauth_ratelimit.counters.registry import Places
 from oauth_ratelimit.observe.events import DenialEvents
+from oauth_ratelimit.process import fork as forks
 from oauth_ratelimit.store.base import CounterStore
+from oauth_ratelimit.store.factory import open_store
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.flusher import CycleReport
-from oauth_ratelimit.sync.keys import Counts, KeyState
-from oauth_ratelimit.sync.notices import Notices
-from oauth_ratelimit.sync.place import Place
-from oauth_ratelimit.sync.places import Places
 from oauth_ratelimit.sync.reservation import Reservations
-from oauth_ratelimit.wiring import open_store
 
 CLOSING_TRIES = 3
 CLOSING_S = 5.0  # well within the 30 s that gunicorn gives a worker

@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from flask import Flask
 
-from oauth_ratelimit.edge.extension import OAuthRateLimit
-from oauth_ratelimit.edge.gate import AppLimiter
-from oauth_ratelimit.edge.request import EXTENSION
-from oauth_ratelimit.overlay import LiveSettings
-from oauth_ratelimit.worker import Worker
+from oauth_ratelimit.background.live_settings import LiveSettings
+from oauth_ratelimit.background.worker import Worker
+from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
+from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
+from oauth_ratelimit.flask_authlib.request import EXTENSION
 
 MIDNIGHT_S = 1_999_987_200.0  # frames of all lengths begin at midnight, so that no test depends on the hour
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import settings
 from pymongo import MongoClient
 
-from oauth_ratelimit.demo.mongod import Mongod
-from oauth_ratelimit.demo.mongod_program import MONGO_URI_VARIABLE
-from oauth_ratelimit.demo.replica_set import ReplicaSet
-from tests.helpers import Clock, patient, with_database
+from tests.support.helpers import Clock, patient, with_database
+from tests.support.mongod import Mongod
+from tests.support.mongod_program import MONGO_URI_VARIABLE
+from tests.support.replica_set import ReplicaSet
 
 
 def pytest_configure() -> None:

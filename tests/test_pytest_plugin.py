@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from demo.authserver import create_app
+from demo.seeds import BATCH_JOBS, seed
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.demo.authserver import create_app
-from oauth_ratelimit.demo.seeds import BATCH_JOBS, seed
 from oauth_ratelimit.testing import MIDNIGHT_S, FrozenClock, FrozenRateLimit
 
 PAGE = Path(__file__).parents[1] / "docs" / "testing.md"

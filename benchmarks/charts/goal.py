@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from oauth_ratelimit.simulate.picture import LIMIT_COLOUR
+from oauth_ratelimit.replay.plot import LIMIT_COLOUR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

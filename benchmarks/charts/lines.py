@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarks.charts.goal import Goal, Kept
-from oauth_ratelimit.simulate.picture import GRID, LIMIT_COLOUR, STROKES
+from oauth_ratelimit.replay.plot import GRID, LIMIT_COLOUR, STROKES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.charts.goal import Kept
 from benchmarks.charts.lines import Lines
 from benchmarks.charts.rows import Rows
-from oauth_ratelimit.simulate.picture import GRID, PAPER, STYLE, save
+from oauth_ratelimit.replay.plot import GRID, PAPER, STYLE, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

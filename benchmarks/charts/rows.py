@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from benchmarks.charts.goal import Goal, Kept
-from oauth_ratelimit.simulate.picture import GRID, INK, LIMIT_COLOUR, STROKES
+from oauth_ratelimit.replay.plot import GRID, INK, LIMIT_COLOUR, STROKES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

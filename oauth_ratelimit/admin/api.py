@@ -5,20 +5,22 @@ What the page asks for, as plain data.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
+from oauth_ratelimit.admin.cache import Question, Readings
 from oauth_ratelimit.admin.habits import habits
-from oauth_ratelimit.admin.reading import Question, Readings
 from oauth_ratelimit.admin.traffic import traffic
 from oauth_ratelimit.admin.what_if import what_if
 from oauth_ratelimit.config.models import GRANT_TYPES
-from oauth_ratelimit.core.denial import parse_decision_id
+from oauth_ratelimit.core.denial_record import parse_decision_id
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.overrides import LimitKind
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, Limits
-from oauth_ratelimit.operating.case import Case
-from oauth_ratelimit.operating.change import checked_client_id
-from oauth_ratelimit.operating.denial import denial_data
-from oauth_ratelimit.operating.desk import Desk
-from oauth_ratelimit.operating.records import (
+from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
+from oauth_ratelimit.counters.usage import Standings
+from oauth_ratelimit.operations.changes import checked_client_id
+from oauth_ratelimit.operations.context import Desk
+from oauth_ratelimit.operations.denial import denial_data
+from oauth_ratelimit.operations.explain import Case
+from oauth_ratelimit.operations.serialize import (
     Record,
     entry_data,
     layer_data,
@@ -27,13 +29,11 @@ from oauth_ratelimit.operating.records import (
     policy_text,
     standing_data,
 )
-from oauth_ratelimit.operating.status import Status
-from oauth_ratelimit.operating.stranger import known_clients
-from oauth_ratelimit.standing import Standings
+from oauth_ratelimit.operations.status import Status
+from oauth_ratelimit.operations.suggestions import known_clients
 from oauth_ratelimit.store.base import Snapshot
-from oauth_ratelimit.store.denials import DenialStore
-from oauth_ratelimit.store.statistics import StatisticsStore
-from oauth_ratelimit.sync.place import CLIENT_TOTAL
+from oauth_ratelimit.store.mongo.denials import DenialStore
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 
 Look = Callable[[Readings, Question], object]
 

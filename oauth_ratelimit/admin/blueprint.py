@@ -15,13 +15,13 @@ from werkzeug.wrappers import Response as AnyResponse
 from werkzeug.wsgi import LimitedStream
 
 from oauth_ratelimit.admin import api, changes
-from oauth_ratelimit.admin.protection import Authorize, Tokens, operator_of, protect, why_refused
-from oauth_ratelimit.admin.reading import NothingToRead, Question, Readings
-from oauth_ratelimit.edge.gate import AppLimiter
-from oauth_ratelimit.edge.request import EXTENSION
+from oauth_ratelimit.admin.cache import NothingToRead, Question, Readings
+from oauth_ratelimit.admin.security import Authorize, Tokens, operator_of, protect, why_refused
+from oauth_ratelimit.background.health import package_version
 from oauth_ratelimit.errors import ConfigError, StoreError
-from oauth_ratelimit.operating.records import finite
-from oauth_ratelimit.pulse import package_version
+from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
+from oauth_ratelimit.flask_authlib.request import EXTENSION
+from oauth_ratelimit.operations.serialize import finite
 
 log = structlog.get_logger(__name__)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import structlog
 
+from oauth_ratelimit.admin.cache import Readings
 from oauth_ratelimit.admin.preview import preview_of
-from oauth_ratelimit.admin.reading import Readings
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
-from oauth_ratelimit.operating.change import (
+from oauth_ratelimit.operations.changes import (
     MAX_KEPT_LENGTH,
     checked_client_id,
     end_after,
@@ -19,8 +19,8 @@ from oauth_ratelimit.operating.change import (
     kept_text,
     limit_overrides,
 )
-from oauth_ratelimit.operating.desk import Desk
-from oauth_ratelimit.operating.records import override_data
+from oauth_ratelimit.operations.context import Desk
+from oauth_ratelimit.operations.serialize import override_data
 
 log = structlog.get_logger(__name__)
 

@@ -2,15 +2,15 @@
 How a client asks for tokens: what tells one that mints them from one that reuses them, and what to write to its owner.
 """
 
-from oauth_ratelimit.admin.reading import Question, Readings
+from oauth_ratelimit.admin.cache import Question, Readings
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.operating.change import checked_client_id
-from oauth_ratelimit.operating.desk import Desk
-from oauth_ratelimit.operating.records import Record, tally_data
-from oauth_ratelimit.operating.words import moment
+from oauth_ratelimit.operations.changes import checked_client_id
+from oauth_ratelimit.operations.context import Desk
+from oauth_ratelimit.operations.serialize import Record, tally_data
+from oauth_ratelimit.operations.words import moment
 from oauth_ratelimit.report.findings import ClientFinding, find
 from oauth_ratelimit.report.letter import Span, letter_to, observations
-from oauth_ratelimit.store.statistics import StatisticsStore
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 
 SPAN_S = 86_400  # of one client, so at most 1,440 documents
 KEPT_S = 20.0

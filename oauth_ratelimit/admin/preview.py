@@ -9,11 +9,11 @@ from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, overridden
 from oauth_ratelimit.core.policy import Policy, PolicySet
-from oauth_ratelimit.operating.desk import Desk
-from oauth_ratelimit.operating.records import Record, nearest, override_data, policy_text, standing_data
-from oauth_ratelimit.operating.stranger import stranger_hint
-from oauth_ratelimit.operating.words import counted
-from oauth_ratelimit.standing import Standings
+from oauth_ratelimit.counters.usage import Standings
+from oauth_ratelimit.operations.context import Desk
+from oauth_ratelimit.operations.serialize import Record, nearest, override_data, policy_text, standing_data
+from oauth_ratelimit.operations.suggestions import stranger_hint
+from oauth_ratelimit.operations.words import counted
 
 READ = 5000  # documents
 SHOWN = 10

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from oauth_ratelimit.admin.reading import Question, Readings
+from oauth_ratelimit.admin.cache import Question, Readings
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.overrides import LimitKind
 from oauth_ratelimit.core.policy import Policy, PolicySet
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, Peak, Tally
-from oauth_ratelimit.operating.change import checked_client_id
-from oauth_ratelimit.operating.desk import Desk
-from oauth_ratelimit.operating.records import Record, policy_text, tally_data
-from oauth_ratelimit.store.statistics import StatisticsStore
+from oauth_ratelimit.operations.changes import checked_client_id
+from oauth_ratelimit.operations.context import Desk
+from oauth_ratelimit.operations.serialize import Record, policy_text, tally_data
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 
 SPANS = {"15m": (900, 60), "1h": (3600, 60), "6h": (21_600, 300), "1d": (86_400, 600), "7d": (604_800, 3600)}
 """

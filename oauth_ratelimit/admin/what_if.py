@@ -5,16 +5,16 @@ Whom another limit would have denied, for the slider and for the preview of an o
 from collections.abc import Sequence
 from typing import get_args
 
-from oauth_ratelimit.admin.reading import Question, Readings
+from oauth_ratelimit.admin.cache import Question, Readings
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.overrides import LimitKind
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.what_if import By, Loads, effects, loads
-from oauth_ratelimit.operating.change import checked_client_id
-from oauth_ratelimit.operating.desk import Desk
-from oauth_ratelimit.operating.records import Record, bearer_data, effects_data
-from oauth_ratelimit.store.statistics import StatisticsStore
+from oauth_ratelimit.operations.changes import checked_client_id
+from oauth_ratelimit.operations.context import Desk
+from oauth_ratelimit.operations.serialize import Record, bearer_data, effects_data
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 
 SPANS = {"hour": 3600, "day": 86_400, "week": 604_800}
 WINDOW_MINUTES = (1, 5, 10, 15, 30, 60, 360, 1440)

@@ -9,11 +9,11 @@ from heapq import nsmallest
 import click
 
 from oauth_ratelimit.cli.output import Cell, Column, Row, print_facts, print_table, visible
-from oauth_ratelimit.operating.words import counted, duration, moment
-from oauth_ratelimit.simulate.replay import EXACT_LOG, Entry, Rate, Who
-from oauth_ratelimit.simulate.rows import Ordered
-from oauth_ratelimit.simulate.source import Source
-from oauth_ratelimit.simulate.times import SECOND_US
+from oauth_ratelimit.operations.words import counted, duration, moment
+from oauth_ratelimit.replay.rows import Ordered
+from oauth_ratelimit.replay.run import EXACT_LOG, Entry, Rate, Who
+from oauth_ratelimit.replay.source import Source
+from oauth_ratelimit.replay.times import SECOND_US
 
 SHOWN, NAMED = 5, 20  # clients most denied: for people, and for programs
 COLUMNS = (

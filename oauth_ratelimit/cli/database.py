@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
+from oauth_ratelimit.cli.context import Session, json_option, pass_session
 from oauth_ratelimit.cli.output import Cell, Column, print_json, print_table
-from oauth_ratelimit.cli.session import Session, json_option, pass_session
-from oauth_ratelimit.operating.words import moment
-from oauth_ratelimit.store.migrate import Migrations
+from oauth_ratelimit.operations.words import moment
+from oauth_ratelimit.store.mongo.migrations import Migrations
 
 
 @click.command("init-db")

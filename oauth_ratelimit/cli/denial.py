@@ -6,12 +6,12 @@ import math
 
 import click
 
+from oauth_ratelimit.cli.context import Session
 from oauth_ratelimit.cli.output import Cell, mode_cell, print_facts, print_json
-from oauth_ratelimit.cli.session import Session
-from oauth_ratelimit.core.denial import DenialRecord, decision_id_of, parse_decision_id
-from oauth_ratelimit.operating.denial import denial_data
-from oauth_ratelimit.operating.words import duration, moment
-from oauth_ratelimit.store.denials import DenialStore
+from oauth_ratelimit.core.denial_record import DenialRecord, decision_id_of, parse_decision_id
+from oauth_ratelimit.operations.denial import denial_data
+from oauth_ratelimit.operations.words import duration, moment
+from oauth_ratelimit.store.mongo.denials import DenialStore
 
 NOT_FOUND = 1
 

@@ -4,12 +4,12 @@ The command that removes a person's records.
 
 import click
 
+from oauth_ratelimit.cli.context import Session, json_option, pass_session
 from oauth_ratelimit.cli.output import Cell, Column, print_json, print_table, visible
-from oauth_ratelimit.cli.session import Session, json_option, pass_session
-from oauth_ratelimit.core.failure import folded
+from oauth_ratelimit.core.failed_auth import folded
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.errors import StoreRejected
-from oauth_ratelimit.store.erasure import Erasure, Person
+from oauth_ratelimit.store.mongo.erasure import Erasure, Person
 
 AGAIN_AFTER_S = 120  # instances send statistics of a minute when it is over, and what they could not send before
 

@@ -4,16 +4,16 @@ The command that answers "why is this client limited like that".
 
 import click
 
+from oauth_ratelimit.cli.context import Session, json_option, pass_session
 from oauth_ratelimit.cli.denial import explain_denial
-from oauth_ratelimit.cli.look import standing_row
 from oauth_ratelimit.cli.output import Cell, Column, mode_cell, print_facts, print_json, print_table, visible
-from oauth_ratelimit.cli.session import Session, json_option, pass_session
+from oauth_ratelimit.cli.status import standing_row
 from oauth_ratelimit.cli.stranger import say_if_strange
 from oauth_ratelimit.config.models import GRANT_TYPES
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.operating.case import Case, ForecastKind
-from oauth_ratelimit.operating.records import layer_text
-from oauth_ratelimit.operating.words import counted, duration
+from oauth_ratelimit.operations.explain import Case, ForecastKind
+from oauth_ratelimit.operations.serialize import layer_text
+from oauth_ratelimit.operations.words import counted, duration
 
 STYLES = {ForecastKind.ADMITTED: "green", ForecastKind.WOULD_BE_DENIED: "yellow", ForecastKind.DENIED: "bold red"}
 

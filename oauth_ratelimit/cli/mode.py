@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from oauth_ratelimit.cli.change import checked, data_of, override, print_kind, put, remove, until_when, who_and_why
+from oauth_ratelimit.cli.context import Session, json_option, pass_session
+from oauth_ratelimit.cli.options import checked, data_of, override, print_kind, put, remove, until_when, who_and_why
 from oauth_ratelimit.cli.output import print_json
-from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import OverrideKind, Target
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from oauth_ratelimit.operating.records import finite
+from oauth_ratelimit.operations.serialize import finite
 
 BAR_WIDTH = 12
 

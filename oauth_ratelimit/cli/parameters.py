@@ -11,7 +11,7 @@ from oauth_ratelimit.config.notation import DURATION_NOTATION, RATES_NOTATION, p
 from oauth_ratelimit.core.policy import MAX_LIMIT
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.window import MAX_WINDOW_S
-from oauth_ratelimit.operating.change import kept_text
+from oauth_ratelimit.operations.changes import kept_text
 
 SPANS_S = {"hour": 3600.0, "day": 86_400.0, "week": 7 * 86_400.0, "month": 30 * 86_400.0, "year": 366 * 86_400.0}
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.01, 3600.0  # as in the configuration

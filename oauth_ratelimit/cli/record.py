@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 
+from oauth_ratelimit.cli.context import Session, format_of, json_option, pass_session
 from oauth_ratelimit.cli.output import Cell, Column, Row, json_line, mode_cell, print_json, print_table
-from oauth_ratelimit.cli.session import Session, format_of, json_option, pass_session
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
-from oauth_ratelimit.operating.records import entry_data, override_data, policy_text, standing_data
-from oauth_ratelimit.operating.words import moment
+from oauth_ratelimit.counters.usage import Standings
+from oauth_ratelimit.operations.serialize import entry_data, override_data, policy_text, standing_data
+from oauth_ratelimit.operations.words import moment
 from oauth_ratelimit.report.table import csv_cell
-from oauth_ratelimit.standing import Standings
 
 
 @click.command()

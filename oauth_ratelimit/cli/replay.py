@@ -10,16 +10,16 @@ import click
 
 from oauth_ratelimit.cli import parameters
 from oauth_ratelimit.cli.comparison import Comparison
+from oauth_ratelimit.cli.context import json_option
 from oauth_ratelimit.cli.output import print_json, visible
-from oauth_ratelimit.cli.session import json_option
 from oauth_ratelimit.core.policy import MAX_LIMIT
 from oauth_ratelimit.core.window import MAX_FRAMES, default_frame_count
-from oauth_ratelimit.simulate.fleet import FleetPlan, Sharing
-from oauth_ratelimit.simulate.formats import Format, Names
-from oauth_ratelimit.simulate.picture import SUFFIXES, NoCharts, draw, require_charts
-from oauth_ratelimit.simulate.recording import STANDARD_INPUT, Recording
-from oauth_ratelimit.simulate.replay import ALGORITHMS, COMMON, EXACT_LOG, Contender, Rate, Replay
-from oauth_ratelimit.simulate.scene import Busiest, look
+from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
+from oauth_ratelimit.replay.formats import Format, Names
+from oauth_ratelimit.replay.plot import SUFFIXES, NoCharts, draw, require_charts
+from oauth_ratelimit.replay.recording import STANDARD_INPUT, Recording
+from oauth_ratelimit.replay.run import ALGORITHMS, COMMON, EXACT_LOG, Contender, Rate, Replay
+from oauth_ratelimit.replay.scene import Busiest, look
 
 MAX_INSTANCES = 1000
 

@@ -4,14 +4,14 @@ The command that sets counters to zero.
 
 import click
 
-from oauth_ratelimit.cli.change import by_whom
+from oauth_ratelimit.cli.context import Session, json_option, pass_session
+from oauth_ratelimit.cli.options import by_whom
 from oauth_ratelimit.cli.output import print_json
 from oauth_ratelimit.cli.parameters import kept
-from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.cli.stranger import say_if_strange
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.overrides import Counters
-from oauth_ratelimit.operating.words import counted
+from oauth_ratelimit.operations.words import counted
 
 
 @click.command()

@@ -4,8 +4,8 @@ What commands say about a client that nobody has ever heard of.
 
 import click
 
-from oauth_ratelimit.cli.session import Session
-from oauth_ratelimit.operating.stranger import stranger_hint
+from oauth_ratelimit.cli.context import Session
+from oauth_ratelimit.operations.suggestions import stranger_hint
 
 
 def say_if_strange(session: Session, client_id: str) -> None:

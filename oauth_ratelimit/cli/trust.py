@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from oauth_ratelimit.cli.change import checked, override, print_kind, put, remove, until_when, who_and_why
+from oauth_ratelimit.cli.context import Session, json_option, pass_session
+from oauth_ratelimit.cli.options import checked, override, print_kind, put, remove, until_when, who_and_why
 from oauth_ratelimit.cli.output import visible
-from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.core.enforcement import matches_any
 from oauth_ratelimit.core.overrides import OverrideKind, Target
 

@@ -5,14 +5,14 @@ The command what-if.
 import click
 
 from oauth_ratelimit.cli import parameters
+from oauth_ratelimit.cli.context import Session, json_option, pass_session
 from oauth_ratelimit.cli.output import Cell, Column, Row, print_json, print_table
-from oauth_ratelimit.cli.session import Session, json_option, pass_session
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.what_if import By, Effect, effects, loads, unjudged_count
-from oauth_ratelimit.operating.records import Record, bearer_data, effects_data
-from oauth_ratelimit.operating.words import counted, duration, moment
-from oauth_ratelimit.store.statistics import StatisticsStore
+from oauth_ratelimit.operations.serialize import Record, bearer_data, effects_data
+from oauth_ratelimit.operations.words import counted, duration, moment
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 
 APPROXIMATE = (
     "An approximation: a minute is all that is known of when requests came; the true number lies between the bounds, "

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from oauth_ratelimit.config.problems import expects, refused
 from oauth_ratelimit.config.section import Section
-from oauth_ratelimit.core.names import MIN_SECRET_BYTES, NameKey
+from oauth_ratelimit.core.pseudonyms import MIN_SECRET_BYTES, NameKey
 
 MAX_SECRET_BYTES = 4096
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from oauth_ratelimit.core.enforcement import OFF, Mode
-from oauth_ratelimit.core.failure import FailureLimits
-from oauth_ratelimit.core.names import NameKey, Names
+from oauth_ratelimit.core.failed_auth import FailureLimits
 from oauth_ratelimit.core.policy import PolicySet
+from oauth_ratelimit.core.pseudonyms import NameKey, Names
 
 NearLimit = Literal["flush", "reserve"]
 HeaderFamily = Literal["ietf", "x-ratelimit"]

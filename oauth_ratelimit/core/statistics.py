@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Literal, NamedTuple
 
-from oauth_ratelimit.core.distinct import Registers, estimate_distinct
+from oauth_ratelimit.core.hyperloglog import Registers, estimate_distinct
 
 MINUTE_S = 60
 

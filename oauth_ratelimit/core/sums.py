@@ -4,7 +4,7 @@ What happened over some time, client by client: sums over minutes.
 
 from dataclasses import dataclass, field
 
-from oauth_ratelimit.core.distinct import merge_into
+from oauth_ratelimit.core.hyperloglog import merge_into
 from oauth_ratelimit.core.statistics import NO_REQUESTS, ClientMinute, Load, Peak, Source, Tally, UserLoad
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 
-from oauth_ratelimit.core.denial import DenialRecord
+from oauth_ratelimit.core.denial_record import DenialRecord
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe.events import DenialEvents, Logged
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import structlog
 
 from oauth_ratelimit.core.decision import FullDecision
-from oauth_ratelimit.core.denial import Denial, Trace
-from oauth_ratelimit.core.failure import FailureKind
+from oauth_ratelimit.core.denial_record import Denial, Trace
+from oauth_ratelimit.core.failed_auth import FailureKind
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.refusal import Silence
 from oauth_ratelimit.observe.budget import Budget

@@ -5,7 +5,7 @@ The labels of clients in metrics, so few that nobody can make more series than t
 import threading
 
 from oauth_ratelimit.core.key import visible_name
-from oauth_ratelimit.observe.grants import OTHER
+from oauth_ratelimit.observe.metric_labels import OTHER
 
 MAX_CLIENTS = 50  # with series of their own; each has up to ten
 FIRST_COME_CLIENTS = MAX_CLIENTS // 2  # whoever they are; the rest is kept for clients that are over a limit

@@ -6,7 +6,7 @@ from heapq import nlargest
 
 from oauth_ratelimit.core.admission import Admission, JointAdmission
 from oauth_ratelimit.core.decision import Decision, Outcome, outcome_of
-from oauth_ratelimit.core.distinct import register_of
+from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.refusal import RepeatedDenial
 from oauth_ratelimit.core.statistics import COUNTS, ClientMinute, Kind, Peak, Source, Tally, UserLoad

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.observe.meter import Meter, open_meter
+from oauth_ratelimit.observe.metrics import Meter, open_meter
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 
 Hook = Callable[..., object]

@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol
 import structlog
 
 from oauth_ratelimit.core.statistics import Share
-from oauth_ratelimit.courtesy import gently
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe.minute import OpenMinute
+from oauth_ratelimit.process.yielding import gently
 
 log = structlog.get_logger(__name__)
 

@@ -18,7 +18,7 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.core.statistics import ENDPOINT, MINUTE_S, OTHER_CLIENTS
-from oauth_ratelimit.observe.grants import GrantNames
+from oauth_ratelimit.observe.metric_labels import GrantNames
 from oauth_ratelimit.observe.minute import OpenMinute
 from oauth_ratelimit.observe.outbox import Entry, Outbox, StatisticsWriter
 

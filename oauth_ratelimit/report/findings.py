@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from oauth_ratelimit.core.distinct import estimate_distinct, merge_into
+from oauth_ratelimit.core.hyperloglog import estimate_distinct, merge_into
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute
 from oauth_ratelimit.core.sums import ClientSum
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 
 import structlog
 
+from oauth_ratelimit.counters.key_state import KeyState
+from oauth_ratelimit.counters.registry import Places
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.store.base import CounterStore, Snapshot
-from oauth_ratelimit.sync.agenda import Agenda
-from oauth_ratelimit.sync.clock_watch import ClockWatch
+from oauth_ratelimit.sync.clock import ClockWatch
 from oauth_ratelimit.sync.flusher import CycleReport, Flusher
-from oauth_ratelimit.sync.keys import KeyState
-from oauth_ratelimit.sync.places import Places
+from oauth_ratelimit.sync.schedule import Agenda
 
 log = structlog.get_logger(__name__)
 

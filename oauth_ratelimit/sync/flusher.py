@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from oauth_ratelimit.courtesy import gently, sweep_young
+from oauth_ratelimit.counters.key_state import Attempt, KeyState
+from oauth_ratelimit.counters.pruning import MAX_STALE, SLACK_S
 from oauth_ratelimit.errors import StoreError, StoreRejected
+from oauth_ratelimit.process.yielding import gently, sweep_young
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change, CounterStore
 from oauth_ratelimit.sync.complaints import Complaints
-from oauth_ratelimit.sync.keys import Attempt, KeyState
-from oauth_ratelimit.sync.stale import MAX_STALE, SLACK_S
 
 MAX_BATCH = 500  # documents per round trip: of more, some objects would be old to the garbage collector, see courtesy
 MAX_ROUNDS = 4  # writes per key and cycle; what still loses then goes with the next cycle

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.counters.client_state import Place
+from oauth_ratelimit.counters.key_state import KeyState
 from oauth_ratelimit.sync.cycle import SyncCycle
-from oauth_ratelimit.sync.keys import KeyState
-from oauth_ratelimit.sync.place import Place
 
 
 class Reservations:

@@ -13,7 +13,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 ARGUMENTS = (
     "--headless=new",

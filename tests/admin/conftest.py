@@ -16,7 +16,7 @@ from werkzeug.test import TestResponse
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin import admin_blueprint
-from tests.edge.test_extension import protected
+from tests.flask_authlib.test_extension import protected
 
 SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
 LIMITS = {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]}

@@ -16,18 +16,18 @@ from pathlib import Path
 
 import requests
 
+from demo.cast import APPS, LATECOMER, MACHINES, Caller, assign
+from demo.instance import Instance
+from demo.seeds import DEMO_USERS
+from demo.stage import Stage, set_stage
+from demo.trace import hits
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.demo.cast import APPS, LATECOMER, MACHINES, Caller, assign
-from oauth_ratelimit.demo.instance import Instance
-from oauth_ratelimit.demo.seeds import DEMO_USERS
-from oauth_ratelimit.demo.stage import Stage, set_stage
-from oauth_ratelimit.demo.trace import hits
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
-from oauth_ratelimit.store.connection import Connection
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.store.statistics import StatisticsStore
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.admin.browser import PHONE, Browser, open_browser
-from tests.helpers import Clock, wait_until
+from tests.support.helpers import Clock, wait_until
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SPEED = 2.2  # thirteen hours of the trace in six
@@ -56,7 +56,7 @@ def main() -> int:
     IMAGES.mkdir(exist_ok=True)
     clients = [*APPS, *(caller.client for caller in (*MACHINES, LATECOMER))]
     users = {*DEMO_USERS, *(caller.user for _, caller in recorded() if caller.user)}
-    with set_stage("oauth_ratelimit.demo.wsgi:app", instance_count=2, clients=clients, users=users) as stage:
+    with set_stage("demo.wsgi:app", instance_count=2, clients=clients, users=users) as stage:
         text = stage.config_path.read_text()
         for old, new in CONFIG.items():
             text = text.replace(old, new, 1)

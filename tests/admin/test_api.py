@@ -11,17 +11,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.core.denial import Denial, DenialRecord, Trace, decision_id_of
+from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace, decision_id_of
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import ClientMinute, Peak, Share, Source, Tally, UserLoad
-from oauth_ratelimit.demo.mongod import free_port
-from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.denials import DenialStore
-from oauth_ratelimit.store.documents import Documents
-from oauth_ratelimit.store.statistics import StatisticsStore
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.denials import DenialStore
+from oauth_ratelimit.store.mongo.inspect import Documents
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.admin.conftest import Page, spend
-from tests.edge.test_extension import post
-from tests.helpers import wait_until
+from tests.flask_authlib.test_extension import post
+from tests.support.helpers import wait_until
+from tests.support.mongod import free_port
 
 LIMIT = {"kind": "limit", "client_id": "app", "limits": {"user": ["2/hour"]}, "for": "7d", "reason": "ticket 4711"}
 
@@ -461,7 +461,7 @@ def test_database_that_is_away(open_page: Callable[..., Page], monkeypatch: pyte
     """
     Without MongoDB every page opens, every question is answered with why there is no answer, and no request fails.
     """
-    monkeypatch.setattr("oauth_ratelimit.admin.reading.DOWN_S", 0.0)
+    monkeypatch.setattr("oauth_ratelimit.admin.cache.DOWN_S", 0.0)
     page = open_page(store={"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"})
 
     assert [200] * 4 == [page.get(path).status_code for path in ("", "client", "overrides", "instances")]
@@ -481,7 +481,7 @@ def test_database_that_is_away_is_asked_once(open_page: Callable[..., Page], mon
     page = open_page(store={"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"})
     assert "database" == page.ask("top")["problem"]["kind"]
     asked = []
-    monkeypatch.setattr("oauth_ratelimit.edge.gate.AppLimiter.desk", lambda gate: asked.append(gate))
+    monkeypatch.setattr("oauth_ratelimit.flask_authlib.app_limiter.AppLimiter.desk", lambda gate: asked.append(gate))
 
     assert ["database"] * 3 == [page.ask(name, **question)["problem"]["kind"] for name, question in LOOKS[:3]]
     assert [] == asked

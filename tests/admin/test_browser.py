@@ -13,18 +13,18 @@ import pytest
 import requests
 from flask import Flask
 
+from demo.instance import Instance
+from demo.records import Client
+from demo.seeds import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, PARTNER_BANK, WEB_SHOP
+from demo.stage import Stage, set_stage
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin import admin_blueprint
-from oauth_ratelimit.demo.instance import Instance
-from oauth_ratelimit.demo.mongod import free_port
-from oauth_ratelimit.demo.mongod_program import MONGO_URI_VARIABLE
-from oauth_ratelimit.demo.records import Client
-from oauth_ratelimit.demo.seeds import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, PARTNER_BANK, WEB_SHOP
-from oauth_ratelimit.demo.stage import Stage, set_stage
 from tests.admin.browser import DESKTOP, PHONE, SMALL_PHONE, Browser, open_browser
-from tests.edge.serving import serving
-from tests.edge.test_extension import protected
-from tests.helpers import patient, wait_until, with_database
+from tests.flask_authlib.serving import serving
+from tests.flask_authlib.test_extension import protected
+from tests.support.helpers import patient, wait_until, with_database
+from tests.support.mongod import free_port
+from tests.support.mongod_program import MONGO_URI_VARIABLE
 
 pytestmark = pytest.mark.chromium
 
@@ -76,9 +76,7 @@ def stage(mongodb: str) -> Iterator[Stage]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MONGO_URI_VARIABLE, patient(with_database(mongodb, f"test_{uuid.uuid4().hex[:12]}")))
         patch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
-        with set_stage(
-            "oauth_ratelimit.demo.wsgi:app", instance_count=2, clients=DEMO_CLIENTS, users=DEMO_USERS
-        ) as stage:
+        with set_stage("demo.wsgi:app", instance_count=2, clients=DEMO_CLIENTS, users=DEMO_USERS) as stage:
             yield stage
             stage.counters.database.client.drop_database(stage.counters.database.name)
 

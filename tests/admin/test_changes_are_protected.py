@@ -12,9 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.admin.blueprint import MAX_BODY_BYTES
-from oauth_ratelimit.admin.protection import TOKEN_LIFE_S, Tokens
+from oauth_ratelimit.admin.security import TOKEN_LIFE_S, Tokens
 from tests.admin.conftest import SAME_SITE, Page
-from tests.helpers import Clock
+from tests.support.helpers import Clock
 
 BODY = {"kind": "mode", "client_id": None, "mode": "off", "reason": "a test"}
 

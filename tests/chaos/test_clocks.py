@@ -10,9 +10,9 @@ import pytest
 from pymongo import MongoClient
 from structlog.testing import capture_logs
 
-from oauth_ratelimit.store import mongo
+from oauth_ratelimit.store.mongo import counters as mongo
 from tests.chaos.fleet import Books, Instance, balance
-from tests.helpers import Clock
+from tests.support.helpers import Clock
 
 pytestmark = pytest.mark.chaos
 

@@ -8,7 +8,7 @@ from oauth_ratelimit.config import load_config
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.sync.scheduler import SyncScheduler
 from tests.chaos.fleet import CLIENT, Books
-from tests.helpers import Clock
+from tests.support.helpers import Clock
 
 pytestmark = pytest.mark.chaos
 

@@ -12,14 +12,14 @@ from pymongo import MongoClient
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.config import load_config
-from oauth_ratelimit.demo.mongod import Mongod
-from oauth_ratelimit.demo.replica_set import ReplicaSet
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.sync.flusher import MAX_ROUNDS, CycleReport
 from oauth_ratelimit.sync.scheduler import SyncScheduler
 from tests.chaos.conftest import IS_LONG
 from tests.chaos.fleet import CLIENT, Books, Instance, balance
-from tests.helpers import Clock, wait_until, with_database
+from tests.support.helpers import Clock, wait_until, with_database
+from tests.support.mongod import Mongod
+from tests.support.replica_set import ReplicaSet
 
 pytestmark = pytest.mark.chaos
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from oauth_ratelimit.demo.authserver import seed
-from oauth_ratelimit.demo.seeds import BATCH_JOBS
+from demo.authserver import seed
+from demo.seeds import BATCH_JOBS
 from tests.chaos.fleet import Books, Instance, balance, held_in
-from tests.edge.flows import post
-from tests.helpers import wait_until
-from tests.workers import Gunicorn
+from tests.flask_authlib.flows import post
+from tests.support.helpers import wait_until
+from tests.support.workers import Gunicorn
 
 pytestmark = pytest.mark.chaos
 
@@ -76,7 +76,7 @@ def test_killed_worker(tmp_path: Path, mongo_uri: str, worker_class: str, record
         response = post(f"{server.url}/token", BATCH_JOBS, {"grant_type": "client_credentials"})
         assert 200 == response.status_code
 
-    with Gunicorn("oauth_ratelimit.demo.wsgi:app", worker_class=worker_class, env=env) as server:
+    with Gunicorn("demo.wsgi:app", worker_class=worker_class, env=env) as server:
         for _ in range(5):
             request_token()
         wait_until(lambda: held(mongo_uri) == 5, "five requests are flushed")

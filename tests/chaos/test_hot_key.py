@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.chaos.fleet import Books, Instance, balance, run
-from tests.helpers import Clock, with_database
+from tests.support.helpers import Clock, with_database
 
 pytestmark = pytest.mark.chaos
 

@@ -10,10 +10,10 @@ import pytest
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.store.base import Snapshot
-from oauth_ratelimit.store.mongo import MongoStore
+from oauth_ratelimit.store.mongo.counters import MongoStore
 from tests.chaos.fleet import Books, Instance, balance, settings_for
-from tests.faults import FaultyProxy
-from tests.helpers import with_database
+from tests.support.faults import FaultyProxy
+from tests.support.helpers import with_database
 
 pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("quick_reconnect")]
 

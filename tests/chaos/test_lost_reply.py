@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from oauth_ratelimit.demo.replica_set import ReplicaSet
 from tests.chaos.fleet import Books, Instance, balance, run
-from tests.fault_plan import CUT, HOLD, LOSE_REPLY
-from tests.faults import FaultyProxy
-from tests.helpers import with_database
+from tests.support.fault_plan import CUT, HOLD, LOSE_REPLY
+from tests.support.faults import FaultyProxy
+from tests.support.helpers import with_database
+from tests.support.replica_set import ReplicaSet
 
 pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("quick_reconnect")]
 

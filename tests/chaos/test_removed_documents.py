@@ -10,8 +10,8 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 
 from tests.chaos.fleet import Books, Instance, balance
-from tests.faults import FaultyProxy
-from tests.helpers import Clock, with_database
+from tests.support.faults import FaultyProxy
+from tests.support.helpers import Clock, with_database
 
 pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("quick_reconnect")]
 

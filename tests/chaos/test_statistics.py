@@ -11,21 +11,21 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from demo.authserver import seed
+from demo.seeds import BATCH_JOBS
 from oauth_ratelimit import Limiter, OAuthRateLimit, load_config
 from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.statistics import Tally
-from oauth_ratelimit.demo.authserver import seed
-from oauth_ratelimit.demo.seeds import BATCH_JOBS
 from oauth_ratelimit.observe import statistics
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
-from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.statistics import StatisticsStore
-from tests.edge.flows import post
-from tests.edge.protected import config, protect_after
-from tests.edge.serving import serving
-from tests.fault_plan import CUT, HOLD, LOSE_REPLY
-from tests.faults import FaultyProxy
-from tests.helpers import Clock, wait_until, with_database
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
+from tests.flask_authlib.flows import post
+from tests.flask_authlib.protected import config, protect_after
+from tests.flask_authlib.serving import serving
+from tests.support.fault_plan import CUT, HOLD, LOSE_REPLY
+from tests.support.faults import FaultyProxy
+from tests.support.helpers import Clock, wait_until, with_database
 
 pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("quick_reconnect")]
 

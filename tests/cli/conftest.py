@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.cli import command
-from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.overrides import OverrideStore
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
 
 CONFIG: dict[str, Any] = {
     "mode": "enforce",

@@ -11,7 +11,7 @@ from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import LimitKind, OverrideKind, Target
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.store.overrides import OverrideStore
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from tests.cli.conftest import Terminal
 
 WHY = ("--reason", "ticket 4711", "--by", "ann")

@@ -7,10 +7,10 @@ from contextlib import closing
 import pytest
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.core.denial import Trace
+from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.observe.denials import DenialRecorder
-from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.denials import DenialStore
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.denials import DenialStore
 from tests.cli.conftest import Terminal
 
 

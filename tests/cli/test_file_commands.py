@@ -24,7 +24,7 @@ from flask.cli import FlaskGroup
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import config_schema
-from oauth_ratelimit.core.names import NameKey
+from oauth_ratelimit.core.pseudonyms import NameKey
 from tests.cli.conftest import Terminal
 
 ROOT = Path(__file__).parents[2]

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.pulse import Pulse
-from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.heartbeats import HeartbeatStore
+from oauth_ratelimit.background.health import Pulse
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
 from tests.cli.conftest import Terminal
 
 WHY = ("--reason", "ticket 4711", "--by", "ann")
@@ -72,7 +72,7 @@ def test_top_until_interrupted(terminal: Terminal, limiter: Limiter, monkeypatch
         if interruption := next(waits):
             raise interruption
 
-    monkeypatch.setattr("oauth_ratelimit.cli.look.time", SimpleNamespace(sleep=sleep))  # of this module alone
+    monkeypatch.setattr("oauth_ratelimit.cli.status.time", SimpleNamespace(sleep=sleep))  # of this module alone
 
     assert 2 == terminal.ok("top", "--watch", "1").count("alice")
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from oauth_ratelimit.cli import command
 
-SHIPPED = Path(__file__).parents[2] / "oauth_ratelimit" / "demo" / "nasa19950801.csv.gz"
+SHIPPED = Path(__file__).parents[2] / "demo" / "nasa19950801.csv.gz"
 
 
 def run(*words: str, stdin: str | None = None) -> Result:

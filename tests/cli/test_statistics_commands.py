@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from oauth_ratelimit.core.distinct import register_of
+from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Share, Source, Tally, UserLoad
-from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.statistics import StatisticsStore
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.cli.conftest import Terminal
 
 OWN, LOGIN = Source("client", "client_credentials"), Source("user", "password")

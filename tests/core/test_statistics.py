@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.core.distinct import REGISTER_COUNT, estimate_distinct, merged, register_of
+from oauth_ratelimit.core.hyperloglog import REGISTER_COUNT, estimate_distinct, merged, register_of
 from oauth_ratelimit.core.statistics import (
     ClientMinute,
     Peak,

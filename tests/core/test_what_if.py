@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from demo.trace import hits
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad
 from oauth_ratelimit.core.what_if import Bearer, By, effect_of, effects, loads, unjudged_count
-from oauth_ratelimit.demo.trace import hits
-from tests.helpers import Clock
+from tests.support.helpers import Clock
 
 SHOP = Bearer("shop", None)
 BATCH, PASSWORD, REVOCATION = (

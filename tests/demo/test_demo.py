@@ -18,15 +18,15 @@ import pytest
 from pymongo import MongoClient
 from pymongo.collection import Collection
 
+from demo.cast import MACHINES, TRUSTED
+from demo.display import Display
+from demo.stage import Stage
+from demo.story import Story
+from demo.tally import Outcome
+from demo.trace import hits
 from oauth_ratelimit import load_config
-from oauth_ratelimit.demo.cast import MACHINES, TRUSTED
-from oauth_ratelimit.demo.display import Display
-from oauth_ratelimit.demo.mongod_program import MONGO_URI_VARIABLE
-from oauth_ratelimit.demo.stage import Stage
-from oauth_ratelimit.demo.story import Story
-from oauth_ratelimit.demo.tally import Outcome
-from oauth_ratelimit.demo.trace import hits
-from tests.helpers import wait_until, with_database
+from tests.support.helpers import wait_until, with_database
+from tests.support.mongod_program import MONGO_URI_VARIABLE
 
 _ROOT = Path(__file__).parents[2]
 _TIMEOUT_S = 120
@@ -53,7 +53,7 @@ def _running(module: str, env: dict[str, str], *options: str) -> Iterator[subpro
 
 
 def _run_demo(env: dict[str, str], *options: str) -> tuple[int, str]:
-    with _running("oauth_ratelimit.demo", env, *options) as process:
+    with _running("demo", env, *options) as process:
         output, _ = process.communicate(timeout=_TIMEOUT_S)
         return process.returncode, output
 
@@ -122,10 +122,10 @@ def test_mongodb_that_does_not_answer(tmp_path: Path, uri: str, reason: str) -> 
 @pytest.mark.parametrize(
     ("module", "awaited", "number", "status"),
     [
-        ("oauth_ratelimit.demo", "1  Dry run", signal.SIGINT, 130),
-        ("oauth_ratelimit.demo", "1  Dry run", signal.SIGTERM, 143),
-        ("oauth_ratelimit.demo.serve", "Its log follows", signal.SIGINT, 0),
-        ("oauth_ratelimit.demo.serve", "Its log follows", signal.SIGTERM, 143),
+        ("demo", "1  Dry run", signal.SIGINT, 130),
+        ("demo", "1  Dry run", signal.SIGTERM, 143),
+        ("demo.serve", "Its log follows", signal.SIGINT, 0),
+        ("demo.serve", "Its log follows", signal.SIGTERM, 143),
     ],
     ids=["demo interrupted", "demo terminated", "server interrupted", "server terminated"],
 )
@@ -216,7 +216,7 @@ def test_trace() -> None:
     """
     The shipped trace is whole and in order, and the hits of a second are spread over it.
     """
-    packed = files("oauth_ratelimit.demo").joinpath("nasa19950801.csv.gz").read_bytes()
+    packed = files("demo").joinpath("nasa19950801.csv.gz").read_bytes()
     times = [hit.at_s for hit in hits()]
     assert 30_969 == len(times) == gzip.decompress(packed).count(b"\n")
     assert times == sorted(times)
@@ -228,6 +228,6 @@ def test_configuration() -> None:
     """
     The demo's configuration is in order, starts as a dry run and trusts the client that is called so.
     """
-    settings = load_config(Path(str(files("oauth_ratelimit.demo").joinpath("demo.yaml"))))
+    settings = load_config(Path(str(files("demo").joinpath("demo.yaml"))))
     assert "dry-run" == settings.policies.mode
     assert settings.policies.matching(TRUSTED).trusted

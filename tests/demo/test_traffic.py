@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from oauth_ratelimit.demo import traffic as module
-from oauth_ratelimit.demo.seeds import BATCH_JOBS, WEB_SHOP
-from oauth_ratelimit.demo.traffic import Traffic
-from tests.helpers import wait_until
+from demo import traffic as module
+from demo.seeds import BATCH_JOBS, WEB_SHOP
+from demo.traffic import Traffic
+from tests.support.helpers import wait_until
 
 
 class Server(NamedTuple):

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from tests.docs.blocks import Block
-from tests.helpers import wait_until
+from tests.support.helpers import wait_until
 
 BINARIES = Path(sys.executable).parent
 RUN_TIMEOUT_S = 60

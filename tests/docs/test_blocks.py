@@ -21,9 +21,9 @@ import click
 import pytest
 import yaml
 
+from demo.authserver import create_app, seed
 from oauth_ratelimit import OAuthRateLimit, load_config
 from oauth_ratelimit.cli import command as cli
-from oauth_ratelimit.demo.authserver import create_app, seed
 from tests.docs.blocks import PAGES, ROOT, Block, all_blocks, blocks_of, commands_of, words_of
 
 SHELLS = ("console", "shell", "sh", "bash")

@@ -24,13 +24,13 @@ import requests
 import yaml
 from flask import Flask, Response, request
 
+from demo.authserver import create_app, seed
+from demo.seeds import BATCH_JOBS
 from oauth_ratelimit import OAuthRateLimit, load_config
-from oauth_ratelimit.demo.authserver import create_app, seed
-from oauth_ratelimit.demo.mongod import free_port
-from oauth_ratelimit.demo.seeds import BATCH_JOBS
 from tests.docs.blocks import ROOT
-from tests.edge.serving import serving
-from tests.helpers import Clock, wait_until
+from tests.flask_authlib.serving import serving
+from tests.support.helpers import Clock, wait_until
+from tests.support.mongod import free_port
 
 EXAMPLES = ROOT / "examples"
 TIMEOUT_S = 60

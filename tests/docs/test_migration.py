@@ -10,11 +10,11 @@ import pytest
 import requests
 from flask import Flask
 
-from oauth_ratelimit.demo.authserver import create_app, seed
-from oauth_ratelimit.demo.seeds import BATCH_JOBS
+from demo.authserver import create_app, seed
+from demo.seeds import BATCH_JOBS
 from tests.docs.blocks import ROOT, the_block
-from tests.edge.flows import TIMEOUT_S, post
-from tests.edge.serving import serving
+from tests.flask_authlib.flows import TIMEOUT_S, post
+from tests.flask_authlib.serving import serving
 
 PAGE = ROOT / "docs" / "migrating-from-flask-limiter.md"
 FORM = {"grant_type": "client_credentials"}

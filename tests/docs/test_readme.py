@@ -12,12 +12,12 @@ import pytest
 import requests
 from structlog.testing import capture_logs
 
-from oauth_ratelimit.demo.authserver import create_app, seed
-from oauth_ratelimit.demo.seeds import BATCH_JOBS
+from demo.authserver import create_app, seed
+from demo.seeds import BATCH_JOBS
 from tests.docs.blocks import PAGES, ROOT, the_block
-from tests.edge.flows import post
-from tests.edge.serving import serving
-from tests.helpers import wait_until
+from tests.flask_authlib.flows import post
+from tests.flask_authlib.serving import serving
+from tests.support.helpers import wait_until
 
 README = ROOT / "README.md"
 

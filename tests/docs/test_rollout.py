@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from oauth_ratelimit.demo.authserver import create_app, seed
-from oauth_ratelimit.demo.seeds import BATCH_JOBS
-from tests.edge.flows import post
-from tests.edge.serving import serving
-from tests.helpers import wait_until
+from demo.authserver import create_app, seed
+from demo.seeds import BATCH_JOBS
+from tests.flask_authlib.flows import post
+from tests.flask_authlib.serving import serving
+from tests.support.helpers import wait_until
 
 
 @pytest.mark.usefixtures("quick_reconnect")

@@ -4,9 +4,9 @@ The tutorial works when it is followed to the letter.
 
 from pathlib import Path
 
-from oauth_ratelimit.demo.mongod import free_port
 from tests.docs.blocks import ROOT, blocks_of
 from tests.docs.story import Reader
+from tests.support.mongod import free_port
 
 PAGE = ROOT / "docs" / "tutorial.md"
 

@@ -17,13 +17,13 @@ from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.load import settings_of
 from oauth_ratelimit.config.notation import parse_duration, parse_rates
 from oauth_ratelimit.config.settings import Settings
-from oauth_ratelimit.core.failure import address_of, claimed_name, folded
+from oauth_ratelimit.core.failed_auth import address_of, claimed_name, folded
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH, storable_name, visible_name
-from oauth_ratelimit.edge.trace import trace_of_request
 from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.store import denials, heartbeats, overrides
-from oauth_ratelimit.store.form import UNUSABLE_VERSION, parse_all
-from oauth_ratelimit.store.minute_form import parse_minute
+from oauth_ratelimit.flask_authlib.tracing import trace_of_request
+from oauth_ratelimit.store.mongo import denials, heartbeats, overrides
+from oauth_ratelimit.store.mongo.document import UNUSABLE_VERSION, parse_all
+from oauth_ratelimit.store.mongo.minute_form import parse_minute
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime.fromtimestamp(2_000_000_000, UTC)

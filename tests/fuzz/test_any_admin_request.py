@@ -22,7 +22,7 @@ from oauth_ratelimit.admin.api import LOOKS
 from oauth_ratelimit.admin.blueprint import READINGS
 from oauth_ratelimit.admin.changes import CHANGES
 from tests.admin.conftest import Page
-from tests.edge.test_extension import protected
+from tests.flask_authlib.test_extension import protected
 from tests.hostile.test_damaged_documents import bodies, values
 from tests.hostile.test_damaged_records import records
 

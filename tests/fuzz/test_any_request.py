@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from demo.authserver import create_app, seed
+from demo.seeds import BATCH_JOBS, WEB_SHOP
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.demo.authserver import create_app, seed
-from oauth_ratelimit.demo.seeds import BATCH_JOBS, WEB_SHOP
-from tests.edge.flows import password_of
-from tests.edge.protected import protect_after
+from tests.flask_authlib.flows import password_of
+from tests.flask_authlib.protected import protect_after
 
 PLENTY = [{"limit": 2**53, "window": 60}]
 SETTINGS = {

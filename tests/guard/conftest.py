@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oauth_ratelimit.demo.authserver import seed
+from demo.authserver import seed
 from tests.guard.guarded import Guarded, guard, guarded
 
 

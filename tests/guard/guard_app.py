@@ -9,7 +9,7 @@ Environment:
 import os
 
 from oauth_ratelimit import OAuthRateLimit
-from tests.edge.protected import protect_after
+from tests.flask_authlib.protected import protect_after
 from tests.guard.guarded import guard
 
 settings = {**guard(), "sync": {"interval": "100ms"}, "store": {"uri": os.environ["WORKER_MONGO_URI"]}}

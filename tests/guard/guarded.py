@@ -14,13 +14,13 @@ import requests
 from flask import Flask
 from requests.adapters import HTTPAdapter
 
+from demo import grants
+from demo.records import Client
+from demo.seeds import MOBILE_APP, WEB_SHOP
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.demo import grants
-from oauth_ratelimit.demo.records import Client
-from oauth_ratelimit.demo.seeds import MOBILE_APP, WEB_SHOP
 from oauth_ratelimit.guard import FailureCounts
-from tests.edge.flows import password_of
-from tests.edge.protected import Site, config, protect_after, protected
+from tests.flask_authlib.flows import password_of
+from tests.flask_authlib.protected import Site, config, protect_after, protected
 
 USER_LIMIT, CLIENT_LIMIT, ADDRESS_LIMIT = 3, 4, 8
 WINDOW_S = 600

@@ -13,11 +13,11 @@ from requests_oauthlib import OAuth2Session
 from structlog.testing import capture_logs
 from werkzeug.middleware.proxy_fix import ProxyFix
 
+from demo import authserver, grants
+from demo.records import GRANT_DEVICE_CODE, GRANT_OWN_TOKEN
+from demo.seeds import BATCH_JOBS
 from oauth_ratelimit import RateLimitMixin, load_config
-from oauth_ratelimit.demo import authserver, grants
-from oauth_ratelimit.demo.records import GRANT_DEVICE_CODE, GRANT_OWN_TOKEN
-from oauth_ratelimit.demo.seeds import BATCH_JOBS
-from tests.edge.protected import config
+from tests.flask_authlib.protected import config
 from tests.guard.guarded import (
     ADDRESS_LIMIT,
     CLIENT_LIMIT,
@@ -127,7 +127,7 @@ def test_password_is_not_looked_at(server: Guarded, monkeypatch: pytest.MonkeyPa
         raise AssertionError("a password was looked at")
 
     monkeypatch.setattr(grants.PasswordGrant, "authenticate_user", looked)
-    monkeypatch.setattr("oauth_ratelimit.demo.records.Client.check_client_secret", looked)
+    monkeypatch.setattr("demo.records.Client.check_client_secret", looked)
     assert 429 == server.login().status_code
 
 
@@ -332,7 +332,7 @@ def assertions(monkeypatch: pytest.MonkeyPatch) -> Callable[[Guarded], None]:
         return query_client(client_id) if signed else None
 
     monkeypatch.setattr(grants.ClientCredentialsGrant, "TOKEN_ENDPOINT_AUTH_METHODS", [*grants.WITH_SECRET, "asserted"])
-    monkeypatch.setattr("oauth_ratelimit.demo.records.Client.check_endpoint_auth_method", lambda *_args: True)
+    monkeypatch.setattr("demo.records.Client.check_endpoint_auth_method", lambda *_args: True)
 
     def register(server: Guarded) -> None:
         server.site.app.extensions["authorization_server"].register_client_auth_method("asserted", proven)
@@ -545,7 +545,7 @@ def test_guard_that_does_not_start(database: Path, monkeypatch: pytest.MonkeyPat
         raise RuntimeError("can't start new thread")
 
     with guarded(database, guard()) as server, capture_logs() as logs:
-        monkeypatch.setattr("oauth_ratelimit.worker.Worker.start", broken)
+        monkeypatch.setattr("oauth_ratelimit.background.worker.Worker.start", broken)
         assert 401 == server.job(secret="guess").status_code
         assert 200 == server.login("alice", password_of("alice")).status_code
 

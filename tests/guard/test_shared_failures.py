@@ -15,13 +15,13 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.failure import Attempt, FailureKey
-from oauth_ratelimit.demo.mongod import free_port
+from oauth_ratelimit.core.failed_auth import Attempt, FailureKey
 from oauth_ratelimit.guard import Guard
-from tests.edge.flows import TIMEOUT_S
+from tests.flask_authlib.flows import TIMEOUT_S
 from tests.guard.guarded import ELSEWHERE, HOME, USER_LIMIT, guard, guarded, password_of, session_from
-from tests.helpers import Clock, wait_until
-from tests.workers import Gunicorn
+from tests.support.helpers import Clock, wait_until
+from tests.support.mongod import free_port
+from tests.support.workers import Gunicorn
 
 AUTH = ("web-shop", "web-shop-secret-of-the-demo-0123456789")
 ALICE = Attempt(("web-shop",), ("alice",), "192.0.2.7")

@@ -19,9 +19,9 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.base import Snapshot
-from oauth_ratelimit.store.form import UNUSABLE_VERSION, document_id, parse, parse_all
-from tests.helpers import Clock
-from tests.stores import a_change
+from oauth_ratelimit.store.mongo.document import UNUSABLE_VERSION, document_id, parse, parse_all
+from tests.support.helpers import Clock
+from tests.support.stores import a_change
 
 Documents = Collection[dict[str, Any]]
 

@@ -14,14 +14,14 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH, Key
+from oauth_ratelimit.counters.bucket import Bucket
+from oauth_ratelimit.counters.client_state import Place
+from oauth_ratelimit.counters.key_state import KeyState
+from oauth_ratelimit.counters.registry import SPARE_PLACES, Places
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.base import Change, CounterStore, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.sync.counters import Bucket
-from oauth_ratelimit.sync.keys import KeyState
-from oauth_ratelimit.sync.place import Place
-from oauth_ratelimit.sync.places import SPARE_PLACES, Places
-from tests.helpers import Clock
+from tests.support.helpers import Clock
 
 MAX_KEYS = 100
 FLOOD = 1000
@@ -353,8 +353,8 @@ def test_sweeping_while_requests_come(clock: Clock, monkeypatch: pytest.MonkeyPa
     """
     However requests, evictions and sweeps meet, each request is counted exactly once: no key ever has two states.
     """
-    monkeypatch.setattr("oauth_ratelimit.sync.places.SPARE_PLACES", -1_000_000)  # there are always too many
-    monkeypatch.setattr("oauth_ratelimit.sync.places.SWEEP_GAP_S", 0.0)
+    monkeypatch.setattr("oauth_ratelimit.counters.registry.SPARE_PLACES", -1_000_000)  # there are always too many
+    monkeypatch.setattr("oauth_ratelimit.counters.registry.SWEEP_GAP_S", 0.0)
     store = MemoryStore()
     limiter = a_limiter(store, clock, max_keys=2_000_000, limits={"client": ["1000000/minute"]})
     places = places_of(limiter)

@@ -17,11 +17,11 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.key import storable_name, visible_name
-from oauth_ratelimit.edge.response import RateLimited, quota_headers
 from oauth_ratelimit.errors import RateLimitError
-from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.documents import Documents
-from tests.helpers import Clock
+from oauth_ratelimit.flask_authlib.responses import RateLimited, quota_headers
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.inspect import Documents
+from tests.support.helpers import Clock
 
 NAMES = {
     "nul": "a\0b",

@@ -18,13 +18,13 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.failure import Attempt, folded
+from oauth_ratelimit.core.failed_auth import Attempt, folded
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.overrides import OverrideStore
-from tests.edge.test_extension import protected
-from tests.helpers import with_database
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from tests.flask_authlib.test_extension import protected
 from tests.hostile.test_names import CONTROLS, NAMES
+from tests.support.helpers import with_database
 
 LIMITS = {"user": ["2/hour"], "client": ["2/hour"]}
 FAILURES = {"mode": "enforce", "limits": {"user": ["1/hour"]}}

@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pymongo import MongoClient
 
-from oauth_ratelimit.demo.authserver import create_app, seed
-from oauth_ratelimit.demo.records import GRANT_DEVICE_CODE, GRANT_JWT_BEARER, GRANT_TOKEN_EXCHANGE
-from oauth_ratelimit.demo.seeds import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, WEB_SHOP
-from tests.edge.protected import Site, config, protected
-from tests.edge.serving import serving
+from demo.authserver import create_app, seed
+from demo.records import GRANT_DEVICE_CODE, GRANT_JWT_BEARER, GRANT_TOKEN_EXCHANGE
+from demo.seeds import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, WEB_SHOP
+from tests.flask_authlib.protected import Site, config, protected
+from tests.flask_authlib.serving import serving
 
 FORM = "application/x-www-form-urlencoded"
 GRANTS = (

@@ -17,20 +17,20 @@ from click.testing import CliRunner, Result
 from flask import Flask
 from structlog.testing import capture_logs
 
+from demo.authserver import create_app, seed
+from demo.seeds import BATCH_JOBS
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin.api import LOOKS
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.statistics import ClientMinute, Share, Source, Tally
-from oauth_ratelimit.demo.authserver import create_app, seed
-from oauth_ratelimit.demo.mongod import Mongod
-from oauth_ratelimit.demo.seeds import BATCH_JOBS
 from oauth_ratelimit.errors import RateLimitError, StoreRejected
-from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.mongo import MongoStore
-from oauth_ratelimit.store.statistics import StatisticsStore
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.counters import MongoStore
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.admin.conftest import Page, open_page
-from tests.helpers import Clock, wait_until
+from tests.support.helpers import Clock, wait_until
+from tests.support.mongod import Mongod
 
 __all__ = ["open_page"]
 

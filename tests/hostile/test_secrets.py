@@ -16,17 +16,17 @@ from click.testing import CliRunner
 from flask import Flask
 from pymongo import MongoClient
 
+from demo import authserver
+from demo.seeds import WEB_SHOP, seed
 from oauth_ratelimit import ConfigError, Limiter, OAuthRateLimit, load_config
 from oauth_ratelimit.admin import admin_blueprint
 from oauth_ratelimit.admin.api import LOOKS
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import describe_changes
-from oauth_ratelimit.demo import authserver
-from oauth_ratelimit.demo.seeds import WEB_SHOP, seed
-from oauth_ratelimit.edge.pages import health_blueprint, metrics_blueprint
-from oauth_ratelimit.store.mongo import MongoStore
-from tests.helpers import wait_until
+from oauth_ratelimit.flask_authlib.blueprints import health_blueprint, metrics_blueprint
+from oauth_ratelimit.store.mongo.counters import MongoStore
 from tests.hostile.test_rights import PASSWORD, Guarded, guarded, server
+from tests.support.helpers import wait_until
 
 __all__ = ["guarded", "server"]
 

@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, StoreUnavailable, load_config
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.demo.mongod import Mongod
-from oauth_ratelimit.store.mongo import MongoStore
-from tests.helpers import Clock, wait_until
+from oauth_ratelimit.store.mongo.counters import MongoStore
 from tests.hostile.certificates import Authority
-from tests.limiters import stored_hits
+from tests.support.helpers import Clock, wait_until
+from tests.support.limiters import stored_hits
+from tests.support.mongod import Mongod
 
 HERE = "127.0.0.1"
 

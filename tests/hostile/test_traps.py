@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import requests
 
-from oauth_ratelimit.demo.authserver import seed
-from oauth_ratelimit.demo.seeds import BATCH_JOBS, PARTNER_BANK, WEB_SHOP
-from tests.edge import flows
-from tests.edge.flows import FLOWS, TIMEOUT_S, Attempt
-from tests.edge.protected import Site, config, protected
+from demo.authserver import seed
+from demo.seeds import BATCH_JOBS, PARTNER_BANK, WEB_SHOP
+from tests.flask_authlib import flows
+from tests.flask_authlib.flows import FLOWS, TIMEOUT_S, Attempt
+from tests.flask_authlib.protected import Site, config, protected
 
 PROOFS = ("code", "refresh_token", "device_code", "assertion", "subject_token", "password")
 ISSUED = ("authorization_code", "authorization_code_pkce", "authorization_code_openid", "refresh_token", "device_code")

@@ -5,8 +5,8 @@ Metrics of a test's own.
 import pytest
 from prometheus_client import CollectorRegistry
 
-from oauth_ratelimit.edge import pages
-from oauth_ratelimit.observe import metrics
+from oauth_ratelimit.flask_authlib import blueprints as pages
+from oauth_ratelimit.observe import prometheus as metrics
 
 
 @pytest.fixture

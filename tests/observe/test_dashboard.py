@@ -19,7 +19,7 @@ from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.observe.metrics import Metrics
+from oauth_ratelimit.observe.prometheus import Metrics
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "config" / "prometheus-alerts.yaml"

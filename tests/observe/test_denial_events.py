@@ -15,10 +15,10 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.failure import FailureKind
+from oauth_ratelimit.core.failed_auth import FailureKind
 from oauth_ratelimit.observe.budget import Budget
 from oauth_ratelimit.observe.events import MAX_KEYS
-from tests.helpers import Clock
+from tests.support.helpers import Clock
 
 DENIED, SUPPRESSED = "request_denied", "denial_events_suppressed"
 

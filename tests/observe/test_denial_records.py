@@ -10,14 +10,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.core.denial import DenialRecord, Trace
+from oauth_ratelimit.background.live_settings import LiveSettings
+from oauth_ratelimit.background.worker import Worker
+from oauth_ratelimit.core.denial_record import DenialRecord, Trace
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe import denials, events
 from oauth_ratelimit.observe.denials import WRITE_EVERY_S, DenialRecorder
 from oauth_ratelimit.observe.observer import Observer
-from oauth_ratelimit.overlay import LiveSettings
-from oauth_ratelimit.worker import Worker
-from tests.helpers import Clock
+from tests.support.helpers import Clock
 
 CONFIG = {"mode": "enforce", "limits": {"user": ["1/hour"]}, "events": {"per_minute": 10_000}}
 

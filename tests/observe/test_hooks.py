@@ -11,11 +11,11 @@ import pytest
 import requests
 from structlog.testing import capture_logs
 
+from demo.authserver import seed
+from demo.seeds import BATCH_JOBS, WEB_SHOP
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.demo.authserver import seed
-from oauth_ratelimit.demo.seeds import BATCH_JOBS, WEB_SHOP
-from tests.edge.flows import password_of, post
-from tests.edge.protected import Site, config, protected
+from tests.flask_authlib.flows import password_of, post
+from tests.flask_authlib.protected import Site, config, protected
 
 CLIENT_GRANT = {"grant_type": "client_credentials"}
 

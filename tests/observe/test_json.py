@@ -22,7 +22,7 @@ import structlog
 os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"
 exec({configuration!r}, {{"structlog": structlog}})
 
-from tests.edge.test_extension import gate_of, post, protected
+from tests.flask_authlib.test_extension import gate_of, post, protected
 
 def fail(decision, **ids):
     raise LookupError("no such table")

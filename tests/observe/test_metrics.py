@@ -12,17 +12,17 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from oauth_ratelimit import Limiter, StoreUnavailable, load_config
+from oauth_ratelimit.background.health import Pulse
 from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.observe.labels import FIRST_COME_CLIENTS, MAX_CLIENTS
-from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.observe.observer import is_near_limit
-from oauth_ratelimit.pulse import Pulse
+from oauth_ratelimit.observe.prometheus import Metrics
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import CycleReport
-from tests.helpers import Clock
+from tests.support.helpers import Clock
 
 RULE = Policy("client", 100, Window.of(60))
 ALLOWED = FullDecision(True, False, Mode.ENFORCE, rule=RULE, remaining=50)
@@ -252,7 +252,7 @@ def test_mongodb_away_and_back(registry: CollectorRegistry, metrics: Metrics, mo
     While MongoDB is away failures, hits in flight and the age of the snapshot grow; when it is back, hits have arrived.
     """
     elapsed = Clock(0.0)
-    monkeypatch.setattr("oauth_ratelimit.pulse.time", SimpleNamespace(monotonic=elapsed))
+    monkeypatch.setattr("oauth_ratelimit.background.health.time", SimpleNamespace(monotonic=elapsed))
     store = _LostStore()
     limits = {"user": ["50/10 seconds", "90/minute"], "client_total": ["100/minute"]}
     limiter = Limiter(load_config({"mode": "enforce", "limits": limits}), store, clock=Clock())
@@ -290,9 +290,9 @@ def test_without_the_libraries() -> None:
         import sys
         sys.modules["prometheus_client"] = sys.modules["opentelemetry"] = None
         from flask import Flask
-        from oauth_ratelimit.edge.pages import health_blueprint, metrics_blueprint
-        from oauth_ratelimit.observe.metrics import open_metrics
-        from tests.edge.test_extension import gate_of, post, protected
+        from oauth_ratelimit.flask_authlib.blueprints import health_blueprint, metrics_blueprint
+        from oauth_ratelimit.observe.prometheus import open_metrics
+        from tests.flask_authlib.test_extension import gate_of, post, protected
         import os
         os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"
 

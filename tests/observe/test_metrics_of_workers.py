@@ -12,11 +12,11 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from oauth_ratelimit.demo.authserver import seed
-from oauth_ratelimit.demo.seeds import BATCH_JOBS
-from tests.edge.flows import TIMEOUT_S, post
-from tests.helpers import wait_until
-from tests.workers import Gunicorn
+from demo.authserver import seed
+from demo.seeds import BATCH_JOBS
+from tests.flask_authlib.flows import TIMEOUT_S, post
+from tests.support.helpers import wait_until
+from tests.support.workers import Gunicorn
 
 APP = "tests.observe.paged_app:app"
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"

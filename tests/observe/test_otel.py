@@ -22,12 +22,12 @@ from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.edge.trace import trace_of_request
 from oauth_ratelimit.errors import StoreUnavailable
+from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.observe.labels import MAX_CLIENTS
-from oauth_ratelimit.observe.meter import BothMeters, Meter
-from oauth_ratelimit.observe.metrics import Metrics
+from oauth_ratelimit.observe.metrics import BothMeters, Meter
 from oauth_ratelimit.observe.otel import OtelMeter
+from oauth_ratelimit.observe.prometheus import Metrics
 from oauth_ratelimit.sync.flusher import CycleReport
 
 RULE = Policy("client", 120, Window.of(60))
@@ -299,7 +299,7 @@ def test_application_with_an_sdk() -> None:
         from opentelemetry import metrics
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-        from tests.edge.test_extension import gate_of, post, protected
+        from tests.flask_authlib.test_extension import gate_of, post, protected
 
         reader = InMemoryMetricReader()
         with protected(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", "limits": {"client": ["2/minute"]}}) as app:

@@ -14,11 +14,11 @@ import pytest
 from flask import Flask
 from prometheus_client.parser import text_string_to_metric_families
 
-from oauth_ratelimit.demo.mongod import free_port
-from oauth_ratelimit.edge.pages import health_blueprint, metrics_blueprint
-from oauth_ratelimit.pulse import Health, package_version
-from tests.edge.test_extension import gate_of, post, protected
-from tests.helpers import wait_until
+from oauth_ratelimit.background.health import Health, package_version
+from oauth_ratelimit.flask_authlib.blueprints import health_blueprint, metrics_blueprint
+from tests.flask_authlib.test_extension import gate_of, post, protected
+from tests.support.helpers import wait_until
+from tests.support.mongod import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ def test_health_after_a_long_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     However long MongoDB has been away, a page that was asked for nothing else answers 200: tokens are issued.
     """
-    monkeypatch.setattr("oauth_ratelimit.pulse.Pulse.health", lambda _pulse: Health(lag_s=86_400.0))
+    monkeypatch.setattr("oauth_ratelimit.background.health.Pulse.health", lambda _pulse: Health(lag_s=86_400.0))
     with with_pages() as app:
         answer = app.test_client().get("/health")
 

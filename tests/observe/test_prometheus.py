@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import yaml
 
-from oauth_ratelimit.demo.authserver import seed
-from oauth_ratelimit.demo.child import Child
-from oauth_ratelimit.demo.mongod import free_port
-from oauth_ratelimit.demo.seeds import BATCH_JOBS, WEB_SHOP
-from oauth_ratelimit.edge.pages import metrics_blueprint
-from tests.edge.flows import post
-from tests.edge.protected import Site, config, protected
-from tests.helpers import wait_until
+from demo.authserver import seed
+from demo.child import Child
+from demo.seeds import BATCH_JOBS, WEB_SHOP
+from oauth_ratelimit.flask_authlib.blueprints import metrics_blueprint
+from tests.flask_authlib.flows import post
+from tests.flask_authlib.protected import Site, config, protected
 from tests.observe.test_dashboard import ALERTS, PANELS, RULES, as_prometheus
+from tests.support.helpers import wait_until
+from tests.support.mongod import free_port
 
 pytestmark = [pytest.mark.promtool, pytest.mark.usefixtures("own_metrics")]
 

@@ -17,7 +17,7 @@ from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Peak, S
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe import outbox, statistics
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
-from tests.helpers import Clock
+from tests.support.helpers import Clock
 
 CREDENTIALS, PASSWORD, REFRESH = "client_credentials", "password", "refresh_token"
 LIMITS = {"client": ["4/minute"], "user": ["2/minute"], "client_total": []}

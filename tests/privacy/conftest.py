@@ -2,6 +2,6 @@
 What the tests about the names of users share.
 """
 
-from tests.stores import shared, store
+from tests.support.stores import shared, store
 
 __all__ = ["shared", "store"]

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.config import PrivacySettings
-from oauth_ratelimit.core.names import NameKey
 from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.pseudonyms import NameKey
 from oauth_ratelimit.store.base import CounterStore
-from tests.helpers import Clock
-from tests.limiters import a_policy, some_settings
+from tests.support.helpers import Clock
+from tests.support.limiters import a_policy, some_settings
 
 OLD = NameKey.of(b"the old key, which is long enough for it")
 NEW = NameKey.of(b"the new key, which is long enough for it")

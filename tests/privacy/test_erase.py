@@ -14,22 +14,22 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.core.denial import Denial, DenialRecord, Trace
+from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
 from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.names import NameKey, Names
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
+from oauth_ratelimit.core.pseudonyms import NameKey, Names
 from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
-from oauth_ratelimit.store import erasure
 from oauth_ratelimit.store.base import Change
-from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.denials import DenialStore
-from oauth_ratelimit.store.documents import FAILURES
-from oauth_ratelimit.store.mongo import MongoStore
-from oauth_ratelimit.store.overrides import OVERRIDES, OverrideStore
-from oauth_ratelimit.store.statistics import Share, StatisticsStore
+from oauth_ratelimit.store.mongo import erasure
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.counters import MongoStore
+from oauth_ratelimit.store.mongo.denials import DenialStore
+from oauth_ratelimit.store.mongo.inspect import FAILURES
+from oauth_ratelimit.store.mongo.overrides import OVERRIDES, OverrideStore
+from oauth_ratelimit.store.mongo.statistics import Share, StatisticsStore
 from tests.cli.conftest import Terminal, terminal
-from tests.stores import FAR_S
+from tests.support.stores import FAR_S
 
 __all__ = ["terminal"]
 
@@ -269,7 +269,7 @@ def test_reset_while_a_history_is_blanked(records: Records, monkeypatch: pytest.
     A reset that comes in between moves all entries of a full history; the person's is blanked all the same, and no
     other.
     """
-    monkeypatch.setattr("oauth_ratelimit.store.overrides.HISTORY_KEPT", 3)
+    monkeypatch.setattr("oauth_ratelimit.store.mongo.overrides.HISTORY_KEPT", 3)
     with closing(Connection(records.uri)) as connection:
         store = OverrideStore(connection)
 

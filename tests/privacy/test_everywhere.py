@@ -15,14 +15,14 @@ from click.testing import CliRunner
 from pymongo import MongoClient
 from structlog.testing import capture_logs
 
+from demo import authserver
+from demo.seeds import WEB_SHOP, seed
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.admin import admin_blueprint
 from oauth_ratelimit.admin.api import LOOKS
 from oauth_ratelimit.cli import command
-from oauth_ratelimit.core.names import NameKey
-from oauth_ratelimit.demo import authserver
-from oauth_ratelimit.demo.seeds import WEB_SHOP, seed
-from tests.helpers import wait_until
+from oauth_ratelimit.core.pseudonyms import NameKey
+from tests.support.helpers import wait_until
 
 ALICE = "alice"
 SECRET = "not to be found anywhere, 32 bytes"

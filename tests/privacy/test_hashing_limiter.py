@@ -9,12 +9,12 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit.config import PrivacySettings
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.counters.key_state import Counts
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.sync.keys import Counts
-from tests.helpers import Clock
-from tests.limiters import CLIENT, a_policy, stored_hits
 from tests.privacy.names import ALICE, NEW, OLD, PLAIN, hashed, limiter_with
-from tests.stores import Shared
+from tests.support.helpers import Clock
+from tests.support.limiters import CLIENT, a_policy, stored_hits
+from tests.support.stores import Shared
 
 LIMIT = 7
 TWO = (a_policy(2, name="user"),)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oauth_ratelimit.core.distinct import merged, register_of
+from oauth_ratelimit.core.hyperloglog import merged, register_of
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally
 from oauth_ratelimit.report.findings import ClientFinding, Fault, Verdict, find
 

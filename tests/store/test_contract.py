@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.base import Change, CounterStore, Snapshot, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
-from tests.stores import Shared, a_change
+from tests.support.stores import Shared, a_change
 
 KEY, OTHER, THIRD = Key("app", "kim"), Key("app", None), Key("app", None, "client_total")
 ODD_NAMES = {

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from oauth_ratelimit.core.denial import Denial, DenialRecord, Trace
-from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.denials import MOST_BEHIND, DenialStore
-from oauth_ratelimit.store.heartbeats import Heartbeat, HeartbeatStore
+from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.denials import MOST_BEHIND, DenialStore
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 
 NOW_S = 2_000_000_000.0
 KEEP_S = 3600.0

@@ -17,12 +17,12 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import StoreUnavailable
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.demo.mongod import Mongod
-from oauth_ratelimit.store.mongo import MongoStore
-from tests.faults import FaultyProxy
-from tests.helpers import wait_until, with_database
-from tests.limiters import KEY
-from tests.stores import a_change
+from oauth_ratelimit.store.mongo.counters import MongoStore
+from tests.support.faults import FaultyProxy
+from tests.support.helpers import wait_until, with_database
+from tests.support.limiters import KEY
+from tests.support.mongod import Mongod
+from tests.support.stores import a_change
 
 Documents = Collection[dict[str, Any]]
 

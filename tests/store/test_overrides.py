@@ -17,10 +17,10 @@ from oauth_ratelimit.core.overrides import Counters, LimitKind, Override, Overri
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.store import connection as module
-from oauth_ratelimit.store import overrides
-from oauth_ratelimit.store.connection import Connection
-from oauth_ratelimit.store.overrides import OverrideStore
+from oauth_ratelimit.store.mongo import client as module
+from oauth_ratelimit.store.mongo import overrides
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
 
 LIMIT = Target(OverrideKind.LIMIT, "partner", LimitKind.USER)
 MODE = Target(OverrideKind.MODE)

@@ -2,6 +2,6 @@
 The stores.
 """
 
-from tests.stores import shared, store
+from tests.support.stores import shared, store
 
 __all__ = ["shared", "store"]

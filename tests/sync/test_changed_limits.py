@@ -11,8 +11,8 @@ from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.memory import MemoryStore
-from tests.helpers import Clock
-from tests.limiters import CLIENT, KEY, MANY, a_limiter, a_policy, some_settings, stored_hits
+from tests.support.helpers import Clock
+from tests.support.limiters import CLIENT, KEY, MANY, a_limiter, a_policy, some_settings, stored_hits
 from tests.sync.faulty_store import Fault, FaultyStore
 
 HOUR, TWO_HOURS = a_policy(100, 3600), a_policy(100, 7200)

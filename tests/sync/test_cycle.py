@@ -10,10 +10,10 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.counters.key_state import Counts
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.sync.keys import Counts
-from tests.helpers import Clock
-from tests.limiters import CLIENT, KEY, a_limiter, a_policy, some_settings, stored_hits
+from tests.support.helpers import Clock
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, some_settings, stored_hits
 from tests.sync.faulty_store import FaultyStore
 
 USERS = [f"user-{number}" for number in range(300)]

@@ -9,12 +9,12 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, StoreRejected
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.counters.pruning import SLACK_S
 from oauth_ratelimit.store.base import Change, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import MAX_BATCH, MAX_ROUNDS
-from oauth_ratelimit.sync.stale import SLACK_S
-from tests.helpers import Clock
-from tests.limiters import CLIENT, KEY, a_limiter, a_policy, stored_hits
+from tests.support.helpers import Clock
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, stored_hits
 from tests.sync.faulty_store import Fault, FaultyStore
 
 Pair = tuple[Limiter, Limiter]

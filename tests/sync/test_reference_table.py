@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from oauth_ratelimit import Limiter
-from tests.helpers import Clock
-from tests.limiters import CLIENT, a_limiter, stored_hits
-from tests.stores import Shared
+from tests.support.helpers import Clock
+from tests.support.limiters import CLIENT, a_limiter, stored_hits
+from tests.support.stores import Shared
 from tests.sync.faulty_store import FaultyStore
 
 

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.scheduler import TICKS_PER_INTERVAL, SyncScheduler
-from tests.helpers import Clock, wait_until
-from tests.limiters import CLIENT, a_limiter, stored_hits
+from tests.support.helpers import Clock, wait_until
+from tests.support.limiters import CLIENT, a_limiter, stored_hits
 
 
 class Driven:

@@ -13,12 +13,12 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.counters.key_state import KeyState
+from oauth_ratelimit.counters.pruning import SLACK_S
 from oauth_ratelimit.store.base import Hits
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.sync.keys import KeyState
-from oauth_ratelimit.sync.stale import SLACK_S
-from tests.helpers import Clock
-from tests.limiters import CLIENT, a_policy, some_settings
+from tests.support.helpers import Clock
+from tests.support.limiters import CLIENT, a_policy, some_settings
 from tests.sync.faulty_store import Fault, FaultyStore, HeldWrite
 
 FRAME_S = 3  # the longest below

@@ -1,0 +1,1 @@
+"""The background work of one process."""

@@ -1,0 +1,1 @@
+"""Counters in memory: what a request reads and changes."""

@@ -1,0 +1,197 @@
+"""
+What there is to see, as plain data for programs.
+"""
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from oauth_ratelimit.core.layers import Layer
+from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
+from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.statistics import Tally
+from oauth_ratelimit.core.what_if import Effect
+from oauth_ratelimit.counters.usage import Standing
+from oauth_ratelimit.operations.words import moment
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
+
+LATE_AFTER_S = 30.0  # three heartbeats
+
+Record = dict[str, object]
+
+
+def nearest(standings: Iterable[Standing], count: int) -> list[Standing]:
+    """
+    Return those that have used up most of their limit, the first one first.
+    """
+    return heapq.nlargest(count, standings, key=attrgetter("used_ratio"))
+
+
+def standing_data(standing: Standing) -> Record:
+    """
+    Return where a key stands.
+    """
+    return {
+        "client_id": standing.key.client_id,
+        "username": standing.key.username,
+        "scope": standing.key.scope,
+        "kind": standing.kind.value,
+        "policy": standing.policy.name,
+        "mode": standing.mode.value,
+        "limit": standing.policy.limit,
+        "window_s": standing.policy.window.window_s,
+        "estimate": standing.estimate,
+        "used_ratio": standing.used_ratio,
+        "remaining": standing.remaining,
+        "retry_after_s": standing.retry_after_s,
+        "reset_after_s": standing.reset_after_s,
+    }
+
+
+def beat_data(beat: Heartbeat, now_s: float) -> Record:
+    """
+    Return what an instance has last said of itself.
+    """
+    seen_s = max(0.0, now_s - beat.beat_at_s)
+    return {
+        "instance": beat.instance,
+        "seen_s": seen_s,
+        "is_late": seen_s > LATE_AFTER_S,
+        "up_s": beat.beat_at_s - beat.started_at_s,
+        "version": beat.version,
+        "mode": beat.mode,
+        "interval_s": beat.interval_s,
+        "lag_s": beat.lag_s,
+        "override_count": beat.override_count,
+        "flushed_count": beat.flushed_count,
+        "conflict_count": beat.conflict_count,
+        "failure_count": beat.failure_count,
+        "clock_offset_s": beat.clock_offset_s,
+    }
+
+
+def target_data(target: Target | Counters) -> Record:
+    """
+    Return what an override or a reset is about.
+    """
+    if isinstance(target, Counters):
+        return {"kind": "counters", "client_id": target.client_id, "limit_kind": None}
+    return {
+        "kind": target.kind.value,
+        "client_id": target.client_id,
+        "limit_kind": target.limit_kind and target.limit_kind.value,
+    }
+
+
+def override_data(override: Override) -> Record:
+    """
+    Return an override.
+    """
+    return {
+        **target_data(override.target),
+        "mode": override.mode and override.mode.value,
+        "limits": [policy_text(policy) for policy in override.policies],
+        "by": override.author,
+        "reason": override.reason,
+        "at": moment(override.made_at_s),
+        "until": None if override.until_s is None else moment(override.until_s),
+    }
+
+
+def entry_data(entry: HistoryEntry) -> Record:
+    """
+    Return one thing that was done.
+    """
+    override = entry.override
+    return {
+        "action": entry.action,
+        **target_data(entry.target),
+        "mode": override and override.mode and override.mode.value,
+        "limits": [policy_text(policy) for policy in override.policies] if override else [],
+        "by": entry.author,
+        "reason": entry.reason,
+        "at": moment(entry.at_s),
+        "until": None if override is None or override.until_s is None else moment(override.until_s),
+        "username": entry.target.username if isinstance(entry.target, Counters) else None,
+    }
+
+
+def tally_data(tally: Tally, *, every: int = 1) -> Record:
+    """
+    Return what became of requests, of which every n-th minute was read.
+    """
+    names = ("offered", "issued", "denied", "would_deny", "trusted", "retries")
+    return {name: getattr(tally, name) * every for name in names}
+
+
+def effects_data(effects: Sequence[Effect]) -> Record:
+    """
+    Return what another limit would have done to all together.
+    """
+    return {
+        "offered": sum(effect.offered for effect in effects),
+        "denied": sum(effect.denied for effect in effects),
+        "at_least": sum(effect.at_least for effect in effects),
+        "at_most": sum(effect.at_most for effect in effects),
+        "bearer_count": len(effects),
+        "concerned_count": sum(effect.denied > 0 for effect in effects),
+    }
+
+
+def bearer_data(effect: Effect) -> Record:
+    """
+    Return what another limit would have done to one client or user.
+    """
+    return {
+        "client_id": effect.bearer.client_id,
+        "username": effect.bearer.username,
+        "offered": effect.offered,
+        "denied": effect.denied,
+        "at_least": effect.at_least,
+        "at_most": effect.at_most,
+    }
+
+
+def layer_data(layer: Layer) -> Record:
+    """
+    Return where a value comes from.
+    """
+    override = layer.override
+    if override is None:
+        return {"layer": layer.name}
+    until = None if override.until_s is None else moment(override.until_s)
+    return {"layer": layer.name, "by": override.author, "reason": override.reason, "until": until}
+
+
+def finite(value: Any) -> Any:
+    """
+    Return a value as JSON can have it: numbers rounded to thousandths, and none that are infinite.
+    """
+    if isinstance(value, float):
+        return round(value, 3) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def policy_text(policy: Policy) -> str:
+    """
+    Return a limit in a few words.
+    """
+    mode = f" {policy.mode.value}" if policy.mode else ""
+    return f"{policy.name}: {policy.limit}/{policy.window.window_s}s{mode}"
+
+
+def layer_text(layer: Layer) -> str:
+    """
+    Return where a value comes from, for people.
+    """
+    override = layer.override
+    if override is None:
+        return layer.name if "." in layer.name or "[" in layer.name else f"{layer.name}, for everybody"
+    end = "" if override.until_s is None else f" until {moment(override.until_s)}"
+    return f"override by {override.author}{end}: {override.reason}"

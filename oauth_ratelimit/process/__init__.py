@@ -1,0 +1,1 @@
+"""Building blocks of every background part: yielding, forks."""

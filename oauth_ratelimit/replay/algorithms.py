@@ -1,0 +1,225 @@
+"""
+The algorithms that limits are commonly enforced with, for one key each.
+
+All of them decide in whole numbers of microseconds, so none is judged by rounding. Denied requests do not count.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from oauth_ratelimit.core.window import Estimator, Window, age, weigh
+from oauth_ratelimit.replay.times import SECOND_US
+
+
+class Counter(Protocol):
+    """
+    Decides about the requests of one key.
+    """
+
+    def decide(self, times: Sequence[int]) -> Sequence[bool]:
+        """
+        Decide about requests, and count those that are admitted.
+
+        Args:
+            times: When they come, in order, in microseconds since the epoch; never before those of earlier calls.
+
+        Returns:
+            For each whether it is admitted.
+        """
+        ...
+
+    def finish(self) -> None:
+        """
+        Do what is left to be done after the last request.
+        """
+        ...
+
+
+class InMemory:
+    """
+    Of a counter that has nothing left to do.
+    """
+
+    __slots__ = ()
+
+    def finish(self) -> None:
+        """
+        See ``Counter.finish``.
+        """
+
+
+class FixedWindow(InMemory):
+    """
+    Counts from zero in each window, aligned to the epoch.
+    """
+
+    __slots__ = ("_count", "_index", "_limit", "_window_us")
+
+    def __init__(self, limit: int, window_us: int) -> None:
+        self._limit = limit
+        self._window_us = window_us
+        self._index = -1
+        self._count = 0
+
+    def decide(self, times: Sequence[int]) -> Sequence[bool]:
+        """
+        See ``Counter.decide``.
+        """
+        limit, window_us, index, count = self._limit, self._window_us, self._index, self._count
+        decisions = []
+        for at_us in times:
+            if at_us // window_us != index:
+                index, count = at_us // window_us, 0
+            is_admitted = count < limit
+            count += is_admitted
+            decisions.append(is_admitted)
+        self._index, self._count = index, count
+        return decisions
+
+
+class ExactLog(InMemory):
+    """
+    Remembers when each admitted request came: what the others are measured by.
+    """
+
+    __slots__ = ("_admitted", "_limit", "_window_us")
+
+    def __init__(self, limit: int, window_us: int) -> None:
+        self._limit = limit
+        self._window_us = window_us
+        self._admitted: list[int] = []
+
+    def decide(self, times: Sequence[int]) -> Sequence[bool]:
+        """
+        See ``Counter.decide``.
+        """
+        limit, window_us, admitted = self._limit, self._window_us, self._admitted
+        decisions = []
+        for at_us in times:
+            is_admitted = len(admitted) < limit or admitted[-limit] <= at_us - window_us
+            if is_admitted:
+                admitted.append(at_us)
+            decisions.append(is_admitted)
+        del admitted[:-limit]
+        return decisions
+
+
+class TokenBucket(InMemory):
+    """
+    Takes a token for each request, and gets them back evenly.
+
+    Args:
+        limit: Tokens that come back in a window.
+
+        window_us: Its length.
+
+        burst: Tokens that it holds at most.
+    """
+
+    # The level is counted in units of which a token is as many as a window has microseconds, so that ``limit`` of them
+    # come back in each: a whole number.
+    __slots__ = ("_capacity", "_cost", "_level", "_limit", "_seen_us")
+
+    def __init__(self, limit: int, window_us: int, *, burst: int) -> None:
+        self._limit = limit
+        self._cost = window_us
+        self._capacity = burst * window_us
+        self._level = self._capacity
+        self._seen_us = 0
+
+    def decide(self, times: Sequence[int]) -> Sequence[bool]:
+        """
+        See ``Counter.decide``.
+        """
+        limit, cost, capacity, level, seen_us = self._limit, self._cost, self._capacity, self._level, self._seen_us
+        decisions = []
+        for at_us in times:
+            level = min(capacity, level + (at_us - seen_us) * limit)
+            seen_us = at_us
+            is_admitted = level >= cost
+            if is_admitted:
+                level -= cost
+            decisions.append(is_admitted)
+        self._level, self._seen_us = level, seen_us
+        return decisions
+
+
+class Gcra(InMemory):
+    """
+    The generic cell rate algorithm: keeps the moment at which all admitted requests would have come at an even rate.
+
+    The token bucket in another form, with one number per key; both decide alike.
+
+    Args:
+        limit: Requests per window.
+
+        window_us: Its length.
+
+        burst: Requests that may come at once.
+    """
+
+    __slots__ = ("_arrival", "_interval", "_limit", "_tolerance")
+
+    def __init__(self, limit: int, window_us: int, *, burst: int) -> None:
+        # Moments are counted in units of which a microsecond has ``limit``: so the interval is a whole number.
+        self._limit = limit
+        self._interval = window_us
+        self._tolerance = (burst - 1) * window_us
+        self._arrival = 0
+
+    def decide(self, times: Sequence[int]) -> Sequence[bool]:
+        """
+        See ``Counter.decide``.
+        """
+        limit, interval, tolerance, arrival = self._limit, self._interval, self._tolerance, self._arrival
+        decisions = []
+        for at_us in times:
+            now = at_us * limit
+            is_admitted = arrival - now <= tolerance
+            if is_admitted:
+                arrival = (arrival if arrival > now else now) + interval
+            decisions.append(is_admitted)
+        self._arrival = arrival
+        return decisions
+
+
+class SlidingWindowCounter(InMemory):
+    """
+    Ours: ``core.window`` on one instance, which keeps everything to itself.
+    """
+
+    __slots__ = ("_current", "_end_us", "_estimator", "_limit", "_past", "_window")
+
+    def __init__(self, limit: int, window: Window, estimator: Estimator) -> None:
+        self._limit = limit
+        self._window = window
+        self._estimator = estimator
+        self._current = 0
+        self._past: Sequence[int] = b""
+        self._end_us = 0  # of the current frame
+
+    def decide(self, times: Sequence[int]) -> Sequence[bool]:
+        """
+        See ``Counter.decide``.
+        """
+        frame_count, estimator = self._window.frame_count, self._estimator
+        frame_us, room = self._window.frame_s * SECOND_US, self._limit - 1
+        fading = 1 if estimator is Estimator.PROPORTIONAL else 0  # of a hit in the current frame
+        current, past, end_us = self._current, self._past, self._end_us
+        full, edge = weigh(current, past, frame_count, estimator)
+        decisions = []
+        for at_us in times:
+            if at_us >= end_us:
+                frames = (at_us - end_us) // frame_us + 1
+                current, past = age(current, past, frames, frame_count)
+                full, edge = weigh(current, past, frame_count, estimator)
+                end_us += frames * frame_us
+            # ``estimate_hits`` and one hit more within the limit, without a division, so exactly
+            is_admitted = edge * (end_us - at_us) <= (room - full) * frame_us
+            if is_admitted:
+                current += 1
+                full += 1
+                edge -= fading
+            decisions.append(is_admitted)
+        self._current, self._past, self._end_us = current, past, end_us
+        return decisions

@@ -1,0 +1,128 @@
+"""
+Migrations of the database: idempotent, applied in order, recorded in MongoDB.
+"""
+
+import importlib.util
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+
+import pymongo
+import structlog
+from pymongo.collection import Collection
+from pymongo.errors import CollectionInvalid, DuplicateKeyError
+
+from oauth_ratelimit.store.mongo.client import Connection, Document, translated_errors
+from oauth_ratelimit.store.mongo.heartbeats import STATISTICS
+from oauth_ratelimit.store.mongo.overrides import OVERRIDES
+
+log = structlog.get_logger(__name__)
+
+COUNTERS = "ratelimits"  # the name that migrations use, whatever store.collection is
+MIGRATIONS = "ratelimit_migrations"
+MIGRATION_S = 3600.0  # an index on a large collection takes its time
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationState:
+    """
+    A migration, and when it was applied.
+
+    Args:
+        name: The name of its file.
+
+        description: What it does.
+
+        applied_at_s: Seconds since the epoch, None if it is pending.
+    """
+
+    name: str
+    description: str
+    applied_at_s: float | None
+
+
+class Migrations:
+    """
+    The migrations of one configuration's collections.
+
+    Any number of processes may upgrade at once: each migration can run twice or in parallel without harm.
+
+    Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
+
+    Args:
+        connection: To the database. Whoever made it closes it.
+
+        collection: The configured name of the counters' collection, without the namespace.
+    """
+
+    def __init__(self, connection: Connection, *, collection: str) -> None:
+        self._connection = connection
+        self._modules = load_migrations()
+        self._names = {COUNTERS: collection} | {name: name for name in (OVERRIDES, STATISTICS, MIGRATIONS)}
+
+    def states(self) -> list[MigrationState]:
+        """Return all migrations in the order in which they are applied."""
+        with translated_errors():
+            # Only dates count: earlier versions recorded null for a migration that was undone.
+            records = self._collections()[MIGRATIONS].find({"name": {"$type": "string"}, "applied": {"$type": "date"}})
+            applied = {record["name"]: record["applied"].timestamp() for record in records}
+        return [
+            MigrationState(name, " ".join((module.__doc__ or "").split()), applied.get(name))
+            for name, module in self._modules.items()
+        ]
+
+    def upgrade(self) -> list[str]:
+        """Apply the pending migrations, and return their names."""
+        names = [state.name for state in self.states() if state.applied_at_s is None]
+        for name in names:
+            # Instead of the connection's own timeouts, which are meant for the sync cycle.
+            with translated_errors(), pymongo.timeout(MIGRATION_S):
+                self._modules[name].upgrade(self._collections())
+                self._record(name)
+            log.info("migration_applied", name=name)
+        return names
+
+    def create_collections(self) -> list[str]:
+        """
+        Create the collections that do not exist, and return their names.
+
+        MongoDB creates them by itself where rights allow.
+        """
+        created = []
+        with translated_errors():
+            database = self._connection.database
+            wanted = {collection.name for collection in self._collections().values()}
+            for name in sorted(wanted - set(database.list_collection_names())):
+                with suppress(CollectionInvalid):  # another process has just created it
+                    database.create_collection(name)
+                    created.append(name)
+        return created
+
+    def _collections(self) -> Mapping[str, Collection[Document]]:
+        """Return the configured collections by the names that migrations use."""
+        return {name: self._connection.collection(configured) for name, configured in self._names.items()}
+
+    def _record(self, name: str) -> None:
+        """Note that a migration was applied."""
+        # Earlier versions look for ``name`` and accept no other field than these.
+        fields = {"name": name, "applied": datetime.now(UTC)}
+        with suppress(DuplicateKeyError):  # another process has just recorded it
+            self._collections()[MIGRATIONS].update_one({"_id": name}, {"$set": fields}, upsert=True)
+
+
+def load_migrations() -> dict[str, ModuleType]:
+    """Return the modules of all migrations by name, in order."""
+    package = Path(__file__).parents[2]
+    installed = package / "migrations"
+    folder = installed if installed.is_dir() else package.parent / "migrations"  # beside the package in a checkout
+    modules = {}
+    for path in sorted(folder.glob("[0-9]*.py")):
+        spec = importlib.util.spec_from_file_location(f"oauth_ratelimit.migrations.{path.stem}", path)
+        if spec is None or spec.loader is None:
+            raise ImportError(f"cannot load {path}")
+        modules[path.stem] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(modules[path.stem])
+    return modules

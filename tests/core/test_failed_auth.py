@@ -1,0 +1,129 @@
+"""
+Whom a failed authentication is counted against.
+"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.failed_auth import (
+    MAX_CLAIM_LENGTH,
+    Attempt,
+    FailureKey,
+    FailureKind,
+    FailureLimits,
+    address_of,
+    claimed_name,
+    failure_policies,
+    folded,
+    is_within,
+)
+from oauth_ratelimit.core.key import MAX_NAME_LENGTH, storable_name
+from tests.support.limiters import a_policy
+
+
+@pytest.mark.parametrize(
+    ("remote_addr", "expected"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", None),
+        (None, None),
+        ("unix:", None),
+        ("192.0.2.7:4711", None),
+        ("192.0.2", None),
+        ("x" * 10_000, None),
+    ],
+)
+def test_address(remote_addr: str | None, expected: str | None) -> None:
+    """
+    An IPv4 address stands for itself, an IPv6 address for its /64, and anything else for nobody.
+    """
+    assert expected == address_of(remote_addr)
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [("10.1.2.3", True), ("192.0.2.7", True), ("192.0.2.8", False), ("2001:db8::/64", True), ("2001:db9::/64", False)],
+)
+def test_networks(address: str, expected: bool) -> None:
+    """
+    An address lies in a network of its own version or in none.
+    """
+    assert expected is is_within(address, ("10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"))
+    assert not is_within(address, ())
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        *("Alice", " alice ", "ALICE", "\uff21lice", "alice\u3000", "\u24d0lice"),
+        *("\xe1lice", "a\u0301lice", "AL\u0130CE", "alice\u20dd"),  # an accent, composed or not; a circle
+        *("al\u200bice", "\ufeffalice", "al\xadice", "alice\0", "al\u202eice", "\u200b alice \u200b"),
+    ],
+    ids=ascii,
+)
+def test_spellings_of_a_name(spelling: str) -> None:
+    """
+    Spellings that a server may take for one user are one.
+    """
+    assert "alice" == folded(spelling)
+
+
+@given(st.text(max_size=40) | st.text(min_size=MAX_CLAIM_LENGTH - 2, max_size=MAX_CLAIM_LENGTH + 2))
+def test_any_name(name: str) -> None:
+    """
+    Whatever is claimed becomes a name that is kept as it is, with any address before it.
+    """
+    claim = folded(name)
+    kept = f"2001:db8:1111:2222::/64 {claim}"
+
+    assert len(kept) <= MAX_NAME_LENGTH
+    assert kept == storable_name(kept)
+    assert claim == claimed_name(kept)
+
+
+def test_names_that_expand() -> None:
+    """
+    A name is cut before it is normalised, and two long names stay two.
+    """
+    assert len(folded("\ufdfa" * 5_000_000)) <= MAX_CLAIM_LENGTH
+    assert len(folded("\ufdfa" * MAX_CLAIM_LENGTH)) <= MAX_CLAIM_LENGTH
+    assert folded("x" * 5_000_000 + "a") != folded("x" * 5_000_000 + "b")
+
+
+def test_targets() -> None:
+    """
+    Each claimed client with each claimed name is a target, and the address once. An address alone has no name.
+    """
+    attempt = Attempt(("a", "b"), ("x y",), "192.0.2.7")
+
+    assert [
+        FailureKey(FailureKind.CLIENT, "a", "192.0.2.7"),
+        FailureKey(FailureKind.USER, "a", "192.0.2.7 x y"),
+        FailureKey(FailureKind.PASSED_ON, "a", "192.0.2.7 x y"),
+        FailureKey(FailureKind.CLIENT, "b", "192.0.2.7"),
+        FailureKey(FailureKind.USER, "b", "192.0.2.7 x y"),
+        FailureKey(FailureKind.PASSED_ON, "b", "192.0.2.7 x y"),
+        FailureKey(FailureKind.ADDRESS, "*", "192.0.2.7"),
+    ] == list(attempt.targets())
+    assert [None, "x y", "x y", None, "x y", "x y", None] == [claimed_name(target.name) for target in attempt.targets()]
+
+
+def test_policies() -> None:
+    """
+    Each kind has its own limits, under its own scope; a dry run that an operator has asked for holds here, too.
+    """
+    limits = FailureLimits(user=(a_policy(1, name="u"),), address=(a_policy(2, name="a"),))
+    enforced = failure_policies(limits, Mode.ENFORCE, ceiling=None)
+    spared = failure_policies(limits, Mode.ENFORCE, ceiling=Mode.DRY_RUN)
+
+    found = {kind: enforced.matching("app", endpoint=kind.scope) for kind in FailureKind}
+    assert {kind: kind.scope for kind in FailureKind} == {kind: policies.scope for kind, policies in found.items()}
+    assert [limits.user, (), (), limits.address] == [policies.limits.user for policies in found.values()]
+    assert Mode.ENFORCE is found[FailureKind.USER].mode
+    assert Mode.DRY_RUN is spared.matching("app", endpoint=FailureKind.USER.scope).mode

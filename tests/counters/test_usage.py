@@ -1,0 +1,120 @@
+"""
+Where a key stands according to its document, beside what a limiter decides by it.
+"""
+
+from typing import Any
+
+import pytest
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.overrides import LimitKind
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.counters.usage import Scope, Standing, Standings, scope_of
+from oauth_ratelimit.store.memory import MemoryStore
+from tests.support.helpers import Clock
+
+CONFIG: dict[str, Any] = {
+    "mode": "enforce",
+    "limits": {"client": ["5/minute; 20/hour"], "user": ["5/minute"], "client_total": ["8/minute"]},
+    "grants": {"refresh_token": {"limits": {"user": ["3/minute"]}}},
+    "endpoints": {"revocation": {"limits": {"client": ["3/minute"], "client_total": ["4/minute"]}}},
+    "clients": {"off": {"mode": "off"}},
+    "trusted_clients": ["friend"],
+}
+
+
+def stand(store: MemoryStore, key: Key, now_s: float, config: dict[str, Any] | None = None) -> list[Standing]:
+    """
+    Return where a key stands.
+    """
+    return Standings(load_config(config or CONFIG).policies).of(key, store.read([key]).get(key), now_s)
+
+
+@pytest.mark.parametrize("estimator", ["sliding", "proportional"])
+@pytest.mark.parametrize("later_s", [0.0, 1.5, 6.0, 31.0, 60.0, 66.0, 120.0])
+def test_standing_is_what_the_limiter_sees(estimator: str, later_s: float) -> None:
+    """
+    Read from its document, a key stands where an instance that knows it sees it, at any time.
+    """
+    config = {"mode": "enforce", "limits": {"client": [{"limit": 10, "window": 60, "estimator": estimator}]}}
+    clock, store = Clock(1_700_000_003.0), MemoryStore()
+    limiter = Limiter(load_config(config), store, clock=clock)
+    for _ in range(12):
+        limiter.check("app")
+        clock.advance(4.5)
+    limiter.sync()
+    clock.advance(later_s)
+    decision = limiter.peek("app")
+    (standing,) = stand(store, Key("app", None), clock(), config)
+    limiter.close()
+
+    assert decision.remaining == standing.remaining
+    assert decision.retry_after_s == pytest.approx(standing.retry_after_s)
+    assert decision.reset_after_s == pytest.approx(standing.reset_after_s)
+
+
+def test_kinds_and_places() -> None:
+    """
+    Every key is measured by the limits of its kind and place.
+    """
+    clock, store = Clock(), MemoryStore()
+    limiter = Limiter(load_config(CONFIG), store, clock=clock)
+    limiter.check("app")
+    limiter.check("app", "alice")
+    limiter.check("app", "alice", grant_type="refresh_token")
+    limiter.check("app", endpoint="revocation")
+    limiter.sync()
+    limiter.close()
+
+    expected = {
+        Key("app", None): [("client-3600s", LimitKind.CLIENT, 1), ("client-60s", LimitKind.CLIENT, 1)],
+        Key("app", "alice"): [("user", LimitKind.USER, 1)],
+        Key("app", None, "client_total"): [("client_total", LimitKind.CLIENT_TOTAL, 2)],
+        Key("app", "alice", "grant:refresh_token"): [("user", LimitKind.USER, 1)],
+        Key("app", None, "revocation"): [("client", LimitKind.CLIENT, 1)],
+        Key("app", None, "revocation/client_total"): [("client_total", LimitKind.CLIENT_TOTAL, 1)],
+    }
+    assert expected == {
+        key: [(found.policy.name, found.kind, found.estimate) for found in stand(store, key, clock())]
+        for key in expected
+    }
+    assert 1 / 3 == stand(store, Key("app", None, "revocation"), clock())[0].used_ratio
+
+
+@pytest.mark.parametrize(
+    "key", [Key("friend", None), Key("off", "alice"), Key("app", None, "gone")], ids=["trusted", "off", "no endpoint"]
+)
+def test_keys_without_limits(key: Key) -> None:
+    """
+    A key that nothing limits stands nowhere.
+    """
+    assert [] == stand(MemoryStore(), key, 0.0)
+
+
+def test_key_without_a_document() -> None:
+    """
+    A key that was never counted has its whole quota.
+    """
+    assert [(0.0, 5, 0.0, 0.0)] == [
+        (found.estimate, found.remaining, found.retry_after_s, found.reset_after_s)
+        for found in stand(MemoryStore(), Key("app", "nobody"), 1000.0)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scope", "expected"),
+    [
+        (None, Scope(TOKEN_ENDPOINT, None, False)),
+        ("client_total", Scope(TOKEN_ENDPOINT, None, True)),
+        ("grant:refresh_token", Scope(TOKEN_ENDPOINT, "refresh_token", False)),
+        ("grant:a/b/client_total", Scope(TOKEN_ENDPOINT, "a/b", True)),
+        ("revocation", Scope("revocation", None, False)),
+        ("revocation/client_total", Scope("revocation", None, True)),
+    ],
+)
+def test_meaning_of_a_scope(scope: str | None, expected: Scope) -> None:
+    """
+    A key's scope tells where it was counted.
+    """
+    assert expected == scope_of(scope)

@@ -1,0 +1,308 @@
+"""
+Endpoints beside the token endpoint, over real HTTP.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from os import PathLike
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import requests
+from authlib.integrations.flask_oauth2 import ResourceProtector, current_token
+from authlib.oauth2.rfc6750 import BearerTokenValidator
+from flask import Flask, Response, jsonify, request
+
+from demo.accounts import accounts
+from demo.authserver import seed
+from demo.records import Client
+from demo.seeds import BATCH_JOBS, MOBILE_APP, WEB_SHOP
+from oauth_ratelimit.flask_authlib.app_limiter import Caller
+from oauth_ratelimit.flask_authlib.endpoints import caller_of_token
+from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
+from tests.flask_authlib.flows import issue, password_of, post
+from tests.flask_authlib.protected import Site, config, protect_after, protected
+from tests.support.helpers import Clock
+
+LIMITS = {"limits": {"client": ["2/minute"], "user": ["1/minute"]}}
+TIMEOUT_S = 60
+
+
+class TokenValidator(BearerTokenValidator):  # type: ignore[misc]  # untyped
+    """
+    Finds tokens where the demo's server keeps them.
+    """
+
+    def authenticate_token(self, token_string: str) -> Any:
+        """
+        Return the token, None if there is none.
+        """
+        return accounts().token_by_access(token_string)
+
+
+def protect_with_views(database: str | PathLike[str], settings: Any, extension: OAuthRateLimit) -> Flask:
+    """
+    Build the demo's server with views behind a token, and one that knows by itself who asks.
+    """
+    app = protect_after(database, settings, extension)
+    require_oauth = ResourceProtector()
+    require_oauth.register_token_validator(TokenValidator())
+
+    @app.get("/userinfo")
+    @require_oauth()  # type: ignore[untyped-decorator,unused-ignore]
+    def userinfo() -> Response:
+        return jsonify(username=current_token.username)
+
+    @app.route("/api/things/<int:number>", methods=["GET", "POST"])
+    @require_oauth(optional=True)  # type: ignore[untyped-decorator,unused-ignore]
+    def thing(number: int) -> Response:
+        return jsonify(number=number)
+
+    @app.get("/partner")
+    def partner() -> Response:
+        OAuthRateLimit.limit(request.headers["X-Partner"], request.headers.get("X-User"))
+        return jsonify(ok=True)
+
+    return app
+
+
+@pytest.fixture
+def open_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
+    """
+    Serves the demo's server with endpoints that have limits of their own, and a large one for tokens.
+    """
+    database = tmp_path / "demo.sqlite3"
+    seed(database)
+    with ExitStack() as undo:
+
+        def open_one(endpoints: dict[str, Any] | None = None, **more: Any) -> Site:
+            settings = config(limit=1000, endpoints=endpoints or {}, **more)
+            clock = Clock(time.time())
+            return undo.enter_context(protected(database, settings, protect=protect_with_views, clock=clock))
+
+        yield open_one
+
+
+def statuses(ask: Callable[[], requests.Response], count: int = 4) -> list[int]:
+    """
+    Return the statuses of some requests in a row.
+    """
+    return [ask().status_code for _ in range(count)]
+
+
+def asking(site: Site, path: str, client: Client = BATCH_JOBS) -> Callable[[], requests.Response]:
+    """
+    Return a function that posts to an endpoint of Authlib's server.
+    """
+    return lambda: post(f"{site.url}{path}", client, {"token": "bogus", "client_id": client.client_id})
+
+
+def getting(site: Site, path: str, access_token: str, *, method: str = "GET") -> Callable[[], requests.Response]:
+    """
+    Return a function that uses a token.
+    """
+    headers = {"Authorization": f"Bearer {access_token}"}
+    return lambda: requests.request(method, f"{site.url}{path}", headers=headers, timeout=TIMEOUT_S)
+
+
+def token_of(site: Site, username: str | None = None, client: Client = WEB_SHOP) -> str:
+    """
+    Return an access token of a user, or of the client itself.
+    """
+    form = {"grant_type": "client_credentials"}
+    if username is not None:
+        form = {"grant_type": "password", "username": username, "password": password_of(username)}
+    return str(issue(site.url, client, form)["access_token"])
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [("revocation", "/revoke"), ("introspection", "/introspect"), ("device_authorization", "/device_authorization")],
+)
+def test_endpoint_of_authlib(open_site: Callable[..., Site], name: str, path: str) -> None:
+    """
+    An endpoint of Authlib's server is limited per client under the name that Authlib gives it, apart from the others.
+    """
+    site = open_site({name: LIMITS})
+
+    assert [200, 200, 429, 429] == statuses(asking(site, path))
+    assert [200, 200, 429, 429] == statuses(asking(site, path, WEB_SHOP))
+    for other in {"/revoke", "/introspect", "/device_authorization"} - {path}:
+        assert [200] * 4 == statuses(asking(site, other))
+
+
+def test_answer_of_an_endpoint(open_site: Callable[..., Site]) -> None:
+    """
+    A denial at an endpoint looks like one at the token endpoint; an admitted request has its quota in the headers.
+    """
+    site = open_site({"revocation": LIMITS})
+    ask = asking(site, "/revoke")
+    first, _, denied = ask(), ask(), ask()
+
+    assert ("1", None) == (first.headers.get("X-RateLimit-Remaining"), first.headers.get("Retry-After"))
+    assert ("temporarily_unavailable", "application/json") == (
+        denied.json()["error"],
+        denied.headers["Content-Type"],
+    )
+    assert int(denied.headers["Retry-After"]) >= 1
+    assert ["2"] == denied.raw.headers.getlist("X-RateLimit-Limit")
+    site.clock.advance(float(denied.headers["Retry-After"]))
+    assert 200 == ask().status_code
+
+
+def test_endpoint_by_path_and_method(open_site: Callable[..., Site]) -> None:
+    """
+    An endpoint is found by patterns of its path and by its methods, whatever it is called.
+    """
+    site = open_site({"things": {**LIMITS, "path": ["/api/things/*"], "method": ["POST"]}})
+    access_token = token_of(site)
+
+    assert [200, 200, 429] == statuses(getting(site, "/api/things/7", access_token, method="POST"), 3)
+    assert 429 == getting(site, "/api/things/8", access_token, method="POST")().status_code
+    assert [200] * 3 == statuses(getting(site, "/api/things/7", access_token), 3)
+
+
+def test_paths_of_authlib(open_site: Callable[..., Site]) -> None:
+    """
+    A path pattern that matches endpoints of Authlib limits them together, the token endpoint never.
+    """
+    site = open_site({"all": {**LIMITS, "path": ["/*"]}})
+
+    assert [200, 429] == [asking(site, path)().status_code for path in ("/revoke", "/revoke", "/introspect")][1:]
+    for _ in range(4):
+        token_of(site)
+
+
+def test_users_behind_a_token(open_site: Callable[..., Site]) -> None:
+    """
+    A view behind a token is limited per client and user, and per client for tokens without a user.
+    """
+    site = open_site({"userinfo": LIMITS})
+    alice, bob, nobody = (token_of(site, username) for username in ("alice", "bob", None))
+
+    assert [200, 429] == statuses(getting(site, "/userinfo", alice), 2)
+    assert [200, 429] == statuses(getting(site, "/userinfo", bob), 2)
+    assert [200, 200, 429] == statuses(getting(site, "/userinfo", nobody), 3)
+    denied = getting(site, "/userinfo", alice)()
+    assert "temporarily_unavailable" == denied.json()["error"]
+    assert int(denied.headers["Retry-After"]) >= 1
+
+
+def test_invalid_token(open_site: Callable[..., Site]) -> None:
+    """
+    A request that proves nothing costs nobody anything, however often it comes.
+    """
+    site = open_site({"userinfo": LIMITS})
+
+    assert [401] * 4 == statuses(getting(site, "/userinfo", "bogus"))
+    assert [200, 200, 429] == statuses(getting(site, "/userinfo", token_of(site)), 3)
+
+
+def test_wrong_secret(open_site: Callable[..., Site]) -> None:
+    """
+    Whoever does not know the secret cannot use up a client's quota.
+    """
+    site = open_site({"revocation": LIMITS})
+    stranger = Client(BATCH_JOBS.client_id, "wrong")
+
+    assert [401] * 4 == statuses(asking(site, "/revoke", stranger))
+    assert 200 == asking(site, "/revoke")().status_code
+
+
+def test_client_that_is_only_named(open_site: Callable[..., Site]) -> None:
+    """
+    A client that is named and not proven is not counted, because anybody can name it.
+    """
+    site = open_site({"device_authorization": LIMITS})
+
+    assert [200] * 4 == statuses(asking(site, "/device_authorization", MOBILE_APP))
+
+
+def test_application_that_knows_who_asks(open_site: Callable[..., Site]) -> None:
+    """
+    An application can have any request limited on its word; an endpoint that is not configured is not.
+    """
+    headers = {"X-Partner": "partner-bank", "X-User": "alice"}
+
+    def ask(site: Site) -> requests.Response:
+        return requests.get(f"{site.url}/partner", headers=headers, timeout=TIMEOUT_S)
+
+    site = open_site({"partner": LIMITS})
+    assert [200, 429] == statuses(lambda: ask(site), 2)
+    denied = ask(site)
+    assert "temporarily_unavailable" == denied.json()["error"]
+    assert int(denied.headers["Retry-After"]) >= 1
+    unlimited = open_site({"userinfo": LIMITS})
+    assert [200] * 3 == statuses(lambda: ask(unlimited), 3)
+
+
+@pytest.mark.parametrize("mode", ["dry-run", "off"])
+def test_endpoint_that_denies_nobody(open_site: Callable[..., Site], mode: str) -> None:
+    """
+    An endpoint has a mode of its own.
+    """
+    site = open_site({"revocation": {**LIMITS, "mode": mode}})
+
+    assert [200] * 4 == statuses(asking(site, "/revoke"))
+
+
+def test_trusted_client(open_site: Callable[..., Site]) -> None:
+    """
+    A trusted client is denied at no endpoint.
+    """
+    site = open_site({"revocation": LIMITS, "userinfo": LIMITS}, trusted_clients=[WEB_SHOP.client_id])
+
+    assert [200] * 4 == statuses(asking(site, "/revoke", WEB_SHOP))
+    assert [200] * 4 == statuses(getting(site, "/userinfo", token_of(site, "alice")))
+
+
+def test_limiter_that_breaks(open_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Whatever breaks in the limiter, the request goes on.
+    """
+    site = open_site({"revocation": LIMITS})
+    monkeypatch.setattr(type(site.gate.limiter), "check", lambda *_, **__: 1 / 0)
+
+    assert [200] * 4 == statuses(asking(site, "/revoke"))
+
+
+def test_emergency_switch(open_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    With the emergency switch pulled endpoints are not limited either.
+    """
+    monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
+    site = open_site({"revocation": LIMITS})
+
+    assert [200] * 4 == statuses(asking(site, "/revoke"))
+
+
+class Named:
+    """
+    A user object.
+    """
+
+    username = "alice"
+
+
+@pytest.mark.parametrize(
+    ("token", "expected"),
+    [
+        (SimpleNamespace(client_id="app", user=Named()), Caller("app", "alice")),
+        (SimpleNamespace(client_id="app", user=None, user_id=7), Caller("app", "7")),
+        (SimpleNamespace(client_id="app", username="bob", user_id=7), Caller("app", "bob")),
+        (SimpleNamespace(client_id="app", username=""), Caller("app", None)),
+        ({"client_id": "app", "sub": "alice"}, Caller("app", "alice")),
+        ({"azp": "app", "sub": "app"}, Caller("app", None)),
+        ({"sub": "alice"}, None),
+        (SimpleNamespace(), None),
+    ],
+    ids=["user", "user id", "username", "no user", "JWT of a user", "JWT of a client", "JWT of nobody", "nothing"],
+)
+def test_owner_of_a_token(token: Any, expected: Caller | None) -> None:
+    """
+    A token's owner is read from a stored token as from claims.
+    """
+    assert expected == caller_of_token(token)

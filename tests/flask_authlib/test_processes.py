@@ -1,0 +1,184 @@
+"""
+Worker processes of gunicorn: each starts for itself after the fork and leaves nothing unsent when it ends.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from demo.authserver import seed
+from demo.child import Child
+from demo.seeds import BATCH_JOBS, WEB_SHOP
+from tests.flask_authlib.flows import password_of, post
+from tests.support.helpers import is_running, wait_until
+from tests.support.mongod import free_port
+from tests.support.workers import Gunicorn
+
+APP = "tests.flask_authlib.worker_app:app"
+
+
+@pytest.fixture
+def environment(tmp_path: Path, mongo_uri: str) -> dict[str, str]:
+    """
+    What the workers need: a seeded database, and MongoDB.
+    """
+    database = tmp_path / "demo.sqlite3"
+    seed(database)
+    return {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri}
+
+
+@pytest.fixture
+def documents(mongo_uri: str) -> Iterator[Any]:
+    """
+    The collection of shared counters.
+    """
+    with MongoClient(mongo_uri) as client:
+        yield client.get_default_database()["ratelimits"]
+
+
+def count(documents: Any, client_id: str, username: str | None) -> int:
+    """
+    Return how many requests MongoDB has of a client, or of its user.
+    """
+    document = documents.find_one({"_id": {"clientId": client_id, "username": username}})
+    return sum(sum(frames.values()) for frames in document["requestCounters"].values()) if document else 0
+
+
+def ask_for_tokens(url: str) -> None:
+    """
+    Take six tokens as a client and six for a user, several at a time.
+    """
+    login = {"grant_type": "password", "username": "alice", "password": password_of("alice")}
+    requests = [(BATCH_JOBS, {"grant_type": "client_credentials"}), (WEB_SHOP, login)] * 6
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda request: post(f"{url}/token", *request), requests))
+    assert [200] * 12 == [answer.status_code for answer in answers], answers[0].text
+
+
+def statuses(url: str, tokens: int) -> list[int]:
+    """
+    Ask for tokens as one client, four at a time, and return the answers' status codes.
+    """
+    with ThreadPoolExecutor(4) as pool:
+        asked = [
+            pool.submit(post, f"{url}/token", BATCH_JOBS, {"grant_type": "client_credentials"}) for _ in range(tokens)
+        ]
+    return [answer.result().status_code for answer in asked]
+
+
+@pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
+@pytest.mark.parametrize("worker_class", ["sync", "gthread", "gevent"])
+def test_workers_that_end(environment: dict[str, str], documents: Any, worker_class: str, preload: bool) -> None:
+    """
+    Workers of every class count what they admit and flush it when they are told to end, preloaded or not.
+    """
+    threads = 4 if worker_class == "gthread" else 1
+    with Gunicorn(
+        APP, worker_class=worker_class, workers=2, threads=threads, preload=preload, env=environment
+    ) as server:
+        ask_for_tokens(server.url)
+        assert 0 == server.stop(), server.log
+
+    assert 6 == count(documents, "batch-jobs", None), server.log
+    assert 6 == count(documents, "web-shop", "alice"), server.log
+    assert "Traceback" not in server.log
+    assert "MongoClient opened before fork" not in server.log
+
+
+@pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
+def test_workers_that_are_replaced(environment: dict[str, str], documents: Any, preload: bool) -> None:
+    """
+    A reload of gunicorn loses nothing: the old workers flush, the new ones start for themselves.
+    """
+    with Gunicorn(APP, workers=2, preload=preload, env=environment) as server:
+        ask_for_tokens(server.url)
+        old = set(server.pids())
+        server.signal(signal.SIGHUP)
+        wait_until(lambda: len(server.pids()) == 2 and not old & set(server.pids()), "new workers run")
+        assert 6 == count(documents, "batch-jobs", None), server.log
+
+        ask_for_tokens(server.url)
+        assert 0 == server.stop(), server.log
+
+    assert 12 == count(documents, "batch-jobs", None), server.log
+    assert 12 == count(documents, "web-shop", "alice"), server.log
+
+
+def test_workers_that_start_before_traffic(environment: dict[str, str], documents: Any) -> None:
+    """
+    Workers that start before they take traffic know who is at its limit: replacing them all at once admits nobody.
+    """
+    env = {**environment, "WORKER_LIMIT": "5", "WORKER_INTERVAL": "200ms"}
+    before_traffic = """
+from oauth_ratelimit import OAuthRateLimit
+
+say_ready = post_worker_init
+
+def post_worker_init(worker):
+    OAuthRateLimit.start(worker.wsgi)
+    say_ready(worker)
+"""
+    with Gunicorn(APP, workers=2, env=env, config=before_traffic) as server:
+        assert 200 in statuses(server.url, 20)
+        wait_until(lambda: count(documents, "batch-jobs", None) >= 5, "the limit is reached")
+        old = set(server.pids())
+        server.signal(signal.SIGHUP)
+        wait_until(lambda: len(server.pids()) == 2 and not old & set(server.pids()), "new workers run")
+
+        assert [429] * 20 == statuses(server.url, 20), server.log
+
+
+def test_reloader(environment: dict[str, str], documents: Any, tmp_path: Path) -> None:
+    """
+    A server that Flask's reloader starts anew, because a file has changed, flushes before it ends.
+    """
+    module, log_path, port = tmp_path / "reloaded.py", tmp_path / "flask.log", free_port()
+    module.write_text("from tests.flask_authlib.worker_app import app\n")
+    command = [sys.executable, "-m", "flask", "--app", str(module), "run", f"--port={port}", "--debug"]
+    root = Path(__file__).parents[2]
+    server = Child(command, log_path=log_path, env={**os.environ, **environment}, cwd=root)
+    try:
+        wait_until(lambda: "Debugger PIN" in log_path.read_text(), "the server runs")
+        ask_for_tokens(f"http://127.0.0.1:{port}")
+        os.utime(module, (2**31, 2**31))  # newer than any
+        wait_until(lambda: log_path.read_text().count("Debugger PIN") == 2, "the server runs again")
+        assert 6 == count(documents, "batch-jobs", None), log_path.read_text()
+
+        ask_for_tokens(f"http://127.0.0.1:{port}")
+    finally:
+        server.kill()
+
+    assert "cycle_failed" not in log_path.read_text()
+
+
+def test_workers_that_are_interrupted(environment: dict[str, str], documents: Any) -> None:
+    """
+    Ctrl-C at gunicorn flushes like an orderly end.
+    """
+    with Gunicorn(APP, workers=2, env=environment) as server:
+        ask_for_tokens(server.url)
+        workers = server.pids()
+        server.signal(signal.SIGINT)
+        wait_until(lambda: not any(map(is_running, workers)), "the workers end")
+
+    assert 6 == count(documents, "batch-jobs", None), server.log
+    assert 6 == count(documents, "web-shop", "alice"), server.log
+
+
+def test_workers_that_retire(environment: dict[str, str], documents: Any) -> None:
+    """
+    Workers that end after a number of requests flush like any other.
+    """
+    with Gunicorn(APP, workers=2, preload=True, env=environment, extra=["--max-requests=3"]) as server:
+        ask_for_tokens(server.url)
+        assert 0 == server.stop(), server.log
+
+    assert 6 == count(documents, "batch-jobs", None), server.log
+    assert 6 == count(documents, "web-shop", "alice"), server.log

@@ -1,0 +1,572 @@
+"""
+A real Authlib server over real HTTP, protected: what every grant and every kind of client meets.
+"""
+
+import base64
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import http_sf
+import pytest
+import requests
+from authlib.integrations.base_client import OAuthError
+from authlib.integrations.requests_client import OAuth2Session as AuthlibSession
+from oauthlib.oauth2 import BackendApplicationClient, TemporarilyUnavailableError
+from requests_oauthlib import OAuth2Session
+from structlog.testing import capture_logs
+
+from demo.authserver import seed
+from demo.records import GRANT_DEVICE_CODE, GRANT_JWT_BEARER
+from demo.seeds import BATCH_JOBS, MOBILE_APP, PARTNER_BANK, WEB_SHOP
+from oauth_ratelimit.config import Settings
+from tests.flask_authlib.flows import (
+    FLOWS,
+    FRONT_CHANNEL_FLOWS,
+    TIMEOUT_S,
+    Attempt,
+    password_of,
+    post,
+    redirect_parameters,
+)
+from tests.flask_authlib.protected import WINDOW_S, Site, config, protect_after, protect_before, protected
+
+Flow = Callable[[str], Attempt]
+
+QUOTA_HEADERS = {
+    "RateLimit-Policy",
+    "RateLimit",
+    "X-RateLimit-Limit",
+    "X-RateLimit-Remaining",
+    "X-RateLimit-Reset",
+}
+
+each_flow = pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
+each_front_channel_flow = pytest.mark.parametrize("flow", FRONT_CHANNEL_FLOWS.values(), ids=FRONT_CHANNEL_FLOWS)
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """
+    A seeded database; codes and tokens are random, so tests do not meet in it.
+    """
+    path = tmp_path_factory.mktemp("authserver") / "demo.sqlite3"
+    seed(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def enforcing(database: Path) -> Iterator[Site]:
+    """
+    A server that admits one token per client, or client and user, in ten seconds.
+    """
+    with protected(database, config(limit=1)) as site:
+        yield site
+
+
+@pytest.fixture(scope="module", params=[protect_after, protect_before], ids=["attached last", "attached first"])
+def attached_early_or_late(database: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """
+    The enforcing server, attached to after and before its grants were registered.
+    """
+    with protected(database, config(limit=1), protect=request.param) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def dry_running(database: Path) -> Iterator[Site]:
+    """
+    The same server in a dry run.
+    """
+    with protected(database, config(limit=1, mode="dry-run")) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def trusting(database: Path) -> Iterator[Site]:
+    """
+    The enforcing server with every client trusted.
+    """
+    with protected(database, config(limit=1, trusted_clients=["*-*"])) as site:
+        yield site
+
+
+@pytest.fixture
+def one_token(enforcing: Site) -> Site:
+    """
+    The enforcing server with every quota whole.
+    """
+    enforcing.wait_for_quota()
+    return enforcing
+
+
+def two_attempts(site: Site, flow: Flow) -> tuple[Attempt, Attempt]:
+    """
+    Prepare two requests of the same client and user, and let what that took go by.
+    """
+    first = flow(site.url)
+    site.wait_for_quota()
+    second = flow(site.url)
+    site.wait_for_quota()
+    return first, second
+
+
+def quota_headers(response: requests.Response) -> set[str]:
+    """
+    Return which quota headers an answer has.
+    """
+    return {name for name in QUOTA_HEADERS | {"Retry-After"} if name in response.headers}
+
+
+def field(response: requests.Response, name: str) -> tuple[str, dict[str, Any]]:
+    """
+    Return the one item of a structured field, parsed as the RFC says.
+    """
+    [(item, parameters)] = http_sf.parse(response.headers[name].encode(), tltype="list")
+    return str(item), dict(parameters)
+
+
+@each_flow
+def test_denied_request_works_after_retry_after(attached_early_or_late: Site, flow: Flow):
+    """
+    Over the limit a grant gets a 429 with every header; the same code, refresh token, device code or assertion works
+    at the second that Retry-After names, and not one second earlier.
+    """
+    site = attached_early_or_late
+    first, second = two_attempts(site, flow)
+
+    admitted = first()
+    denied = second()
+
+    assert 200 == admitted.status_code, admitted.text
+    assert 429 == denied.status_code, denied.text
+    assert "application/json" == denied.headers["Content-Type"]
+    assert "no-store" == denied.headers["Cache-Control"]
+    assert "no-cache" == denied.headers["Pragma"]
+    retry_after_s = int(denied.headers["Retry-After"])
+    assert 1 <= retry_after_s <= 2 * WINDOW_S
+    kind = "client" if second.username is None else "user"
+    assert (kind, {"q": 1, "w": WINDOW_S}) == field(denied, "RateLimit-Policy")
+    assert (kind, {"r": 0, "t": retry_after_s}) == field(denied, "RateLimit")
+    assert "1" == denied.headers["X-RateLimit-Limit"]
+    assert "0" == denied.headers["X-RateLimit-Remaining"]
+    assert str(retry_after_s) == denied.headers["X-RateLimit-Reset"]
+    expected = "slow_down" if second.grant_type == GRANT_DEVICE_CODE else "temporarily_unavailable"
+    assert expected == denied.json()["error"]
+    assert denied.json()["error_description"].isascii()
+
+    site.clock.advance(retry_after_s - 1)
+    assert 429 == second().status_code
+
+    site.clock.advance(1)
+    after = second()
+    assert 200 == after.status_code, after.text
+    assert after.json()["access_token"]
+
+
+@each_flow
+def test_admitted_request_learns_its_quota(one_token: Site, flow: Flow):
+    """
+    A token comes with the quota headers, and never with Retry-After, which MSAL would take for "replay this answer".
+    """
+    attempt = flow(one_token.url)
+    one_token.wait_for_quota()
+
+    response = attempt()
+
+    assert 200 == response.status_code
+    assert quota_headers(response) == QUOTA_HEADERS
+    assert "0" == response.headers["X-RateLimit-Remaining"]
+    assert "no-store" == response.headers["Cache-Control"]
+    assert 0 == one_token.remaining(attempt.client_id, attempt.username)
+
+
+@each_flow
+def test_dry_run_denies_nobody(dry_running: Site, flow: Flow):
+    """
+    A dry run admits what enforcing would deny, and tells nobody to come back later.
+    """
+    answers = [flow(dry_running.url)() for _ in range(3)]
+
+    assert [200, 200, 200] == [answer.status_code for answer in answers]
+    assert all("Retry-After" not in answer.headers for answer in answers)
+
+
+@each_flow
+def test_trusted_client_is_never_denied_nor_counted(trusting: Site, flow: Flow):
+    """
+    A trusted client passes at any rate, moves no counter and gets no quota headers.
+    """
+    attempts = [flow(trusting.url) for _ in range(3)]
+    answers = [attempt() for attempt in attempts]
+
+    assert [200, 200, 200] == [answer.status_code for answer in answers]
+    assert [set(), set(), set()] == [quota_headers(answer) for answer in answers]
+    limiter = trusting.gate.limiter
+    limiter.reconfigure(untrusting(trusting.gate.settings))
+    assert 1 == trusting.remaining(attempts[0].client_id, attempts[0].username)
+    limiter.reconfigure(trusting.gate.settings)
+
+
+def untrusting(settings: Settings) -> Settings:
+    """
+    Return settings without trusted clients, to look at the counters behind the trust.
+    """
+    return replace(settings, policies=replace(settings.policies, trusted=()))
+
+
+@pytest.mark.parametrize("mode", ["off", "dry-run"])
+def test_nothing_is_denied_unless_asked(database: Path, mode: str):
+    """
+    Switched off and dry runs admit all.
+    """
+    with protected(database, config(limit=1, mode=mode)) as site:
+        statuses = {FLOWS["client_credentials"](site.url)().status_code for _ in range(4)}
+
+    assert {200} == statuses
+
+
+def test_users_and_clients_have_quotas_of_their_own(one_token: Site):
+    """
+    One user's quota is not another's, and a client's own is neither.
+    """
+    alice = {"grant_type": "password", "username": "alice", "password": password_of("alice")}
+    bob = {"grant_type": "password", "username": "bob", "password": password_of("bob")}
+    url = f"{one_token.url}/token"
+
+    assert 200 == post(url, WEB_SHOP, alice).status_code
+    assert 429 == post(url, WEB_SHOP, alice).status_code
+    assert 200 == post(url, WEB_SHOP, bob).status_code
+    assert 200 == post(url, PARTNER_BANK, alice).status_code
+    assert 200 == post(url, WEB_SHOP, {"grant_type": "client_credentials"}).status_code
+
+
+def test_denied_requests_do_not_count(one_token: Site):
+    """
+    A client that hammers does not push its next token further away.
+    """
+    form = {"grant_type": "client_credentials"}
+    url = f"{one_token.url}/token"
+    post(url, BATCH_JOBS, form)
+
+    first = post(url, BATCH_JOBS, form)
+    for _ in range(5):
+        last = post(url, BATCH_JOBS, form)
+
+    assert 429 == first.status_code == last.status_code
+    assert first.headers["Retry-After"] == last.headers["Retry-After"]
+
+
+# Nobody spends another's quota.
+
+WRONG: dict[str, tuple[int, dict[str, Any], tuple[str, str] | None]] = {
+    "wrong secret": (401, {"grant_type": "client_credentials"}, ("web-shop", "wrong")),
+    "no secret": (401, {"grant_type": "client_credentials", "client_id": "web-shop"}, None),
+    "unknown client": (401, {"grant_type": "client_credentials"}, ("nobody", "secret")),
+    "wrong secret with a user": (
+        401,
+        {"grant_type": "password", "username": "alice", "password": "alice-password"},
+        ("web-shop", "wrong"),
+    ),
+    "wrong password": (
+        400,
+        {"grant_type": "password", "username": "alice", "password": "wrong"},
+        ("web-shop", WEB_SHOP.client_secret or ""),
+    ),
+    "unknown user": (
+        400,
+        {"grant_type": "password", "username": "nobody", "password": "wrong"},
+        ("web-shop", WEB_SHOP.client_secret or ""),
+    ),
+    "bogus code": (
+        400,
+        {"grant_type": "authorization_code", "code": "bogus"},
+        ("web-shop", WEB_SHOP.client_secret or ""),
+    ),
+    "bogus refresh token": (
+        400,
+        {"grant_type": "refresh_token", "refresh_token": "bogus"},
+        ("web-shop", WEB_SHOP.client_secret or ""),
+    ),
+    "bogus device code": (
+        400,
+        {"grant_type": GRANT_DEVICE_CODE, "device_code": "bogus", "client_id": "mobile-app"},
+        None,
+    ),
+    "public client named by a stranger": (
+        400,
+        {"grant_type": "authorization_code", "code": "bogus", "client_id": "mobile-app"},
+        None,
+    ),
+    "unknown grant": (400, {"grant_type": "no-such-grant"}, ("web-shop", WEB_SHOP.client_secret or "")),
+}
+
+
+@pytest.mark.parametrize(("status", "form", "auth"), WRONG.values(), ids=WRONG)
+def test_failed_request_costs_nobody_anything(one_token: Site, status: int, form: Any, auth: Any):
+    """
+    A request that proves neither client nor grant moves no counter, and tells nothing of anybody's quota.
+    """
+    response = requests.post(f"{one_token.url}/token", data=form, auth=auth, timeout=TIMEOUT_S)
+
+    assert response.status_code in (status, 400), response.text
+    assert set() == quota_headers(response)
+    for client in ("web-shop", "mobile-app", "nobody"):
+        for username in (None, "alice", "nobody"):
+            assert 1 == one_token.remaining(client, username)
+
+
+def test_bad_assertion_costs_nobody_anything(one_token: Site):
+    """
+    An assertion that names a client without its key moves no counter.
+    """
+
+    def part(value: dict[str, Any]) -> str:
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
+
+    claims = {"iss": "partner-bank", "sub": "grace", "aud": f"{one_token.url}/token", "exp": 2**40, "iat": 0}
+    forged = f"{part({'alg': 'HS256'})}.{part(claims)}.{part({'not': 'a signature'})}"
+    form = {"grant_type": GRANT_JWT_BEARER, "assertion": forged}
+
+    response = requests.post(f"{one_token.url}/token", data=form, timeout=TIMEOUT_S)
+
+    assert response.status_code in (400, 401), response.text
+    assert 1 == one_token.remaining("partner-bank")
+    assert 1 == one_token.remaining("partner-bank", "grace")
+
+
+def test_credentials_that_contradict_each_other(one_token: Site):
+    """
+    HTTP Basic of one client with another's id in the form counts, if it passes at all, for the one that proved itself.
+    """
+    form = {"grant_type": "client_credentials", "client_id": "web-shop"}
+
+    response = post(f"{one_token.url}/token", BATCH_JOBS, form)
+
+    assert 200 == response.status_code
+    assert 0 == one_token.remaining("batch-jobs")
+    assert 1 == one_token.remaining("web-shop")
+
+
+def test_query_that_shadows_the_form(one_token: Site):
+    """
+    Names in the query count for nobody: the key is the loaded user, not a parameter.
+    """
+    form = {"grant_type": "password", "username": "bob", "password": password_of("bob")}
+
+    response = post(f"{one_token.url}/token?username=alice&client_id=batch-jobs", WEB_SHOP, form)
+
+    assert 200 == response.status_code, response.text
+    assert 0 == one_token.remaining("web-shop", "bob")
+    assert 1 == one_token.remaining("web-shop", "alice")
+    assert 1 == one_token.remaining("batch-jobs", "bob")
+
+
+def test_device_authorization_costs_nothing(one_token: Site):
+    """
+    Starting a device flow, which anybody can do under a public client's name, takes nothing from it.
+    """
+    responses = [post(f"{one_token.url}/device_authorization", MOBILE_APP, {"scope": "profile"}) for _ in range(3)]
+
+    assert [200, 200, 200] == [response.status_code for response in responses]
+    assert 1 == one_token.remaining("mobile-app")
+
+
+def test_pending_device_is_not_counted(one_token: Site):
+    """
+    Polling before the user has agreed takes nothing.
+    """
+    started = post(f"{one_token.url}/device_authorization", MOBILE_APP, {"scope": "profile"}).json()
+    form = {"grant_type": GRANT_DEVICE_CODE, "device_code": started["device_code"]}
+
+    response = post(f"{one_token.url}/token", MOBILE_APP, form)
+
+    assert "authorization_pending" == response.json()["error"]
+    assert set() == quota_headers(response)
+    assert 1 == one_token.remaining("mobile-app")
+
+
+def test_other_endpoints_cost_nothing(one_token: Site):
+    """
+    Introspection and revocation take nothing from the token quota.
+    """
+    for endpoint in ("introspect", "revoke"):
+        response = post(f"{one_token.url}/{endpoint}", WEB_SHOP, {"token": "bogus"})
+        assert 200 == response.status_code, response.text
+
+    assert 1 == one_token.remaining("web-shop")
+
+
+def test_reused_code_costs_nothing(one_token: Site):
+    """
+    A code that was redeemed before fails before it is counted.
+    """
+    attempt = FLOWS["authorization_code"](one_token.url)
+    assert 200 == attempt().status_code
+    one_token.wait_for_quota()
+
+    assert "invalid_grant" == attempt().json()["error"]
+    assert 1 == one_token.remaining(attempt.client_id, attempt.username)
+
+
+def test_name_of_megabytes(one_token: Site):
+    """
+    A user name of 5 MB is refused by the server as before, and remembered nowhere.
+    """
+    form = {"grant_type": "password", "username": "ﷺ" * 200_000, "password": "wrong"}
+
+    response = post(f"{one_token.url}/token", WEB_SHOP, form)
+
+    assert response.status_code in (400, 413), response.text
+    assert 1 == one_token.remaining("web-shop")
+
+
+# The authorization endpoint.
+
+
+@each_front_channel_flow
+def test_authorization_endpoint_is_not_counted_by_default(one_token: Site, flow: Flow):
+    """
+    Tokens of implicit and hybrid flows are not decided unless the application asks for it.
+    """
+    attempt = flow(one_token.url)
+
+    answers = [redirect_parameters(attempt()) for _ in range(3)]
+
+    assert all("access_token" in answer for answer in answers)
+    assert 1 == one_token.remaining(attempt.client_id, attempt.username)
+
+
+@each_front_channel_flow
+def test_denial_at_the_authorization_endpoint_is_redirected(database: Path, flow: Flow):
+    """
+    If asked for, a denial there reaches the client at its redirect URI, with its state, and the next visit after
+    Retry-After gets a token.
+    """
+    with protected(database, config(limit=1), authorize_endpoint=True) as site:
+        attempt = flow(site.url)
+
+        admitted, denied = attempt(), attempt()
+
+        assert "access_token" in redirect_parameters(admitted)
+        assert set() == quota_headers(admitted)  # a browser sees this answer, not the client
+        assert 302 == denied.status_code
+        assert denied.headers["Location"].startswith("http://localhost/callback#")
+        told = redirect_parameters(denied)
+        assert "temporarily_unavailable" == told["error"]
+        assert "some-state" == told["state"]
+        assert "access_token" not in told
+        assert "code" not in told
+
+        site.wait_for_quota()
+        assert "access_token" in redirect_parameters(attempt())
+
+
+def test_denial_for_a_redirect_uri_that_is_not_the_clients(database: Path):
+    """
+    A redirect URI that is not the client's is refused by the server as before, limit or not.
+    """
+    with protected(database, config(limit=1), authorize_endpoint=True) as site:
+        query = {
+            "response_type": "token",
+            "client_id": "mobile-app",
+            "redirect_uri": "https://evil.example/",
+            "user": "judy",
+        }
+        answers = [
+            requests.get(f"{site.url}/authorize", params=query, allow_redirects=False, timeout=TIMEOUT_S)
+            for _ in range(2)
+        ]
+
+        assert [400, 400] == [answer.status_code for answer in answers]
+        assert 1 == site.remaining("mobile-app", "judy")
+
+
+def test_code_at_the_authorization_endpoint_is_not_a_token(database: Path):
+    """
+    Handing out a code counts nothing; the token for it does.
+    """
+    with protected(database, config(limit=1), authorize_endpoint=True) as site:
+        attempt = FLOWS["authorization_code"](site.url)
+        assert 1 == site.remaining(attempt.client_id, attempt.username)
+
+        assert 200 == attempt().status_code
+        assert 0 == site.remaining(attempt.client_id, attempt.username)
+
+
+# What client libraries make of a denial.
+
+
+@pytest.fixture
+def plain_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Let client libraries speak plain HTTP.
+    """
+    monkeypatch.setenv("OAUTHLIB_INSECURE_TRANSPORT", "1")
+
+
+@pytest.mark.usefixtures("plain_http")
+def test_denial_as_requests_oauthlib_sees_it(one_token: Site):
+    """
+    requests-oauthlib gets its token, then raises its typed error with our description.
+    """
+    url = f"{one_token.url}/token"
+    with OAuth2Session(client=BackendApplicationClient(client_id=BATCH_JOBS.client_id)) as session:
+        token = session.fetch_token(url, auth=(BATCH_JOBS.client_id, BATCH_JOBS.client_secret))
+        with pytest.raises(TemporarilyUnavailableError) as caught:
+            session.fetch_token(url, auth=(BATCH_JOBS.client_id, BATCH_JOBS.client_secret))
+
+    assert token["access_token"]
+    assert "Retry-After" in caught.value.description
+
+
+def test_denial_as_authlibs_client_sees_it(one_token: Site):
+    """
+    Authlib's client gets its token, then raises its error with our code.
+    """
+    url = f"{one_token.url}/token"
+    with AuthlibSession(BATCH_JOBS.client_id, BATCH_JOBS.client_secret) as session:
+        token = session.fetch_token(url, grant_type="client_credentials")
+        with pytest.raises(OAuthError) as caught:
+            session.fetch_token(url, grant_type="client_credentials")
+
+    assert token["access_token"]
+    assert "temporarily_unavailable" == caught.value.error
+
+
+# When something breaks.
+
+
+def test_broken_limiter_lets_everybody_pass(database: Path, monkeypatch: pytest.MonkeyPatch):
+    """
+    Whatever breaks in the limiter, tokens are issued; the log says so once, not with every request.
+    """
+    with protected(database, config(limit=1)) as site:
+        monkeypatch.setattr(type(site.gate.limiter), "check", broken_check)
+        with capture_logs() as logs:
+            statuses = [FLOWS["client_credentials"](site.url)().status_code for _ in range(3)]
+
+    assert [200, 200, 200] == statuses
+    # The module's other servers go on meanwhile; one whose clock was moved past its hits' window drops them.
+    assert ["check_failed"] == [entry["event"] for entry in logs if entry["event"] != "hits_dropped"]
+
+
+def broken_check(*_args: Any, **_kwargs: Any) -> None:
+    """
+    Stand for any bug.
+    """
+    raise ZeroDivisionError("a bug")
+
+
+def test_random_public_names_stay_out_of_the_way(one_token: Site):
+    """
+    Requests under random client ids are refused and leave the limits of the others alone.
+    """
+    for _ in range(5):
+        form = {"grant_type": "client_credentials", "client_id": secrets.token_hex()}
+        assert 400 <= requests.post(f"{one_token.url}/token", data=form, timeout=TIMEOUT_S).status_code < 500
+
+    assert 1 == one_token.remaining("batch-jobs")

@@ -1,0 +1,84 @@
+"""
+What can be given to ``Limiter.check``: any text for names, whole numbers for costs.
+"""
+
+import math
+from typing import Any
+
+import pytest
+
+from oauth_ratelimit.core.policy import MAX_LIMIT
+from oauth_ratelimit.counters.key_state import Counts
+from oauth_ratelimit.store.memory import MemoryStore
+from tests.support.helpers import Clock
+from tests.support.limiters import CLIENT, a_limiter, a_policy
+
+
+@pytest.mark.parametrize("cost", (0, -1, 1.5, 1.0, 2.0, True, False, "1", None, MAX_LIMIT + 1, math.nan))
+def test_bad_cost(clock: Clock, cost: Any) -> None:
+    """
+    A cost that is no whole number from 1 to 2^53 is refused, and counts nothing.
+    """
+    limiter = a_limiter(None, clock)
+    for ask in (limiter.peek, limiter.check):
+        with pytest.raises(ValueError, match="cost must be a whole number from 1 to 2\\^53"):
+            ask(CLIENT, cost=cost)
+    assert Counts(0, 0) == limiter.counts(CLIENT)
+
+
+def test_cost_that_never_fits(clock: Clock) -> None:
+    """
+    A request that costs more than the limit is denied for ever, and the rest of the quota stays for others.
+    """
+    limiter = a_limiter(None, clock, a_policy(3))
+    decision = limiter.check(CLIENT, cost=4)
+    assert (False, math.inf, 3) == (decision.allowed, decision.retry_after_s, decision.remaining)
+    assert limiter.check(CLIENT, cost=3).allowed
+
+
+@pytest.mark.parametrize("name", (1, b"app", 1.5, True, ("app",), ["app"]))
+def test_ids_that_are_no_text(clock: Clock, name: Any) -> None:
+    """
+    An id that is no text is a mistake of the caller, and never another client's or user's id.
+    """
+    limiter = a_limiter(None, clock)
+    for ask in (limiter.peek, limiter.check):
+        with pytest.raises(TypeError):
+            ask(name)
+        with pytest.raises(TypeError):
+            ask(CLIENT, name)
+
+
+def test_client_without_an_id(clock: Clock) -> None:
+    """
+    None names no client.
+    """
+    with pytest.raises(TypeError, match="client_id must be text, got None"):
+        a_limiter(None, clock).check(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ("", "None", "a\0b", "\ud800", "x" * 5_000_000, "\u202e$.", "a:b"), ids=range(7))
+def test_odd_names(clock: Clock, name: str) -> None:
+    """
+    Any text names a client or a user, and counts for nobody else.
+    """
+    store = MemoryStore()
+    limiters = [a_limiter(store, clock, a_policy(2)) for _ in range(2)]
+    for limiter in limiters:
+        assert limiter.check(name, name).allowed
+        limiter.sync()
+    for limiter in limiters:
+        limiter.peek(name, name)
+        limiter.sync()
+        assert not limiter.check(name, name).allowed
+        assert limiter.check(name, name + "x").allowed
+        assert limiter.check(name).allowed
+        assert Counts(2, 0) == limiter.counts(name, name)
+
+
+def test_long_names_that_differ_at_the_end(clock: Clock) -> None:
+    """
+    Two names stay two, however long they are alike.
+    """
+    limiter = a_limiter(None, clock, a_policy(1))
+    assert [True, True, False] == [limiter.check("x" * 100_000 + end).allowed for end in "aba"]

@@ -1,0 +1,142 @@
+"""
+Each algorithm against its plain definition.
+"""
+
+from collections import Counter as Counts
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oauth_ratelimit.core.window import Estimator, Window, estimate_hits, weigh
+from oauth_ratelimit.replay.algorithms import ExactLog, FixedWindow, Gcra, SlidingWindowCounter, TokenBucket
+
+BEGIN_US = 1_700_000_000_000_000
+LIMITS = st.integers(1, 8)
+# Gaps of whole halves of a second meet edges and ties often, others hardly ever.
+GAPS_US = st.lists(st.one_of(st.integers(0, 30).map(lambda n: n * 500_000), st.integers(0, 9_000_000)), max_size=60)
+
+
+def moments(gaps_us: Sequence[int]) -> list[int]:
+    """
+    Return moments with these gaps between them.
+    """
+    times, at_us = [], BEGIN_US
+    for gap_us in gaps_us:
+        at_us += gap_us
+        times.append(at_us)
+    return times
+
+
+@given(LIMITS, st.integers(1, 20), GAPS_US)
+def test_fixed_window(limit: int, window_s: int, gaps_us: Sequence[int]) -> None:
+    """
+    Admits the first requests of each window, as many as the limit.
+    """
+    times, counts = moments(gaps_us), Counts[int]()
+    expected = []
+    for at_us in times:
+        counts[at_us // (window_s * 10**6)] += 1
+        expected.append(counts[at_us // (window_s * 10**6)] <= limit)
+    assert expected == FixedWindow(limit, window_s * 10**6).decide(times)
+
+
+@given(LIMITS, st.integers(1, 20), GAPS_US)
+def test_exact_log(limit: int, window_s: int, gaps_us: Sequence[int]) -> None:
+    """
+    Admits a request if fewer than the limit were admitted in the window that ends with it.
+    """
+    times, admitted = moments(gaps_us), list[int]()
+    expected = []
+    for at_us in times:
+        expected.append(sum(at_us - window_s * 10**6 < other for other in admitted) < limit)
+        admitted += [at_us] * expected[-1]
+    assert expected == ExactLog(limit, window_s * 10**6).decide(times)
+
+
+def test_request_leaves_the_log() -> None:
+    """
+    A request counts no more exactly a window after it came, and a microsecond earlier it does.
+    """
+    assert [True, True] == ExactLog(1, 10**7).decide([BEGIN_US, BEGIN_US + 10**7])
+    assert [True, False] == ExactLog(1, 10**7).decide([BEGIN_US, BEGIN_US + 10**7 - 1])
+
+
+@given(LIMITS, st.integers(1, 20), st.integers(1, 8), GAPS_US)
+def test_token_bucket(limit: int, window_s: int, burst: int, gaps_us: Sequence[int]) -> None:
+    """
+    Admits a request if there is a whole token; they come back evenly, as many as the limit in a window.
+    """
+    times, tokens, seen_us = moments(gaps_us), Fraction(burst), 0
+    expected = []
+    for at_us in times:
+        tokens = min(Fraction(burst), tokens + Fraction((at_us - seen_us) * limit, window_s * 10**6))
+        seen_us = at_us
+        expected.append(tokens >= 1)
+        tokens -= expected[-1]
+    assert expected == TokenBucket(limit, window_s * 10**6, burst=burst).decide(times)
+
+
+@given(LIMITS, st.integers(1, 20), st.integers(1, 8), GAPS_US)
+def test_gcra(limit: int, window_s: int, burst: int, gaps_us: Sequence[int]) -> None:
+    """
+    Decides as a token bucket of the same burst does, to the microsecond.
+    """
+    times = moments(gaps_us)
+    expected = TokenBucket(limit, window_s * 10**6, burst=burst).decide(times)
+    assert expected == Gcra(limit, window_s * 10**6, burst=burst).decide(times)
+
+
+@given(LIMITS, st.sampled_from([1, 2, 5, 6, 10]), st.sampled_from([30, 60]), st.sampled_from(Estimator), GAPS_US)
+def test_sliding_window_counter(
+    limit: int, frame_count: int, window_s: int, estimator: Estimator, gaps_us: Sequence[int]
+) -> None:
+    """
+    Admits a request if the estimate of ``core.window`` has room for it.
+    """
+    window, times, hits = Window(window_s, frame_count), moments(gaps_us), Counts[int]()
+    expected = []
+    for at_us in times:
+        frame = at_us // (window.frame_s * 10**6)
+        past = [hits[frame - age] for age in range(1, frame_count + 1)]
+        full, edge = weigh(hits[frame], past, frame_count, estimator)
+        left_s = Fraction((frame + 1) * window.frame_s * 10**6 - at_us, 10**6)
+        expected.append(bool(estimate_hits(full, edge, left_s, window.frame_s) + 1 <= limit))  # type: ignore[arg-type]
+        hits[frame] += expected[-1]
+    assert expected == SlidingWindowCounter(limit, window, estimator).decide(times)
+
+
+@pytest.mark.parametrize(
+    "make",
+    (
+        lambda: FixedWindow(3, 10**7),
+        lambda: ExactLog(3, 10**7),
+        lambda: TokenBucket(3, 10**7, burst=3),
+        lambda: Gcra(3, 10**7, burst=3),
+        lambda: SlidingWindowCounter(3, Window(10, 5), Estimator.SLIDING),
+        lambda: SlidingWindowCounter(3, Window(10, 5), Estimator.PROPORTIONAL),
+    ),
+    ids=("fixed window", "exact log", "token bucket", "GCRA", "sliding", "proportional"),
+)
+@given(gaps_us=GAPS_US, cut=st.integers(0, 60))
+def test_requests_in_two_parts(make: object, gaps_us: Sequence[int], cut: int) -> None:
+    """
+    How requests are cut into batches does not matter.
+    """
+    times = moments(gaps_us)
+    whole, parts = make(), make()  # type: ignore[operator]
+    assert whole.decide(times) == [*parts.decide(times[:cut]), *parts.decide(times[cut:])]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"), ((Estimator.SLIDING, 21), (Estimator.PROPORTIONAL, 81)), ids=("sliding", "proportional")
+)
+def test_worked_example(estimator: Estimator, expected: int) -> None:
+    """
+    After twelve hits in the frame before, of which nine still count, as many more fit into 30 as the estimator weighs.
+    """
+    frame_us = 60 * 10**6
+    times = [5 * frame_us] * 12 + [6 * frame_us + frame_us // 4] * 100
+    assert 12 + expected == sum(SlidingWindowCounter(30, Window(60, 1), estimator).decide(times))

@@ -1,0 +1,223 @@
+"""
+The simulated fleet against what it stands for.
+"""
+
+import heapq
+import random
+from collections import Counter as Counts
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.window import Estimator, Window
+from oauth_ratelimit.replay.accuracy import Tally
+from oauth_ratelimit.replay.algorithms import SlidingWindowCounter
+from oauth_ratelimit.replay.fleet import SEED, Fleet, FleetPlan, Sharing
+from oauth_ratelimit.replay.fleet_key import FleetKey
+from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.sync import flusher
+from oauth_ratelimit.sync.flusher import CycleReport
+from oauth_ratelimit.sync.reservation import Reservations
+
+BEGIN_S = 1_700_000_000
+SECOND = 1_000_000
+WINDOW = Window(60, 10)
+BURSTS = [BEGIN_S + 7 * burst + n / 16 for burst in range(40) for n in range((5 * burst) % 11)]
+STEADY = [BEGIN_S + n * 0.875 for n in range(300)]
+SPARSE = [BEGIN_S + n * n % 397 + 5 * n for n in range(150)]
+
+
+def a_fleet(
+    instance_count: int,
+    *,
+    interval_s: float = 1.0,
+    sharing: Sharing = Sharing.FLUSH,
+    limit: int = 10,
+    estimator: Estimator = Estimator.SLIDING,
+    window: Window = WINDOW,
+) -> Fleet:
+    """
+    Return a fleet with a tally of its own.
+    """
+    plan = FleetPlan(instance_count, interval_s, sharing)
+    return Fleet(plan, Tally(), limit=limit, window=window, estimator=estimator)
+
+
+def in_us(times: Sequence[float]) -> list[int]:
+    """
+    Return seconds as microseconds, in order.
+    """
+    return sorted(round(at_s * SECOND) for at_s in times)
+
+
+@given(
+    gaps=st.lists(st.integers(0, 120), max_size=80),
+    interval_s=st.sampled_from([0.01, 0.2, 1.0, 30.0]),
+    sharing=st.sampled_from(Sharing),
+    estimator=st.sampled_from(Estimator),
+    frame_count=st.sampled_from([1, 2, 5, 6, 10]),
+    limit=st.integers(1, 9),
+)
+def test_one_instance(
+    gaps: Sequence[int], interval_s: float, sharing: Sharing, estimator: Estimator, frame_count: int, limit: int
+) -> None:
+    """
+    A fleet of one decides as the estimator alone does, however often and in whatever way it synchronises.
+    """
+    times = in_us([BEGIN_S + sum(gaps[: n + 1]) / 8 for n in range(len(gaps))])  # eighths are exact as floats
+    window = Window(60, frame_count)
+    fleet = a_fleet(1, interval_s=interval_s, sharing=sharing, estimator=estimator, window=window, limit=limit)
+    assert SlidingWindowCounter(limit, window, estimator).decide(times) == FleetKey(fleet).decide(times)
+
+
+class Clock:
+    """
+    The time of the replay.
+    """
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def note(tally: Tally, report: CycleReport | None) -> None:
+    """
+    Add what a cycle did in the store.
+    """
+    if report is not None:
+        tally.operations += report.flushed_count + report.conflict_count + report.pulled_count
+        tally.conflicts += report.conflict_count
+
+
+def really(fleet: Fleet, times: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """
+    Return what limiters decide that run as the fleet's instances do: the same draws, phases and ticks. What they do in
+    the store goes to the fleet's tally, but for reservations, which tell nobody.
+    """
+    clock, store, plan = Clock(), MemoryStore(), fleet.plan
+    decide = Reservations.decide
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        fleet.tally.waits += 1
+        return decide(*args, **kwargs)
+
+    monkeypatch.setattr(Reservations, "decide", counted)
+    monkeypatch.setattr(flusher, "_now_ms", lambda: int(clock.now_s * 1000))  # marks carry the time of the clock
+    near_limit = "reserve" if plan.sharing is Sharing.RESERVE else "flush"
+    settings = load_config(
+        {
+            "mode": "enforce",
+            "limits": {"client": [{"limit": fleet.tier.limit, "window": WINDOW.window_s}]},
+            "sync": {"interval": plan.interval_s, "near_limit": near_limit, "deadline": 1},
+        }
+    )
+    limiters = [Limiter(settings, store, clock=clock) for _ in range(plan.instance_count)]
+    draws = random.Random(SEED)
+    for _ in fleet.phases_us:
+        draws.random()
+    ticks = [(fleet.next_tick_us(index, times[0] - 1), index) for index in range(plan.instance_count)]
+    heapq.heapify(ticks)
+    decisions = []
+    for at_us in times:
+        while ticks[0][0] <= at_us:
+            tick_us, index = heapq.heappop(ticks)
+            clock.now_s = tick_us / SECOND
+            if fleet.next_cycle_us(index, tick_us - 1) == tick_us:
+                note(fleet.tally, limiters[index].sync())
+            elif fleet.hurries:
+                note(fleet.tally, limiters[index].sync_urgent())
+            heapq.heappush(ticks, (fleet.next_tick_us(index, tick_us), index))
+        clock.now_s = at_us / SECOND
+        decisions.append(limiters[int(draws.random() * plan.instance_count)].check("client").allowed)
+    for limiter in limiters:
+        limiter.close()
+    return decisions
+
+
+@pytest.mark.parametrize("times", (BURSTS, STEADY, SPARSE), ids=("bursts", "steady", "sparse"))
+@pytest.mark.parametrize("sharing", Sharing, ids=lambda sharing: sharing.value)
+def test_as_limiters_do(times: Sequence[float], sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Three simulated instances decide about each request as three limiters do that run in the same rhythm.
+    """
+    moments = in_us(times)
+    real, simulated = a_fleet(3, sharing=sharing), a_fleet(3, sharing=sharing)
+    decisions = list(FleetKey(simulated).decide(moments))
+    assert really(real, moments, monkeypatch) == decisions
+    assert {True, False} == set(decisions)
+    assert real.tally.waits == simulated.tally.waits
+    if sharing is not Sharing.RESERVE:
+        assert real.tally == simulated.tally
+
+
+@given(st.lists(st.integers(0, 90), min_size=1, max_size=120), st.integers(1, 5), st.sampled_from(Sharing))
+def test_every_hit_is_in_the_document(gaps: Sequence[int], instance_count: int, sharing: Sharing) -> None:
+    """
+    When all is quiet, the document holds each hit that was admitted in the last window exactly once.
+    """
+    times = in_us([BEGIN_S + sum(gaps[: n + 1]) / 8 for n in range(len(gaps))])
+    key = FleetKey(a_fleet(instance_count, sharing=sharing, limit=20))
+    decisions = key.decide(times)
+    key.finish()
+    expected = Counts(
+        at_us // SECOND // WINDOW.frame_s * WINDOW.frame_s for at_us, ok in zip(times, decisions, strict=True) if ok
+    )
+    since_s = times[-1] / SECOND - WINDOW.window_s
+    assert {at: n for at, n in expected.items() if at >= since_s} == {
+        at: n for at, n in key.frames.items() if at >= since_s
+    }
+
+
+def test_conflict() -> None:
+    """
+    Of two instances that count the same key between two cycles, the second to write loses the race, once.
+    """
+    fleet = a_fleet(2, sharing=Sharing.INTERVAL, limit=100)
+    key = FleetKey(fleet)
+    key.decide([BEGIN_S * SECOND] * 20)
+    key.finish()
+    assert 1 == fleet.tally.conflicts
+    assert 20 == sum(key.frames.values())
+
+
+def test_quiet_key_costs_nothing() -> None:
+    """
+    After some cycles nobody looks at a key any more, and each of its two instances has written it once.
+    """
+    fleet = a_fleet(2, limit=100)
+    key = FleetKey(fleet)
+    key.decide([BEGIN_S * SECOND] * 2)
+    key.finish()
+    operations = fleet.tally.operations
+    assert 2 <= operations < 20
+    key.finish()
+    assert operations == fleet.tally.operations
+
+
+@pytest.mark.parametrize(
+    ("sharing", "expected"), ((Sharing.FLUSH, False), (Sharing.RESERVE, True)), ids=("flush", "reserve")
+)
+def test_who_waits(sharing: Sharing, expected: bool) -> None:
+    """
+    Only those wait for the database who asked for it.
+    """
+    fleet = a_fleet(3, sharing=sharing)
+    FleetKey(fleet).decide(in_us(STEADY))
+    assert expected == (fleet.tally.waits > 0)
+
+
+def test_shorter_interval_is_more_accurate() -> None:
+    """
+    The longer instances know nothing of each other, the more they let through together.
+    """
+    times = in_us(STEADY)
+    fleets = [a_fleet(10, interval_s=interval_s, sharing=Sharing.INTERVAL) for interval_s in (0.1, 1.0, 10.0)]
+    admitted = [sum(FleetKey(fleet).decide(times)) for fleet in fleets]
+    assert sorted(admitted) == admitted
+    assert admitted[0] < admitted[-1]

@@ -1,0 +1,200 @@
+"""
+Counter documents as operators look at them, on the real server.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.errors import StoreUnavailable
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.inspect import Documents
+from tests.support.helpers import Clock
+
+LONG_GONE_S = 1_000_000_000.0
+
+
+@pytest.fixture
+def connection(mongo_uri: str) -> Iterator[Connection]:
+    """
+    A connection to an empty database.
+    """
+    with closing(Connection(mongo_uri)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def documents(connection: Connection) -> Documents:
+    """
+    The documents in that database.
+    """
+    return Documents(connection, collection="ratelimits")
+
+
+@pytest.fixture
+def limiters(mongo_uri: str) -> Iterator[list[Limiter]]:
+    """
+    Three instances that share counters. Their clock is far ahead, so that MongoDB removes nothing.
+    """
+    config = {
+        "store": {"uri": mongo_uri},
+        "mode": "enforce",
+        "limits": {"client": ["5/hour"], "user": ["5/hour"], "client_total": ["50/hour"]},
+        "grants": {"refresh_token": {"limits": {"user": ["5/hour"]}}},
+    }
+    clock = Clock(4_000_000_000.0)
+    instances = [Limiter(load_config(config), clock=clock) for _ in range(3)]
+    yield instances
+    for instance in instances:
+        instance.close()
+
+
+def spend(limiters: list[Limiter], *key: Any, **place: Any) -> None:
+    """
+    Use up a quota of five on all instances together.
+    """
+    for limiter in (*limiters, *limiters[:2]):
+        limiter.check(*key, **place)
+    settle(limiters)
+
+
+def settle(limiters: list[Limiter]) -> None:
+    """
+    Synchronise until everybody knows everything.
+    """
+    for limiter in (*limiters, *limiters):
+        limiter.sync()
+
+
+def test_documents_of_a_client(limiters: list[Limiter], documents: Documents) -> None:
+    """
+    A client's documents are its own, its users' and the total; clients whose names are close are others.
+    """
+    for client_id in ("app", "app2", "ap", "APP"):
+        spend(limiters, client_id, "alice")
+    spend(limiters, "app")
+
+    assert {Key("app", None), Key("app", "alice"), Key("app", None, "client_total")} == {
+        key for key, _ in documents.of_client("app")
+    }
+    assert 9 == len(list(documents.every(LONG_GONE_S)))
+    assert [] == list(documents.every(5_000_000_000.0))
+
+
+@pytest.mark.parametrize("client_id", ["a.b", "$where", "a\x00b", "\N{SNOWMAN}", ""], ids=ascii)
+def test_unusual_client_ids(limiters: list[Limiter], documents: Documents, client_id: str) -> None:
+    """
+    Documents are found and reset whatever the client is called.
+    """
+    spend(limiters, client_id, "alice")
+
+    assert {client_id} == {key.client_id for key, _ in documents.of_client(client_id)}
+    assert 1 == documents.reset(client_id, "alice")
+
+
+def test_reset_of_a_user(limiters: list[Limiter], documents: Documents) -> None:
+    """
+    All instances admit the user again, at every grant type; another user stays where they were.
+    """
+    for username in ("alice", "bob"):
+        spend(limiters, "app", username)
+    spend(limiters, "app", "alice", grant_type="refresh_token")
+
+    assert 2 == documents.reset("app", "alice")
+    for limiter in limiters:
+        limiter.check("app", "alice")  # denied on what is known: makes the next cycle look
+        limiter.check("app", "alice", grant_type="refresh_token")
+    settle(limiters)
+    for limiter in limiters:
+        assert limiter.peek("app", "alice").allowed
+        assert limiter.peek("app", "alice", grant_type="refresh_token").allowed
+        assert not limiter.peek("app", "bob").allowed
+
+
+def test_reset_of_a_client(limiters: list[Limiter], documents: Documents) -> None:
+    """
+    Everything of the client starts from zero, nothing of others does.
+    """
+    spend(limiters, "app", "alice")
+    spend(limiters, "app")
+    spend(limiters, "other")
+
+    assert 3 == documents.reset("app")
+    assert 0 == documents.reset("app")
+    for limiter in limiters:
+        limiter.check("app")
+    settle(limiters)
+    assert [False] * 3 == [limiter.peek("other").allowed for limiter in limiters]
+    assert [True] * 3 == [limiter.peek("app").allowed for limiter in limiters]
+
+
+def test_reset_between_count_and_flush(limiters: list[Limiter], documents: Documents) -> None:
+    """
+    What was counted and not yet sent when the counters were reset is counted once, on top of zero.
+    """
+    spend(limiters[:1], "app")
+    limiters[0].check("app")
+    limiters[0].check("app")
+    documents.reset("app")
+    settle(limiters)
+    for limiter in limiters:
+        limiter.peek("app")
+    settle(limiters)
+
+    assert [3] * 3 == [limiter.peek("app").remaining for limiter in limiters]
+
+
+def test_reset_under_steady_requests(limiters: list[Limiter], documents: Documents) -> None:
+    """
+    An instance with something to send in every cycle learns of a reset, too: its next write loses the race.
+    """
+    busy = limiters[0]
+    for _ in range(3):
+        busy.check("app")
+        busy.sync()
+    documents.reset("app")
+    for _ in range(2):
+        busy.check("app")
+        busy.sync()
+
+    assert 3 == busy.peek("app").remaining
+
+
+def test_foreign_documents(connection: Connection, documents: Documents) -> None:
+    """
+    Documents that are not ours are not shown.
+    """
+    far = {"expire": datetime(2100, 1, 1, tzinfo=UTC)}
+    connection.collection("ratelimits").insert_many(
+        [{"_id": identity, **far} for identity in ("x", 7, {"clientId": 7}, {"clientId": "a", "username": 7})]
+    )
+
+    assert [] == list(documents.every(LONG_GONE_S))
+
+
+def test_facts_about_the_server(limiters: list[Limiter], documents: Documents) -> None:
+    """
+    The server tells its version, its time, and how many documents there are.
+    """
+    spend(limiters, "app", "alice")
+    facts = documents.facts()
+
+    assert facts.version[0].isdigit()
+    assert 2 == facts.document_count
+    assert facts.clock_s > LONG_GONE_S
+
+
+def test_database_that_does_not_answer() -> None:
+    """
+    Without a server every method says so in this package's words.
+    """
+    with closing(Connection("mongodb://127.0.0.1:1/test", timeout_s=0.05)) as connection:
+        documents = Documents(connection, collection="ratelimits")
+        for call in (documents.facts, lambda: list(documents.every(0.0)), lambda: documents.reset("app")):
+            with pytest.raises(StoreUnavailable):
+                call()

@@ -1,0 +1,273 @@
+"""
+Migrations on a real MongoDB.
+"""
+
+import configparser
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo import MongoClient
+from pymongo.errors import AutoReconnect
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import Limiter, StoreUnavailable, load_config
+from oauth_ratelimit.store.mongo import migrations as migrate_module
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.migrations import MIGRATIONS, Migrations, load_migrations
+from tests.cli.conftest import Terminal, terminal
+
+__all__ = ["terminal"]
+
+ROOT = Path(__file__).parents[2]
+ALL = sorted(path.stem for path in (ROOT / "migrations").glob("[0-9]*.py"))
+
+
+@pytest.fixture
+def database(mongo_uri: str) -> Iterator[Any]:
+    """
+    The empty database.
+    """
+    client: MongoClient[Any] = MongoClient(mongo_uri, tz_aware=True)
+    with client:
+        yield client.get_default_database()
+
+
+@pytest.fixture
+def connection(mongo_uri: str) -> Iterator[Connection]:
+    """
+    A connection to it.
+    """
+    with closing(Connection(mongo_uri)) as opened:
+        yield opened
+
+
+def migrations_of(connection: Connection) -> Migrations:
+    """
+    Return the migrations of the default collections.
+    """
+    return Migrations(connection, collection="ratelimits")
+
+
+def pending(migrations: Migrations) -> list[str]:
+    """
+    Return the names of the migrations that are not applied.
+    """
+    return [state.name for state in migrations.states() if state.applied_at_s is None]
+
+
+def given(monkeypatch: pytest.MonkeyPatch, steps: Mapping[str, Callable[[Mapping[str, Any]], None]]) -> None:
+    """
+    Put other migrations in the place of the package's.
+    """
+    modules = {name: ModuleType(name) for name in steps}
+    for name, step in steps.items():
+        vars(modules[name])["upgrade"] = step
+    monkeypatch.setattr(migrate_module, "load_migrations", lambda: modules)
+
+
+def test_empty_database(connection: Connection, database: Any) -> None:
+    """
+    All migrations are run once, in order; then none is pending.
+    """
+    migrations = migrations_of(connection)
+    assert ALL == pending(migrations)
+
+    assert ALL == migrations.upgrade()
+    assert [] == migrations.upgrade()
+    assert [] == pending(migrations)
+    for collection in ("ratelimits", "ratelimit_stats"):
+        assert 0 == database[collection].index_information()["expire"]["expireAfterSeconds"]
+
+
+def test_migrations_that_are_run_twice(connection: Connection, database: Any) -> None:
+    """
+    A migration whose end was never noted is run again, and changes nothing.
+    """
+    migrations_of(connection).upgrade()
+    before = database["ratelimits"].index_information()
+    database[MIGRATIONS].delete_many({})
+
+    assert ALL == migrations_of(connection).upgrade()
+    assert before == database["ratelimits"].index_information()
+
+
+def test_database_that_instances_have_used(connection: Connection, mongo_uri: str, database: Any) -> None:
+    """
+    Migrations meet the index that an instance made by itself, and an instance meets theirs.
+    """
+    for _ in range(2):
+        limiter = Limiter(load_config({"store": {"uri": mongo_uri}}))
+        limiter.check("app")
+        assert None is limiter.sync().error
+        limiter.close()
+        migrations_of(connection).upgrade()
+
+    assert {"_id_", "expire"} == set(database["ratelimits"].index_information())
+
+
+def test_namespace_and_collection(mongo_uri: str, database: Any) -> None:
+    """
+    A namespace has migrations of its own, for the collections that are configured.
+    """
+    with closing(Connection(mongo_uri, namespace="one")) as connection:
+        Migrations(connection, collection="counters").upgrade()
+
+    assert {"one_counters", "one_ratelimit_stats", "one_ratelimit_migrations"} == set(database.list_collection_names())
+
+
+def test_upgrades_in_parallel_are_harmless(mongo_uri: str, database: Any) -> None:
+    """
+    Ten processes that start at once all succeed, and leave one index and one record of each.
+    """
+    database["ratelimits"].insert_many({"_id": {"clientId": str(number)}} for number in range(1000))
+    together = threading.Barrier(10)
+    with ExitStack() as undo:
+        starters = [migrations_of(undo.enter_context(closing(Connection(mongo_uri)))) for _ in range(10)]
+
+        def start(migrations: Migrations) -> list[str]:
+            together.wait(timeout=30)
+            migrations.upgrade()
+            return pending(migrations)
+
+        with ThreadPoolExecutor(10) as pool:
+            assert [[]] * 10 == list(pool.map(start, starters))
+
+    assert ALL == sorted(record["name"] for record in database[MIGRATIONS].find())
+    assert {"_id_", "expire"} == set(database["ratelimits"].index_information())
+    assert {"_id_", "expire", "minute"} == set(database["ratelimit_stats"].index_information())
+
+
+def test_same_migration_in_two_processes_at_once(
+    mongo_uri: str, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    Two processes that are within a migration at the same time both end it, and both report it.
+    """
+    both = threading.Barrier(2)
+
+    def run(collections: Mapping[str, Any]) -> None:
+        both.wait(timeout=30)
+        collections["ratelimits"].create_index("expire", name="expire", expireAfterSeconds=0)
+        both.wait(timeout=30)
+
+    given(monkeypatch, {"0001_together": run})
+    with ExitStack() as undo, ThreadPoolExecutor(2) as pool:
+        starters = [migrations_of(undo.enter_context(closing(Connection(mongo_uri)))) for _ in range(2)]
+        assert [["0001_together"]] * 2 == list(pool.map(Migrations.upgrade, starters))
+
+    assert ["0001_together"] == [record["name"] for record in database[MIGRATIONS].find()]
+
+
+def test_failed_migration_is_pending(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A migration that fails ends the upgrade; those before it are recorded, and the next upgrade goes on with it.
+    """
+    applied: list[str] = []
+    failures = [AutoReconnect("gone")]
+
+    def fail_once(_: Mapping[str, Any]) -> None:
+        if failures:
+            raise failures.pop()
+        applied.append("second")
+
+    steps = {"0001_first": lambda _: applied.append("first"), "0002_second": fail_once}
+    given(monkeypatch, {**steps, "0003_third": lambda _: applied.append("third")})
+    with capture_logs() as logs, pytest.raises(StoreUnavailable):
+        migrations_of(connection).upgrade()
+    assert (["first"], ["0001_first"]) == (applied, [log["name"] for log in logs])
+
+    assert ["0002_second", "0003_third"] == migrations_of(connection).upgrade()
+    assert ["first", "second", "third"] == applied
+
+
+def test_records_of_pymongo_migrate_are_valid(connection: Connection, database: Any) -> None:
+    """
+    A database that pymongo-migrate has upgraded is up to date, and its lease is ignored.
+    """
+    at = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    records = [{"_id": ObjectId(), "name": name, "applied": at} for name in ALL]
+    lease = {"_id": "lease", "holder": "node-1:4711:0badcafe", "until": datetime(2100, 1, 1, tzinfo=UTC)}
+    database[MIGRATIONS].insert_many([lease, *records])
+
+    migrations = migrations_of(connection)
+    assert [(name, at.timestamp()) for name in ALL] == [(each.name, each.applied_at_s) for each in migrations.states()]
+    assert [] == migrations.upgrade()
+    assert [lease, *records] == list(database[MIGRATIONS].find())
+
+
+def test_migration_that_pymongo_migrate_has_undone_is_pending(connection: Connection, database: Any) -> None:
+    """
+    A record without a date is no record.
+    """
+    database[MIGRATIONS].insert_one({"_id": ObjectId(), "name": ALL[0], "applied": None})
+
+    assert ALL == migrations_of(connection).upgrade()
+    assert [] == pending(migrations_of(connection))
+
+
+def test_earlier_versions_can_read_the_records(connection: Connection, database: Any) -> None:
+    """
+    pymongo-migrate finds a record by its name and takes no field but these.
+    """
+    migrations_of(connection).upgrade()
+    for name in ALL:
+        record = database[MIGRATIONS].find_one({"name": name})
+        assert {"_id", "name", "applied"} == set(record)
+        assert abs(record["applied"].timestamp() - time.time()) < 60
+
+
+def test_commands(terminal: Terminal, database: Any) -> None:
+    """
+    The command line tells what is pending, exit code 1, runs it, and then has nothing to do.
+    """
+    pending = terminal.run("db", "status", "--json")
+    assert 1 == pending.exit_code
+    assert ALL == terminal.data("db", "upgrade")["applied_migrations"]
+    assert "up to date" in terminal.ok("db", "upgrade")
+    assert ALL == [row["name"] for row in terminal.data("db", "status")]
+    assert ALL[0] in terminal.ok("db", "status")
+
+
+def test_init_db(terminal: Terminal, database: Any) -> None:
+    """
+    Everything is there after init-db, and it can be called again.
+    """
+    collections = {"ratelimits", "ratelimit_overrides", "ratelimit_stats", "ratelimit_migrations"}
+    assert collections == set(terminal.data("init-db")["created_collections"])
+    assert collections == set(database.list_collection_names())
+
+    assert {"created_collections": [], "applied_migrations": []} == terminal.data("init-db")
+    assert "up to date" in terminal.ok("init-db")
+
+
+def test_database_that_does_not_answer() -> None:
+    """
+    Without a server every method says so in this package's words.
+    """
+    with closing(Connection("mongodb://127.0.0.1:1/test", timeout_s=0.05)) as connection:
+        migrations = migrations_of(connection)
+        for call in (migrations.states, migrations.upgrade, migrations.create_collections):
+            with pytest.raises(StoreUnavailable):
+                call()
+
+
+def test_packages() -> None:
+    """
+    The metadata names every package there is, the migrations among them, so that a wheel has them all.
+    """
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    found = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "oauth_ratelimit").rglob("__init__.py")}
+
+    assert found | {"oauth_ratelimit.migrations"} == set(metadata["options"]["packages"].split())
+    assert "oauth_ratelimit.migrations = migrations" == metadata["options"]["package_dir"].strip()
+    assert ALL == list(load_migrations())

@@ -1,0 +1,379 @@
+"""
+The store in MongoDB: what its documents look like, what it asks the server, what it makes of the answers.
+"""
+
+import functools
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from bson import Int64
+from pymongo import MongoClient
+from pymongo.collection import Collection
+from pymongo.monitoring import CommandListener, CommandStartedEvent
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.store.base import Change
+from oauth_ratelimit.store.mongo import counters as mongo
+from oauth_ratelimit.store.mongo.counters import MongoStore
+from tests.support.helpers import Clock, wait_until
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy
+from tests.support.mongod import Mongod
+from tests.support.stores import FAR_S, a_change
+
+Documents = Collection[dict[str, Any]]
+FUTURE_S = 4_000_000_000.0
+
+
+class Commands(CommandListener):
+    """
+    Writes down what is sent to the server.
+    """
+
+    def __init__(self) -> None:
+        self.sent: list[CommandStartedEvent] = []
+
+    def started(self, event: CommandStartedEvent) -> None:
+        """
+        Note a command.
+        """
+        self.sent.append(event)
+
+    def succeeded(self, event: object) -> None:
+        """
+        Nothing to note.
+        """
+
+    def failed(self, event: object) -> None:
+        """
+        Nothing to note.
+        """
+
+    def names(self) -> list[str]:
+        """
+        Return the names of the commands since the last call, but for the look at the server's clock once a minute.
+        """
+        names = [event.command_name for event in self.sent if event.command_name != "hello"]
+        self.sent.clear()
+        return names
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """
+    What stores opened in this test send.
+    """
+    listener = Commands()
+    observed = functools.partial(MongoClient, event_listeners=[listener])
+    monkeypatch.setattr("oauth_ratelimit.store.mongo.client.MongoClient", observed)
+    return listener
+
+
+@pytest.fixture
+def store(mongo_uri: str, commands: Commands) -> Iterator[MongoStore]:
+    """
+    An open store.
+    """
+    with closing(MongoStore(mongo_uri)) as opened:
+        opened.read([])
+        commands.names()
+        yield opened
+
+
+@pytest.fixture
+def documents(mongo_uri: str) -> Iterator[Documents]:
+    """
+    Its collection, through a connection of its own.
+    """
+    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri, tz_aware=True)
+    with client:
+        yield client.get_default_database()["ratelimits"]
+
+
+@pytest.fixture
+def future() -> Clock:
+    """
+    A clock that no TTL catches up with.
+    """
+    return Clock(FUTURE_S)
+
+
+@pytest.fixture
+def limiter(store: MongoStore, future: Clock) -> Limiter:
+    """
+    A limiter on that store.
+    """
+    return a_limiter(store, future, a_policy(window_s=60))
+
+
+def test_document(limiter: Limiter, documents: Documents) -> None:
+    """
+    A document has the form that is promised, with numbers of 64 bits where they can grow.
+    """
+    limiter.check("some-client", "some-user", cost=3)
+    limiter.sync()
+    document = documents.find_one()
+    assert document is not None
+    assert ["_id", "expire", "requestCounters", "version", "writers"] == sorted(document)
+    assert {"clientId": "some-client", "username": "some-user"} == document["_id"]
+    assert ["clientId", "username"] == list(document["_id"])
+    assert isinstance(document["version"], Int64)
+    frame_s = int(FUTURE_S) // 6 * 6
+    assert {"6": {str(frame_s): 3}} == document["requestCounters"]
+    assert datetime.fromtimestamp(frame_s + 66 + 60, UTC) == document["expire"]
+    ((writer, flush_id),) = document["writers"].items()
+    assert (12, Int64) == (len(writer), type(flush_id))
+
+
+def test_version_grows_with_every_write(limiter: Limiter, documents: Documents) -> None:
+    """
+    It does, by one, and stays a number of 64 bits.
+    """
+    versions = []
+    for _ in range(3):
+        limiter.check(CLIENT)
+        limiter.sync()
+        versions += [document["version"] for document in documents.find()]
+    assert [versions[0] + index for index in range(3)] == versions
+    assert {Int64} == set(map(type, versions))
+
+
+def test_expiry_moves_with_the_hits(limiter: Limiter, future: Clock, documents: Documents) -> None:
+    """
+    A document outlives its last hit by the window, and a late write of older hits does not shorten that.
+    """
+    ends = []
+    for step_s in (0, 30, -12):
+        future.advance(step_s)
+        limiter.check(CLIENT)
+        limiter.sync()
+        ends += [document["expire"].timestamp() for document in documents.find()]
+    assert [0, 30, 30] == [end_s - ends[0] for end_s in ends]
+
+
+@pytest.mark.parametrize(
+    ("key", "identity"),
+    (
+        (Key("app", None), {"clientId": "app", "username": None}),
+        (Key("app", "None"), {"clientId": "app", "username": "None"}),
+        (Key("app", None, "client_total"), {"clientId": "app", "username": None, "scope": "client_total"}),
+        (Key("$a.b\0", "$set"), {"clientId": "$a.b\0", "username": "$set"}),
+    ),
+    ids=("no user", "a user named None", "total", "odd names"),
+)
+def test_identity(store: MongoStore, documents: Documents, key: Key, identity: dict[str, Any]) -> None:
+    """
+    Names stand in values, never in field names; the scope only where there is one.
+    """
+    store.compare_and_set("here", [a_change(key, version=None, next_version=1)])
+    store.compare_and_set("here", [a_change(key, version=1, next_version=2)])
+    assert [identity] == [document["_id"] for document in documents.find()]
+
+
+def test_scopes(store: MongoStore, documents: Documents) -> None:
+    """
+    Totals, grant types with limits of their own and other endpoints have documents of their own.
+    """
+    settings = load_config(
+        {
+            "limits": {"client": ["9/minute"], "user": ["9/minute"], "client_total": ["9/minute"]},
+            "grants": {"refresh_token": {"limits": {"user": ["9/minute"]}}},
+            "endpoints": {"revocation": {"limits": {"client": ["9/minute"]}}},
+        }
+    )
+    limiter = Limiter(settings, store, clock=Clock(FUTURE_S))
+    limiter.check("app", "kim")
+    limiter.check("app", "kim", grant_type="refresh_token")
+    limiter.check("app", endpoint="revocation")
+    limiter.sync()
+    scopes = [(document["_id"].get("scope"), document["_id"]["username"]) for document in documents.find()]
+    assert {
+        (None, "kim"),
+        ("client_total", None),
+        ("grant:refresh_token", "kim"),
+        ("revocation", None),
+    } <= set(scopes)
+
+
+def test_expiry_index(store: MongoStore, documents: Documents) -> None:
+    """
+    Documents are removed at the time that they name, by an index made at first use.
+    """
+    index = documents.index_information()["expire"]
+    assert ([("expire", 1)], 0) == (index["key"], index["expireAfterSeconds"])
+
+
+def test_expiry_index_of_a_collection_that_was_dropped(
+    store: MongoStore, documents: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The index comes back after a while.
+    """
+    monkeypatch.setattr(mongo, "EXPIRY_LOOK_S", 0.0)
+    store.close()
+    store.read([KEY])
+    documents.drop()
+
+    store.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
+
+    assert "expire" in documents.index_information()
+
+
+def test_expired_document_is_removed(store: MongoStore, documents: Documents) -> None:
+    """
+    The server removes it, and an instance that knew it begins a new one.
+    """
+    past = Change(KEY, None, 10, 1, {"6": {600: 1}}, time.time() - 10)
+    store.compare_and_set("here", [past, a_change(Key("other", None), version=None, next_version=1)])
+    wait_until(lambda: documents.count_documents({}) == 1, "the removal of the expired document", timeout_s=90)
+    assert [0] == store.compare_and_set("here", [a_change(KEY, version=10, next_version=11)]).lost
+    assert {} == store.read([KEY])
+
+
+@pytest.mark.parametrize("count", (1, 500, 501, 1201))
+def test_round_trips_of_a_flush(limiter: Limiter, commands: Commands, count: int) -> None:
+    """
+    A flush is one command for every 500 keys begun, whether the documents are new or known; nothing else is sent.
+    """
+    limiter.sync()
+    commands.names()
+    for _ in range(2):
+        for number in range(count):
+            limiter.check(CLIENT, f"user-{number}")
+        limiter.sync()
+        assert ["update"] * -(-count // 500) == commands.names()
+
+
+def test_round_trips_of_an_idle_cycle(limiter: Limiter, future: Clock, commands: Commands) -> None:
+    """
+    After one look at what was last written, nothing is sent until something is counted.
+    """
+    limiter.check(CLIENT)
+    limiter.sync()
+    assert ["update"] == commands.names()
+    future.advance(1)
+    limiter.sync()
+    assert ["find"] == commands.names()
+    for _ in range(5):
+        future.advance(1)
+        limiter.sync()
+    assert [] == commands.names()
+
+
+def test_round_trips_of_a_conflict(limiter: Limiter, store: MongoStore, commands: Commands, mongo_uri: str) -> None:
+    """
+    A lost race costs one reading and one more write, of the keys that lost.
+    """
+    with closing(MongoStore(mongo_uri)) as other_store:
+        other = a_limiter(other_store, Clock(FUTURE_S))
+        for instance in (limiter, other):
+            for user in ("kim", "lee"):
+                instance.check(CLIENT, user)
+            instance.sync()
+        limiter.peek(CLIENT, "lee")
+        limiter.sync()
+        other.check(CLIENT, "kim")
+        other.sync()
+        for user in ("kim", "lee"):
+            limiter.check(CLIENT, user)
+        commands.names()
+        limiter.sync()
+        sent = list(commands.sent)
+    assert ["update", "find", "update"] == [event.command_name for event in sent]
+    assert [2, 1] == [len(event.command["updates"]) for event in (sent[0], sent[2])]
+    assert ["kim"] == [identity["username"] for identity in sent[1].command["filter"]["_id"]["$in"]]
+    assert 4 == limiter.counts(CLIENT, "kim").shared_hits
+
+
+def test_concerns(store: MongoStore, commands: Commands) -> None:
+    """
+    Writes are acknowledged by a majority that has them in its journal; reads see only what a majority has.
+    """
+    store.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
+    store.read([KEY])
+    write, read = (event.command for event in commands.sent)
+    assert {"w": "majority", "j": True} == write["writeConcern"]
+    assert (False, "majority") == (write["ordered"], read["readConcern"]["level"])
+
+
+def test_filters_are_targeted(store: MongoStore, commands: Commands) -> None:
+    """
+    Each update names one whole ``_id`` and the version, so that a sharded collection sends it to one shard.
+    """
+    store.compare_and_set("here", [a_change(KEY, version=None, next_version=5)])
+    store.compare_and_set("here", [a_change(KEY, version=5, next_version=6)])
+    filters = [event.command["updates"][0]["q"] for event in commands.sent]
+    identity = {"clientId": KEY.client_id, "username": None}
+    assert [{"_id": identity, "version": -1}, {"_id": identity, "version": 5}] == filters
+
+
+def test_database_without_a_name(mongod: Mongod) -> None:
+    """
+    A connection string that names no database means ``oauth_ratelimit``.
+    """
+    with closing(MongoStore(mongod.uri)) as opened, mongod.client() as client:
+        opened.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
+        assert 1 == client["oauth_ratelimit"]["ratelimits"].count_documents({})
+        client.drop_database("oauth_ratelimit")
+
+
+def test_namespace_keeps_issuers_apart(mongo_uri: str) -> None:
+    """
+    Two issuers that share a database share no counter.
+    """
+    limiters = [
+        Limiter(
+            load_config(
+                {
+                    "mode": "enforce",
+                    "limits": {"client": ["1/minute"]},
+                    "store": {"uri": mongo_uri, **({"namespace": name} if name else {})},
+                }
+            ),
+            clock=Clock(FUTURE_S),
+        )
+        for name in (None, "one", "two")
+    ]
+    for limiter in limiters:
+        limiter.peek(CLIENT)
+        limiter.sync()
+        assert limiter.check(CLIENT).allowed
+        limiter.close()
+
+
+def test_nothing_is_opened_before_first_use(mongo_uri: str, commands: Commands) -> None:
+    """
+    A store can be made before a fork.
+    """
+    unused = MongoStore(mongo_uri)
+    unused.close()
+    assert [] == commands.names()
+
+
+def test_use_after_closing(store: MongoStore) -> None:
+    """
+    A store that was closed connects again.
+    """
+    store.close()
+    store.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
+    assert 1 == store.read([KEY])[KEY].version
+
+
+def test_latest(store: MongoStore) -> None:
+    """
+    Documents with the latest frames come first.
+    """
+    keys = [Key("app", f"user-{number}") for number in range(5)]
+    store.compare_and_set("here", [Change(key, None, 1, 1, {"6": {600: 1}}, FAR_S + at) for at, key in enumerate(keys)])
+    assert keys[:2:-1] == list(store.latest(2))
+
+
+def test_clock_of_the_server(store: MongoStore) -> None:
+    """
+    On one machine there is one clock.
+    """
+    assert abs(store.clock_offset_s()) < 1.0

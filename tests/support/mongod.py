@@ -1,0 +1,196 @@
+"""
+Starts and stops a real MongoDB: one server, or a replica set, on 127.0.0.1 and in a temporary directory.
+"""
+
+import contextlib
+import os
+import random
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from demo.child import Child
+from tests.support.mongod_program import MONGO_URI_VARIABLE, MongodUnavailable, find_mongod
+
+_HOST = "127.0.0.1"
+_START_TIMEOUT_S = 60.0
+_POLL_S = 0.02
+
+
+@contextlib.contextmanager
+def running_mongodb() -> Iterator[str]:
+    """
+    Yield the URI of a MongoDB: the one named in the environment, else one that is started now and stopped afterwards.
+    """
+    given = os.environ.get(MONGO_URI_VARIABLE)
+    if given:
+        yield given
+        return
+    with Mongod() as mongod:
+        yield mongod.uri
+
+
+class Mongod:
+    """
+    One server. Started by ``with`` or ``start()``; its data last until ``close()`` or the end of the ``with``.
+
+    Args:
+        arguments: Further arguments of ``mongod``.
+
+        allow_failpoints: Switch on the server's test commands, ``configureFailPoint`` among them.
+    """
+
+    def __init__(self, arguments: Sequence[str] = (), *, allow_failpoints: bool = False) -> None:
+        self.port = free_port()
+        self._arguments = [*arguments, *(["--setParameter=enableTestCommands=1"] if allow_failpoints else [])]
+        self._directory = tempfile.TemporaryDirectory(prefix="oauth_ratelimit-mongod-")
+        self._child: Child | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """
+        Host and port.
+        """
+        return f"{_HOST}:{self.port}"
+
+    @property
+    def uri(self) -> str:
+        """
+        The URI of this server alone, whether or not it belongs to a replica set.
+        """
+        return f"mongodb://{self.address}/?directConnection=true"
+
+    @property
+    def pid(self) -> int | None:
+        """
+        The process id while it runs, else None.
+        """
+        return self._child.pid if self._child is not None and self._child.exit_code is None else None
+
+    @property
+    def log(self) -> str:
+        """
+        What the server has logged so far.
+        """
+        return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
+
+    def start(self) -> None:
+        """
+        Start the server, with the port and the data it had before, and return when it answers.
+
+        Raises:
+            MongodUnavailable: It ended at once or does not answer.
+        """
+        if self.pid is not None:
+            return
+        if self._child is not None:
+            self._child.kill()  # it ended by itself: collect what is left
+        program = find_mongod()
+        command = [str(program.path), *self._options()]
+        self._child = Child(command, log_path=self._log_path, env=program.environment())
+        self._wait_until_it_listens(self._child)
+
+    def stop(self) -> None:
+        """
+        Shut the server down in good order (SIGTERM) and wait until it has ended.
+        """
+        if self._child is not None:
+            self._child.stop()
+
+    def kill(self) -> None:
+        """
+        Kill the server (SIGKILL), as a power failure would.
+        """
+        if self._child is not None:
+            self._child.kill()
+
+    def close(self) -> None:
+        """
+        Kill the server and remove its data. Idempotent.
+        """
+        self.kill()
+        self._directory.cleanup()
+
+    def client(self, **options: Any) -> MongoClient[dict[str, Any]]:
+        """
+        Return a client of this server, which the caller closes.
+        """
+        return MongoClient(self.uri, **options)
+
+    def hello(self) -> dict[str, Any]:
+        """
+        Return what the server says of itself, nothing if it does not answer.
+        """
+        if self.pid is None:
+            return {}
+        try:
+            with self.client(serverSelectionTimeoutMS=2000) as client:
+                return dict(client.admin.command("hello"))
+        except PyMongoError:
+            return {}
+
+    @property
+    def _log_path(self) -> Path:
+        return Path(self._directory.name) / "mongod.log"
+
+    def _options(self) -> list[str]:
+        data_dir = Path(self._directory.name) / "data"
+        data_dir.mkdir(exist_ok=True)
+        return [
+            f"--dbpath={data_dir}",
+            f"--bind_ip={_HOST}",
+            f"--port={self.port}",
+            "--nounixsocket",
+            "--quiet",
+            "--wiredTigerCacheSizeGB=0.25",
+            "--setParameter=ttlMonitorSleepSecs=1",
+            "--setParameter=diagnosticDataCollectionEnabled=false",
+            *self._arguments,
+        ]
+
+    def _wait_until_it_listens(self, child: Child) -> None:
+        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            if child.exit_code is not None:
+                child.kill()
+                raise MongodUnavailable(f"mongod ended with exit code {child.exit_code}: {self.log[-1000:]}")
+            with contextlib.suppress(OSError), socket.create_connection((_HOST, self.port), timeout=1):
+                return
+            time.sleep(_POLL_S)
+        child.kill()
+        raise MongodUnavailable(f"mongod does not answer after {_START_TIMEOUT_S:g} s: {self.log[-1000:]}")
+
+
+def free_port() -> int:
+    """
+    Return a TCP port that nobody listens on.
+
+    Below the range that the system gives to outgoing connections: otherwise a client that tries to reconnect to a
+    stopped server may be given the server's port as its own, and the server cannot come back.
+    """
+    for _ in range(100):
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((_HOST, port))
+            return port
+    raise MongodUnavailable("no free TCP port found between 20000 and 32000")

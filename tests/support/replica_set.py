@@ -1,0 +1,130 @@
+"""
+A replica set on this machine, to be broken on purpose.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from tests.support.mongod import Mongod
+from tests.support.mongod_program import MongodUnavailable
+
+_SET_NAME = "oauth_ratelimit"
+_TIMEOUT_S = 60.0
+_POLL_S = 0.02
+
+Found = TypeVar("Found")
+
+
+class ReplicaSet:
+    """
+    Several servers with the same data. Started by ``with``; its data last until the end of it.
+
+    Args:
+        member_count: Number of servers.
+
+        election_timeout_ms: How long the others wait for a lost primary before they elect a new one.
+
+        allow_failpoints: Switch on the servers' test commands, ``configureFailPoint`` among them.
+    """
+
+    def __init__(
+        self,
+        member_count: int = 3,
+        *,
+        election_timeout_ms: int = 1000,
+        allow_failpoints: bool = False,
+    ) -> None:
+        self._election_timeout_ms = election_timeout_ms
+        self._is_initiated = False
+        arguments = [f"--replSet={_SET_NAME}", "--oplogSize=64"]
+        self.members = tuple(Mongod(arguments, allow_failpoints=allow_failpoints) for _ in range(member_count))
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            self.heal()
+            undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def uri(self) -> str:
+        """
+        The URI with all members, so that a client follows the primary.
+        """
+        return f"mongodb://{','.join(member.address for member in self.members)}/?replicaSet={_SET_NAME}"
+
+    def primary(self) -> Mongod:
+        """
+        Return the member that takes writes, waiting for an election if there is none now.
+        """
+        return _wait_for(self._primary_now, "elected no primary")
+
+    def kill_primary(self) -> Mongod:
+        """
+        Kill the primary (SIGKILL) and return it, for ``restart``. Does not wait for the election of another.
+        """
+        primary = self.primary()
+        primary.kill()
+        return primary
+
+    def restart(self, member: Mongod) -> None:
+        """
+        Start a member that was killed or stopped, and wait until it takes part again.
+        """
+        member.start()
+        _wait_for(lambda: _takes_part(member) or None, f"did not take {member.address} back")
+
+    def heal(self) -> None:
+        """
+        Start the members that do not run, and return when there is a primary and all follow it.
+        """
+        for member in self.members:
+            member.start()
+        if not self._is_initiated:
+            self._initiate()
+        self.primary()
+        _wait_for(lambda: all(map(_takes_part, self.members)) or None, "did not become complete")
+
+    def close(self) -> None:
+        """
+        Kill all members and remove their data. Idempotent.
+        """
+        for member in self.members:
+            member.close()
+
+    def _initiate(self) -> None:
+        settings = {
+            "electionTimeoutMillis": self._election_timeout_ms,
+            # The default, 2 s, is longer than a short election timeout: a healthy primary would be voted out.
+            "heartbeatIntervalMillis": max(100, min(2000, self._election_timeout_ms // 4)),
+        }
+        members = [{"_id": number, "host": member.address} for number, member in enumerate(self.members)]
+        with self.members[0].client() as client:
+            client.admin.command("replSetInitiate", {"_id": _SET_NAME, "members": members, "settings": settings})
+        self._is_initiated = True
+
+    def _primary_now(self) -> Mongod | None:
+        return next((member for member in self.members if member.hello().get("isWritablePrimary")), None)
+
+
+def _takes_part(member: Mongod) -> bool:
+    hello = member.hello()
+    return bool(hello.get("isWritablePrimary") or hello.get("secondary"))
+
+
+def _wait_for(look: Callable[[], Found | None], failure: str) -> Found:
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        found = look()
+        if found is not None:
+            return found
+        time.sleep(_POLL_S)
+    raise MongodUnavailable(f"the replica set {failure} within {_TIMEOUT_S:g} s")

@@ -1,0 +1,75 @@
+"""
+Every store there is, for the tests that any store has to pass.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.collection import Collection
+
+from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.store.base import Change, CounterStore, Hits
+from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.store.mongo.counters import MongoStore
+from oauth_ratelimit.store.mongo.document import document_id
+
+FAR_S = 4_000_000_000.0  # in 2096: nothing expires by itself
+
+
+@dataclass(frozen=True)
+class Shared:
+    """
+    A store, and what an operator could do to it.
+
+    Args:
+        collection: Where it keeps its documents, None if it is in memory.
+    """
+
+    store: CounterStore
+    collection: "Collection[dict[str, Any]] | None" = None
+
+    def remove(self, key: Key) -> None:
+        """
+        Remove a document, as its expiry or an operator would.
+        """
+        if self.collection is not None:
+            self.collection.delete_one({"_id": document_id(key)})
+        else:
+            assert isinstance(self.store, MemoryStore)
+            self.store.remove(key)
+
+
+@pytest.fixture(params=("memory", "mongodb"))
+def shared(request: pytest.FixtureRequest) -> Iterator[Shared]:
+    """
+    An empty store.
+    """
+    if request.param == "memory":
+        yield Shared(MemoryStore())
+        return
+    uri = request.getfixturevalue("mongo_uri")
+    store = MongoStore(uri)
+    client: MongoClient[dict[str, Any]] = MongoClient(uri)
+    with client:
+        yield Shared(store, client.get_default_database()["ratelimits"])
+    store.close()
+
+
+@pytest.fixture
+def store(shared: Shared) -> CounterStore:
+    """
+    An empty store.
+    """
+    return shared.store
+
+
+def a_change(
+    key: Key, *, version: int | None, next_version: int, hits: Hits | None = None, flush_id: int = 1, **stale: Any
+) -> Change:
+    """
+    Return a change that adds one hit if nothing else is said.
+    """
+    return Change(key, version, next_version, flush_id, hits or {"6": {600: 1}}, FAR_S, **stale)

@@ -1,0 +1,220 @@
+"""
+The proxy that breaks connections, before it is used to break something else.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pymongo
+import pytest
+from pymongo import MongoClient, UpdateOne
+from pymongo.collection import Collection
+from pymongo.errors import AutoReconnect, NetworkTimeout
+from pymongo.uri_parser import parse_uri
+
+from tests.support.fault_plan import CUT, HOLD, LOSE_REPLY
+from tests.support.faults import FaultyProxy
+from tests.support.helpers import wait_until, with_database
+from tests.support.mongod import Mongod
+from tests.support.replica_set import ReplicaSet
+
+pytestmark = pytest.mark.usefixtures("quick_reconnect")
+
+_ADD_ONE = {"$inc": {"n": 1}}
+
+
+@pytest.fixture
+def proxy(mongo_uri: str) -> Iterator[FaultyProxy]:
+    """
+    A proxy before the session's MongoDB.
+    """
+    host, port = parse_uri(mongo_uri)["nodelist"][0]
+    with FaultyProxy(host, port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def direct(mongo_uri: str) -> Iterator[Collection[dict[str, Any]]]:
+    """
+    A collection of this test, seen without the proxy, with one document.
+    """
+    with a_client(mongo_uri) as client:
+        collection = client.get_default_database()["hits"]
+        collection.insert_one({"_id": 1, "n": 0})
+        yield collection
+
+
+@pytest.fixture
+def proxied(proxy: FaultyProxy, direct: Collection[dict[str, Any]]) -> Iterator[Collection[dict[str, Any]]]:
+    """
+    The same collection through the proxy, without the driver's own retries.
+    """
+    with a_client(proxy.uri, retryWrites=False) as client:
+        yield client[direct.database.name][direct.name]
+
+
+def a_client(uri: str, **options: Any) -> MongoClient[dict[str, Any]]:
+    """
+    Return a client, which the caller closes.
+    """
+    return MongoClient(uri, **options)
+
+
+def hits(collection: Collection[dict[str, Any]]) -> int:
+    """
+    Return the count that the document has.
+    """
+    document = collection.find_one({"_id": 1})
+    assert document is not None
+    return int(document["n"])
+
+
+def test_no_fault(proxy: FaultyProxy, direct: Collection[dict[str, Any]]) -> None:
+    """
+    Without a fault everything passes, messages of several megabytes included.
+    """
+    operations = [UpdateOne({"_id": number}, {"$set": {"text": "x" * 1000}}, upsert=True) for number in range(5000)]
+    with a_client(proxy.uri) as client:  # takes its time
+        proxied = client[direct.database.name][direct.name]
+        proxied.bulk_write(operations, ordered=False)
+        assert direct.count_documents({}) == 5000
+        assert sum(len(document["text"]) for document in proxied.find()) == 5_000_000
+    assert not proxy.faults
+
+
+def test_lost_reply(
+    proxy: FaultyProxy, proxied: Collection[dict[str, Any]], direct: Collection[dict[str, Any]]
+) -> None:
+    """
+    The client sees its connection break, the server has applied the write, and the next write passes.
+    """
+    proxy.lose_next_reply("update")
+    with pytest.raises(AutoReconnect):
+        proxied.bulk_write([UpdateOne({"_id": 1}, _ADD_ONE)])
+    assert hits(direct) == 1
+    assert proxy.faults == {LOSE_REPLY: 1}
+    proxied.update_one({"_id": 1}, _ADD_ONE)
+    assert hits(direct) == 2
+
+
+def test_cut_before_the_request(
+    proxy: FaultyProxy, proxied: Collection[dict[str, Any]], direct: Collection[dict[str, Any]]
+) -> None:
+    """
+    A request that is cut off never reaches the server; other commands are left alone.
+    """
+    proxy.cut_next("update", count=2)
+    for _ in range(2):
+        assert hits(proxied) == 0
+        with pytest.raises(AutoReconnect):
+            proxied.update_one({"_id": 1}, _ADD_ONE)
+    proxied.update_one({"_id": 1}, _ADD_ONE)
+    assert hits(direct) == 1
+    assert proxy.faults == {CUT: 2}
+
+
+def test_held_request(
+    proxy: FaultyProxy, proxied: Collection[dict[str, Any]], direct: Collection[dict[str, Any]]
+) -> None:
+    """
+    A held write is applied when it is released, after its client has failed, read and written again.
+    """
+    proxy.hold_next("update")
+    with pytest.raises(AutoReconnect):
+        proxied.bulk_write([UpdateOne({"_id": 1}, _ADD_ONE)])
+    assert hits(proxied) == 0
+    proxied.update_one({"_id": 1}, {"$inc": {"n": 10}})
+    assert hits(direct) == 10
+    assert [answer["nModified"] for answer in proxy.release()] == [1]
+    assert hits(proxied) == 11
+    assert proxy.faults == {HOLD: 1, "released": 1}
+    assert proxy.release() == []
+
+
+def test_held_request_whose_server_is_gone() -> None:
+    """
+    A held write has no answer if its server was killed before the release.
+    """
+    with Mongod() as server, FaultyProxy("127.0.0.1", server.port) as proxy:
+        proxy.hold_next("insert")
+        with a_client(proxy.uri, retryWrites=False) as client, pytest.raises(AutoReconnect):
+            client.test.hits.insert_one({})
+        server.kill()
+        assert proxy.release() == []
+
+
+@pytest.mark.parametrize(("requests", "applied"), [(True, 0), (False, 1)], ids=["both ways", "replies only"])
+def test_swallowed_packets(
+    proxy: FaultyProxy,
+    proxied: Collection[dict[str, Any]],
+    direct: Collection[dict[str, Any]],
+    requests: bool,
+    applied: int,
+) -> None:
+    """
+    The client runs into its timeout; whether the server applied the write depends on the direction that is lost.
+    """
+    assert hits(proxied) == 0
+    proxy.swallow(True, requests=requests)
+    with pytest.raises(NetworkTimeout), pymongo.timeout(0.3):
+        proxied.update_one({"_id": 1}, _ADD_ONE)
+    wait_until(lambda: hits(direct) == applied, "the server has done what arrived")
+    proxy.swallow(False)
+    proxied.update_one({"_id": 1}, _ADD_ONE)
+    assert hits(direct) == applied + 1
+    assert proxy.faults["swallowed"] >= 1
+
+
+def test_random_faults(
+    proxy: FaultyProxy, proxied: Collection[dict[str, Any]], direct: Collection[dict[str, Any]]
+) -> None:
+    """
+    About the asked share of the writes breaks, and each broken one was applied exactly if its kind says so.
+    """
+    proxy.random_faults(0.3, random.Random(7), kinds=(LOSE_REPLY, CUT, HOLD))
+    failed = 0
+    for _ in range(100):
+        try:
+            proxied.update_one({"_id": 1}, _ADD_ONE)
+        except AutoReconnect:
+            failed += 1
+    assert 15 <= failed <= 45
+    assert failed == proxy.faults.total()
+    assert hits(direct) == 100 - proxy.faults[CUT] - proxy.faults[HOLD]
+    assert len(proxy.release()) == proxy.faults[HOLD]
+    assert hits(direct) == 100 - proxy.faults[CUT]
+
+
+def test_retryable_write_on_replica_set(replica_set: ReplicaSet, replica_set_uri: str) -> None:
+    """
+    Through the proxy to a primary, the driver's own retry hides one lost reply and the server counts once; not two.
+    """
+    name = parse_uri(replica_set_uri)["database"]
+    with (
+        FaultyProxy("127.0.0.1", replica_set.primary().port) as proxy,
+        a_client(with_database(proxy.uri, name), retryWrites=True) as client,
+    ):
+        collection = client.get_default_database()["hits"]
+        collection.insert_one({"_id": 1, "n": 0})
+        proxy.lose_next_reply("update")
+        collection.update_one({"_id": 1}, _ADD_ONE)
+        assert hits(collection) == 1
+        proxy.lose_next_reply("update", count=2)
+        with pytest.raises(AutoReconnect):
+            collection.update_one({"_id": 1}, _ADD_ONE)
+        assert hits(collection) == 2
+        assert proxy.faults == {LOSE_REPLY: 3}
+
+
+def test_server_is_down() -> None:
+    """
+    A proxy without its server closes what connects, and gets through again when the server is back.
+    """
+    with Mongod() as server, FaultyProxy("127.0.0.1", server.port) as proxy:
+        server.kill()
+        with a_client(proxy.uri, serverSelectionTimeoutMS=500) as client, pytest.raises(AutoReconnect):
+            client.admin.command("ping")
+        server.start()
+        with a_client(proxy.uri) as client:
+            assert client.admin.command("ping")["ok"] == 1

