@@ -27,9 +27,9 @@ from benchmarks.ways import PREFIX as WAYS_PREFIX
 from benchmarks.ways import WAYS
 from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
 from oauth_ratelimit.replay.plot import draw
-from oauth_ratelimit.replay.recording import Recording
 from oauth_ratelimit.replay.run import EXACT_LOG, FIXED_WINDOW, Contender, Rate, Replay
 from oauth_ratelimit.replay.scene import Busiest, look
+from oauth_ratelimit.replay.source import Recording
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "accuracy.md"

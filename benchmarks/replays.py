@@ -10,8 +10,8 @@ from benchmarks.results import Result
 from benchmarks.traces import Trace, traces
 from oauth_ratelimit.core.window import Estimator
 from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
-from oauth_ratelimit.replay.recording import Recording
 from oauth_ratelimit.replay.run import COMMON, EXACT_LOG, Contender, Entry, Rate, Replay
+from oauth_ratelimit.replay.source import Recording
 
 WINDOW_S = 60
 DEFAULT_FRAMES, DEFAULT_INSTANCES, DEFAULT_INTERVAL_S = 10, 10, 1.0

@@ -48,7 +48,7 @@ Beside it, for operators::
 
 from oauth_ratelimit.config import Settings, load_config
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.errors import ConfigError, RateLimitError, StoreError, StoreRejected, StoreUnavailable
 from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.hooks import RateLimitMixin

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from oauth_ratelimit.config import PrivacySettings, Settings
 from oauth_ratelimit.core.decision import FullDecision
-from oauth_ratelimit.core.enforcement import Mode, matches_any
 from oauth_ratelimit.core.failed_auth import Attempt, FailureKey, failure_policies, is_within
+from oauth_ratelimit.core.policy import Mode, matches_any
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.metrics import Meter

@@ -7,12 +7,9 @@ import time
 from collections.abc import Callable
 
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.admission import Admission
-from oauth_ratelimit.core.cost import refuse_bad_cost
-from oauth_ratelimit.core.decision import Decision, FullDecision
+from oauth_ratelimit.core.decision import Admission, Decision, FullDecision, RepeatedDenial, refuse_bad_cost
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.core.refusal import RepeatedDenial
 from oauth_ratelimit.counters.client_state import Place
 from oauth_ratelimit.counters.dirty_queue import Notices
 from oauth_ratelimit.counters.key_state import Counts, KeyState

@@ -14,7 +14,7 @@ from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
-from oauth_ratelimit.flask_authlib.request import EXTENSION
+from oauth_ratelimit.flask_authlib.request_state import EXTENSION
 
 MIDNIGHT_S = 1_999_987_200.0  # frames of all lengths begin at midnight, so that no test depends on the hour
 

@@ -84,7 +84,7 @@ BREAKAGES = (
     ),
     Breakage(
         "canary takes twice its share of clients",
-        "oauth_ratelimit/core/enforcement.py",
+        "oauth_ratelimit/core/policy.py",
         "< self.percent",
         "< 2 * self.percent",
         "tests/core/test_enforcement.py",
@@ -105,7 +105,7 @@ BREAKAGES = (
     ),
     Breakage(
         "dry run denies",
-        "oauth_ratelimit/counters/describe.py",
+        "oauth_ratelimit/counters/client_state.py",
         "allowed=not denied",
         "allowed=False",
         "tests/limiter/test_limiter.py",
@@ -294,7 +294,7 @@ BREAKAGES = (
     ),
     Breakage(
         "statistics of several instances overwrite each other",
-        "oauth_ratelimit/store/mongo/minute_form.py",
+        "oauth_ratelimit/store/mongo/statistics.py",
         'f"by.{writer}.{source.kind}',
         'f"by.all.{source.kind}',
         "tests/store/test_statistics.py",
@@ -371,7 +371,7 @@ BREAKAGES = (
     ),
     Breakage(
         "one HTTP request is decided and counted twice",
-        "oauth_ratelimit/flask_authlib/request.py",
+        "oauth_ratelimit/flask_authlib/request_state.py",
         "if ruling is None:",
         "if True:",
         "tests/flask_authlib/test_request.py tests/flask_authlib/test_token_endpoint.py",
@@ -490,7 +490,7 @@ BREAKAGES = (
     ),
     Breakage(
         "metrics have a label for every client",
-        "oauth_ratelimit/observe/labels.py",
+        "oauth_ratelimit/observe/metric_labels.py",
         "        if len(self._labels) >= (MAX_CLIENTS if is_over else FIRST_COME_CLIENTS):\n"
         "            return OTHER\n"
         "        with self._lock:\n"
@@ -508,7 +508,7 @@ BREAKAGES = (
     ),
     Breakage(
         "flood of denials is logged without a limit per minute",
-        "oauth_ratelimit/observe/budget.py",
+        "oauth_ratelimit/observe/events.py",
         "if minute.logged_count < self.per_minute and of_client < max(1, self.per_minute // SHARES):",
         "if True:",
         "tests/observe/test_denial_events.py",
@@ -543,7 +543,7 @@ BREAKAGES = (
     ),
     Breakage(
         "erase --dry-run removes documents",
-        "oauth_ratelimit/cli/erase.py",
+        "oauth_ratelimit/cli/database.py",
         "part(not dry_run)",
         "part(True)",
         "tests/privacy/test_erase.py",

@@ -2,38 +2,190 @@
 What the page asks for, as plain data.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import get_args
 
 from oauth_ratelimit.admin.cache import Question, Readings
-from oauth_ratelimit.admin.habits import habits
 from oauth_ratelimit.admin.traffic import traffic
-from oauth_ratelimit.admin.what_if import what_if
 from oauth_ratelimit.config.models import GRANT_TYPES
 from oauth_ratelimit.core.denial_record import parse_decision_id
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.overrides import LimitKind
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, Limits
+from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT, Limits, Policy
+from oauth_ratelimit.core.statistics import MINUTE_S
+from oauth_ratelimit.core.what_if import By, Loads, effects, loads
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
 from oauth_ratelimit.counters.usage import Standings
 from oauth_ratelimit.operations.changes import checked_client_id
 from oauth_ratelimit.operations.context import Desk
-from oauth_ratelimit.operations.denial import denial_data
 from oauth_ratelimit.operations.explain import Case
 from oauth_ratelimit.operations.serialize import (
     Record,
+    bearer_data,
+    denial_data,
+    effects_data,
     entry_data,
     layer_data,
+    moment,
     nearest,
     override_data,
     policy_text,
     standing_data,
+    tally_data,
 )
 from oauth_ratelimit.operations.status import Status
 from oauth_ratelimit.operations.suggestions import known_clients
+from oauth_ratelimit.report.findings import ClientFinding, find
+from oauth_ratelimit.report.letter import Span, letter_to, observations
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
+
+SPANS = {"hour": 3600, "day": 86_400, "week": 604_800}
+WINDOW_MINUTES = (1, 5, 10, 15, 30, 60, 360, 1440)
+MAX_READ = 30_000  # documents, about half a second; there is no sample, because windows need every minute
+RECORDED_KEPT_S = 20.0  # what was recorded; only the limit is another when the slider moves
+SHOWN = 50
+BY: dict[LimitKind, By] = {LimitKind.CLIENT: "client", LimitKind.USER: "user", LimitKind.CLIENT_TOTAL: "total"}
+
+
+def what_if(readings: Readings, question: Question) -> object:
+    """
+    Return what a limit would have done in the last hour, day or week, about.
+    """
+    span = _one_of(question, "span", tuple(SPANS), "day")
+    by: By = _one_of(question, "by", get_args(By), "client")  # type: ignore[assignment]
+    window_minutes = int(_one_of(question, "window", tuple(map(str, WINDOW_MINUTES)), "1"))
+    limit = _limit(question.get("limit", "100"))
+    client_id = question.get("id") or None
+    if client_id is not None:
+        checked_client_id(client_id)
+    now_s, found = readings.read_once(
+        ("what-if", span, by, window_minutes, client_id),
+        lambda desk: (desk.now_s, _loads(desk, by, SPANS[span] + window_minutes * MINUTE_S, client_id=client_id)),
+        keep_s=RECORDED_KEPT_S,
+    )
+    told = effects(found, limit=limit, window_minutes=window_minutes, since_s=now_s - SPANS[span])
+    return {
+        "limit": limit,
+        "window_s": window_minutes * MINUTE_S,
+        "by": by,
+        "span_s": SPANS[span],
+        # What nobody can have exceeded, were all minutes like the busiest: the end of the slider. One minute more than
+        # the window has, because it may begin within one.
+        "highest": max([1, *(effect.peak * (window_minutes + 1) for effect in told)]),
+        **effects_data(told),
+        "bearers": [{**bearer_data(effect), "peak": effect.peak} for effect in told[:SHOWN]],
+    }
+
+
+def past_of(desk: Desk, kind: LimitKind, policy: Policy, *, client_id: str | None) -> Record | None:
+    """
+    Return what a limit would have done in the last day; None if the statistics cannot tell.
+    """
+    window_minutes, rest_s = divmod(policy.window.window_s, MINUTE_S)
+    if rest_s:
+        return None
+    try:
+        found = _loads(desk, BY[kind], SPANS["day"] + policy.window.window_s, client_id=client_id)
+    except ValueError:
+        return None
+    since_s = desk.now_s - SPANS["day"]
+    told = effects(found, limit=policy.limit, window_minutes=window_minutes, since_s=since_s)
+    return {"policy": policy.name, "kind": kind.value, **effects_data(told)} if told else None
+
+
+def _loads(desk: Desk, by: By, span_s: int, *, client_id: str | None) -> Loads:
+    """
+    Return what was offered.
+
+    Raises:
+        ValueError: It is too much to read for a page.
+    """
+    store, since_s = StatisticsStore(desk.connection), desk.now_s - span_s
+    stored = client_id and storable_name(client_id)
+    if store.count(since_s, desk.now_s, stored) > MAX_READ:
+        raise ValueError(
+            "There is too much to read for a page: choose one client or a shorter time, or ask the command line "
+            "(flask oauth-ratelimit what-if)."
+        )
+    parts = ("by", "users") if by == "user" else ("by",)
+    return loads(store.minutes(since_s, desk.now_s, stored, parts=parts), by)
+
+
+def _limit(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 17 and 1 <= int(text) <= MAX_LIMIT):
+        raise ValueError(f"limit: a whole number from 1 to {MAX_LIMIT}, got {text[:40]!r}")
+    return int(text)
+
+
+def _one_of(question: Question, name: str, allowed: Sequence[str], default: str) -> str:
+    value = question.get(name, default)
+    if value not in allowed:
+        raise ValueError(f"{name}: one of {', '.join(allowed)}, got {value[:40]!r}")
+    return value
+
+
+SPAN_S = 86_400  # of one client, so at most 1,440 documents
+HEAVIEST_SHOWN = 5
+
+
+def habits(readings: Readings, question: Question) -> object:
+    """
+    Return what a client has done in the last day.
+    """
+    client_id = checked_client_id(question.get("id", ""))
+    return readings.read_once(("habits", client_id), lambda desk: _habits(desk, client_id), keep_s=RECORDED_KEPT_S)
+
+
+def _habits(desk: Desk, client_id: str) -> Record:
+    settings = desk.settings
+    store, stored = StatisticsStore(desk.connection), storable_name(client_id)
+    minutes = store.minutes(desk.now_s - SPAN_S, desk.now_s, stored)
+    found = find(minutes, token_lifetime_s=settings.statistics.token_lifetime_s)
+    if not found:
+        return {"span_s": SPAN_S, "offered": 0}
+    (finding,) = found
+    span = Span(desk.now_s - SPAN_S, desk.now_s, settings.statistics.token_lifetime_s)
+    letter = letter_to(finding, span, error_uri=settings.denial.error_uri) if finding.faults else None
+    return {
+        **_numbers(finding),
+        "verdict": finding.verdict.value,
+        "faults": [text for _, text in observations(finding)],
+        "letter": letter and f"{letter.subject}\n\n{letter.text}",
+        "peaks": [
+            {"policy": policy, **peak._asdict()}
+            for policy, peak in sorted(finding.total.peaks.items(), key=lambda item: -item[1].share)
+        ],
+        "grants": [
+            {"kind": source.kind, "grant": source.grant, **tally_data(tally)}
+            for source, tally in sorted(finding.total.tallies.items(), key=lambda item: -item[1].offered)
+        ],
+        "users": [
+            {"username": user.username, "offered": user.offered, "over": user.denied + user.would_deny}
+            for user in finding.total.heaviest(HEAVIEST_SHOWN)
+        ],
+    }
+
+
+def _numbers(finding: ClientFinding) -> Record:
+    total, requests = finding.total, finding.total.tally()
+    busiest_count, busiest_s = total.busiest
+    return {
+        "span_s": SPAN_S,
+        "offered": requests.offered,
+        "over": requests.over,
+        "retries": requests.retries,
+        "user_count": total.user_count,
+        "per_user_hour": finding.tokens_per_user_hour,
+        "refresh_share": finding.refresh_share,
+        "needed": finding.needed,
+        "burst": total.burst,
+        "busiest_count": busiest_count,
+        "busiest_at": moment(busiest_s),
+    }
+
 
 Look = Callable[[Readings, Question], object]
 

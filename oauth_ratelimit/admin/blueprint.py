@@ -20,7 +20,7 @@ from oauth_ratelimit.admin.security import Authorize, Tokens, operator_of, prote
 from oauth_ratelimit.background.health import package_version
 from oauth_ratelimit.errors import ConfigError, StoreError
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.flask_authlib.request import EXTENSION
+from oauth_ratelimit.flask_authlib.request_state import EXTENSION
 from oauth_ratelimit.operations.serialize import finite
 
 log = structlog.get_logger(__name__)

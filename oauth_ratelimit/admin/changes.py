@@ -9,8 +9,8 @@ import structlog
 
 from oauth_ratelimit.admin.cache import Readings
 from oauth_ratelimit.admin.preview import preview_of
-from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.operations.changes import (
     MAX_KEPT_LENGTH,
     checked_client_id,

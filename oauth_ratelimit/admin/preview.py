@@ -4,16 +4,14 @@ What a change would do: before and after, for the client that it is about and fo
 
 from collections.abc import Iterator, Sequence
 
-from oauth_ratelimit.admin.what_if import past_of
-from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.admin.api import past_of
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, overridden
-from oauth_ratelimit.core.policy import Policy, PolicySet
+from oauth_ratelimit.core.policy import Mode, Policy, PolicySet
 from oauth_ratelimit.counters.usage import Standings
 from oauth_ratelimit.operations.context import Desk
-from oauth_ratelimit.operations.serialize import Record, nearest, override_data, policy_text, standing_data
+from oauth_ratelimit.operations.serialize import Record, counted, nearest, override_data, policy_text, standing_data
 from oauth_ratelimit.operations.suggestions import stranger_hint
-from oauth_ratelimit.operations.words import counted
 
 READ = 5000  # documents
 SHOWN = 10

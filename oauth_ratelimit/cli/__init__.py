@@ -28,19 +28,13 @@ from flask.cli import ScriptInfo
 
 from oauth_ratelimit.cli.config import check_config, schema
 from oauth_ratelimit.cli.context import Session
-from oauth_ratelimit.cli.database import db, init_db
-from oauth_ratelimit.cli.erase import erase
+from oauth_ratelimit.cli.database import db, erase, init_db
 from oauth_ratelimit.cli.explain import explain
-from oauth_ratelimit.cli.mode import mode
-from oauth_ratelimit.cli.output import visible
-from oauth_ratelimit.cli.overrides import limit
-from oauth_ratelimit.cli.record import export, overrides
+from oauth_ratelimit.cli.output import export, list_overrides, visible
+from oauth_ratelimit.cli.overrides import limit, mode, reset, trust
 from oauth_ratelimit.cli.replay import replay
-from oauth_ratelimit.cli.reset import reset
-from oauth_ratelimit.cli.statistics import report
+from oauth_ratelimit.cli.statistics import report, what_if
 from oauth_ratelimit.cli.status import show, status, top
-from oauth_ratelimit.cli.trust import trust
-from oauth_ratelimit.cli.what_if import what_if
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError, StoreError, StoreUnavailable
 
@@ -111,7 +105,7 @@ for _command in (
     init_db,
     limit,
     mode,
-    overrides,
+    list_overrides,
     replay,
     report,
     reset,

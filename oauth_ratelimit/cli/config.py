@@ -9,7 +9,7 @@ from oauth_ratelimit.cli.output import print_json, visible
 from oauth_ratelimit.config import load_config, schema_text
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.operations.words import counted
+from oauth_ratelimit.operations.serialize import counted
 from oauth_ratelimit.store.mongo.client import problem_of
 
 

@@ -8,12 +8,25 @@ from typing import Any
 import click
 
 from oauth_ratelimit.cli.context import Function, Session, json_option, pass_session
-from oauth_ratelimit.cli.options import checked, override, print_kind, put, remove, until_when, who_and_why
-from oauth_ratelimit.cli.stranger import say_hint
-from oauth_ratelimit.core.key import visible_name
-from oauth_ratelimit.core.overrides import LimitKind, OverrideKind, Target
+from oauth_ratelimit.cli.options import (
+    by_whom,
+    checked,
+    data_of,
+    kept,
+    override,
+    print_kind,
+    put,
+    remove,
+    until_when,
+    who_and_why,
+)
+from oauth_ratelimit.cli.output import print_json, say_hint, say_if_strange, visible
+from oauth_ratelimit.core.key import storable_name, visible_name
+from oauth_ratelimit.core.overrides import Counters, LimitKind, OverrideKind, Target
+from oauth_ratelimit.core.policy import Mode, matches_any
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.changes import limit_overrides
+from oauth_ratelimit.operations.serialize import counted
 from oauth_ratelimit.operations.suggestions import trusted_hint
 
 
@@ -123,3 +136,134 @@ def _whose(client: str | None, everybody: bool) -> str | None:
     if (client is None) != everybody:
         raise click.UsageError("name either a CLIENT or --everybody")
     return None if client is None else checked(client)
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@pass_session
+@click.pass_context
+def mode(ctx: click.Context, session: Session, as_json: bool) -> None:
+    """
+    Show or change the mode at run time.
+    """
+    if ctx.invoked_subcommand is None:
+        if as_json:
+            print_json({"mode": session.policies.mode.value, "overrides": data_of(session, OverrideKind.MODE)})
+            return
+        click.echo(session.policies.mode.value)
+        print_kind(session, OverrideKind.MODE, as_json=False)
+
+
+@mode.command("set")
+@click.argument("mode", type=click.Choice([mode.value for mode in Mode]))
+@click.option("--client", help="Only for this client.")
+@until_when
+@who_and_why
+@json_option
+@pass_session
+def set_mode(session: Session, /, mode: str, client: str | None, as_json: bool, **options: Any) -> None:
+    """
+    Put a mode in force, on all instances.
+
+    off and dry-run hold for everybody, also where the configuration has a mode of its own; enforce holds where it has
+    none. A canary stays in force. OAUTH_RATELIMIT_MODE=off in an instance's environment beats everything.
+    """
+    target = Target(OverrideKind.MODE, None if client is None else checked(client))
+    put(session, [override(session, target, options, mode=Mode(mode))], as_json=as_json)
+
+
+@mode.command("unset")
+@click.option("--client", help="Only for this client.")
+@who_and_why
+@json_option
+@pass_session
+@click.pass_context
+def unset_mode(
+    ctx: click.Context, session: Session, client: str | None, author: str, reason: str, as_json: bool
+) -> None:
+    """
+    Take a mode back: what the configuration says holds again.
+
+    Exits with 1 if there is nothing to take back.
+    """
+    target = Target(OverrideKind.MODE, None if client is None else checked(client))
+    ctx.exit(remove(session, [target], author=author, reason=reason, as_json=as_json))
+
+
+@click.group()
+def trust() -> None:
+    """
+    Trust clients at run time.
+
+    A trusted client is never denied and never counted.
+    """
+
+
+@trust.command("add")
+@click.argument("client")
+@until_when
+@who_and_why
+@json_option
+@pass_session
+def add_trust(session: Session, /, client: str, as_json: bool, **options: Any) -> None:
+    """
+    Trust a CLIENT, or all that match a pattern such as 'mobile-*'.
+    """
+    target = Target(OverrideKind.TRUSTED, checked(client))
+    put(session, [override(session, target, options)], as_json=as_json)
+
+
+@trust.command("remove")
+@click.argument("client")
+@who_and_why
+@json_option
+@pass_session
+@click.pass_context
+def remove_trust(ctx: click.Context, session: Session, client: str, author: str, reason: str, as_json: bool) -> None:
+    """
+    Trust a CLIENT no longer that was trusted here.
+
+    Exits with 1 if it was not. A client that the configuration trusts stays trusted, and that is said.
+    """
+    target = Target(OverrideKind.TRUSTED, checked(client))
+    code = remove(session, [target], author=author, reason=reason, as_json=as_json)
+    patterns = [pattern for pattern in session.settings.policies.trusted if matches_any([pattern], client)]
+    if patterns:
+        click.echo(f"Still trusted by the configuration: {visible(', '.join(patterns))}", err=True)
+    ctx.exit(code)
+
+
+@trust.command("list")
+@json_option
+@pass_session
+def list_trust(session: Session, as_json: bool) -> None:
+    """
+    List the clients that were trusted here.
+    """
+    print_kind(session, OverrideKind.TRUSTED, as_json=as_json)
+
+
+@click.command()
+@click.argument("client")
+@click.argument("user", required=False)
+@by_whom
+@click.option("--reason", default="", metavar="TEXT", callback=kept, help="Why; kept on record.")
+@json_option
+@pass_session
+def reset(session: Session, client: str, user: str | None, author: str, reason: str, as_json: bool) -> None:
+    """
+    Set counters to zero on all instances.
+
+    Those of a CLIENT and all its users, or of one USER. An instance learns it with the next sync cycle in which the
+    client asks. The total of the client goes on when only one user is reset. It is put on record: see overrides
+    --history.
+    """
+    counters = Counters(storable_name(client), None if user is None else session.names.typed(user))
+    # Before the deed: what cannot be put on record is not done.
+    session.override_store.note_reset(counters, author=author, reason=reason, at_s=session.now_s)
+    count = session.documents.reset(counters.client_id, counters.username)
+    if as_json:
+        print_json({"reset_count": count})
+    else:
+        click.echo(f"{counted(count, 'counter document')} set to zero")
+        say_if_strange(session, client)

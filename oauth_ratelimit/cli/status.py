@@ -17,15 +17,14 @@ from oauth_ratelimit.cli.output import (
     print_facts,
     print_json,
     print_table,
+    say_if_strange,
     share,
 )
-from oauth_ratelimit.cli.stranger import say_if_strange
-from oauth_ratelimit.core.enforcement import Canary, Mode
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.policy import Canary, Mode
 from oauth_ratelimit.counters.usage import Standing, Standings
-from oauth_ratelimit.operations.serialize import LATE_AFTER_S, layer_text, nearest, standing_data
+from oauth_ratelimit.operations.serialize import LATE_AFTER_S, counted, duration, layer_text, nearest, standing_data
 from oauth_ratelimit.operations.status import Status
-from oauth_ratelimit.operations.words import counted, duration
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
 
 LAGGING_INTERVALS = 3  # without a sync cycle: limits are kept less well

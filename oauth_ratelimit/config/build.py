@@ -20,9 +20,8 @@ from oauth_ratelimit.config.settings import (
     StoreSettings,
     SyncSettings,
 )
-from oauth_ratelimit.core.enforcement import Canary, Mode
 from oauth_ratelimit.core.failed_auth import FailureKind, FailureLimits
-from oauth_ratelimit.core.policy import Limits, OwnLimits, Policy, PolicySet, Rules
+from oauth_ratelimit.core.policy import Canary, Limits, Mode, OwnLimits, Policy, PolicySet, Rules
 from oauth_ratelimit.core.window import Estimator, Window
 
 

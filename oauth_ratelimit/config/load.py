@@ -16,8 +16,7 @@ from oauth_ratelimit.config.models import FileModel
 from oauth_ratelimit.config.problems import describe, dotted, show
 from oauth_ratelimit.config.settings import Settings
 from oauth_ratelimit.config.values import ModeName, MongoUri
-from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.policy import OwnLimits
+from oauth_ratelimit.core.policy import Mode, OwnLimits
 from oauth_ratelimit.errors import ConfigError
 
 

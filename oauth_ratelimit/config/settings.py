@@ -5,9 +5,8 @@ The configuration as the rest of the package sees it: checked, complete, never c
 from dataclasses import dataclass, field
 from typing import Literal
 
-from oauth_ratelimit.core.enforcement import OFF, Mode
 from oauth_ratelimit.core.failed_auth import FailureLimits
-from oauth_ratelimit.core.policy import PolicySet
+from oauth_ratelimit.core.policy import OFF, Mode, PolicySet
 from oauth_ratelimit.core.pseudonyms import NameKey, Names
 
 NearLimit = Literal["flush", "reserve"]

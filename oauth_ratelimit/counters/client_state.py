@@ -2,21 +2,70 @@
 A place is one client at one endpoint: its policies, and its keys.
 """
 
+import math
 import threading
 from collections.abc import Sequence
+from operator import itemgetter
 
-from oauth_ratelimit.core.admission import Admission, JointAdmission, Term
-from oauth_ratelimit.core.decision import Decision, FullDecision
-from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.decision import Admission, Decision, FullDecision, JointAdmission, Refusal, Term
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.policy import MAX_LIMIT, ClientPolicies, Limits, Policy
-from oauth_ratelimit.core.refusal import Refusal
-from oauth_ratelimit.core.tier import Tier, tiers_of
+from oauth_ratelimit.core.policy import MAX_LIMIT, ClientPolicies, Limits, Mode, Policy, Tier, tiers_of
 from oauth_ratelimit.core.window import ROUNDING_S, Estimator, Window
-from oauth_ratelimit.counters import describe
 from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.dirty_queue import Notices
 from oauth_ratelimit.counters.key_state import FORGOTTEN, KeyState
+
+
+def over_limit(buckets: Sequence[Bucket], now_s: float, cost: int) -> list[Bucket]:
+    """
+    Return the buckets that do not admit a request.
+    """
+    return [bucket for bucket in buckets if bucket.estimate(now_s) > bucket.tier.limit - cost]
+
+
+def describe_admission(buckets: Sequence[Bucket], now_s: float) -> FullDecision:
+    """
+    Describe a request that all buckets admit: the one with least left is told of.
+    """
+    room, nearest = min(((bucket.tier.limit - bucket.estimate(now_s), bucket) for bucket in buckets), key=itemgetter(0))
+    tier = nearest.tier
+    return FullDecision(
+        allowed=True,
+        would_deny=False,
+        mode=tier.mode,
+        rule=tier.policy,
+        remaining=int(room),
+        reset_after_s=nearest.reset_after_s(now_s),
+    )
+
+
+def describe_denial(buckets: Sequence[Bucket], over: Sequence[Bucket], now_s: float, *, cost: int) -> FullDecision:
+    """
+    Describe a request that is over the limit of some buckets: it fits when all that can deny it admit it at once.
+    """
+    denied = any(bucket.tier.is_enforced for bucket in over)
+    concerned = [bucket for bucket in buckets if bucket.tier.is_enforced or not denied]
+    retry_after_s, last = 0.0, over[0]
+    while True:
+        later_s, bucket = max(
+            ((bucket.retry_after_s(now_s, cost=cost, later_s=retry_after_s), bucket) for bucket in concerned),
+            key=itemgetter(0),
+        )
+        if later_s <= retry_after_s:
+            break
+        retry_after_s, last = later_s, bucket
+        if math.isinf(later_s):
+            break
+    return FullDecision(
+        allowed=not denied,
+        would_deny=True,
+        mode=last.tier.mode,
+        rule=last.tier.policy,
+        remaining=max(0, math.floor(min(bucket.tier.limit - bucket.estimate(now_s) for bucket in concerned))),
+        reset_after_s=last.reset_after_s(now_s),
+        retry_after_s=retry_after_s,
+    )
+
 
 CLIENT_TOTAL = "client_total"
 # Of the kind that is always decided exactly, where it is left out.
@@ -199,7 +248,7 @@ class Place:
         buckets = self._buckets(state)
         if not buckets:
             return FullDecision(True, False, self.mode)
-        over = describe.over_limit(buckets, now_s, cost)
+        over = over_limit(buckets, now_s, cost)
         if over:
             return self._refuse(state, buckets, over, now_s=now_s, cost=cost)
         for bucket in buckets:
@@ -235,10 +284,10 @@ class Place:
         buckets = self._buckets(state)
         if not buckets:
             return FullDecision(True, False, self.mode)
-        over = describe.over_limit(buckets, now_s, cost)
+        over = over_limit(buckets, now_s, cost)
         if over:
-            return describe.denial(buckets, over, now_s, cost=cost)
-        return describe.admission(buckets, now_s)
+            return describe_denial(buckets, over, now_s, cost=cost)
+        return describe_admission(buckets, now_s)
 
     def _refuse(
         self, state: KeyState, buckets: Sequence[Bucket], over: Sequence[Bucket], *, now_s: float, cost: int
@@ -253,7 +302,7 @@ class Place:
         counting = [bucket for bucket in buckets if bucket.tier.count_denied and bucket not in admitting]
         for bucket in counting:
             bucket.add(cost)
-        denial = describe.denial(buckets, over, now_s, cost=cost)
+        denial = describe_denial(buckets, over, now_s, cost=cost)
         for bucket in admitting:  # not before: it is told what denies this request, not what would deny the next
             bucket.add(cost)
         if cost == 1 and not counting and not admitting and self.total is None:  # other users' requests move a total

@@ -18,8 +18,7 @@ from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.denial_record import Trace
-from oauth_ratelimit.core.enforcement import OFF
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.core.policy import OFF, TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.responses import RateLimited, Ruling, quota_headers
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flask import Blueprint, Response, current_app, jsonify, request
 
 from oauth_ratelimit.background.health import package_version
-from oauth_ratelimit.flask_authlib.request import EXTENSION
+from oauth_ratelimit.flask_authlib.request_state import EXTENSION
 from oauth_ratelimit.observe.prometheus import IS_AVAILABLE
 
 if IS_AVAILABLE:

@@ -14,8 +14,15 @@ from typing import Any
 from flask import current_app, request
 
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter, Caller
-from oauth_ratelimit.flask_authlib.request import EXTENSION, username_of
-from oauth_ratelimit.flask_authlib.request_state import MARK, PUBLIC, QUOTA, Mark, environ_of_request
+from oauth_ratelimit.flask_authlib.request_state import (
+    EXTENSION,
+    MARK,
+    PUBLIC,
+    QUOTA,
+    Mark,
+    environ_of_request,
+    username_of,
+)
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 
 

@@ -4,9 +4,12 @@ The extension: one line that protects an Authlib server on Flask.
 
 import json
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import structlog
@@ -15,15 +18,68 @@ from flask import Flask, Response, abort
 
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.config import ConfigSource, Settings, load_config
-from oauth_ratelimit.core.enforcement import Mode
+from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter, Caller
 from oauth_ratelimit.flask_authlib.endpoints import caller_of_token, decide_at, decide_token
-from oauth_ratelimit.flask_authlib.hangup import WatchedFile, ask_on_hangup
 from oauth_ratelimit.flask_authlib.hooks import attach, has_grant
 from oauth_ratelimit.flask_authlib.middleware import with_quota
-from oauth_ratelimit.flask_authlib.request import EXTENSION, username_of
+from oauth_ratelimit.flask_authlib.request_state import EXTENSION, username_of
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.observe.observer import Hook, Observer
+
+
+class WatchedFile:
+    """
+    A configuration file that is looked at now and then, and read without looking when somebody asks.
+
+    Args:
+        source: The file. Only ``poll`` uses it.
+    """
+
+    def __init__(self, source: ConfigSource) -> None:
+        self._source = source
+        self._is_asked = False
+
+    def ask(self) -> None:
+        """
+        Have the next ``poll`` read the file even if it looks unchanged. Does nothing else, as in a signal handler.
+        """
+        self._is_asked = True
+
+    def poll(self) -> Settings | None:
+        """
+        Return new settings, None if there are none.
+        """
+        if self._is_asked:
+            self._is_asked = False
+            log.info("reload_requested", path=self._source.path)
+            return self._source.reload()
+        return self._source.poll()
+
+
+def ask_on_hangup(file: WatchedFile) -> bool:
+    """
+    Have SIGHUP ask for the file, and whoever handled the signal before handle it, too.
+
+    Returns:
+        Whether that is possible: not outside of the main thread, not where there is no such signal, and not where
+        the server has taken it below Python, as uWSGI does.
+    """
+    number = getattr(signal, "SIGHUP", None)
+    if number is None or threading.current_thread() is not threading.main_thread():
+        return False
+    former = signal.getsignal(number)
+    if former is None:
+        return False
+
+    def handle(signal_number: int, frame: FrameType | None) -> None:
+        file.ask()
+        if callable(former):
+            former(signal_number, frame)
+
+    signal.signal(number, handle)
+    return True
+
 
 log = structlog.get_logger(__name__)
 

@@ -13,9 +13,9 @@ from typing import Any
 from authlib.oauth2.rfc6749.util import extract_basic_authorization
 from flask import Request, request
 
-from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.failed_auth import Attempt, FailureKey, FailureKind, address_of, folded
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.request_state import PUBLIC, Mark, marked
 from oauth_ratelimit.flask_authlib.responses import RateLimited

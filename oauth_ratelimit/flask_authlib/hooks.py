@@ -14,8 +14,15 @@ from flask import after_this_request
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.endpoints import decide_client
 from oauth_ratelimit.flask_authlib.failed_auth import look_first, note_client, note_error
-from oauth_ratelimit.flask_authlib.request import begin, check_decided, decide, decide_before_saving, direct
-from oauth_ratelimit.flask_authlib.request_state import answering, marked
+from oauth_ratelimit.flask_authlib.request_state import (
+    answering,
+    begin,
+    check_decided,
+    decide,
+    decide_before_saving,
+    direct,
+    marked,
+)
 
 _ATTACHED = "_oauth_ratelimit_attached"  # on the server
 

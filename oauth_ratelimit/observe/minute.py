@@ -4,13 +4,11 @@ What one process counts of one client in one minute.
 
 from heapq import nlargest
 
-from oauth_ratelimit.core.admission import Admission, JointAdmission
-from oauth_ratelimit.core.decision import Decision, Outcome, outcome_of
+from oauth_ratelimit.core.decision import Admission, Decision, JointAdmission, Outcome, RepeatedDenial, outcome_of
 from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.refusal import RepeatedDenial
+from oauth_ratelimit.core.policy import Tier
 from oauth_ratelimit.core.statistics import COUNTS, ClientMinute, Kind, Peak, Source, Tally, UserLoad
-from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.core.window import estimate_hits
 
 FOLLOWED = 10  # times as many users are followed as are told of in the end, so that the heaviest are among them

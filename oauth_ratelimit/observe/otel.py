@@ -14,8 +14,7 @@ from typing import Any
 from oauth_ratelimit.core.decision import Decision, outcome_of
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.observe.labels import ClientLabels
-from oauth_ratelimit.observe.metric_labels import NONE, OTHER, GrantNames
+from oauth_ratelimit.observe.metric_labels import NONE, OTHER, ClientLabels, GrantNames
 from oauth_ratelimit.observe.prometheus import DECISION_BUCKETS_S, FLUSH_BUCKETS_S, FLUSH_KEYS_BUCKETS, NAMESPACE
 from oauth_ratelimit.sync.flusher import CycleReport
 

@@ -11,8 +11,7 @@ from functools import partial
 
 from oauth_ratelimit.core.decision import Decision, outcome_of
 from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.observe.labels import MAX_CLIENTS, ClientLabels
-from oauth_ratelimit.observe.metric_labels import NONE, OTHER, GrantNames
+from oauth_ratelimit.observe.metric_labels import MAX_CLIENTS, NONE, OTHER, ClientLabels, GrantNames
 from oauth_ratelimit.sync.flusher import CycleReport
 
 try:

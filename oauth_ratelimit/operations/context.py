@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.layers import Layers
-from oauth_ratelimit.core.overrides import Override, in_force, overridden
+from oauth_ratelimit.core.overrides import Layers, Override, in_force, overridden
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.pseudonyms import Names
 from oauth_ratelimit.store.mongo.client import Connection

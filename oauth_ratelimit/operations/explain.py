@@ -10,15 +10,13 @@ from operator import attrgetter
 from typing import Any
 
 from oauth_ratelimit.core.key import Key, storable_name
-from oauth_ratelimit.core.layers import Layer
-from oauth_ratelimit.core.overrides import LimitKind
+from oauth_ratelimit.core.overrides import Layer, LimitKind
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
 from oauth_ratelimit.counters.usage import Standing, Standings
 from oauth_ratelimit.operations.context import Desk
-from oauth_ratelimit.operations.serialize import Record, layer_data, standing_data
+from oauth_ratelimit.operations.serialize import Record, duration, layer_data, standing_data
 from oauth_ratelimit.operations.suggestions import stranger_hint
-from oauth_ratelimit.operations.words import duration
 from oauth_ratelimit.store.base import Snapshot
 
 OTHERS_SHOWN = 5

@@ -5,17 +5,46 @@ What there is to see, as plain data for programs.
 import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
 
-from oauth_ratelimit.core.layers import Layer
-from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
+from oauth_ratelimit.core.denial_record import DenialRecord, decision_id_of
+from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Layer, Override, Target
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.core.what_if import Effect
 from oauth_ratelimit.counters.usage import Standing
-from oauth_ratelimit.operations.words import moment
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
+
+
+def duration(seconds: float) -> str:
+    """
+    Return a duration for people, rounded up to whole seconds: somebody who comes early comes in vain.
+    """
+    if math.isinf(seconds):
+        return "never"
+    whole = math.ceil(seconds)
+    for unit_s, unit, rest_s, rest in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= unit_s:
+            more = whole % unit_s // rest_s
+            return f"{whole // unit_s} {unit}" + (f" {more} {rest}" if more else "")
+    return f"{whole} s"
+
+
+def counted(count: int, word: str) -> str:
+    """
+    Return a number of things: ``1 instance``, ``2 instances``.
+    """
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def moment(at_s: float) -> str:
+    """
+    Return a time for people and programs.
+    """
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
 
 LATE_AFTER_S = 30.0  # three heartbeats
 
@@ -195,3 +224,37 @@ def layer_text(layer: Layer) -> str:
         return layer.name if "." in layer.name or "[" in layer.name else f"{layer.name}, for everybody"
     end = "" if override.until_s is None else f" until {moment(override.until_s)}"
     return f"override by {override.author}{end}: {override.reason}"
+
+
+def denial_data(record: DenialRecord, position: int) -> Record:
+    """
+    Return a denial.
+
+    Args:
+        record: The logged one that it belongs to.
+
+        position: How many it came after that.
+    """
+    denial = record.denial
+    return {
+        "decision_id": decision_id_of(denial.first_id + position),
+        "logged_decision_id": decision_id_of(denial.first_id),
+        "position": position,
+        "is_recorded": position <= record.suppressed_count,
+        "client_id": denial.client_id,
+        "username": denial.username,
+        "scope": denial.scope,
+        "grant_type": denial.grant_type,
+        "policy": denial.policy,
+        "limit": denial.limit,
+        "window_s": denial.window_s,
+        "mode": denial.mode,
+        "canary": denial.is_canary,
+        "retry_after_s": denial.retry_after_s,
+        "first_at": moment(denial.at_s),
+        "last_at": moment(record.last_at_s),
+        "suppressed_count": record.suppressed_count,
+        "instance": record.instance,
+        "trace_id": denial.trace.trace_id,
+        "request_id": denial.trace.request_id,
+    }

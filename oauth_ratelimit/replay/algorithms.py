@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from oauth_ratelimit.core.window import Estimator, Window, age, weigh
-from oauth_ratelimit.replay.times import SECOND_US
+from oauth_ratelimit.replay.formats import SECOND_US
 
 
 class Counter(Protocol):

@@ -3,15 +3,18 @@ Several instances that share their counts at an interval: how many, how often, a
 """
 
 import enum
+import heapq
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.core.tier import Tier
-from oauth_ratelimit.core.window import Estimator, Window
+from oauth_ratelimit.core.policy import Mode, Policy, Tier
+from oauth_ratelimit.core.window import ROUNDING_S, Estimator, Window
+from oauth_ratelimit.counters.bucket import Bucket
+from oauth_ratelimit.counters.key_state import FOLLOWED_RATIO
 from oauth_ratelimit.replay.accuracy import Tally
-from oauth_ratelimit.replay.times import SECOND_US
+from oauth_ratelimit.replay.formats import SECOND_US
+from oauth_ratelimit.sync.schedule import CLOSE_RATIO, PULLS_PER_HORIZON
 from oauth_ratelimit.sync.scheduler import SHORTEST_TICK_S, TICKS_PER_INTERVAL
 
 SEED = 2005  # the same file gives the same numbers again
@@ -92,3 +95,244 @@ class Fleet:
         Return when an instance next looks at urgent keys.
         """
         return at_us + self.tick_us - (at_us - self.phases_us[instance]) % self.tick_us
+
+
+class Member:
+    """
+    A key on one instance.
+
+    Attributes:
+        bucket: What it has counted, on top of what it knows of the others.
+
+        version: The document's, as last known.
+
+        peers: Instances that have written the document lately.
+
+        is_noticed: A request came since the last full cycle.
+
+        is_contested: The last write lost a race, so the next one reads first.
+
+        cycle_us: When a full cycle next looks at it; 0 if none does.
+
+        urgent_us: When an urgent tick does; 0 if none does.
+
+        pull_gap: Cycles from one read to the next while nothing happens.
+
+        seen_us: When a cycle last found that requests had come.
+
+        refused_until_us: Until when requests are denied without a look at anything.
+    """
+
+    __slots__ = (
+        "bucket",
+        "cycle_us",
+        "instance",
+        "is_contested",
+        "is_noticed",
+        "peers",
+        "pull_gap",
+        "refused_until_us",
+        "seen_us",
+        "urgent_us",
+        "version",
+    )
+
+    def __init__(self, instance: int, bucket: Bucket, at_us: int) -> None:
+        self.instance = instance
+        self.bucket = bucket
+        self.version = 0
+        self.peers = 1
+        self.is_noticed = False
+        self.is_contested = False
+        self.cycle_us = 0
+        self.urgent_us = 0
+        self.pull_gap = 0
+        self.seen_us = at_us
+        self.refused_until_us = 0
+
+
+class FleetKey:
+    """
+    One key on all instances, and its document. Decides as ``Counter`` says.
+
+    Args:
+        fleet: The instances.
+
+    Attributes:
+        frames: What the document holds: hits by frame start, in seconds since the epoch.
+    """
+
+    __slots__ = ("_due", "_fleet", "_marks", "_members", "_version", "frames")
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._members: list[Member | None] = [None] * fleet.plan.instance_count
+        self._due: list[tuple[int, int]] = []  # when, and which instance; entries that hold no more are passed over
+        self.frames: dict[int, int] = {}
+        self._version = 0  # of the document
+        self._marks: dict[int, int] = {}  # when each instance last wrote
+
+    def decide(self, times: Sequence[int]) -> Sequence[bool]:
+        """
+        See ``Counter.decide``.
+        """
+        fleet, members, due = self._fleet, self._members, self._due
+        draw, count = fleet.random, fleet.plan.instance_count
+        decisions = []
+        for at_us in times:
+            while due and due[0][0] <= at_us:
+                self._run(*heapq.heappop(due))
+            instance = int(draw() * count)
+            member = members[instance] or self._join(instance, at_us)
+            now_s = at_us / SECOND_US
+            bucket = member.bucket
+            if bucket.full < bucket.ceiling and now_s < bucket.frame_end_s:
+                if not member.is_noticed or bucket.full == bucket.sent:
+                    self._touch(member, at_us)
+                bucket.full += 1
+                decisions.append(True)
+            else:
+                decisions.append(self._decide_near_limit(member, at_us, now_s))
+        return decisions
+
+    def finish(self) -> None:
+        """
+        Run the cycles until no instance looks at the key any more.
+        """
+        while self._due:
+            self._run(*heapq.heappop(self._due))
+
+    def _join(self, instance: int, at_us: int) -> Member:
+        bucket = Bucket(self._fleet.tier, at_us / SECOND_US)
+        member = self._members[instance] = Member(instance, bucket, at_us)
+        if self._fleet.reserves:
+            bucket.distrust()
+        self._hurry(member, at_us)
+        return member
+
+    def _touch(self, member: Member, at_us: int) -> None:
+        if member.pull_gap > 1:
+            self._hurry(member, at_us)
+        if not member.is_noticed:
+            member.is_noticed = True
+            self._plan(member, self._fleet.next_cycle_us(member.instance, at_us))
+
+    def _hurry(self, member: Member, at_us: int) -> None:
+        if self._fleet.hurries and not member.urgent_us:
+            member.urgent_us = self._fleet.next_tick_us(member.instance, at_us)
+            heapq.heappush(self._due, (member.urgent_us, member.instance))
+
+    def _plan(self, member: Member, cycle_us: int) -> None:
+        if not 0 < member.cycle_us <= cycle_us:
+            member.cycle_us = cycle_us
+            heapq.heappush(self._due, (cycle_us, member.instance))
+
+    def _decide_near_limit(self, member: Member, at_us: int, now_s: float) -> bool:
+        fleet, bucket = self._fleet, member.bucket
+        self._touch(member, at_us)
+        if at_us < member.refused_until_us:
+            return False
+        asks = fleet.reserves and bucket.full >= bucket.alert
+        if asks:
+            fleet.tally.waits += 1
+            self._synchronise(member, at_us)
+        if bucket.estimate(now_s) > fleet.tier.limit - 1:
+            wait_s = bucket.retry_after_s(now_s, cost=1) - ROUNDING_S
+            member.refused_until_us = at_us + int(wait_s * SECOND_US)
+            return False
+        bucket.add(1)
+        if asks:
+            self._synchronise(member, at_us)
+        if bucket.full >= bucket.alert:
+            self._hurry(member, at_us)
+        return True
+
+    def _run(self, at_us: int, instance: int) -> None:
+        """
+        Run what an instance has planned for the key at a time, if that still holds.
+        """
+        member = self._members[instance]
+        if member is None:
+            return
+        if at_us == member.cycle_us:
+            member.cycle_us = member.urgent_us = 0
+            is_noticed, member.is_noticed = member.is_noticed, False
+            self._synchronise(member, at_us, is_touched=is_noticed)
+        elif at_us == member.urgent_us:
+            member.urgent_us = 0
+            member.is_contested = True  # as ``SyncCycle.run`` does: reading first saves a write
+            self._synchronise(member, at_us)
+
+    def _synchronise(self, member: Member, at_us: int, *, is_touched: bool = True) -> None:
+        """
+        Flush and pull the key, and plan its next cycle, as ``SyncCycle`` does.
+        """
+        fleet, now_s = self._fleet, at_us / SECOND_US
+        unsent = member.bucket.drain()
+        is_changed = False
+        if unsent:
+            self._flush(member, unsent, at_us, now_s)
+        elif is_touched or not member.pull_gap or _has_used(member.bucket, FOLLOWED_RATIO):
+            is_changed = self._pull(member, None, at_us, now_s)
+        if is_touched:
+            member.seen_us = at_us
+        is_filling = _has_used(member.bucket, FOLLOWED_RATIO)
+        if is_touched or (is_changed and is_filling):
+            member.pull_gap = 0
+            gap = 1
+        elif now_s - member.seen_us / SECOND_US > fleet.horizon_s:
+            self._members[member.instance] = None
+            return
+        elif is_filling:
+            pulls = 2 * PULLS_PER_HORIZON if _has_used(member.bucket, CLOSE_RATIO) else PULLS_PER_HORIZON
+            gap = member.pull_gap = min(max(1, fleet.horizon_cycles // pulls), member.pull_gap * 2 or 1)
+        else:
+            gap = member.pull_gap = max(2, fleet.horizon_cycles)
+        self._plan(member, fleet.next_cycle_us(member.instance, at_us) + (gap - 1) * fleet.interval_us)
+
+    def _flush(self, member: Member, unsent: dict[int, int], at_us: int, now_s: float) -> None:
+        if member.is_contested:
+            member.is_contested = self._pull(member, unsent, at_us, now_s)
+        tally = self._fleet.tally
+        tally.operations += 1
+        if member.version != self._version:
+            tally.conflicts += 1
+            member.is_contested = True
+            self._pull(member, unsent, at_us, now_s)
+            tally.operations += 1
+        oldest_s = now_s - self._fleet.horizon_s
+        for start_s in [start_s for start_s in self.frames if start_s < oldest_s]:
+            del self.frames[start_s]
+        for start_s, hits in unsent.items():
+            self.frames[start_s] = self.frames.get(start_s, 0) + hits
+        self._marks[member.instance] = at_us
+        self._version += 1
+        member.version = self._version
+        if member.peers > 1 or self._fleet.reserves:
+            self._watch(member, now_s)
+
+    def _pull(self, member: Member, unsent: dict[int, int] | None, at_us: int, now_s: float) -> bool:
+        """
+        Read the document, and return whether it has changed.
+        """
+        fleet = self._fleet
+        fleet.tally.operations += 1
+        is_changed = member.version != self._version
+        member.version = self._version
+        since_us = at_us - round(fleet.horizon_s * SECOND_US)
+        member.peers = max(1, len([last_us for last_us in self._marks.values() if last_us >= since_us]))
+        fleet.most_peers[member.instance] = max(fleet.most_peers[member.instance], member.peers)
+        member.refused_until_us = 0
+        if is_changed or unsent:  # else it is what the bucket holds already, and most reads find nothing new
+            member.bucket.load(now_s, self.frames, unsent or {})
+        self._watch(member, now_s)
+        return is_changed
+
+    def _watch(self, member: Member, now_s: float) -> None:
+        reserves = self._fleet.reserves
+        peers = max(member.peers, self._fleet.most_peers[member.instance]) if reserves else member.peers
+        member.bucket.watch(now_s, peers=peers, reserves=reserves)
+
+
+def _has_used(bucket: Bucket, ratio: float) -> bool:
+    return bucket.full + bucket.edge >= ratio * bucket.tier.limit

@@ -6,12 +6,199 @@ import csv
 import enum
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import UTC, datetime, timedelta, timezone
+from functools import lru_cache
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import NamedTuple, Protocol
 
-from oauth_ratelimit.replay.rows import Row
-from oauth_ratelimit.replay.times import access_log_us, moment_us
+SECOND_US = 1_000_000
+THOUSANDFOLD = 1e11  # seconds since the epoch in the year 5138: a larger number counts a smaller unit
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")  # in any locale
+
+
+def moment_us(value: object) -> int:
+    """
+    Return the moment that a number or a text names, in microseconds since the epoch.
+
+    Args:
+        value: Seconds since the epoch; a number too large for that counts milli-, micro- or nanoseconds. Or ISO 8601,
+            in UTC if it names no zone.
+
+    Raises:
+        ValueError: It is neither, or before 1970.
+    """
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            return _checked(_written_us(value))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        number = value
+    else:
+        raise ValueError("no time")
+    if 0 <= number < THOUSANDFOLD:
+        return round(number * SECOND_US)
+    return _checked(_scaled_us(number))
+
+
+def _scaled_us(number: float) -> int:
+    if not 0 <= number < 1e23:  # NaN, too
+        return -1
+    scaled = float(number)
+    while scaled >= THOUSANDFOLD:
+        scaled /= 1000
+    return round(scaled * SECOND_US)
+
+
+def _checked(at_us: int) -> int:
+    if at_us < 0:
+        raise ValueError("a time before 1970 or no number that could be one")
+    return at_us
+
+
+def _written_us(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(f"no time: {text[:40]!r}") from None
+    return _since_epoch_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+@lru_cache(maxsize=1024)  # a busy log has many lines of one second
+def access_log_us(text: str) -> int:
+    """
+    Return the moment that an access log writes as ``01/Aug/1995:00:00:07 -0400``.
+
+    Raises:
+        ValueError: It does not look like that.
+    """
+    try:
+        day, month, rest = text.split("/")
+        year, hour, minute, second_and_zone = rest.split(":")
+        second, zone = second_and_zone.split()
+        offset = timedelta(hours=int(zone[:3]), minutes=int(zone[0] + zone[3:5]))
+        moment = datetime(
+            int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second), tzinfo=timezone(offset)
+        )
+    except (ValueError, LookupError):
+        raise ValueError(f"no time: {text[:40]!r}") from None
+    return _checked(_since_epoch_us(moment))
+
+
+def _since_epoch_us(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+BATCH_SIZE = 100_000  # rows: about 20 MB; two requests further apart than that are not put in order any more
+
+
+class Row(NamedTuple):
+    """
+    One recorded request.
+
+    Attributes:
+        at_us: Microseconds since the epoch.
+
+        client: Who asked.
+
+        user: On whose behalf, None if on nobody's.
+    """
+
+    at_us: int
+    client: str
+    user: str | None = None
+
+
+class Ordered:
+    """
+    Rows sorted by time, those of one moment as they came.
+
+    Servers write a request when it ends, so logs are a little out of order. A row that comes later than a whole batch
+    is taken for one of the moment that has been reached.
+
+    Args:
+        rows: As they were read.
+
+        spread: Whether rows of one second are spread evenly over it; None does so if the first batch knows only whole
+            seconds. Otherwise a second's requests would all come at its first instant.
+
+    Attributes:
+        is_spread: Whether they are; known once the first batch was read.
+
+        late_count: Rows that came too late to be put in order.
+
+        first_us, last_us: When the recording began and ended; None without rows.
+    """
+
+    def __init__(self, rows: Iterable[Row], *, spread: bool | None = None, batch_size: int = BATCH_SIZE) -> None:
+        self._rows = iter(rows)
+        self._batch_size = batch_size
+        self.is_spread = spread
+        self.late_count = 0
+        self.first_us: int | None = None
+        self.last_us: int | None = None
+
+    def batches(self) -> Iterator[list[Row]]:
+        """
+        Yield the rows, in order within a batch and from one to the next.
+        """
+        held: list[Row] = []
+        while more := list(islice(self._rows, self._batch_size)):
+            if self.is_spread is None:
+                self.is_spread = all(row.at_us % SECOND_US == 0 for row in more)
+            held += more
+            held.sort(key=itemgetter(0))
+            count = self._complete_count(held)
+            if count:
+                yield self._released(held[:count])
+                del held[:count]
+        if held:
+            yield self._released(held)
+
+    def _complete_count(self, held: list[Row]) -> int:
+        """
+        Return how many rows can go, not to cut a second that is to be spread.
+        """
+        count = len(held) - self._batch_size
+        if count <= 0 or not self.is_spread:
+            return max(0, count)
+        second = held[count].at_us // SECOND_US
+        while count and held[count - 1].at_us // SECOND_US == second:
+            count -= 1
+        return count or (len(held) - self._batch_size if len(held) > 4 * self._batch_size else 0)
+
+    def _released(self, rows: list[Row]) -> list[Row]:
+        if self.is_spread:
+            rows = list(_spread(rows))
+        reached_us = self.last_us
+        if self.first_us is None or reached_us is None:
+            self.first_us = rows[0].at_us
+        else:
+            for index, row in enumerate(rows):
+                if row.at_us >= reached_us:
+                    break
+                rows[index] = row._replace(at_us=reached_us)
+                self.late_count += 1
+        self.last_us = rows[-1].at_us
+        return rows
+
+
+def _spread(rows: Iterable[Row]) -> Iterator[Row]:
+    """
+    Yield rows with those of each second at the middles of as many equal parts of it.
+    """
+    for second, group in groupby(rows, key=lambda row: row.at_us // SECOND_US):
+        together = list(group)
+        start_us, parts = second * SECOND_US, 2 * len(together)
+        for rank, (_, client, user) in enumerate(together):
+            yield Row(start_us + (2 * rank + 1) * SECOND_US // parts, client, user)
+
 
 MAX_NAME_LENGTH = 1024  # of a client or user, as in the configuration
 NOWHERE = 1 << 30  # the position of a column that a header does not have

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oauth_ratelimit.errors import RateLimitError
+from oauth_ratelimit.replay.formats import SECOND_US
 from oauth_ratelimit.replay.scene import Line, Scene
-from oauth_ratelimit.replay.times import SECOND_US
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

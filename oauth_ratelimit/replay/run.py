@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.replay.accuracy import Judge, Tally
 from oauth_ratelimit.replay.algorithms import Counter, ExactLog, FixedWindow, Gcra, SlidingWindowCounter, TokenBucket
-from oauth_ratelimit.replay.fleet import Fleet, FleetPlan
-from oauth_ratelimit.replay.fleet_key import FleetKey
-from oauth_ratelimit.replay.rows import Row
-from oauth_ratelimit.replay.times import SECOND_US
+from oauth_ratelimit.replay.fleet import Fleet, FleetKey, FleetPlan
+from oauth_ratelimit.replay.formats import SECOND_US, Row
 
 EXACT_LOG, FIXED_WINDOW, TOKEN_BUCKET, GCRA = "exact-log", "fixed-window", "token-bucket", "gcra"
 COMMON = (EXACT_LOG, FIXED_WINDOW, TOKEN_BUCKET, GCRA)

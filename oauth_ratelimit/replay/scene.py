@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from oauth_ratelimit.core.window import Estimator, Window, estimate_hits, weigh
-from oauth_ratelimit.replay.rows import Row
+from oauth_ratelimit.replay.formats import SECOND_US, Row
 from oauth_ratelimit.replay.run import FIXED_WINDOW, TOKEN_BUCKET, Contender, Rate, Replay, Who
-from oauth_ratelimit.replay.times import SECOND_US
 
 STRETCH_WINDOWS = 12  # of these a picture shows
 POINTS_PER_WINDOW = 60

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from oauth_ratelimit.core.hyperloglog import estimate_distinct, merge_into
-from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute
-from oauth_ratelimit.core.sums import ClientSum
+from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, ClientSum
 
 HOUR_S = 3600
 REFRESH = "refresh_token"

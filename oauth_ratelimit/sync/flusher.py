@@ -11,13 +11,55 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
+import structlog
+
+from oauth_ratelimit.core.key import Key, visible_name
 from oauth_ratelimit.counters.key_state import Attempt, KeyState
 from oauth_ratelimit.counters.pruning import MAX_STALE, SLACK_S
 from oauth_ratelimit.errors import StoreError, StoreRejected
 from oauth_ratelimit.process.yielding import gently, sweep_young
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change, CounterStore
-from oauth_ratelimit.sync.complaints import Complaints
+
+log = structlog.get_logger(__name__)
+
+REPEAT_S = 60.0  # one event of a kind per key and this long
+MAX_KEYS = 1000  # a collection full of damaged documents must not fill the log
+
+
+class Complaints:
+    """
+    Says once per key and minute what is wrong with its document. Used by the sync cycle alone.
+    """
+
+    def __init__(self) -> None:
+        self._said_s: dict[tuple[str, Key], float] = {}
+
+    def say(self, event: str, key: Key, now_s: float, **facts: Any) -> None:
+        """
+        Log a complaint, unless that was done a moment ago or too many were.
+
+        Args:
+            event: What the log calls it.
+
+            key: Whose document it is.
+
+            now_s: The time, seconds since the epoch.
+
+            facts: What else the log is told.
+        """
+        said_s = self._said_s.get((event, key))
+        if said_s is not None and said_s <= now_s < said_s + REPEAT_S:
+            return
+        if len(self._said_s) >= MAX_KEYS:
+            self._said_s = {said: at_s for said, at_s in self._said_s.items() if at_s <= now_s < at_s + REPEAT_S}
+            if len(self._said_s) >= MAX_KEYS:
+                return
+        self._said_s[event, key] = now_s
+        username = None if key.username is None else visible_name(key.username)
+        log.error(event, client_id=visible_name(key.client_id), username=username, scope=key.scope, **facts)
+
 
 MAX_BATCH = 500  # documents per round trip: of more, some objects would be old to the garbage collector, see courtesy
 MAX_ROUNDS = 4  # writes per key and cycle; what still loses then goes with the next cycle

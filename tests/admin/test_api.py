@@ -412,7 +412,7 @@ def test_what_if_of_too_much(page: Page, mongo_uri: str, monkeypatch: pytest.Mon
     """
     What a page cannot read within a moment it does not begin to read; the preview of an override does without.
     """
-    monkeypatch.setattr("oauth_ratelimit.admin.what_if.MAX_READ", 2)
+    monkeypatch.setattr("oauth_ratelimit.admin.api.MAX_READ", 2)
     record(mongo_uri, [minute(ago, allowed=10) for ago in (5, 6, 7)])
 
     assert "command line" in page.get("api/what-if", by="total").json["problem"]["text"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit.config import describe_changes, load_config
-from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, overridden
+from oauth_ratelimit.core.policy import Mode
 
 BASE: dict[str, Any] = {
     "instance": "node-1",

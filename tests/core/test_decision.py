@@ -6,12 +6,17 @@ import math
 
 import pytest
 
-from oauth_ratelimit.core.admission import Admission, JointAdmission
-from oauth_ratelimit.core.decision import Decision, FullDecision, whole_seconds
-from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.core.refusal import Refusal, RepeatedDenial, Silence
-from oauth_ratelimit.core.tier import Tier, tiers_of
+from oauth_ratelimit.core.decision import (
+    Admission,
+    Decision,
+    FullDecision,
+    JointAdmission,
+    Refusal,
+    RepeatedDenial,
+    Silence,
+    whole_seconds,
+)
+from oauth_ratelimit.core.policy import Mode, Policy, Tier, tiers_of
 from oauth_ratelimit.core.window import Window
 
 NOW_S = 1_200_000_000.0  # where a minute begins

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.failed_auth import (
     MAX_CLAIM_LENGTH,
     Attempt,
@@ -20,6 +19,7 @@ from oauth_ratelimit.core.failed_auth import (
     is_within,
 )
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH, storable_name
+from oauth_ratelimit.core.policy import Mode
 from tests.support.limiters import a_policy
 
 

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit.config import load_config
-from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.layers import Layers
-from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target, overridden
-from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.overrides import Layers, LimitKind, Override, OverrideKind, Target, overridden
+from oauth_ratelimit.core.policy import Mode, Policy
 from oauth_ratelimit.core.window import Window
 
 LIMITS = {"client": ["1/second"]}

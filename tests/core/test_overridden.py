@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit.config import load_config
-from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target, in_force, overridden
-from oauth_ratelimit.core.policy import Policy, PolicySet
+from oauth_ratelimit.core.policy import Mode, Policy, PolicySet
 from oauth_ratelimit.core.window import Window
 
 POLICY = Policy("client", 7, Window.of(60))

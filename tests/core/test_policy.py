@@ -4,8 +4,7 @@ Which policies a request meets.
 
 import pytest
 
-from oauth_ratelimit.core.enforcement import Canary, Mode
-from oauth_ratelimit.core.policy import ClientPolicies, Limits, OwnLimits, Policy, PolicySet, Rules
+from oauth_ratelimit.core.policy import Canary, ClientPolicies, Limits, Mode, OwnLimits, Policy, PolicySet, Rules
 from oauth_ratelimit.core.window import Window
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from oauth_ratelimit.core.hyperloglog import REGISTER_COUNT, estimate_distinct, merged, register_of
 from oauth_ratelimit.core.statistics import (
     ClientMinute,
+    ClientSum,
     Peak,
     Source,
     Tally,
     UserLoad,
 )
-from oauth_ratelimit.core.sums import ClientSum
 
 PASSWORD, REFRESH, BATCH = Source("user", "password"), Source("user", "refresh_token"), Source("client", "none")
 

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.config import ConfigSource
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.flask_authlib.hangup import WatchedFile, ask_on_hangup
+from oauth_ratelimit.flask_authlib.extension import WatchedFile, ask_on_hangup
 from tests.support.helpers import wait_until
 
 

@@ -23,7 +23,7 @@ from demo.records import Client, User
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.hooks import RateLimitMixin, attach
-from oauth_ratelimit.flask_authlib.request import username_of
+from oauth_ratelimit.flask_authlib.request_state import username_of
 from tests.flask_authlib.protected import config
 from tests.support.helpers import Clock
 

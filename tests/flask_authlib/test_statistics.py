@@ -12,8 +12,7 @@ from flask import Flask
 from demo.authserver import seed
 from demo.seeds import BATCH_JOBS, WEB_SHOP
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.core.statistics import Source, Tally
-from oauth_ratelimit.core.sums import ClientSum
+from oauth_ratelimit.core.statistics import ClientSum, Source, Tally
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.flask_authlib.flows import password_of, post

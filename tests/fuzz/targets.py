@@ -23,7 +23,7 @@ from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.store.mongo import denials, heartbeats, overrides
 from oauth_ratelimit.store.mongo.document import UNUSABLE_VERSION, parse_all
-from oauth_ratelimit.store.mongo.minute_form import parse_minute
+from oauth_ratelimit.store.mongo.statistics import parse_minute
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime.fromtimestamp(2_000_000_000, UTC)

@@ -14,8 +14,8 @@ from pymongo import MongoClient
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
-from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.failed_auth import Attempt, FailureKey
+from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.guard import Guard
 from tests.flask_authlib.flows import TIMEOUT_S
 from tests.guard.guarded import ELSEWHERE, HOME, USER_LIMIT, guard, guarded, password_of, session_from

@@ -20,14 +20,13 @@ from oauth_ratelimit import load_config
 from oauth_ratelimit.background import live_settings as overlay
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
-from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.observe.observer import Observer
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
-from oauth_ratelimit.store.mongo.override_form import MAX_LIMITS
-from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from oauth_ratelimit.store.mongo.overrides import MAX_LIMITS, OverrideStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.hostile.test_damaged_documents import names, values
 from tests.support.helpers import Clock

@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.cli import command
-from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.failed_auth import Attempt, folded
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from tests.flask_authlib.test_extension import protected

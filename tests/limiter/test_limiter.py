@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.counters import describe
+from oauth_ratelimit.core.policy import Mode
+from oauth_ratelimit.counters import client_state
 from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.key_state import Counts, KeyState
 from oauth_ratelimit.store.memory import MemoryStore
@@ -288,7 +288,7 @@ def test_repeated_denial_is_not_estimated_again(clock: Clock) -> None:
     """A client that stays at its limit gets its last denial again, so it costs less than others."""
     limiter = a_limiter(None, clock, a_policy(1))
     limiter.check(CLIENT)
-    with patch.object(describe, "over_limit", wraps=describe.over_limit) as estimated:
+    with patch.object(client_state, "over_limit", wraps=client_state.over_limit) as estimated:
         assert [False] * 100 == [limiter.check(CLIENT).allowed for _ in range(100)]
     assert 1 == estimated.call_count
 

@@ -12,8 +12,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.policy import Limits, Policy, PolicySet
+from oauth_ratelimit.core.policy import Limits, Mode, Policy, PolicySet
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.helpers import Clock

@@ -16,8 +16,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from oauth_ratelimit.core.decision import FullDecision
-from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.policy import Mode, Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.observe.prometheus import Metrics
 

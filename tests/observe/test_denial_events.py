@@ -14,10 +14,9 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.decision import FullDecision
-from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.failed_auth import FailureKind
-from oauth_ratelimit.observe.budget import Budget
-from oauth_ratelimit.observe.events import MAX_KEYS
+from oauth_ratelimit.core.policy import Mode
+from oauth_ratelimit.observe.events import MAX_KEYS, Budget
 from tests.support.helpers import Clock
 
 DENIED, SUPPRESSED = "request_denied", "denial_events_suppressed"

@@ -14,10 +14,9 @@ from prometheus_client import CollectorRegistry
 from oauth_ratelimit import Limiter, StoreUnavailable, load_config
 from oauth_ratelimit.background.health import Pulse
 from oauth_ratelimit.core.decision import Decision, FullDecision
-from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.policy import Mode, Policy
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.observe.labels import FIRST_COME_CLIENTS, MAX_CLIENTS
+from oauth_ratelimit.observe.metric_labels import FIRST_COME_CLIENTS, MAX_CLIENTS
 from oauth_ratelimit.observe.observer import is_near_limit
 from oauth_ratelimit.observe.prometheus import Metrics
 from oauth_ratelimit.store.memory import MemoryStore

@@ -19,12 +19,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry
 
 from oauth_ratelimit.core.decision import Decision, FullDecision
-from oauth_ratelimit.core.enforcement import Mode
-from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.policy import Mode, Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
-from oauth_ratelimit.observe.labels import MAX_CLIENTS
+from oauth_ratelimit.observe.metric_labels import MAX_CLIENTS
 from oauth_ratelimit.observe.metrics import BothMeters, Meter
 from oauth_ratelimit.observe.otel import OtelMeter
 from oauth_ratelimit.observe.prometheus import Metrics

@@ -15,7 +15,7 @@ from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Peak, Share, Source, Tally, UserLoad
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
-from oauth_ratelimit.observe import outbox, statistics
+from oauth_ratelimit.observe import statistics
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from tests.support.helpers import Clock
 
@@ -285,7 +285,7 @@ def test_many_clients(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A cycle writes one bulk at most, however long the last one was ago; the next ones take the rest.
     """
-    monkeypatch.setattr(outbox, "BATCH", 10)
+    monkeypatch.setattr(statistics, "BATCH", 10)
     for number in range(25):
         desk.ask(f"client-{number}")
     for _ in range(4):
@@ -473,7 +473,7 @@ def test_closing_with_a_slow_mongodb(desk: Desk, monkeypatch: pytest.MonkeyPatch
         clock.advance(1.2)
         return put(writer, shares, keep_s=keep_s)
 
-    monkeypatch.setattr(outbox, "BATCH", 10)
+    monkeypatch.setattr(statistics, "BATCH", 10)
     monkeypatch.setattr(statistics, "monotonic", clock)
     monkeypatch.setattr(desk.written, "put", put_slowly)
     for number in range(55):

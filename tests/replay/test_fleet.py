@@ -16,8 +16,7 @@ from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.replay.accuracy import Tally
 from oauth_ratelimit.replay.algorithms import SlidingWindowCounter
-from oauth_ratelimit.replay.fleet import SEED, Fleet, FleetPlan, Sharing
-from oauth_ratelimit.replay.fleet_key import FleetKey
+from oauth_ratelimit.replay.fleet import SEED, Fleet, FleetKey, FleetPlan, Sharing
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync import flusher
 from oauth_ratelimit.sync.flusher import CycleReport

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 from oauth_ratelimit.core.window import Estimator
+from oauth_ratelimit.replay.formats import Row
 from oauth_ratelimit.replay.plot import STROKES, NoCharts, draw
-from oauth_ratelimit.replay.rows import Row
 from oauth_ratelimit.replay.run import COMMON, Contender, Rate, Replay
 from oauth_ratelimit.replay.scene import STRETCH_WINDOWS, Busiest, Scene, Stretch, look
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.replay.rows import Ordered, Row
-from oauth_ratelimit.replay.times import SECOND_US
+from oauth_ratelimit.replay.formats import SECOND_US, Ordered, Row
 
 
 def ordered(rows: Sequence[Row], *, spread: bool | None = False, batch_size: int = 4) -> tuple[Ordered, list[Row]]:

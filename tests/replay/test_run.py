@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from oauth_ratelimit.core.window import Estimator
 from oauth_ratelimit.replay.fleet import FleetPlan
-from oauth_ratelimit.replay.rows import Row
+from oauth_ratelimit.replay.formats import Row
 from oauth_ratelimit.replay.run import ALGORITHMS, COMMON, EXACT_LOG, Contender, Rate, Replay
 
 SECOND = 1_000_000

@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.replay.formats import Format
-from oauth_ratelimit.replay.recording import Recording
-from oauth_ratelimit.replay.rows import Row
-from oauth_ratelimit.replay.source import BLOCK_SIZE, MAX_LINE_LENGTH, MAX_PROBLEMS, Source
+from oauth_ratelimit.replay.formats import Format, Row
+from oauth_ratelimit.replay.source import BLOCK_SIZE, MAX_LINE_LENGTH, MAX_PROBLEMS, Recording, Source
 
 SECOND = 1_000_000
 

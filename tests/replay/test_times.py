@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.replay.times import access_log_us, moment_us
+from oauth_ratelimit.replay.formats import access_log_us, moment_us
 
 
 @pytest.mark.parametrize(

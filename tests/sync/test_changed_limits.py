@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.core.enforcement import Mode
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.helpers import Clock
