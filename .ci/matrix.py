@@ -78,10 +78,10 @@ def attempt(version: str, tests: Sequence[str], *, pins: Sequence[str] = ()) -> 
     python = environment(program, f"python{version}", "--editable", f"{ROOT}[test]")
     env = {}
     if pins:
-        overlay = PLACE / "overlay"
-        shutil.rmtree(overlay, ignore_errors=True)
-        run(python, "-m", "pip", "-qq", "install", "--target", overlay, *pins)
-        env["PYTHONPATH"] = str(overlay)
+        override_cache = PLACE / "overlay"
+        shutil.rmtree(override_cache, ignore_errors=True)
+        run(python, "-m", "pip", "-qq", "install", "--target", override_cache, *pins)
+        env["PYTHONPATH"] = str(override_cache)
     output = run(python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *tests, env=env)
     authlib = run(python, "-c", "import authlib; print(authlib.__version__)", env=env).strip()
     return f"{output.strip().splitlines()[-1]}  (Authlib {authlib})"

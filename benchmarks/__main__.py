@@ -45,7 +45,7 @@ def main() -> int:
     unknown = set(options.topics) - set(TOPICS)
     if unknown:
         parser.error(f"no topic {', '.join(sorted(unknown))}; there are {', '.join(TOPICS)}")
-    subjects.silence()
+    subjects.suppression()
     print(f"Python {platform.python_version()} on {platform.platform()}")
     missed = 0
     topics = options.topics or (() if options.page else TOPICS)

@@ -177,7 +177,7 @@ class Cycles:
         """
         return self.clock.now_s + self.rng.random() * self.interval_s
 
-    def hurry(self, index: int) -> None:
+    def mark_urgent(self, index: int) -> None:
         """
         Have an instance look at its urgent keys, of which there may be some.
         """
@@ -265,7 +265,7 @@ def replay(
             if extrapolates:
                 forecasts[index].add(request.key, allowed)
         if early:
-            cycles.hurry(index)
+            cycles.mark_urgent(index)
         tally.requests += 1
         tally.wrongly_allowed += allowed and not has_room
         tally.wrongly_denied += has_room and not allowed
@@ -277,8 +277,8 @@ def replay(
 
 
 def _follow_all(limiter: Limiter) -> None:
-    agenda = limiter._cycle.agenda
-    agenda.put_off = lambda state: agenda.add((state,))  # type: ignore[method-assign]
+    schedule = limiter._cycle.schedule
+    schedule.reschedule = lambda state: schedule.add((state,))  # type: ignore[method-assign]
 
 
 def run(*, short: bool) -> Iterator[Result]:

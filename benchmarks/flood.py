@@ -11,7 +11,7 @@ import multiprocessing
 from collections.abc import Callable
 
 from benchmarks.processes import resident_bytes
-from benchmarks.subjects import silence
+from benchmarks.subjects import suppression
 from oauth_ratelimit import Limiter, load_config
 
 KINDS: dict[str, Callable[[int], str]] = {
@@ -39,7 +39,7 @@ def flood(kind: str, max_keys: int, results: "multiprocessing.Queue[int]") -> No
     """
     Flood a limiter, and report how far the process has grown.
     """
-    silence()
+    suppression()
     name = KINDS[kind]
     limits = {"user": ["10/minute"]}
     clock = Clock()

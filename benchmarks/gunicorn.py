@@ -20,7 +20,7 @@ from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from benchmarks import instructions
 from benchmarks.results import Result
-from benchmarks.subjects import BASE, OURS, silence
+from benchmarks.subjects import BASE, OURS, suppression
 from benchmarks.timing import spread
 from benchmarks.token_request import (
     BARE,
@@ -150,7 +150,7 @@ def served_alone() -> Flask:
     """
     Return what gunicorn serves where instructions are counted: one subject.
     """
-    silence()
+    suppression()
     app = application(os.environ[SUBJECT_VARIABLE], Path(os.environ[DATABASE_VARIABLE]))
     instructions.lay_out(int(os.environ[LAYOUT_VARIABLE]))
     instructions.settle()
@@ -161,7 +161,7 @@ def served() -> DispatcherMiddleware:
     """
     Return what gunicorn serves where time is measured: several copies of each subject.
     """
-    silence()
+    suppression()
     database, mongo_uri = Path(os.environ[DATABASE_VARIABLE]), os.environ[URI_VARIABLE]
     apps = {
         _path(name, copy): application(name, database, mongo_uri if name == SHARED else None)

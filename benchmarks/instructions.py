@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.cases import CASES, Repeated
-from benchmarks.subjects import silence
+from benchmarks.subjects import suppression
 
 SHORT_COUNT, LONG_COUNT = 2_000, 7_000
 REQUEST = "request, "  # how the names of cases begin that are token requests
@@ -134,7 +134,7 @@ def _main(layout_counts: Mapping[str, int]) -> None:
         known |= importlib.import_module("benchmarks.endpoint").CASES
     if not known.keys() >= layout_counts.keys():  # only then, so that they need not be installed
         known |= importlib.import_module("benchmarks.peers").CASES
-    silence()
+    suppression()
     _changeable_types()  # looked for once, before the forks
     for name, layout_count in layout_counts.items():
         for layout in range(layout_count):

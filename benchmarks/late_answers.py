@@ -58,7 +58,7 @@ class LateAnswers(Rivals):
         self._is_late = self.rng.random() < self._share
         return super().decide(decide, *args)
 
-    def put_off(self, work: Callable[[], object]) -> bool:
+    def reschedule(self, work: Callable[[], object]) -> bool:
         """
         Have the deadline pass first, if that is to be: return whether.
         """
@@ -97,7 +97,7 @@ class LateExecutor:
         """
         Run work, now or later.
         """
-        return None if self._answers.put_off(work) else self._executor.submit(work)
+        return None if self._answers.reschedule(work) else self._executor.submit(work)
 
     def shutdown(self) -> None:
         """

@@ -20,7 +20,7 @@ def in_new_process(function: Callable[..., Value], *arguments: Any) -> Value:
     Return what a function returns in a new process: a fresh heap, and nothing left behind.
     """
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context, initializer=subjects.silence) as pool:
+    with ProcessPoolExecutor(1, mp_context=context, initializer=subjects.suppression) as pool:
         return pool.submit(function, *arguments).result()
 
 

@@ -91,7 +91,7 @@ class Rivals(Cycles):
             heapq.heappop(self.events)
             if is_full:
                 heapq.heappush(self.events, (at_s + self.interval_s, index, True))
-            if is_full or (index not in parts and self.limiters[index]._places.notices.has_urgent):
+            if is_full or (index not in parts and self.limiters[index]._clients.dirty_queue.has_urgent):
                 parts[index] = at_s, is_full
 
     def play(self, parts: Mapping[int, tuple[float, bool]]) -> None:
@@ -115,8 +115,8 @@ class Rivals(Cycles):
         Return the keys that an instance may have something to send for.
         """
         limiter = self.limiters[index]
-        notices, listed = limiter._places.notices, limiter._cycle.agenda.listed()
-        states = itertools.chain(notices._touched, notices._urgent, (state for state in listed if state.unsent))
+        dirty_queue, listed = limiter._clients.dirty_queue, limiter._cycle.schedule.listed()
+        states = itertools.chain(dirty_queue._touched, dirty_queue._urgent, (state for state in listed if state.unsent))
         return {state.key for state in states}
 
     def run(self, index: int, is_full: bool) -> None:  # a fact, not an option
@@ -137,9 +137,9 @@ class Aligned(Rivals):
         """
         return math.ceil(self.clock.now_s / self.interval_s) * self.interval_s
 
-    def hurry(self, index: int) -> None:
+    def mark_urgent(self, index: int) -> None:
         """
-        See ``Cycles.hurry``.
+        See ``Cycles.mark_urgent``.
         """
         tick_s = self.interval_s / TICKS_PER_INTERVAL
         number = int(self.clock.now_s / tick_s) + 1
@@ -199,5 +199,5 @@ class FlushThenPull(Aligned):
         for cycle, states in flushed:
             report = CycleReport()
             changed = cycle._flusher.pull(states, self.clock.now_s, report)
-            cycle.agenda.add(state for state in changed if state.is_filling)
+            cycle.schedule.add(state for state in changed if state.is_filling)
             self.note(report)

@@ -67,7 +67,7 @@ def run(*, short: bool) -> Iterator[Result]:
 def _run_instances(uri: str, limit: int, duration_s: float) -> list[_Seen]:
     starting_at_s = time.time() + START_S
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(INSTANCE_COUNT, mp_context=context, initializer=subjects.silence) as pool:
+    with ProcessPoolExecutor(INSTANCE_COUNT, mp_context=context, initializer=subjects.suppression) as pool:
         instances = [
             pool.submit(_serve, number, uri, limit, starting_at_s=starting_at_s, duration_s=duration_s)
             for number in range(INSTANCE_COUNT)

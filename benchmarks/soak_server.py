@@ -9,7 +9,7 @@ from authlib.oauth2.rfc6749 import ClientMixin, grants
 from flask import Flask
 from werkzeug.security import check_password_hash, generate_password_hash
 
-from benchmarks.subjects import BASE, OURS, silence
+from benchmarks.subjects import BASE, OURS, suppression
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.blueprints import health_blueprint
 
@@ -70,7 +70,7 @@ def served() -> Flask:
     """
     Return what gunicorn serves.
     """
-    silence()
+    suppression()
     app = Flask("soak")
     server = AuthorizationServer(app, query_client=Client, save_token=lambda token, request: None)
     server.register_grant(grants.ClientCredentialsGrant)

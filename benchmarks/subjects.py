@@ -27,7 +27,7 @@ STANDING_S = 1_700_000_000.0
 NO_LIMIT = 10**9  # hits per minute: none is denied
 
 
-def silence() -> None:
+def suppression() -> None:
     """
     Keep log events of the limiters off the terminal.
     """

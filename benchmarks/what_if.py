@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from benchmarks.subjects import limiter, silence
+from benchmarks.subjects import limiter, suppression
 from demo import trace
 from oauth_ratelimit.core.what_if import Bearer, effects
 
@@ -82,7 +82,7 @@ def _read(path: Path) -> Iterator[tuple[float, str]]:
 
 
 def _main(arguments: Sequence[str]) -> None:
-    silence()
+    suppression()
     recorded = _read(Path(arguments[0])) if arguments else ((hit.at_s, str(hit.host)) for hit in trace.hits())
     for line in table(list(recorded)):
         print(line)

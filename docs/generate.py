@@ -15,7 +15,7 @@ PACKAGE = DOCS.parent / "oauth_ratelimit"
 sys.path.insert(0, str(PACKAGE.parent))
 
 from oauth_ratelimit.cli import command  # noqa: E402  # the sources beside this file, not what is installed
-from oauth_ratelimit.observe.prometheus import Metrics  # noqa: E402
+from oauth_ratelimit.observe.prometheus import PrometheusMetrics  # noqa: E402
 
 WIDTH = 100  # characters of a line of help
 PROGRAM = "flask oauth-ratelimit"
@@ -85,7 +85,7 @@ def metric_rows() -> Iterator[str]:
     from prometheus_client import CollectorRegistry
 
     registry = CollectorRegistry()
-    Metrics(registry)
+    PrometheusMetrics(registry)
     for metric in registry._collector_to_names:
         suffix = "_total" if metric._type == "counter" else ""
         labels = ", ".join(f"`{name}`" for name in metric._labelnames)

@@ -14,7 +14,7 @@ from oauth_ratelimit.core.failed_auth import Attempt, FailureKey, failure_polici
 from oauth_ratelimit.core.policy import Mode, matches_any
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
-from oauth_ratelimit.observe.metrics import Meter
+from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.store.mongo.inspect import FAILURES
 
 
@@ -42,33 +42,33 @@ class FailureCounts(Limiter):
         """
         Decide as ``peek`` does. None if no failure of the key is known here: then nothing is remembered of it either.
         """
-        place = self._places.find(key.client_id, endpoint=key.kind.scope)
-        if place is None or place.exempt is not None:
+        client = self._clients.find(key.client_id, endpoint=key.kind.scope)
+        if client is None or client.exempt is not None:
             return None
         now_s = self._clock()
-        with place.lock:
-            state = place.keys.get(key.name)
+        with client.lock:
+            state = client.keys.get(key.name)
             if state is None:
-                if key.name not in place.former:
+                if key.name not in client.former:
                     return None
-                state = self._places.add_key(place, key.name, now_s)
-            return place.preview(state, now_s, cost=1)
+                state = self._clients.add_key(client, key.name, now_s)
+            return client.preview(state, now_s, cost=1)
 
     def count(self, key: FailureKey) -> None:
         """
         Count a failure, however many there are already.
         """
         now_s = self._clock()
-        with self._places.held(key.client_id, endpoint=key.kind.scope) as place:
-            if place.exempt is None:
-                state = place.keys.get(key.name) or self._places.add_key(place, key.name, now_s)
-                place.count(state, now_s)
+        with self._clients.held(key.client_id, endpoint=key.kind.scope) as client:
+            if client.exempt is None:
+                state = client.keys.get(key.name) or self._clients.add_key(client, key.name, now_s)
+                client.count(state, now_s)
 
     def give_up(self) -> None:
         """
         Release everything without a last flush.
         """
-        self._cycle.say_undelivered()
+        self._cycle.log_undelivered()
         self._cycle.close()
 
 
@@ -94,7 +94,7 @@ class Guard:
         *,
         clock: Callable[[], float] = time.time,
         events: DenialEvents | None = None,
-        metrics: Meter | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._clock = clock
         self._metrics = metrics

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.decision import Admission, Decision, FullDecision, RepeatedDenial, refuse_bad_cost
+from oauth_ratelimit.core.decision import Admission, Decision, FullDecision, RepeatedDenial, check_cost
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.counters.client_state import Place
-from oauth_ratelimit.counters.dirty_queue import Notices
+from oauth_ratelimit.counters.client_state import ClientState
+from oauth_ratelimit.counters.dirty_queue import DirtyQueue
 from oauth_ratelimit.counters.key_state import Counts, KeyState
-from oauth_ratelimit.counters.registry import Places
+from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.process import fork as forks
 from oauth_ratelimit.store.base import CounterStore
@@ -55,7 +55,7 @@ class Limiter:
         self._begin()
         forks.follow(self)
 
-    def stored_name(self, username: str | None) -> str | None:
+    def pseudonym_of(self, username: str | None) -> str | None:
         """
         Return the pseudonym of a user, as the store, logs and hooks have it: the name itself, unless names are hashed.
 
@@ -70,15 +70,15 @@ class Limiter:
         sync = self.settings.sync
         self._reservations: Reservations | None = None
         reserves = self._store is not None and sync.near_limit == "reserve"
-        notices = Notices(is_shared=self._store is not None)
-        self._places = Places(
+        dirty_queue = DirtyQueue(is_shared=self._store is not None)
+        self._clients = ClientRegistry(
             self.settings.policies,
-            notices=notices,
+            dirty_queue=dirty_queue,
             clock=self._now,
             max_keys=self.settings.max_keys,
             reserves=reserves,
         )
-        self._cycle = SyncCycle(self._store, places=self._places, interval_s=sync.interval_s)
+        self._cycle = SyncCycle(self._store, clients=self._clients, interval_s=sync.interval_s)
         if reserves:
             self._reservations = Reservations(self._cycle, clock=self._now, deadline_s=sync.deadline_s)
 
@@ -111,68 +111,68 @@ class Limiter:
             ValueError: The cost is not a whole number from 1 to 2^53.
         """
         if cost != 1 or type(cost) is not int:
-            refuse_bad_cost(cost)
+            check_cost(cost)
         else:
             cost = 1  # True and 1.0 are equal to it, but must not get into a counter
         pseudonym = username if self._names is None else self._names(username)
         now_s = self._clock()
-        places = self._places
-        if endpoint is TOKEN_ENDPOINT and not places.grants:
-            place = places.plain.get(client_id) or places.get(client_id)
+        clients = self._clients
+        if endpoint is TOKEN_ENDPOINT and not clients.grants:
+            client = clients.plain.get(client_id) or clients.get(client_id)
         else:
-            place = places.get(client_id, endpoint=endpoint, grant_type=grant_type)
-        if place.exempt is not None:
-            return place.exempt
-        place.lock.acquire()  # with try and finally half the price of a with statement
+            client = clients.get(client_id, endpoint=endpoint, grant_type=grant_type)
+        if client.exempt is not None:
+            return client.exempt
+        client.lock.acquire()  # with try and finally half the price of a with statement
         try:
-            state = place.keys.get(pseudonym)
+            state = client.keys.get(pseudonym)
             if state is None:
-                if place.is_gone:  # since it was found
+                if client.is_gone:  # since it was found
                     return self.check(client_id, username, endpoint=endpoint, cost=cost, grant_type=grant_type)
-                state = places.add_key(place, pseudonym, now_s)
+                state = clients.add_key(client, pseudonym, now_s)
             tier, full = state.tier, state.full
             if tier.is_alone and full + cost <= state.ceiling and now_s < state.frame_end_s:
                 if full == state.sent:
-                    place.notices.touch(state)
+                    client.dirty_queue.mark_dirty(state)
                 state.full = full = full + cost
                 return Admission((tier, full, state.edge, state.frame_end_s, now_s))
-            refusal = state.refusal
-            if refusal is None or not refusal.since_s <= now_s < refusal.until_s or cost != 1:
-                if self._reservations is not None and place.is_near_limit(state):
-                    decision = self._reservations.decide(place, state, now_s, cost)
+            cached_denial = state.cached_denial
+            if cached_denial is None or not cached_denial.since_s <= now_s < cached_denial.until_s or cost != 1:
+                if self._reservations is not None and client.is_near_limit(state):
+                    decision = self._reservations.decide(client, state, now_s, cost)
                 else:
-                    decision = place.decide(state, now_s, cost)
+                    decision = client.decide(state, now_s, cost)
                 if type(decision) is not FullDecision or not decision.would_deny:
                     return decision
             else:
-                if not state.is_touched:
-                    place.notices.touch(state)
-                silence = refusal.silence
-                silence.suppressed_count += 1
-                return RepeatedDenial((refusal, now_s, silence.suppressed_count))
+                if not state.is_dirty:
+                    client.dirty_queue.mark_dirty(state)
+                suppression = cached_denial.suppression
+                suppression.suppressed_count += 1
+                return RepeatedDenial((cached_denial, now_s, suppression.suppressed_count))
         finally:
-            place.lock.release()
-        self._report(place, state, decision, grant_type=grant_type, now_s=now_s)
+            client.lock.release()
+        self._report(client, state, decision, grant_type=grant_type, now_s=now_s)
         return decision
 
     def _report(
-        self, place: Place, state: KeyState, decision: FullDecision, *, grant_type: str | None, now_s: float
+        self, client: ClientState, state: KeyState, decision: FullDecision, *, grant_type: str | None, now_s: float
     ) -> None:
         """
         Tell of a denial. Until its end the same answer is given to all that follow it.
         """
-        silence = self.denial_events.report(
-            place.client_id,
+        suppression = self.denial_events.report(
+            client.client_id,
             state.username,
-            scope=place.scope,
+            scope=client.scope,
             grant_type=grant_type,
             decision=decision,
-            is_canary=place.is_canary,
+            is_canary=client.is_canary,
             now_s=now_s,
         )
-        refusal = state.refusal
-        if refusal is not None:
-            refusal.enforce(silence)
+        cached_denial = state.cached_denial
+        if cached_denial is not None:
+            cached_denial.enforce(suppression)
 
     def peek(
         self,
@@ -186,23 +186,23 @@ class Limiter:
         """
         Decide about a request as ``check`` does, and count nothing. ``remaining`` is what is left now.
         """
-        refuse_bad_cost(cost)
+        check_cost(cost)
         pseudonym = username if self._names is None else self._names(username)
         now_s = self._clock()
-        with self._places.held(client_id, endpoint=endpoint, grant_type=grant_type) as place:
-            if place.exempt is not None:
-                return place.exempt
-            state = place.keys.get(pseudonym) or self._places.add_key(place, pseudonym, now_s)
-            return place.preview(state, now_s, cost=cost)
+        with self._clients.held(client_id, endpoint=endpoint, grant_type=grant_type) as client:
+            if client.exempt is not None:
+                return client.exempt
+            state = client.keys.get(pseudonym) or self._clients.add_key(client, pseudonym, now_s)
+            return client.preview(state, now_s, cost=cost)
 
     def counts(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> Counts:
         """
         Return what this instance knows of a key: the global snapshot and its own in-flight hits.
         """
         pseudonym = username if self._names is None else self._names(username)
-        place = self._places.get(client_id, endpoint=endpoint)
-        with place.lock:
-            state = place.keys.get(pseudonym if pseudonym is None else storable_name(pseudonym))
+        client = self._clients.get(client_id, endpoint=endpoint)
+        with client.lock:
+            state = client.keys.get(pseudonym if pseudonym is None else storable_name(pseudonym))
             return state.counts() if state else Counts(0, 0)
 
     def sync(self) -> CycleReport:
@@ -219,7 +219,7 @@ class Limiter:
         """
         Synchronise the keys that should not wait: new here, or near their limit. None if there are none.
         """
-        return self._cycle.run(self._clock(), urgent_only=True) if self._places.notices.has_urgent else None
+        return self._cycle.run(self._clock(), urgent_only=True) if self._clients.dirty_queue.has_urgent else None
 
     def reconfigure(self, settings: Settings) -> None:
         """
@@ -228,7 +228,7 @@ class Limiter:
         """
         self.settings = settings
         self.denial_events.reconfigure(settings.events.per_minute)
-        self._places.apply(settings.policies)
+        self._clients.apply(settings.policies)
 
     def preload(self, count: int = 1000) -> int:
         """
@@ -267,7 +267,7 @@ class Limiter:
             if self.sync().error is None or time.monotonic() > deadline_s:
                 break
         self.denial_events.turn(math.inf)
-        self._cycle.say_undelivered()
+        self._cycle.log_undelivered()
         self._cycle.close()
         forks.leave(self)
 

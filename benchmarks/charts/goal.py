@@ -16,7 +16,7 @@ Kept = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class RequestState:
     """
     A goal as it is drawn.
 
@@ -54,7 +54,7 @@ class Goal:
     of: str
     ratio: str | None = None
 
-    def mark(self, kept: Kept) -> Mark | None:
+    def mark(self, kept: Kept) -> RequestState | None:
         """
         Return where ``of`` would just meet it, None if the results do not tell.
         """
@@ -65,6 +65,6 @@ class Goal:
         bound = float(number)
         text = self.text.format(f"{bound:g}")
         if self.ratio is None:
-            return Mark(bound, text)
+            return RequestState(bound, text)
         factor = bound / entry["value"]
-        return Mark(kept[self.of]["value"] * (factor if sign == "<=" else 1 / factor), text)
+        return RequestState(kept[self.of]["value"] * (factor if sign == "<=" else 1 / factor), text)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import get_args
 
-from oauth_ratelimit.admin.cache import Question, Readings
+from oauth_ratelimit.admin.cache import Question, ReadCache
 from oauth_ratelimit.admin.traffic import traffic
 from oauth_ratelimit.config.models import GRANT_TYPES
 from oauth_ratelimit.core.denial_record import parse_decision_id
@@ -16,23 +16,23 @@ from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT, Limits, Polic
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.what_if import By, Loads, effects, loads
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
-from oauth_ratelimit.counters.usage import Standings
+from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.operations.changes import checked_client_id
-from oauth_ratelimit.operations.context import Desk
-from oauth_ratelimit.operations.explain import Case
+from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.explain import LimitExplanation
 from oauth_ratelimit.operations.serialize import (
     Record,
     bearer_data,
     denial_data,
     effects_data,
     entry_data,
-    layer_data,
     moment,
     nearest,
+    origin_data,
     override_data,
     policy_text,
-    standing_data,
     tally_data,
+    usage_data,
 )
 from oauth_ratelimit.operations.status import Status
 from oauth_ratelimit.operations.suggestions import known_clients
@@ -50,7 +50,7 @@ SHOWN = 50
 BY: dict[LimitKind, By] = {LimitKind.CLIENT: "client", LimitKind.USER: "user", LimitKind.CLIENT_TOTAL: "total"}
 
 
-def what_if(readings: Readings, question: Question) -> object:
+def what_if(readings: ReadCache, question: Question) -> object:
     """
     Return what a limit would have done in the last hour, day or week, about.
     """
@@ -63,7 +63,10 @@ def what_if(readings: Readings, question: Question) -> object:
         checked_client_id(client_id)
     now_s, found = readings.read_once(
         ("what-if", span, by, window_minutes, client_id),
-        lambda desk: (desk.now_s, _loads(desk, by, SPANS[span] + window_minutes * MINUTE_S, client_id=client_id)),
+        lambda context: (
+            context.now_s,
+            _loads(context, by, SPANS[span] + window_minutes * MINUTE_S, client_id=client_id),
+        ),
         keep_s=RECORDED_KEPT_S,
     )
     told = effects(found, limit=limit, window_minutes=window_minutes, since_s=now_s - SPANS[span])
@@ -80,7 +83,7 @@ def what_if(readings: Readings, question: Question) -> object:
     }
 
 
-def past_of(desk: Desk, kind: LimitKind, policy: Policy, *, client_id: str | None) -> Record | None:
+def past_of(context: OperatorContext, kind: LimitKind, policy: Policy, *, client_id: str | None) -> Record | None:
     """
     Return what a limit would have done in the last day; None if the statistics cannot tell.
     """
@@ -88,30 +91,30 @@ def past_of(desk: Desk, kind: LimitKind, policy: Policy, *, client_id: str | Non
     if rest_s:
         return None
     try:
-        found = _loads(desk, BY[kind], SPANS["day"] + policy.window.window_s, client_id=client_id)
+        found = _loads(context, BY[kind], SPANS["day"] + policy.window.window_s, client_id=client_id)
     except ValueError:
         return None
-    since_s = desk.now_s - SPANS["day"]
+    since_s = context.now_s - SPANS["day"]
     told = effects(found, limit=policy.limit, window_minutes=window_minutes, since_s=since_s)
     return {"policy": policy.name, "kind": kind.value, **effects_data(told)} if told else None
 
 
-def _loads(desk: Desk, by: By, span_s: int, *, client_id: str | None) -> Loads:
+def _loads(context: OperatorContext, by: By, span_s: int, *, client_id: str | None) -> Loads:
     """
     Return what was offered.
 
     Raises:
         ValueError: It is too much to read for a page.
     """
-    store, since_s = StatisticsStore(desk.connection), desk.now_s - span_s
+    store, since_s = StatisticsStore(context.connection), context.now_s - span_s
     stored = client_id and storable_name(client_id)
-    if store.count(since_s, desk.now_s, stored) > MAX_READ:
+    if store.count(since_s, context.now_s, stored) > MAX_READ:
         raise ValueError(
             "There is too much to read for a page: choose one client or a shorter time, or ask the command line "
             "(flask oauth-ratelimit what-if)."
         )
     parts = ("by", "users") if by == "user" else ("by",)
-    return loads(store.minutes(since_s, desk.now_s, stored, parts=parts), by)
+    return loads(store.minutes(since_s, context.now_s, stored, parts=parts), by)
 
 
 def _limit(text: str) -> int:
@@ -131,23 +134,25 @@ SPAN_S = 86_400  # of one client, so at most 1,440 documents
 HEAVIEST_SHOWN = 5
 
 
-def habits(readings: Readings, question: Question) -> object:
+def habits(readings: ReadCache, question: Question) -> object:
     """
     Return what a client has done in the last day.
     """
     client_id = checked_client_id(question.get("id", ""))
-    return readings.read_once(("habits", client_id), lambda desk: _habits(desk, client_id), keep_s=RECORDED_KEPT_S)
+    return readings.read_once(
+        ("habits", client_id), lambda context: _habits(context, client_id), keep_s=RECORDED_KEPT_S
+    )
 
 
-def _habits(desk: Desk, client_id: str) -> Record:
-    settings = desk.settings
-    store, stored = StatisticsStore(desk.connection), storable_name(client_id)
-    minutes = store.minutes(desk.now_s - SPAN_S, desk.now_s, stored)
+def _habits(context: OperatorContext, client_id: str) -> Record:
+    settings = context.settings
+    store, stored = StatisticsStore(context.connection), storable_name(client_id)
+    minutes = store.minutes(context.now_s - SPAN_S, context.now_s, stored)
     found = find(minutes, token_lifetime_s=settings.statistics.token_lifetime_s)
     if not found:
         return {"span_s": SPAN_S, "offered": 0}
     (finding,) = found
-    span = Span(desk.now_s - SPAN_S, desk.now_s, settings.statistics.token_lifetime_s)
+    span = Span(context.now_s - SPAN_S, context.now_s, settings.statistics.token_lifetime_s)
     letter = letter_to(finding, span, error_uri=settings.denial.error_uri) if finding.faults else None
     return {
         **_numbers(finding),
@@ -187,7 +192,7 @@ def _numbers(finding: ClientFinding) -> Record:
     }
 
 
-Look = Callable[[Readings, Question], object]
+Look = Callable[[ReadCache, Question], object]
 
 KEPT_S = 2.0  # what pages that are open beside each other are told the same of
 TOP_READ = 5000  # documents, about a tenth of a second
@@ -198,22 +203,22 @@ USERS_SHOWN = 50
 HISTORY_SHOWN = 200
 
 
-def status(readings: Readings, question: Question) -> object:
+def status(readings: ReadCache, question: Question) -> object:
     """
     Return the mode, the canary, the default limits, the database and the instances.
     """
     return readings.read_once("status", _status, keep_s=KEPT_S)
 
 
-def _status(desk: Desk) -> Record:
-    policies = desk.policies
+def _status(context: OperatorContext) -> Record:
+    policies = context.policies
     return {
-        "now_s": desk.now_s,
-        **Status(desk).data(),
+        "now_s": context.now_s,
+        **Status(context).data(),
         "trusted": policies.trusted,
         "own_rules_count": len(policies.clients),
         "limits": limits_data(policies.limits),
-        "sync_interval_s": desk.settings.sync.interval_s,
+        "sync_interval_s": context.settings.sync.interval_s,
     }
 
 
@@ -224,34 +229,34 @@ def limits_data(limits: Limits) -> Record:
     return {kind.value: [policy_text(policy) for policy in getattr(limits, kind.value)] for kind in LimitKind}
 
 
-def top(readings: Readings, question: Question) -> object:
+def top(readings: ReadCache, question: Question) -> object:
     """
     Return who is nearest to a limit.
     """
     return readings.read_once("top", _top, keep_s=KEPT_S)
 
 
-def _top(desk: Desk) -> Record:
-    documents = dict(desk.documents.latest(desk.now_s, TOP_READ))
+def _top(context: OperatorContext) -> Record:
+    documents = dict(context.documents.latest(context.now_s, TOP_READ))
     read_count = len(documents)
     if read_count == TOP_READ:
-        busy = [key for key in _busy(desk) if key not in documents]
-        documents |= desk.documents.of_keys(busy[:TOP_READ])
+        busy = [key for key in _busy(context) if key not in documents]
+        documents |= context.documents.of_keys(busy[:TOP_READ])
     return {
-        "rows": _fullest(desk, documents.items(), TOP_SHOWN),
+        "rows": _fullest(context, documents.items(), TOP_SHOWN),
         "read_count": read_count,
         "is_complete": read_count < TOP_READ,
     }
 
 
-def _busy(desk: Desk) -> Iterator[Key]:
+def _busy(context: OperatorContext) -> Iterator[Key]:
     """
     Yield who was busy in the last minutes, of each client itself and its heaviest users.
 
     For where not every document can be read: those with long windows come first there, and those that are busy now,
     in a short one, might be missing.
     """
-    minutes = StatisticsStore(desk.connection).minutes(desk.now_s - BUSY_S, desk.now_s, parts=("users",))
+    minutes = StatisticsStore(context.connection).minutes(context.now_s - BUSY_S, context.now_s, parts=("users",))
     keys: dict[Key, None] = {}
     for minute in islice(minutes, TOP_READ):
         keys |= {Key(minute.client_id, None): None, Key(minute.client_id, None, CLIENT_TOTAL): None}
@@ -259,17 +264,17 @@ def _busy(desk: Desk) -> Iterator[Key]:
     yield from keys
 
 
-def _fullest(desk: Desk, documents: Iterable[tuple[Key, Snapshot]], count: int) -> list[Record]:
+def _fullest(context: OperatorContext, documents: Iterable[tuple[Key, Snapshot]], count: int) -> list[Record]:
     """
     Return those that have used up most of a limit, each with the limit that it is nearest to.
     """
-    standings = Standings(desk.policies)
-    each = (nearest(standings.of(key, snapshot, desk.now_s), 1) for key, snapshot in documents)
-    counted = (standing for first in each for standing in first if standing.estimate > 0)
-    return [standing_data(standing) for standing in nearest(counted, count)]
+    usages = UsageReader(context.policies)
+    each = (nearest(usages.of(key, snapshot, context.now_s), 1) for key, snapshot in documents)
+    counted = (usage for first in each for usage in first if usage.estimate > 0)
+    return [usage_data(usage) for usage in nearest(counted, count)]
 
 
-def client(readings: Readings, question: Question) -> object:
+def client(readings: ReadCache, question: Question) -> object:
     """
     Return how a request of a client would be decided, and why; and which of its users are nearest to a limit.
     """
@@ -281,37 +286,39 @@ def client(readings: Readings, question: Question) -> object:
     def known() -> set[str]:
         return readings.read_once("known-clients", known_clients, keep_s=NAMES_KEPT_S)
 
-    def look(desk: Desk) -> Record:
-        case = Case(
-            desk, client_id, username=username, grant_type=GRANT_TYPES.get(grant or "", grant), endpoint=endpoint
+    def look(context: OperatorContext) -> Record:
+        case = LimitExplanation(
+            context, client_id, username=username, grant_type=GRANT_TYPES.get(grant or "", grant), endpoint=endpoint
         )
-        documents = list(desk.documents.of_client(storable_name(client_id), at_most=TOP_READ))
-        rules, plan = desk.policies.rules_of(client_id)
+        documents = list(context.documents.of_client(storable_name(client_id), at_most=TOP_READ))
+        rules, plan = context.policies.rules_of(client_id)
         return {
             **case.data(known=known),
             "canary": case.canary,
             "plan": rules.plan,
-            "grants": sorted({*desk.policies.grants, *plan.grants, *rules.grants}),
-            "endpoints": list(desk.policies.endpoints),
-            "limit_origins": {kind.value: layer_data(desk.layers.of_limits(client_id, kind)) for kind in LimitKind},
-            "limits_now": limits_data(desk.policies.limits_at(client_id)[1]),
-            "users": _fullest(desk, documents, USERS_SHOWN),
+            "grants": sorted({*context.policies.grants, *plan.grants, *rules.grants}),
+            "endpoints": list(context.policies.endpoints),
+            "limit_origins": {
+                kind.value: origin_data(context.origins.of_limits(client_id, kind)) for kind in LimitKind
+            },
+            "limits_now": limits_data(context.policies.limits_at(client_id)[1]),
+            "users": _fullest(context, documents, USERS_SHOWN),
             "are_users_complete": len(documents) < TOP_READ,
-            "overrides": [override_data(each) for each in desk.overrides if each.target.client_id == client_id],
+            "overrides": [override_data(each) for each in context.overrides if each.target.client_id == client_id],
         }
 
     return readings.read(look)
 
 
-def overrides(readings: Readings, question: Question) -> object:
+def overrides(readings: ReadCache, question: Question) -> object:
     """
     Return what is overridden, and all that ever was, the latest first.
     """
 
-    def look(desk: Desk) -> Record:
-        history = desk.override_store.history()
+    def look(context: OperatorContext) -> Record:
+        history = context.override_store.history()
         return {
-            "overrides": list(map(override_data, desk.overrides)),
+            "overrides": list(map(override_data, context.overrides)),
             "history": list(map(entry_data, reversed(history[-HISTORY_SHOWN:]))),
             "history_count": len(history),
         }
@@ -319,15 +326,15 @@ def overrides(readings: Readings, question: Question) -> object:
     return readings.read(look)
 
 
-def denial(readings: Readings, question: Question) -> object:
+def denial(readings: ReadCache, question: Question) -> object:
     """
     Return the denial with a decision id; nothing of it if it is not known.
     """
     number = parse_decision_id(question.get("decision", "").strip().lower())
 
-    def look(desk: Desk) -> Record:
-        record = DenialStore(desk.connection).find(number)
-        kept_s = desk.settings.events.keep_denials_s
+    def look(context: OperatorContext) -> Record:
+        record = DenialStore(context.connection).find(number)
+        kept_s = context.settings.events.keep_denials_s
         return {"kept_s": kept_s, "denial": record and denial_data(record, number - record.denial.first_id)}
 
     return readings.read(look)

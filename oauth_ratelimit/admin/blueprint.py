@@ -15,7 +15,7 @@ from werkzeug.wrappers import Response as AnyResponse
 from werkzeug.wsgi import LimitedStream
 
 from oauth_ratelimit.admin import api, changes
-from oauth_ratelimit.admin.cache import NothingToRead, Question, Readings
+from oauth_ratelimit.admin.cache import NothingToRead, Question, ReadCache
 from oauth_ratelimit.admin.security import Authorize, Tokens, operator_of, protect, why_refused
 from oauth_ratelimit.background.health import package_version
 from oauth_ratelimit.errors import ConfigError, StoreError
@@ -186,6 +186,6 @@ def _gate() -> AppLimiter:
     return gate
 
 
-def _readings() -> Readings:
-    readings: Readings = current_app.extensions.setdefault(READINGS, Readings(_gate()))
+def _readings() -> ReadCache:
+    readings: ReadCache = current_app.extensions.setdefault(READINGS, ReadCache(_gate()))
     return readings

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.operations.context import Desk
+from oauth_ratelimit.operations.context import OperatorContext
 
 DOWN_S = 3.0  # so long nobody asks again
 KEPT_COUNT = 20  # answers; what was recorded of a week takes some megabytes
@@ -32,7 +32,7 @@ class NothingToRead(Exception):
     """
 
 
-class Readings:
+class ReadCache:
     """
     What one application's page has read. Thread-safe.
 
@@ -46,7 +46,7 @@ class Readings:
         self._kept: dict[Hashable, tuple[float, object]] = {}  # when it is too old, by the monotonic clock; the answer
         self._down: tuple[float, str] | None = None  # until when, by the monotonic clock; why
 
-    def read(self, look: Callable[[Desk], Found]) -> Found:
+    def read(self, look: Callable[[OperatorContext], Found]) -> Found:
         """
         Return what a look at the database finds.
 
@@ -57,7 +57,7 @@ class Readings:
         """
         self._refuse_while_down()
         try:
-            found = look(self._desk())
+            found = look(self._context())
         except StoreUnavailable as exc:
             with self._lock:
                 self._down = (time.monotonic() + DOWN_S, str(exc))
@@ -66,7 +66,7 @@ class Readings:
             self._down = None
         return found
 
-    def read_once(self, name: Hashable, look: Callable[[Desk], Found], *, keep_s: float) -> Found:
+    def read_once(self, name: Hashable, look: Callable[[OperatorContext], Found], *, keep_s: float) -> Found:
         """
         Return what a look finds, or what one of the same name has found a moment ago.
         """
@@ -98,10 +98,10 @@ class Readings:
                 # This request finds out; those that come meanwhile are still told what was known.
                 self._down = (time.monotonic() + DOWN_S, reason)
 
-    def _desk(self) -> Desk:
+    def _context(self) -> OperatorContext:
         if self._gate.is_switched_off:
             raise NothingToRead("OAUTH_RATELIMIT_MODE=off switches everything off in this process, this page included.")
-        desk = self._gate.desk()
-        if desk is None:
+        context = self._gate.context()
+        if context is None:
             raise NothingToRead("Counters are not shared: the configuration has no store.uri.")
-        return desk
+        return context

@@ -7,7 +7,7 @@ from typing import Any
 
 import structlog
 
-from oauth_ratelimit.admin.cache import Readings
+from oauth_ratelimit.admin.cache import ReadCache
 from oauth_ratelimit.admin.preview import preview_of
 from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import Mode
@@ -19,7 +19,7 @@ from oauth_ratelimit.operations.changes import (
     kept_text,
     limit_overrides,
 )
-from oauth_ratelimit.operations.context import Desk
+from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.serialize import override_data
 
 log = structlog.get_logger(__name__)
@@ -30,41 +30,41 @@ Body = Mapping[str, Any]
 Change = Callable[..., object]
 
 
-def preview(readings: Readings, body: Body, *, operator: str) -> object:
+def preview(readings: ReadCache, body: Body, *, operator: str) -> object:
     """
     Return what a change would do, without making it.
     """
-    return readings.read(lambda desk: preview_of(desk, _overrides(desk, body, operator=operator)))
+    return readings.read(lambda context: preview_of(context, _overrides(context, body, operator=operator)))
 
 
-def put(readings: Readings, body: Body, *, operator: str) -> object:
+def put(readings: ReadCache, body: Body, *, operator: str) -> object:
     """
     Put overrides in force.
     """
 
-    def make(desk: Desk) -> object:
-        made = _overrides(desk, body, operator=operator)
+    def make(context: OperatorContext) -> object:
+        made = _overrides(context, body, operator=operator)
         for override in made:
-            desk.override_store.put(override)
+            context.override_store.put(override)
             _note(override.target, "set", operator=operator)
-        return {"overrides": list(map(override_data, made)), "arrives_within_s": 2 * desk.settings.sync.interval_s}
+        return {"overrides": list(map(override_data, made)), "arrives_within_s": 2 * context.settings.sync.interval_s}
 
     made = readings.read(make)
     readings.forget()
     return made
 
 
-def remove(readings: Readings, body: Body, *, operator: str) -> object:
+def remove(readings: ReadCache, body: Body, *, operator: str) -> object:
     """
     Take an override back.
     """
     target, reason = _target(body), _reason(body)
 
-    def take_back(desk: Desk) -> object:
-        is_removed = desk.override_store.remove(target, author=operator, reason=reason, at_s=desk.now_s)
+    def take_back(context: OperatorContext) -> object:
+        is_removed = context.override_store.remove(target, author=operator, reason=reason, at_s=context.now_s)
         if is_removed:
             _note(target, "unset", operator=operator)
-        return {"is_removed": is_removed, "arrives_within_s": 2 * desk.settings.sync.interval_s}
+        return {"is_removed": is_removed, "arrives_within_s": 2 * context.settings.sync.interval_s}
 
     removed = readings.read(take_back)
     readings.forget()
@@ -74,7 +74,7 @@ def remove(readings: Readings, body: Body, *, operator: str) -> object:
 CHANGES: Mapping[str, Change] = {"preview": preview, "put": put, "remove": remove}
 
 
-def _overrides(desk: Desk, body: Body, *, operator: str) -> list[Override]:
+def _overrides(context: OperatorContext, body: Body, *, operator: str) -> list[Override]:
     """
     Return the overrides that the form describes.
 
@@ -89,11 +89,11 @@ def _overrides(desk: Desk, body: Body, *, operator: str) -> list[Override]:
         target=Target(kind, client_id, next(iter(named), None)),
         author=operator,
         reason=_reason(body),
-        made_at_s=desk.now_s,
-        until_s=_end(body, now_s=desk.now_s),
+        made_at_s=context.now_s,
+        until_s=_end(body, now_s=context.now_s),
         mode=mode,
     )
-    return limit_overrides(desk.policies, client_id, named, like=first) if named else [first]
+    return limit_overrides(context.policies, client_id, named, like=first) if named else [first]
 
 
 def _target(body: Body) -> Target:

@@ -6,47 +6,49 @@ from collections.abc import Iterator, Sequence
 
 from oauth_ratelimit.admin.api import past_of
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, overridden
+from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, apply_overrides
 from oauth_ratelimit.core.policy import Mode, Policy, PolicySet
-from oauth_ratelimit.counters.usage import Standings
-from oauth_ratelimit.operations.context import Desk
-from oauth_ratelimit.operations.serialize import Record, counted, nearest, override_data, policy_text, standing_data
-from oauth_ratelimit.operations.suggestions import stranger_hint
+from oauth_ratelimit.counters.usage import UsageReader
+from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.serialize import Record, counted, nearest, override_data, policy_text, usage_data
+from oauth_ratelimit.operations.suggestions import unknown_client_hint
 
 READ = 5000  # documents
 SHOWN = 10
 ANYBODY = "\0anybody"  # no client id: stands for all those of whom nothing is said
 
 
-def preview_of(desk: Desk, overrides: Sequence[Override]) -> Record:
+def preview_of(context: OperatorContext, overrides: Sequence[Override]) -> Record:
     """
     Return what overrides would do now.
     """
-    before, after = desk.policies, _with(desk, overrides)
+    before, after = context.policies, _with(context, overrides)
     client_id = overrides[0].target.client_id
     return {
         "overrides": list(map(override_data, overrides)),
-        "replaces": [override_data(old) for old in desk.overrides if old.target in {new.target for new in overrides}],
+        "replaces": [
+            override_data(old) for old in context.overrides if old.target in {new.target for new in overrides}
+        ],
         "changes": list(_changes(before, after, client_id or ANYBODY)),
-        "notes": [*_strange(desk, client_id), *_notes(before, overrides[0])],
-        "keys": _keys(desk, before, after, client_id=client_id),
+        "notes": [*_strange(context, client_id), *_notes(before, overrides[0])],
+        "keys": _keys(context, before, after, client_id=client_id),
         "past": [
             past
             for override in overrides
             for policy in override.policies
             if override.target.limit_kind
-            and (past := past_of(desk, override.target.limit_kind, policy, client_id=client_id))
+            and (past := past_of(context, override.target.limit_kind, policy, client_id=client_id))
         ],
     }
 
 
-def _with(desk: Desk, overrides: Sequence[Override]) -> PolicySet:
+def _with(context: OperatorContext, overrides: Sequence[Override]) -> PolicySet:
     """
     Return the policies with overrides instead of those that their targets have.
     """
     targets = {override.target for override in overrides}
-    kept = [override for override in desk.overrides if override.target not in targets]
-    return overridden(desk.settings.policies, [*kept, *overrides])
+    kept = [override for override in context.overrides if override.target not in targets]
+    return apply_overrides(context.settings.policies, [*kept, *overrides])
 
 
 def _changes(before: PolicySet, after: PolicySet, client_id: str) -> Iterator[Record]:
@@ -67,8 +69,8 @@ def _changes(before: PolicySet, after: PolicySet, client_id: str) -> Iterator[Re
         yield {"what": what, "before": was, "after": will_be, "is_changed": was != will_be}
 
 
-def _strange(desk: Desk, client_id: str | None) -> Iterator[str]:
-    if client_id is not None and (hint := stranger_hint(desk, client_id)):
+def _strange(context: OperatorContext, client_id: str | None) -> Iterator[str]:
+    if client_id is not None and (hint := unknown_client_hint(context, client_id)):
         yield hint
 
 
@@ -103,18 +105,18 @@ def _has_own(override: Override, mode: Mode | None, limits: object) -> bool:
     return override.mode is Mode.ENFORCE and mode is not None
 
 
-def _keys(desk: Desk, before: PolicySet, after: PolicySet, *, client_id: str | None) -> Record:
+def _keys(context: OperatorContext, before: PolicySet, after: PolicySet, *, client_id: str | None) -> Record:
     """
     Return what becomes of the keys that are counted now.
 
     A limit with another length of frames begins to count when it takes force, so nothing can be said of it.
     """
     if client_id is None:
-        documents = list(desk.documents.latest(desk.now_s, READ))
+        documents = list(context.documents.latest(context.now_s, READ))
     else:
-        documents = list(desk.documents.of_client(storable_name(client_id), at_most=READ))
-    old, new = (list(Standings(each).of_all(documents, desk.now_s)) for each in (before, after))
-    over = [standing for standing in new if standing.retry_after_s > 0]
+        documents = list(context.documents.of_client(storable_name(client_id), at_most=READ))
+    old, new = (list(UsageReader(each).of_all(documents, context.now_s)) for each in (before, after))
+    over = [usage for usage in new if usage.retry_after_s > 0]
     return {
         "read_count": len(documents),
         "is_complete": len(documents) < READ,
@@ -122,7 +124,7 @@ def _keys(desk: Desk, before: PolicySet, after: PolicySet, *, client_id: str | N
         "denied_after_count": sum(each.mode is Mode.ENFORCE for each in over),
         "would_deny_before_count": sum(each.retry_after_s > 0 and each.mode is Mode.DRY_RUN for each in old),
         "would_deny_after_count": sum(each.mode is Mode.DRY_RUN for each in over),
-        "rows": [standing_data(standing) for standing in nearest((each for each in new if each.estimate), SHOWN)],
+        "rows": [usage_data(usage) for usage in nearest((each for each in new if each.estimate), SHOWN)],
     }
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from oauth_ratelimit.admin.cache import Question, Readings
+from oauth_ratelimit.admin.cache import Question, ReadCache
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.overrides import LimitKind
 from oauth_ratelimit.core.policy import Policy, PolicySet
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, Peak, Tally
 from oauth_ratelimit.operations.changes import checked_client_id
-from oauth_ratelimit.operations.context import Desk
+from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.serialize import Record, policy_text, tally_data
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 
@@ -28,7 +28,7 @@ DRAWN_COUNT = 5  # clients with a line of their own: more cannot be told apart
 LISTED_COUNT = 100
 
 
-def traffic(readings: Readings, question: Question) -> object:
+def traffic(readings: ReadCache, question: Question) -> object:
     """
     Return requests per minute over time, of all clients or of one.
     """
@@ -41,7 +41,7 @@ def traffic(readings: Readings, question: Question) -> object:
     length_s, step_s = SPANS[name]
     return readings.read_once(
         ("traffic", name, client_id),
-        lambda desk: _traffic(desk, Timeline.before(desk.now_s, length_s=length_s, step_s=step_s), client_id),
+        lambda context: _traffic(context, Timeline.before(context.now_s, length_s=length_s, step_s=step_s), client_id),
         keep_s=KEPT_S,
     )
 
@@ -136,12 +136,12 @@ class Line:
             self.peaks[policy] = max(peak, self.peaks.get(policy, peak))
 
 
-def _traffic(desk: Desk, timeline: Timeline, client_id: str | None) -> Record:
-    store = StatisticsStore(desk.connection)
+def _traffic(context: OperatorContext, timeline: Timeline, client_id: str | None) -> Record:
+    store = StatisticsStore(context.connection)
     stored = client_id and storable_name(client_id)
-    count = store.count(timeline.start_s, desk.now_s, stored)
+    count = store.count(timeline.start_s, context.now_s, stored)
     every = timeline.sample_of(count, MAX_READ)
-    minutes = store.minutes(timeline.start_s, desk.now_s, stored, parts=("by", "peaks"), every=every)
+    minutes = store.minutes(timeline.start_s, context.now_s, stored, parts=("by", "peaks"), every=every)
     lines = _lines(minutes, timeline)
     for line in lines.values():
         line.client_id = client_id or line.client_id  # not as it is stored: rules go by the whole name
@@ -149,14 +149,14 @@ def _traffic(desk: Desk, timeline: Timeline, client_id: str | None) -> Record:
     drawn = _drawn(ranked)
     rest = [line for line in ranked if line not in drawn]
     return {
-        "now_s": desk.now_s,
+        "now_s": context.now_s,
         "step_s": timeline.step_s,
         "times": [timeline.start_s + step * timeline.step_s for step in range(timeline.count)],
         "sampled_every": every,
-        "lines": [_line_data(line, timeline, desk.policies, every=every) for line in drawn],
-        "rest": _line_data(_merged(rest, timeline), timeline, desk.policies, every=every) if rest else None,
+        "lines": [_line_data(line, timeline, context.policies, every=every) for line in drawn],
+        "rest": _line_data(_merged(rest, timeline), timeline, context.policies, every=every) if rest else None,
         "rest_count": len(rest),
-        "clients": [_client_data(line, desk.policies, every=every) for line in ranked[:LISTED_COUNT]],
+        "clients": [_client_data(line, context.policies, every=every) for line in ranked[:LISTED_COUNT]],
         "client_count": len(ranked),
         "total": tally_data(sum((line.total for line in ranked), Tally()), every=every),
     }

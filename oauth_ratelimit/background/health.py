@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.observe.metrics import Meter
+from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from oauth_ratelimit.sync.flusher import CycleReport
 
@@ -45,7 +45,7 @@ class Health:
     last_error_ago_s: float | None = None
 
 
-class Pulse:
+class HealthMonitor:
     """
     Drives a limiter's sync cycle on behalf of the scheduler, adds up what comes of it, and reports that now and then.
 
@@ -68,7 +68,7 @@ class Pulse:
         store: HeartbeatStore | None,
         *,
         clock: Callable[[], float],
-        metrics: Meter | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._limiter = limiter
         self._store = store

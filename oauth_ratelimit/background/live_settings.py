@@ -12,7 +12,7 @@ from typing import Protocol
 import structlog
 
 from oauth_ratelimit.config import Settings, describe_changes
-from oauth_ratelimit.core.overrides import Override, in_force, overridden
+from oauth_ratelimit.core.overrides import Override, active, apply_overrides
 from oauth_ratelimit.errors import StoreError
 
 log = structlog.get_logger(__name__)
@@ -30,7 +30,7 @@ class OverrideReader(Protocol):
     def read(self) -> tuple[Override, ...]: ...
 
 
-class Overlay:
+class OverrideCache:
     """
     What lies over the configuration. Used by the background thread alone.
 
@@ -63,11 +63,11 @@ class Overlay:
         else:
             self._is_failing = False
 
-    def in_force(self, now_s: float) -> tuple[Override, ...]:
+    def active(self, now_s: float) -> tuple[Override, ...]:
         """
         Return the overrides that hold now.
         """
-        return in_force(self._known, now_s)
+        return active(self._known, now_s)
 
 
 class LiveSettings:
@@ -115,7 +115,7 @@ class LiveSettings:
         is_same_base = self._base is self._applied_base
         if is_same_base and overrides == self._overrides:
             return False
-        old, new = self.current, replace(self._base, policies=overridden(self._base.policies, overrides))
+        old, new = self.current, replace(self._base, policies=apply_overrides(self._base.policies, overrides))
         self.current, self._applied_base, self._overrides = new, self._base, overrides
         log.info(
             "config_reloaded",

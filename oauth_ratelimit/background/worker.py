@@ -13,8 +13,8 @@ from typing import Protocol
 
 import structlog
 
-from oauth_ratelimit.background.health import Pulse
-from oauth_ratelimit.background.live_settings import LiveSettings, Overlay
+from oauth_ratelimit.background.health import HealthMonitor
+from oauth_ratelimit.background.live_settings import LiveSettings, OverrideCache
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 REPEAT_S = 60.0  # a lasting trouble is said again this often
 
 
-class Duty(Protocol):
+class BackgroundTask(Protocol):
     """
     Something to be done with MongoDB in the background, besides the counters.
     """
@@ -92,12 +92,12 @@ class Worker:
         self.limiter = Limiter(settings, clock=clock)
         self.limiter.denial_events.trace_of = trace_of
         self.connection = open_connection(settings.store)
-        self._overlay = Overlay(OverrideStore(self.connection) if self.connection else None)
+        self._override_cache = OverrideCache(OverrideStore(self.connection) if self.connection else None)
         heartbeats = HeartbeatStore(self.connection) if self.connection else None
-        self.pulse = Pulse(self.limiter, heartbeats, clock=clock, metrics=observer.metrics)
+        self.health_monitor = HealthMonitor(self.limiter, heartbeats, clock=clock, metrics=observer.metrics)
         self.guard = Guard(settings, clock=clock, events=self.limiter.denial_events, metrics=observer.metrics)
         self._duties = tuple(self._begin_duties(self.connection, observer)) if self.connection else ()
-        self._scheduler = SyncScheduler(self.pulse, interval_s=settings.sync.interval_s, on_tick=self._tick)
+        self._scheduler = SyncScheduler(self.health_monitor, interval_s=settings.sync.interval_s, on_tick=self._tick)
         self._has_preloaded = False
         self._complained_s = -math.inf  # monotonic
         self._preloading = threading.Lock()  # held while MongoDB is asked, guards the flag
@@ -124,15 +124,15 @@ class Worker:
         """
         self._scheduler.stop()
         self.limiter.close()
-        self.pulse.stop()
-        self.guard.close(is_failing=self.pulse.is_failing)
-        if not self.pulse.is_failing:
+        self.health_monitor.stop()
+        self.guard.close(is_failing=self.health_monitor.is_failing)
+        if not self.health_monitor.is_failing:
             for duty in self._duties:
                 self._attempt(duty.close)
         if self.connection is not None:
             self.connection.close()
 
-    def _begin_duties(self, connection: Connection, observer: Observer) -> Iterator[Duty]:
+    def _begin_duties(self, connection: Connection, observer: Observer) -> Iterator[BackgroundTask]:
         observer.statistics = statistics = StatisticsRecorder(
             StatisticsStore(connection),
             settings=lambda: self._live.current.statistics,
@@ -143,7 +143,7 @@ class Worker:
         yield DenialRecorder(
             self.limiter.denial_events,
             DenialStore(connection),
-            instance=self.pulse.instance,
+            instance=self.health_monitor.instance,
             keep_s=lambda: self._live.current.events.keep_denials_s,
             offset_s=self._offset_s,
         )
@@ -161,16 +161,16 @@ class Worker:
         has_answer = report is None or report.error is None  # else MongoDB would only keep the next cycle waiting
         if has_answer:
             self._attempt(self.preload)
-            self._attempt(self._overlay.refresh)
+            self._attempt(self._override_cache.refresh)
         self._attempt(partial(self._update_settings, now_s))
         if has_answer:
-            self._attempt(partial(self.pulse.beat, override_count=self._live.override_count))
+            self._attempt(partial(self.health_monitor.beat, override_count=self._live.override_count))
             self._attempt(self.guard.run)
             for duty in self._duties:
                 self._attempt(partial(duty.run, now_s))
 
     def _update_settings(self, now_s: float) -> None:
-        self._live.update(self._overlay.in_force(now_s))
+        self._live.update(self._override_cache.active(now_s))
         settings = self._live.current
         if settings is not self._settings:
             self.limiter.reconfigure(settings)

@@ -27,7 +27,7 @@ import structlog
 from flask.cli import ScriptInfo
 
 from oauth_ratelimit.cli.config import check_config, schema
-from oauth_ratelimit.cli.context import Session
+from oauth_ratelimit.cli.context import CliContext
 from oauth_ratelimit.cli.database import db, erase, init_db
 from oauth_ratelimit.cli.explain import explain
 from oauth_ratelimit.cli.output import export, list_overrides, visible
@@ -93,7 +93,7 @@ def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) 
     if not structlog.is_configured():
         # Not on the standard output, where the JSON goes. Looked up anew for each event: it may be replaced.
         structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
-    ctx.obj = Session(config_path, mongo_uri, ctx.find_object(ScriptInfo))
+    ctx.obj = CliContext(config_path, mongo_uri, ctx.find_object(ScriptInfo))
 
 
 for _command in (

@@ -15,14 +15,14 @@ from oauth_ratelimit.config import Settings, load_config
 from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.flask_authlib.extension import MODE_KEY, configured_settings
 from oauth_ratelimit.flask_authlib.request_state import EXTENSION
-from oauth_ratelimit.operations.context import Desk
+from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.store.factory import open_connection
 from oauth_ratelimit.store.mongo.client import Connection
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Session(Desk):
+class CliContext(OperatorContext):
     """
     One run of the command line. Everything is looked up when it is first needed.
 
@@ -78,7 +78,7 @@ class Session(Desk):
         return os.environ.get(MODE_KEY, "").strip().lower() == Mode.OFF.value
 
 
-pass_session = click.make_pass_decorator(Session)
+pass_context = click.make_pass_decorator(CliContext)
 
 
 def json_option(command: Function) -> Function:

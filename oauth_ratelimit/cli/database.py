@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from oauth_ratelimit.cli.context import Session, json_option, pass_session
+from oauth_ratelimit.cli.context import CliContext, json_option, pass_context
 from oauth_ratelimit.cli.output import Cell, Column, print_json, print_table, visible
 from oauth_ratelimit.core.failed_auth import folded
 from oauth_ratelimit.core.key import storable_name
@@ -18,15 +18,15 @@ from oauth_ratelimit.store.mongo.migrations import Migrations
 
 @click.command("init-db")
 @json_option
-@pass_session
-def init_db(session: Session, as_json: bool) -> None:
+@pass_context
+def init_db(context: CliContext, as_json: bool) -> None:
     """
     Create collections and indexes.
 
     For instances that may not create them at run time: run it once with --mongo-uri and a user that may. Instances
     then need to read and write only. It can be run again at any time.
     """
-    migrations = _migrations(session)
+    migrations = _migrations(context)
     created, applied = migrations.create_collections(), migrations.upgrade()
     if as_json:
         print_json({"created_collections": created, "applied_migrations": applied})
@@ -45,15 +45,15 @@ def db() -> None:
 
 @db.command()
 @json_option
-@pass_session
-def upgrade(session: Session, as_json: bool) -> None:
+@pass_context
+def upgrade(context: CliContext, as_json: bool) -> None:
     """
     Run the migrations that were not run yet.
 
     Any number of processes may call this at once, such as all instances when they start: each migration can run
     twice or in parallel without harm.
     """
-    applied = _migrations(session).upgrade()
+    applied = _migrations(context).upgrade()
     if as_json:
         print_json({"applied_migrations": applied})
     else:
@@ -62,15 +62,15 @@ def upgrade(session: Session, as_json: bool) -> None:
 
 @db.command("status")
 @json_option
-@pass_session
+@pass_context
 @click.pass_context
-def show_status(ctx: click.Context, session: Session, as_json: bool) -> None:
+def show_status(ctx: click.Context, context: CliContext, as_json: bool) -> None:
     """
     List the migrations.
 
     Exits with 1 if some were not run yet.
     """
-    states = _migrations(session).states()
+    states = _migrations(context).states()
     if as_json:
         rows: list[dict[str, Any]] = [
             {
@@ -96,8 +96,8 @@ def show_status(ctx: click.Context, session: Session, as_json: bool) -> None:
     ctx.exit(1 if any(state.applied_at_s is None for state in states) else 0)
 
 
-def _migrations(session: Session) -> Migrations:
-    return Migrations(session.connection, collection=session.settings.store.collection)
+def _migrations(context: CliContext) -> Migrations:
+    return Migrations(context.connection, collection=context.settings.store.collection)
 
 
 def _say_applied(names: list[str]) -> None:
@@ -129,8 +129,8 @@ OUTSIDE = (
 @click.option("--client", metavar="CLIENT", help="Only at this client.")
 @click.option("--dry-run", is_flag=True, help="Only say what there is.")
 @json_option
-@pass_session
-def erase(session: Session, user: str, client: str | None, dry_run: bool, as_json: bool) -> None:
+@pass_context
+def erase(context: CliContext, user: str, client: str | None, dry_run: bool, as_json: bool) -> None:
     """
     Remove all records of a person.
 
@@ -144,9 +144,9 @@ def erase(session: Session, user: str, client: str | None, dry_run: bool, as_jso
     if not user.strip():
         raise click.UsageError("name a user")
     erasure = Erasure(
-        session.connection,
-        collection=session.settings.store.collection,
-        person=_person(session, user, client),
+        context.connection,
+        collection=context.settings.store.collection,
+        person=_person(context, user, client),
     )
     counts: dict[str, int] = {}
     refused: dict[str, str] = {}
@@ -171,11 +171,11 @@ def erase(session: Session, user: str, client: str | None, dry_run: bool, as_jso
         raise StoreRejected(f"not everything could be looked at: {', '.join(refused)}")
 
 
-def _person(session: Session, user: str, client: str | None) -> Person:
-    names = session.names.all_of(user)
+def _person(context: CliContext, user: str, client: str | None) -> Person:
+    names = context.names.all_of(user)
     return Person(
         names=names,
-        claims=session.names.all_of(folded(user)),
+        claims=context.names.all_of(folded(user)),
         mentions=tuple(dict.fromkeys((user, *names))),
         client_id=None if client is None else storable_name(client),
     )

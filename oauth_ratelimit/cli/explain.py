@@ -6,7 +6,7 @@ import math
 
 import click
 
-from oauth_ratelimit.cli.context import Session, json_option, pass_session
+from oauth_ratelimit.cli.context import CliContext, json_option, pass_context
 from oauth_ratelimit.cli.output import (
     Cell,
     Column,
@@ -14,15 +14,15 @@ from oauth_ratelimit.cli.output import (
     print_facts,
     print_json,
     print_table,
-    say_if_strange,
+    print_unknown_client_hint,
     visible,
 )
-from oauth_ratelimit.cli.status import standing_row
+from oauth_ratelimit.cli.status import usage_row
 from oauth_ratelimit.config.models import GRANT_TYPES
 from oauth_ratelimit.core.denial_record import DenialRecord, decision_id_of, parse_decision_id
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.operations.explain import Case, ForecastKind
-from oauth_ratelimit.operations.serialize import counted, denial_data, duration, layer_text, moment
+from oauth_ratelimit.operations.explain import ForecastKind, LimitExplanation
+from oauth_ratelimit.operations.serialize import counted, denial_data, duration, moment, origin_text
 from oauth_ratelimit.store.mongo.denials import DenialStore
 
 NOT_FOUND = 1
@@ -33,7 +33,7 @@ UNKNOWN = (
 )
 
 
-def explain_denial(session: Session, decision_id: str, *, as_json: bool) -> None:
+def explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> None:
     """
     Show the denial with an id, or say that there is none.
     """
@@ -41,9 +41,9 @@ def explain_denial(session: Session, decision_id: str, *, as_json: bool) -> None
         number = parse_decision_id(decision_id.strip().lower())
     except ValueError as exc:
         raise click.BadParameter(str(exc), param_hint="--id") from None
-    record = DenialStore(session.connection).find(number)
+    record = DenialStore(context.connection).find(number)
     if record is None:
-        kept = duration(session.settings.events.keep_denials_s)
+        kept = duration(context.settings.events.keep_denials_s)
         click.echo(UNKNOWN.format(id=decision_id_of(number), kept=kept), err=True)
         click.get_current_context().exit(NOT_FOUND)
     position = number - record.denial.first_id
@@ -105,9 +105,9 @@ STYLES = {ForecastKind.ADMITTED: "green", ForecastKind.WOULD_BE_DENIED: "yellow"
 @click.option("--grant", metavar="G", help="The grant type, such as refresh_token.")
 @click.option("--endpoint", default=TOKEN_ENDPOINT, show_default=True, help="The configured endpoint.")
 @json_option
-@pass_session
+@pass_context
 def explain(
-    session: Session,
+    context: CliContext,
     client: str | None,
     user: str | None,
     decision_id: str | None,
@@ -127,36 +127,36 @@ def explain(
     if client is None:
         if decision_id is None:
             raise click.UsageError("name a CLIENT, or a denial with --id")
-        explain_denial(session, decision_id, as_json=as_json)
+        explain_denial(context, decision_id, as_json=as_json)
         return
     if decision_id is not None:
         raise click.UsageError("name either a CLIENT or a denial with --id")
     grant_type = GRANT_TYPES.get(grant, grant) if grant else None
-    endpoints = (TOKEN_ENDPOINT, *session.policies.endpoints)
+    endpoints = (TOKEN_ENDPOINT, *context.policies.endpoints)
     if endpoint not in endpoints:
         raise click.BadParameter(
             f"'{visible(endpoint)}', allowed: {visible(', '.join(endpoints))}", param_hint="--endpoint"
         )
-    case = Case(session, client, username=user, grant_type=grant_type, endpoint=endpoint)
+    case = LimitExplanation(context, client, username=user, grant_type=grant_type, endpoint=endpoint)
     if as_json:
         print_json(case.data())
     else:
         _print(case)
-        say_if_strange(session, client)
+        print_unknown_client_hint(context, client)
 
 
-def _print(case: Case) -> None:
-    standings = list(case.standings())
-    trust, mode = case.trust_layer, case.mode_layer
-    forecast = case.forecast(standing for standing, _ in standings)
+def _print(case: LimitExplanation) -> None:
+    usages = list(case.usages())
+    trust, mode = case.trust_origin, case.mode_origin
+    forecast = case.forecast(usage for usage, _ in usages)
     print_facts(
         [
             ("client", case.client_id),
             ("user", Cell("none: a grant without a user", "dim") if case.username is None else case.username),
             ("counted at", case.found.scope or "token"),
-            ("trusted", f"yes, by {layer_text(trust)}" if trust else "no"),
+            ("trusted", f"yes, by {origin_text(trust)}" if trust else "no"),
             ("mode", mode_cell(case.found.mode.value)),
-            ("mode from", layer_text(mode)),
+            ("mode from", origin_text(mode)),
             ("canary", case.canary),
             ("forecast", Cell(forecast.text, STYLES[forecast.kind])),
             ("sent by", f"{counted(case.instance_count(), 'instance')} lately"),
@@ -168,17 +168,17 @@ def _print(case: Case) -> None:
         [Column(name, is_number=name not in columns[:3]) for name in columns],
         [
             (
-                standing.policy.name,
-                layer_text(layer),
-                mode_cell(standing.mode.value),
-                f"{standing.estimate:.1f}",
-                str(standing.policy.limit),
-                duration(standing.policy.window.window_s),
-                str(standing.remaining),
-                duration(standing.retry_after_s) if standing.retry_after_s else Cell("now", "dim"),
-                duration(standing.reset_after_s),
+                usage.policy.name,
+                origin_text(layer),
+                mode_cell(usage.mode.value),
+                f"{usage.estimate:.1f}",
+                str(usage.policy.limit),
+                duration(usage.policy.window.window_s),
+                str(usage.remaining),
+                duration(usage.retry_after_s) if usage.retry_after_s else Cell("now", "dim"),
+                duration(usage.reset_after_s),
             )
-            for standing, layer in standings
+            for usage, layer in usages
         ],
         empty="No limit applies.",
     )
@@ -187,6 +187,6 @@ def _print(case: Case) -> None:
         names = ("user", "policy", "hits", "limit", "window")
         print_table(
             [Column(name, is_number=name not in names[:2]) for name in names],
-            [(row[1], row[3], *row[6:9]) for row in map(standing_row, others)],
+            [(row[1], row[3], *row[6:9]) for row in map(usage_row, others)],
             title="Who else is using up the client's total",
         )

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from oauth_ratelimit.cli.context import Function, Session
-from oauth_ratelimit.cli.output import print_json, print_overrides, say_hint, say_if_strange, visible
+from oauth_ratelimit.cli.context import CliContext, Function
+from oauth_ratelimit.cli.output import print_hint, print_json, print_overrides, print_unknown_client_hint, visible
 from oauth_ratelimit.config.notation import DURATION_NOTATION, RATES_NOTATION, parse_duration, parse_rates
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import MAX_LIMIT, Mode
@@ -18,7 +18,7 @@ from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.window import MAX_WINDOW_S
 from oauth_ratelimit.operations.changes import checked_client_id, end_after, end_at, kept_text
 from oauth_ratelimit.operations.serialize import override_data
-from oauth_ratelimit.operations.suggestions import stranger_hint
+from oauth_ratelimit.operations.suggestions import unknown_client_hint
 
 SPANS_S = {"hour": 3600.0, "day": 86_400.0, "week": 7 * 86_400.0, "month": 30 * 86_400.0, "year": 366 * 86_400.0}
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.01, 3600.0  # as in the configuration
@@ -200,7 +200,7 @@ def checked(client_id: str) -> str:
         raise click.UsageError(str(exc)) from None
 
 
-def override(session: Session, target: Target, options: dict[str, Any], *, mode: Mode | None = None) -> Override:
+def override(context: CliContext, target: Target, options: dict[str, Any], *, mode: Mode | None = None) -> Override:
     """
     Return the override that the options of ``who_and_why`` and ``until_when`` describe; its limits are still to come.
     """
@@ -208,8 +208,8 @@ def override(session: Session, target: Target, options: dict[str, Any], *, mode:
         target=target,
         author=options["author"],
         reason=options["reason"],
-        made_at_s=session.now_s,
-        until_s=_end(options["length"], options["end"], now_s=session.now_s),
+        made_at_s=context.now_s,
+        until_s=_end(options["length"], options["end"], now_s=context.now_s),
         mode=mode,
     )
 
@@ -226,62 +226,62 @@ def _end(length: str | None, end: str | None, *, now_s: float) -> float | None:
         raise click.BadParameter(str(exc), param_hint=param_hint) from None
 
 
-def put(session: Session, overrides: Iterable[Override], *, as_json: bool) -> None:
+def put(context: CliContext, overrides: Iterable[Override], *, as_json: bool) -> None:
     """
     Put overrides in force, and say so.
     """
     made = tuple(overrides)
     client_id = made[0].target.client_id
     # Looked up before, because the overrides make the client known.
-    hint = None if client_id is None or as_json else stranger_hint(session, client_id)
+    hint = None if client_id is None or as_json else unknown_client_hint(context, client_id)
     for override in made:
-        session.override_store.put(override)
+        context.override_store.put(override)
     if as_json:
         print_json([override_data(override) for override in made])
     else:
         print_overrides(made)
-        _say_when(session)
-        say_hint(hint)
+        _say_when(context)
+        print_hint(hint)
 
 
-def remove(session: Session, targets: Sequence[Target], *, author: str, reason: str, as_json: bool) -> int:
+def remove(context: CliContext, targets: Sequence[Target], *, author: str, reason: str, as_json: bool) -> int:
     """
     Take overrides back, say so, and return the exit code: 1 if there was none.
     """
-    store = session.override_store
-    removed = [target for target in targets if store.remove(target, author=author, reason=reason, at_s=session.now_s)]
+    store = context.override_store
+    removed = [target for target in targets if store.remove(target, author=author, reason=reason, at_s=context.now_s)]
     if as_json:
         print_json({"removed_count": len(removed)})
     elif removed:
         click.echo(f"{len(removed)} taken back")
-        _say_when(session)
+        _say_when(context)
     else:
         click.echo("There is nothing to take back.", err=True)
         for client_id in {target.client_id for target in targets if target.client_id is not None}:
-            say_if_strange(session, client_id)
+            print_unknown_client_hint(context, client_id)
     return 0 if removed else 1
 
 
-def _say_when(session: Session) -> None:
-    click.echo(f"Every instance follows within {2 * session.settings.sync.interval_s:g} s.")
+def _say_when(context: CliContext) -> None:
+    click.echo(f"Every instance follows within {2 * context.settings.sync.interval_s:g} s.")
 
 
-def _of_kind(session: Session, kind: OverrideKind) -> tuple[Override, ...]:
-    return tuple(override for override in session.overrides if override.target.kind is kind)
+def _of_kind(context: CliContext, kind: OverrideKind) -> tuple[Override, ...]:
+    return tuple(override for override in context.overrides if override.target.kind is kind)
 
 
-def data_of(session: Session, kind: OverrideKind) -> list[Any]:
+def data_of(context: CliContext, kind: OverrideKind) -> list[Any]:
     """
     Return the overrides of one kind that are in force, for programs.
     """
-    return [override_data(override) for override in _of_kind(session, kind)]
+    return [override_data(override) for override in _of_kind(context, kind)]
 
 
-def print_kind(session: Session, kind: OverrideKind, *, as_json: bool) -> None:
+def print_kind(context: CliContext, kind: OverrideKind, *, as_json: bool) -> None:
     """
     Print the overrides of one kind that are in force.
     """
     if as_json:
-        print_json(data_of(session, kind))
+        print_json(data_of(context, kind))
     else:
-        print_overrides(_of_kind(session, kind))
+        print_overrides(_of_kind(context, kind))

@@ -13,11 +13,11 @@ from typing import Any
 
 import click
 
-from oauth_ratelimit.cli.context import Session, format_of, json_option, pass_session
+from oauth_ratelimit.cli.context import CliContext, format_of, json_option, pass_context
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
-from oauth_ratelimit.counters.usage import Standings
-from oauth_ratelimit.operations.serialize import entry_data, finite, moment, override_data, policy_text, standing_data
-from oauth_ratelimit.operations.suggestions import stranger_hint
+from oauth_ratelimit.counters.usage import UsageReader
+from oauth_ratelimit.operations.serialize import entry_data, finite, moment, override_data, policy_text, usage_data
+from oauth_ratelimit.operations.suggestions import unknown_client_hint
 from oauth_ratelimit.report.table import csv_cell
 
 BAR_WIDTH = 12
@@ -188,8 +188,8 @@ def mode_cell(mode: str) -> Cell:
 @click.argument("client", required=False)
 @click.option("--history", "is_history", is_flag=True, help="What was done, oldest first.")
 @json_option
-@pass_session
-def list_overrides(session: Session, client: str | None, is_history: bool, as_json: bool) -> None:
+@pass_context
+def list_overrides(context: CliContext, client: str | None, is_history: bool, as_json: bool) -> None:
     """
     List overrides, or their history.
 
@@ -197,14 +197,14 @@ def list_overrides(session: Session, client: str | None, is_history: bool, as_js
     last thousand changes.
     """
     if is_history:
-        entries = session.override_store.history(client)
+        entries = context.override_store.history(client)
         if as_json:
             print_json(list(map(entry_data, entries)))
         else:
             columns = [Column(name) for name in ("when", "who", "did", "what", "whose", "value", "until", "why")]
             print_table(columns, list(map(_entry_row, entries)), empty="Nothing was ever overridden or reset.")
         return
-    chosen = [override for override in session.overrides if client in (None, override.target.client_id)]
+    chosen = [override for override in context.overrides if client in (None, override.target.client_id)]
     if as_json:
         print_json(list(map(override_data, chosen)))
     else:
@@ -220,8 +220,8 @@ def list_overrides(session: Session, client: str | None, is_history: bool, as_js
     help="jsonl is one record a line, json one list of them, which is also what --json prints.  [default: jsonl]",
 )
 @json_option
-@pass_session
-def export(session: Session, what: str, form: str | None, as_json: bool) -> None:
+@pass_context
+def export(context: CliContext, what: str, form: str | None, as_json: bool) -> None:
     """
     Export counters, overrides or history.
 
@@ -231,12 +231,12 @@ def export(session: Session, what: str, form: str | None, as_json: bool) -> None
     form = format_of(form, as_json=as_json, default="jsonl")
     records: Iterable[Mapping[str, object]]
     if what == "counters":
-        documents = session.documents.every(session.now_s)
-        records = map(standing_data, Standings(session.policies).of_all(documents, session.now_s))
+        documents = context.documents.every(context.now_s)
+        records = map(usage_data, UsageReader(context.policies).of_all(documents, context.now_s))
     elif what == "overrides":
-        records = map(override_data, session.overrides)
+        records = map(override_data, context.overrides)
     else:
-        records = map(entry_data, session.override_store.history())
+        records = map(entry_data, context.override_store.history())
     if form == "csv":
         _write_csv(records)
     elif form == "json":
@@ -308,16 +308,16 @@ def _value(override: Override) -> str | Cell:
     return ", ".join(map(policy_text, override.policies)) or "no limit"
 
 
-def say_if_strange(session: Session, client_id: str) -> None:
+def print_unknown_client_hint(context: CliContext, client_id: str) -> None:
     """
     Say on the standard error if nothing is known of a client: most likely it is mistyped.
     """
-    say_hint(stranger_hint(session, client_id))
+    print_hint(unknown_client_hint(context, client_id))
 
 
-def say_hint(hint: str | None) -> None:
+def print_hint(hint: str | None) -> None:
     """
-    Say what ``stranger_hint`` has found, for where it has to be looked up earlier than said.
+    Say what ``unknown_client_hint`` has found, for where it has to be looked up earlier than said.
     """
     if hint:
         click.secho(hint, fg="yellow", err=True)

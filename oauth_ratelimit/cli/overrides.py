@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from oauth_ratelimit.cli.context import Function, Session, json_option, pass_session
+from oauth_ratelimit.cli.context import CliContext, Function, json_option, pass_context
 from oauth_ratelimit.cli.options import (
     by_whom,
     checked,
@@ -20,14 +20,14 @@ from oauth_ratelimit.cli.options import (
     until_when,
     who_and_why,
 )
-from oauth_ratelimit.cli.output import print_json, say_hint, say_if_strange, visible
+from oauth_ratelimit.cli.output import print_hint, print_json, print_unknown_client_hint, visible
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.overrides import Counters, LimitKind, OverrideKind, Target
 from oauth_ratelimit.core.policy import Mode, matches_any
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.changes import limit_overrides
 from oauth_ratelimit.operations.serialize import counted
-from oauth_ratelimit.operations.suggestions import trusted_hint
+from oauth_ratelimit.operations.suggestions import trusted_client_hint
 
 
 @click.group()
@@ -58,8 +58,8 @@ def _limit_options(command: Function) -> Function:
 @until_when
 @who_and_why
 @json_option
-@pass_session
-def set_limit(session: Session, /, client: str | None, everybody: bool, as_json: bool, **options: Any) -> None:
+@pass_context
+def set_limit(context: CliContext, /, client: str | None, everybody: bool, as_json: bool, **options: Any) -> None:
     """
     Put limits of a CLIENT in force, on all instances.
 
@@ -77,15 +77,15 @@ def set_limit(session: Session, /, client: str | None, everybody: bool, as_json:
     named = {kind: list(options[_parameter(kind)]) for kind in LimitKind if options[_parameter(kind)]}
     if not named:
         raise click.UsageError("name at least one limit: --client, --user or --client-total")
-    like = override(session, Target(OverrideKind.LIMIT, client_id, next(iter(named))), options)
-    policies = session.policies
+    like = override(context, Target(OverrideKind.LIMIT, client_id, next(iter(named))), options)
+    policies = context.policies
     try:
         made = limit_overrides(policies, client_id, named, like=like)
     except ConfigError as exc:
         raise click.UsageError("\n".join(map(visible_name, exc.problems))) from None
-    put(session, made, as_json=as_json)
+    put(context, made, as_json=as_json)
     if client_id is not None and not as_json:
-        say_hint(trusted_hint(session, client_id))
+        print_hint(trusted_client_hint(context, client_id))
 
 
 @limit.command("unset")
@@ -100,11 +100,11 @@ def set_limit(session: Session, /, client: str | None, everybody: bool, as_json:
 )
 @who_and_why
 @json_option
-@pass_session
+@pass_context
 @click.pass_context
 def unset_limit(
     ctx: click.Context,
-    session: Session,
+    context: CliContext,
     client: str | None,
     everybody: bool,
     kinds: Sequence[str],
@@ -119,17 +119,17 @@ def unset_limit(
     """
     client_id = _whose(client, everybody)
     targets = [Target(OverrideKind.LIMIT, client_id, kind) for kind in LimitKind if not kinds or kind in kinds]
-    ctx.exit(remove(session, targets, author=author, reason=reason, as_json=as_json))
+    ctx.exit(remove(context, targets, author=author, reason=reason, as_json=as_json))
 
 
 @limit.command("list")
 @json_option
-@pass_session
-def list_limits(session: Session, as_json: bool) -> None:
+@pass_context
+def list_limits(context: CliContext, as_json: bool) -> None:
     """
     List the limits that were put in force here.
     """
-    print_kind(session, OverrideKind.LIMIT, as_json=as_json)
+    print_kind(context, OverrideKind.LIMIT, as_json=as_json)
 
 
 def _whose(client: str | None, everybody: bool) -> str | None:
@@ -140,18 +140,18 @@ def _whose(client: str | None, everybody: bool) -> str | None:
 
 @click.group(invoke_without_command=True)
 @json_option
-@pass_session
+@pass_context
 @click.pass_context
-def mode(ctx: click.Context, session: Session, as_json: bool) -> None:
+def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
     """
     Show or change the mode at run time.
     """
     if ctx.invoked_subcommand is None:
         if as_json:
-            print_json({"mode": session.policies.mode.value, "overrides": data_of(session, OverrideKind.MODE)})
+            print_json({"mode": context.policies.mode.value, "overrides": data_of(context, OverrideKind.MODE)})
             return
-        click.echo(session.policies.mode.value)
-        print_kind(session, OverrideKind.MODE, as_json=False)
+        click.echo(context.policies.mode.value)
+        print_kind(context, OverrideKind.MODE, as_json=False)
 
 
 @mode.command("set")
@@ -160,8 +160,8 @@ def mode(ctx: click.Context, session: Session, as_json: bool) -> None:
 @until_when
 @who_and_why
 @json_option
-@pass_session
-def set_mode(session: Session, /, mode: str, client: str | None, as_json: bool, **options: Any) -> None:
+@pass_context
+def set_mode(context: CliContext, /, mode: str, client: str | None, as_json: bool, **options: Any) -> None:
     """
     Put a mode in force, on all instances.
 
@@ -169,17 +169,17 @@ def set_mode(session: Session, /, mode: str, client: str | None, as_json: bool, 
     none. A canary stays in force. OAUTH_RATELIMIT_MODE=off in an instance's environment beats everything.
     """
     target = Target(OverrideKind.MODE, None if client is None else checked(client))
-    put(session, [override(session, target, options, mode=Mode(mode))], as_json=as_json)
+    put(context, [override(context, target, options, mode=Mode(mode))], as_json=as_json)
 
 
 @mode.command("unset")
 @click.option("--client", help="Only for this client.")
 @who_and_why
 @json_option
-@pass_session
+@pass_context
 @click.pass_context
 def unset_mode(
-    ctx: click.Context, session: Session, client: str | None, author: str, reason: str, as_json: bool
+    ctx: click.Context, context: CliContext, client: str | None, author: str, reason: str, as_json: bool
 ) -> None:
     """
     Take a mode back: what the configuration says holds again.
@@ -187,7 +187,7 @@ def unset_mode(
     Exits with 1 if there is nothing to take back.
     """
     target = Target(OverrideKind.MODE, None if client is None else checked(client))
-    ctx.exit(remove(session, [target], author=author, reason=reason, as_json=as_json))
+    ctx.exit(remove(context, [target], author=author, reason=reason, as_json=as_json))
 
 
 @click.group()
@@ -204,30 +204,30 @@ def trust() -> None:
 @until_when
 @who_and_why
 @json_option
-@pass_session
-def add_trust(session: Session, /, client: str, as_json: bool, **options: Any) -> None:
+@pass_context
+def add_trust(context: CliContext, /, client: str, as_json: bool, **options: Any) -> None:
     """
     Trust a CLIENT, or all that match a pattern such as 'mobile-*'.
     """
     target = Target(OverrideKind.TRUSTED, checked(client))
-    put(session, [override(session, target, options)], as_json=as_json)
+    put(context, [override(context, target, options)], as_json=as_json)
 
 
 @trust.command("remove")
 @click.argument("client")
 @who_and_why
 @json_option
-@pass_session
+@pass_context
 @click.pass_context
-def remove_trust(ctx: click.Context, session: Session, client: str, author: str, reason: str, as_json: bool) -> None:
+def remove_trust(ctx: click.Context, context: CliContext, client: str, author: str, reason: str, as_json: bool) -> None:
     """
     Trust a CLIENT no longer that was trusted here.
 
     Exits with 1 if it was not. A client that the configuration trusts stays trusted, and that is said.
     """
     target = Target(OverrideKind.TRUSTED, checked(client))
-    code = remove(session, [target], author=author, reason=reason, as_json=as_json)
-    patterns = [pattern for pattern in session.settings.policies.trusted if matches_any([pattern], client)]
+    code = remove(context, [target], author=author, reason=reason, as_json=as_json)
+    patterns = [pattern for pattern in context.settings.policies.trusted if matches_any([pattern], client)]
     if patterns:
         click.echo(f"Still trusted by the configuration: {visible(', '.join(patterns))}", err=True)
     ctx.exit(code)
@@ -235,12 +235,12 @@ def remove_trust(ctx: click.Context, session: Session, client: str, author: str,
 
 @trust.command("list")
 @json_option
-@pass_session
-def list_trust(session: Session, as_json: bool) -> None:
+@pass_context
+def list_trust(context: CliContext, as_json: bool) -> None:
     """
     List the clients that were trusted here.
     """
-    print_kind(session, OverrideKind.TRUSTED, as_json=as_json)
+    print_kind(context, OverrideKind.TRUSTED, as_json=as_json)
 
 
 @click.command()
@@ -249,8 +249,8 @@ def list_trust(session: Session, as_json: bool) -> None:
 @by_whom
 @click.option("--reason", default="", metavar="TEXT", callback=kept, help="Why; kept on record.")
 @json_option
-@pass_session
-def reset(session: Session, client: str, user: str | None, author: str, reason: str, as_json: bool) -> None:
+@pass_context
+def reset(context: CliContext, client: str, user: str | None, author: str, reason: str, as_json: bool) -> None:
     """
     Set counters to zero on all instances.
 
@@ -258,12 +258,12 @@ def reset(session: Session, client: str, user: str | None, author: str, reason: 
     client asks. The total of the client goes on when only one user is reset. It is put on record: see overrides
     --history.
     """
-    counters = Counters(storable_name(client), None if user is None else session.names.typed(user))
+    counters = Counters(storable_name(client), None if user is None else context.names.typed(user))
     # Before the deed: what cannot be put on record is not done.
-    session.override_store.note_reset(counters, author=author, reason=reason, at_s=session.now_s)
-    count = session.documents.reset(counters.client_id, counters.username)
+    context.override_store.note_reset(counters, author=author, reason=reason, at_s=context.now_s)
+    count = context.documents.reset(counters.client_id, counters.username)
     if as_json:
         print_json({"reset_count": count})
     else:
         click.echo(f"{counted(count, 'counter document')} set to zero")
-        say_if_strange(session, client)
+        print_unknown_client_hint(context, client)

@@ -17,7 +17,7 @@ from oauth_ratelimit.core.policy import MAX_LIMIT
 from oauth_ratelimit.core.window import MAX_FRAMES, default_frame_count
 from oauth_ratelimit.operations.serialize import counted, duration, moment
 from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
-from oauth_ratelimit.replay.formats import SECOND_US, Format, Names, Ordered
+from oauth_ratelimit.replay.formats import SECOND_US, Format, Ordered, Pseudonyms
 from oauth_ratelimit.replay.plot import SUFFIXES, NoCharts, draw, require_charts
 from oauth_ratelimit.replay.run import ALGORITHMS, COMMON, EXACT_LOG, Contender, Entry, Rate, Replay, Who
 from oauth_ratelimit.replay.scene import Busiest, look
@@ -316,7 +316,7 @@ def _recording(options: Mapping[str, Any]) -> Recording:
     return Recording(
         options["file"],
         form=options["form"] and Format(options["form"]),
-        names=Names(**options["columns"]),
+        names=Pseudonyms(**options["columns"]),
         request_path=options["request_path"],
         client_pattern=options["client_pattern"],
         is_per_client=options["per"] == "client",

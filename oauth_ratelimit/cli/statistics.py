@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from oauth_ratelimit.cli.context import Session, format_of, json_option, pass_session
+from oauth_ratelimit.cli.context import CliContext, format_of, json_option, pass_context
 from oauth_ratelimit.cli.options import lifetime_s, rate_by_minutes, span_s
 from oauth_ratelimit.cli.output import Cell, Column, Row, json_text, print_json, print_table, visible
 from oauth_ratelimit.core.key import storable_name
@@ -48,9 +48,9 @@ _STYLES = {Verdict.OVER_LIMIT: "bold red", Verdict.WASTEFUL: "yellow", Verdict.F
 )
 @click.option("-o", "--output", "path", type=click.Path(path_type=Path, dir_okay=False), help="Where to write it.")
 @json_option
-@pass_session
+@pass_context
 def report(
-    session: Session,
+    context: CliContext,
     form: str | None,
     span_s: float,
     client_id: str | None,
@@ -66,14 +66,14 @@ def report(
     are estimates.
     """
     form = format_of(form, as_json=as_json, default="table")
-    span = Span(session.now_s - span_s, session.now_s, lifetime_s or session.settings.statistics.token_lifetime_s)
+    span = Span(context.now_s - span_s, context.now_s, lifetime_s or context.settings.statistics.token_lifetime_s)
     stored = client_id and storable_name(client_id)
-    minutes = StatisticsStore(session.connection).minutes(span.since_s, span.until_s, stored)
+    minutes = StatisticsStore(context.connection).minutes(span.since_s, span.until_s, stored)
     findings = find(minutes, token_lifetime_s=span.token_lifetime_s)
     if form == "table" and path is None:
         _print(findings, span)
         return
-    text = _text(findings, span, "html" if form == "table" else form, error_uri=session.settings.denial.error_uri)
+    text = _text(findings, span, "html" if form == "table" else form, error_uri=context.settings.denial.error_uri)
     if path is None:
         click.echo(text, nl=not text.endswith("\n"))
         return
@@ -170,9 +170,9 @@ UNJUDGED = "Not judged: {requests} more, of clients that the statistics do not t
 )
 @click.option("-n", "--count", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many to show.")
 @json_option
-@pass_session
+@pass_context
 def what_if(
-    session: Session,
+    context: CliContext,
     limit: tuple[int, int],
     by: By,
     client_id: str | None,
@@ -187,16 +187,16 @@ def what_if(
     requests by the minute.
     """
     amount, window_s = limit
-    since_s = session.now_s - span_s
+    since_s = context.now_s - span_s
     stored = client_id and storable_name(client_id)
-    minutes = StatisticsStore(session.connection).minutes(
-        since_s - window_s, session.now_s, stored, parts=("by", "users") if by == "user" else ("by",)
+    minutes = StatisticsStore(context.connection).minutes(
+        since_s - window_s, context.now_s, stored, parts=("by", "users") if by == "user" else ("by",)
     )
     found = loads(minutes, by)
     told = effects(found, limit=amount, window_minutes=window_s // MINUTE_S, since_s=since_s)
     unjudged = unjudged_count(found, since_s=since_s)
     if as_json:
-        data = _data(told, limit=amount, window_s=window_s, by=by, since_s=since_s, until_s=session.now_s, count=count)
+        data = _data(told, limit=amount, window_s=window_s, by=by, since_s=since_s, until_s=context.now_s, count=count)
         print_json({**data, "unjudged_count": unjudged})
         return
     denied, offered = sum(effect.denied for effect in told), sum(effect.offered for effect in told)

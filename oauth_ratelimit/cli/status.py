@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from oauth_ratelimit.cli.context import Session, json_option, pass_session
+from oauth_ratelimit.cli.context import CliContext, json_option, pass_context
 from oauth_ratelimit.cli.output import (
     Cell,
     Column,
@@ -17,18 +17,18 @@ from oauth_ratelimit.cli.output import (
     print_facts,
     print_json,
     print_table,
-    say_if_strange,
+    print_unknown_client_hint,
     share,
 )
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import Canary, Mode
-from oauth_ratelimit.counters.usage import Standing, Standings
-from oauth_ratelimit.operations.serialize import LATE_AFTER_S, counted, duration, layer_text, nearest, standing_data
+from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
+from oauth_ratelimit.operations.serialize import LATE_AFTER_S, counted, duration, nearest, origin_text, usage_data
 from oauth_ratelimit.operations.status import Status
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
 
 LAGGING_INTERVALS = 3  # without a sync cycle: limits are kept less well
-STANDING_COLUMNS = (
+USAGE_COLUMNS = (
     Column("client"),
     Column("user"),
     Column("counted at"),
@@ -49,8 +49,8 @@ SWITCHED_OFF = (
 
 @click.command()
 @json_option
-@pass_session
-def status(session: Session, as_json: bool) -> None:
+@pass_context
+def status(context: CliContext, as_json: bool) -> None:
     """
     Show the mode, the database and the instances.
 
@@ -59,7 +59,7 @@ def status(session: Session, as_json: bool) -> None:
     is gone from the list at once, one that died after ten minutes. One that was started with OAUTH_RATELIMIT_MODE=off
     leaves everything alone, MongoDB too: it is not in the list.
     """
-    state = Status(session)
+    state = Status(context)
     now_s = state.facts.clock_s
     if as_json:
         print_json(state.data())
@@ -67,7 +67,7 @@ def status(session: Session, as_json: bool) -> None:
     print_facts(
         [
             ("mode", mode_cell(state.policies.mode.value)),
-            ("mode from", layer_text(state.mode_layer)),
+            ("mode from", origin_text(state.mode_origin)),
             ("canary", _canary_text(state.policies.canary)),
             ("overrides", str(state.override_count)),
             ("MongoDB", f"{state.facts.version}, about {counted(state.facts.document_count, 'counter document')}"),
@@ -93,7 +93,7 @@ def status(session: Session, as_json: bool) -> None:
         empty="No instance has told of itself lately; one starts with its first token request.",
     )
     _say_who_differs(state.beats, state.policies.mode)
-    if session.is_switched_off:
+    if context.is_switched_off:
         click.secho(SWITCHED_OFF, fg="yellow", err=True)
 
 
@@ -138,8 +138,8 @@ def _beat_row(beat: Heartbeat, now_s: float) -> Row:
     "--watch", "every_s", type=click.FloatRange(0.5), metavar="SECONDS", help="Look again this often, until Ctrl-C."
 )
 @json_option
-@pass_session
-def top(session: Session, count: int, every_s: float | None, as_json: bool) -> None:
+@pass_context
+def top(context: CliContext, count: int, every_s: float | None, as_json: bool) -> None:
     """
     Show who is nearest to a limit.
 
@@ -147,31 +147,31 @@ def top(session: Session, count: int, every_s: float | None, as_json: bool) -> N
     moment is not in it yet.
     """
     if every_s is None:
-        _print_top(session, count, as_json=as_json)
+        _print_top(context, count, as_json=as_json)
         return
     try:
         while True:
-            _print_top(session, count, as_json=as_json, is_screen=is_terminal())
+            _print_top(context, count, as_json=as_json, is_screen=is_terminal())
             time.sleep(every_s)
-            session.refresh()
+            context.refresh()
     except KeyboardInterrupt:
         return  # which is how it is meant to end
 
 
-def _print_top(session: Session, count: int, *, as_json: bool, is_screen: bool = False) -> None:
-    standings = _nearest(session, count)
+def _print_top(context: CliContext, count: int, *, as_json: bool, is_screen: bool = False) -> None:
+    usages = _nearest(context, count)
     if as_json:
-        print_json([standing_data(standing) for standing in standings])
+        print_json([usage_data(usage) for usage in usages])
         return
     if is_screen:
         click.clear()
-    print_table(STANDING_COLUMNS, list(map(standing_row, standings)), empty="No requests lately.")
+    print_table(USAGE_COLUMNS, list(map(usage_row, usages)), empty="No requests lately.")
 
 
-def _nearest(session: Session, count: int) -> list[Standing]:
-    standings = Standings(session.policies)
-    everybody = standings.of_all(session.documents.every(session.now_s), session.now_s)
-    return nearest((standing for standing in everybody if standing.estimate > 0), count)
+def _nearest(context: CliContext, count: int) -> list[LimitUsage]:
+    usages = UsageReader(context.policies)
+    everybody = usages.of_all(context.documents.every(context.now_s), context.now_s)
+    return nearest((usage for usage in everybody if usage.estimate > 0), count)
 
 
 @click.command()
@@ -179,38 +179,38 @@ def _nearest(session: Session, count: int) -> list[Standing]:
 @click.argument("user", required=False)
 @click.option("-n", "--count", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many to show.")
 @json_option
-@pass_session
-def show(session: Session, client: str, user: str | None, count: int, as_json: bool) -> None:
+@pass_context
+def show(context: CliContext, client: str, user: str | None, count: int, as_json: bool) -> None:
     """
     Show the counters of a CLIENT.
 
     Of one USER of it, or of all and of the client itself. Of a client with many users, those nearest to their limit.
     """
-    pseudonym = None if user is None else session.names.typed(user)
-    found = session.documents.of_client(storable_name(client))
+    pseudonym = None if user is None else context.names.typed(user)
+    found = context.documents.of_client(storable_name(client))
     documents = (item for item in found if user is None or item[0].username == pseudonym)
-    standings = nearest(Standings(session.policies).of_all(documents, session.now_s), count)
+    usages = nearest(UsageReader(context.policies).of_all(documents, context.now_s), count)
     if as_json:
-        print_json([standing_data(standing) for standing in standings])
+        print_json([usage_data(usage) for usage in usages])
     else:
-        print_table(STANDING_COLUMNS, list(map(standing_row, standings)), empty="No limited requests lately.")
-        say_if_strange(session, client)
+        print_table(USAGE_COLUMNS, list(map(usage_row, usages)), empty="No limited requests lately.")
+        print_unknown_client_hint(context, client)
 
 
-def standing_row(standing: Standing) -> Row:
+def usage_row(usage: LimitUsage) -> Row:
     """
     Return where a key stands, for people.
     """
-    key, policy = standing.key, standing.policy
+    key, policy = usage.key, usage.policy
     return (
         key.client_id,
         Cell("–", "dim") if key.username is None else key.username,
         key.scope or "token",
         policy.name,
-        mode_cell(standing.mode.value),
-        share(standing.used_ratio),
-        f"{standing.estimate:.1f}",
+        mode_cell(usage.mode.value),
+        share(usage.used_ratio),
+        f"{usage.estimate:.1f}",
         str(policy.limit),
         duration(policy.window.window_s),
-        Cell("now", "dim") if not standing.retry_after_s else duration(standing.retry_after_s),
+        Cell("now", "dim") if not usage.retry_after_s else duration(usage.retry_after_s),
     )

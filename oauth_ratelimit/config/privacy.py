@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from oauth_ratelimit.config.problems import expects, refused
 from oauth_ratelimit.config.section import Section
-from oauth_ratelimit.core.pseudonyms import MIN_SECRET_BYTES, NameKey
+from oauth_ratelimit.core.pseudonyms import MIN_SECRET_BYTES, PseudonymKey
 
 MAX_SECRET_BYTES = 4096
 
@@ -39,7 +39,7 @@ class NameKeyModel(Section):
         self.open()
         return self
 
-    def open(self) -> NameKey:
+    def open(self) -> PseudonymKey:
         """
         Return the key.
 
@@ -62,7 +62,7 @@ class NameKeyModel(Section):
             raise refused(
                 f"the key has {size} bytes, allowed: at least {MIN_SECRET_BYTES}, as openssl rand -hex 32 makes"
             )
-        return NameKey.of(secret.strip())
+        return PseudonymKey.of(secret.strip())
 
     def _content(self) -> bytes:
         try:
@@ -97,7 +97,7 @@ class PrivacyModel(Section):
             raise refused("two of the keys are the same")
         return self
 
-    def name_keys(self) -> tuple[NameKey, ...]:
+    def name_keys(self) -> tuple[PseudonymKey, ...]:
         """
         Return the keys, the newest first.
         """

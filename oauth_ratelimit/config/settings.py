@@ -7,7 +7,7 @@ from typing import Literal
 
 from oauth_ratelimit.core.failed_auth import FailureLimits
 from oauth_ratelimit.core.policy import OFF, Mode, PolicySet
-from oauth_ratelimit.core.pseudonyms import NameKey, Names
+from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms
 
 NearLimit = Literal["flush", "reserve"]
 HeaderFamily = Literal["ietf", "x-ratelimit"]
@@ -153,27 +153,27 @@ class PrivacySettings:
     """
 
     user_names: str = "plain"
-    keys: tuple[NameKey, ...] = ()
+    keys: tuple[PseudonymKey, ...] = ()
 
     @property
-    def key(self) -> NameKey | None:
+    def key(self) -> PseudonymKey | None:
         """
         The key that hashes usernames; None if they stay plain.
         """
         return self.keys[0] if self.user_names == "hashed" else None
 
     @property
-    def former_keys(self) -> tuple[NameKey, ...]:
+    def former_keys(self) -> tuple[PseudonymKey, ...]:
         """
         The keys that only ``erase`` uses.
         """
         return self.keys[1:] if self.user_names == "hashed" else self.keys
 
-    def names(self) -> Names:
+    def names(self) -> Pseudonyms:
         """
         Return what turns usernames into pseudonyms.
         """
-        return Names(self.key, self.former_keys)
+        return Pseudonyms(self.key, self.former_keys)
 
 
 @dataclass(frozen=True, slots=True)

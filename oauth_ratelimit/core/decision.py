@@ -121,7 +121,7 @@ def whole_seconds(seconds: float, *, at_least: int = 0) -> int:
     return at_least if math.isinf(seconds) else max(at_least, math.ceil(seconds))
 
 
-def refuse_bad_cost(cost: int) -> None:
+def check_cost(cost: int) -> None:
     """
     Refuse what no limit could ever be compared with.
 
@@ -236,7 +236,7 @@ class JointAdmission(Decision, tuple[Term, ...]):
 
 
 @dataclass(slots=True)
-class Silence:
+class SuppressionPeriod:
     """
     Nothing more is said about the denials of a key, because it was said a moment ago.
 
@@ -263,7 +263,7 @@ class Silence:
         return None if self.first_id is None else f"{(self.first_id + number) % 2**64:016x}"
 
 
-class Refusal:
+class CachedDenial:
     """
     What requests are told until they would be admitted, if nothing else happens.
 
@@ -279,27 +279,27 @@ class Refusal:
         until_s: How long it is in force: not before the first denial was reported, and not after the next is to be.
     """
 
-    __slots__ = ("_good_until_s", "first", "silence", "since_s", "until_s")
+    __slots__ = ("_good_until_s", "first", "since_s", "suppression", "until_s")
 
     def __init__(self, first: FullDecision, since_s: float, good_until_s: float) -> None:
         self.first = first
         self.since_s = since_s
         self._good_until_s = good_until_s
         self.until_s = since_s
-        self.silence = NO_SILENCE
+        self.suppression = NO_SUPPRESSION
 
-    def enforce(self, silence: Silence) -> None:
+    def enforce(self, suppression: SuppressionPeriod) -> None:
         """
         Let requests be refused without a word until the next event may come.
         """
-        self.silence = silence
-        self.until_s = min(self._good_until_s, silence.until_s)
+        self.suppression = suppression
+        self.until_s = min(self._good_until_s, suppression.until_s)
 
 
-NO_SILENCE = Silence(0.0, 0.0, 0)
+NO_SUPPRESSION = SuppressionPeriod(0.0, 0.0, 0)
 
 
-class RepeatedDenial(Decision, tuple[Refusal, float, int]):
+class RepeatedDenial(Decision, tuple[CachedDenial, float, int]):
     """
     The decision about a request under a refusal: the first one's, with the delays counted from now.
 
@@ -326,16 +326,16 @@ class RepeatedDenial(Decision, tuple[Refusal, float, int]):
 
     @property
     def reset_after_s(self) -> float:  # type: ignore[override]
-        refusal, now_s, _ = self
-        return refusal.first.reset_after_s + refusal.since_s - now_s
+        cached_denial, now_s, _ = self
+        return cached_denial.first.reset_after_s + cached_denial.since_s - now_s
 
     @property
     def retry_after_s(self) -> float:  # type: ignore[override]
-        refusal, now_s, _ = self
+        cached_denial, now_s, _ = self
         # In this order the result is exact: added to ``now_s`` it is the moment that the first request was told.
-        return (refusal.since_s + refusal.first.retry_after_s) - now_s
+        return (cached_denial.since_s + cached_denial.first.retry_after_s) - now_s
 
     @property
     def decision_id(self) -> str | None:  # type: ignore[override]
-        refusal, _, number = self
-        return None if refusal.first.allowed else refusal.silence.decision_id(number)
+        cached_denial, _, number = self
+        return None if cached_denial.first.allowed else cached_denial.suppression.decision_id(number)

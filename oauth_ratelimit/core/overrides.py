@@ -137,14 +137,14 @@ class HistoryEntry:
         return "set" if self.override else "unset"
 
 
-def in_force(overrides: Iterable[Override], now_s: float) -> tuple[Override, ...]:
+def active(overrides: Iterable[Override], now_s: float) -> tuple[Override, ...]:
     """
     Return the overrides that have not ended.
     """
     return tuple(override for override in overrides if override.until_s is None or now_s < override.until_s)
 
 
-def overridden(policies: PolicySet, overrides: Iterable[Override]) -> PolicySet:
+def apply_overrides(policies: PolicySet, overrides: Iterable[Override]) -> PolicySet:
     """
     Return a policy set as the overrides make it. They must be in force.
     """
@@ -195,7 +195,7 @@ OVERRIDE = "override"
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class Origin:
     """
     Where a value comes from.
 
@@ -210,7 +210,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Layers:
+class Origins:
     """
     The configuration and the overrides that lie over it.
 
@@ -225,26 +225,26 @@ class Layers:
 
     def of_limits(
         self, client_id: str, kind: LimitKind, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
-    ) -> Layer:
+    ) -> Origin:
         """
         Return where the limits of one kind come from.
         """
         client, plan = self.policies.rules_of(client_id)
         places = self.policies.rules_at(endpoint, grant_type, plan=plan, client=client)
-        layers = [*zip(self._place_names(client_id, client, endpoint, grant_type), places, strict=True)]
-        if endpoint == TOKEN_ENDPOINT and not any(rules.limits for _, rules in layers):
+        origins = [*zip(self._place_names(client_id, client, endpoint, grant_type), places, strict=True)]
+        if endpoint == TOKEN_ENDPOINT and not any(rules.limits for _, rules in origins):
             if override := self._find(OverrideKind.LIMIT, client_id, kind):
-                return Layer(OVERRIDE, override)
-            layers = [(f"plans.{client.plan}", plan), (f"clients.{client_id}", client)]
-            if not any(_says(rules.limits, kind) for _, rules in layers):
+                return Origin(OVERRIDE, override)
+            origins = [(f"plans.{client.plan}", plan), (f"clients.{client_id}", client)]
+            if not any(_says(rules.limits, kind) for _, rules in origins):
                 override = self._find(OverrideKind.LIMIT, None, kind)
-                return Layer(OVERRIDE, override) if override else Layer(DEFAULTS)
-        for name, rules in reversed(layers):
+                return Origin(OVERRIDE, override) if override else Origin(DEFAULTS)
+        for name, rules in reversed(origins):
             if _says(rules.limits, kind):
-                return Layer(name)
-        return Layer(DEFAULTS)
+                return Origin(name)
+        return Origin(DEFAULTS)
 
-    def of_mode(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> Layer:
+    def of_mode(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> Origin:
         """
         Return where the client's mode comes from. A canary is not a layer: it only spares.
         """
@@ -253,23 +253,23 @@ class Layers:
         if mode is Mode.ENFORCE:
             for override in (self._find(OverrideKind.MODE, None), self._find(OverrideKind.MODE, client_id)):
                 if override and override.mode is Mode.DRY_RUN:
-                    return Layer(OVERRIDE, override)
+                    return Origin(OVERRIDE, override)
         return layer
 
-    def of_trust(self, client_id: str) -> Layer | None:
+    def of_trust(self, client_id: str) -> Origin | None:
         """
         Return what makes a client trusted, None if nothing does.
         """
         for override in self.overrides:
             target = override.target
             if target.kind is OverrideKind.TRUSTED and matches_any([target.client_id or ""], client_id):
-                return Layer(OVERRIDE, override)
+                return Origin(OVERRIDE, override)
         for pattern in self.policies.trusted:
             if matches_any([pattern], client_id):
-                return Layer(f"trusted_clients[{pattern}]")
+                return Origin(f"trusted_clients[{pattern}]")
         return None
 
-    def _modes(self, client_id: str, *, endpoint: str, grant_type: str | None) -> Iterator[tuple[Layer, Mode | None]]:
+    def _modes(self, client_id: str, *, endpoint: str, grant_type: str | None) -> Iterator[tuple[Origin, Mode | None]]:
         """
         Yield what each layer says, the one that wins first.
         """
@@ -277,19 +277,19 @@ class Layers:
         place, plan_place, client_place = self.policies.rules_at(endpoint, grant_type, plan=plan, client=client)
         names = self._place_names(client_id, client, endpoint, grant_type)
         everybody, own = self._find(OverrideKind.MODE, None), self._find(OverrideKind.MODE, client_id)
-        top = Layer(OVERRIDE, everybody) if everybody else Layer("mode")
+        top = Origin(OVERRIDE, everybody) if everybody else Origin("mode")
         top_mode = everybody.mode if everybody else self.policies.mode
         if top_mode is Mode.OFF:
             yield top, top_mode
         if place.mode is Mode.OFF:
-            yield Layer(names[0]), place.mode
+            yield Origin(names[0]), place.mode
         if own and own.mode is Mode.OFF:
-            yield Layer(OVERRIDE, own), own.mode
-        yield Layer(names[2]), client_place.mode
-        yield (Layer(OVERRIDE, own), own.mode) if own else (Layer(f"clients.{client_id}"), client.mode)
-        yield Layer(names[1]), plan_place.mode
-        yield Layer(f"plans.{client.plan}"), plan.mode
-        yield Layer(names[0]), place.mode
+            yield Origin(OVERRIDE, own), own.mode
+        yield Origin(names[2]), client_place.mode
+        yield (Origin(OVERRIDE, own), own.mode) if own else (Origin(f"clients.{client_id}"), client.mode)
+        yield Origin(names[1]), plan_place.mode
+        yield Origin(f"plans.{client.plan}"), plan.mode
+        yield Origin(names[0]), place.mode
         yield top, top_mode
 
     def _find(self, kind: OverrideKind, client_id: str | None, limit_kind: LimitKind | None = None) -> Override | None:

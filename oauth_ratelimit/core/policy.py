@@ -278,11 +278,11 @@ class PolicySet:
         Return where a client's requests are counted, and the limits that stand there, whatever the modes.
         """
         client, plan = self.rules_of(client_id)
-        layers = [rules.limits for rules in self.rules_at(endpoint, grant_type, plan=plan, client=client)]
+        origins = [rules.limits for rules in self.rules_at(endpoint, grant_type, plan=plan, client=client)]
         if endpoint != TOKEN_ENDPOINT:
-            return endpoint, _complete(Limits(), *layers)
-        if any(layers):
-            return f"grant:{grant_type}", _complete(Limits(), *layers)
+            return endpoint, _complete(Limits(), *origins)
+        if any(origins):
+            return f"grant:{grant_type}", _complete(Limits(), *origins)
         return None, _complete(self.limits, plan.limits, client.limits)
 
     def endpoint_of(self, name: str | None, *, path: str, method: str) -> str | None:
@@ -324,11 +324,11 @@ class PolicySet:
         return place, plan_place, client_place
 
 
-def _complete(base: Limits, *layers: OwnLimits | None) -> Limits:
+def _complete(base: Limits, *origins: OwnLimits | None) -> Limits:
     """
     Return the limits that hold after each layer has replaced the kinds it names; the last layer wins.
     """
-    for own in layers:
+    for own in origins:
         if own is not None:
             base = Limits(
                 client=base.client if own.client is None else own.client,

@@ -20,7 +20,7 @@ _HEX_HASH = re.compile(rf"[0-9a-f]{{{2 * HASH_BYTES}}}")
 
 
 @dataclass(frozen=True, slots=True)
-class NameKey:
+class PseudonymKey:
     """
     A key that hashes usernames. It does not keep the secret, so it cannot print it.
 
@@ -32,7 +32,7 @@ class NameKey:
     _mac: hmac.HMAC = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, secret: bytes) -> "NameKey":
+    def of(cls, secret: bytes) -> "PseudonymKey":
         """
         Return the key of a secret.
 
@@ -67,7 +67,7 @@ def _hash(mac: hmac.HMAC, content: bytes) -> str:
     return mac.digest()[:HASH_BYTES].hex()
 
 
-class Names:
+class Pseudonyms:
     """
     Turns usernames into pseudonyms. Thread-safe.
 
@@ -77,7 +77,7 @@ class Names:
         former_keys: Keys of older records, for ``all_of``.
     """
 
-    def __init__(self, key: NameKey | None, former_keys: Sequence[NameKey] = ()) -> None:
+    def __init__(self, key: PseudonymKey | None, former_keys: Sequence[PseudonymKey] = ()) -> None:
         self._key = key
         self._hashes = (*former_keys,) if key is None else (key, *former_keys)
         self._make: Callable[[str], str] = storable_name if key is None else key

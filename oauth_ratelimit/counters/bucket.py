@@ -22,7 +22,7 @@ NO_FRAMES: Frames = {}
 
 class Bucket:
     """
-    Counter state of one policy and key. Guarded by the lock of its ``Place``.
+    Counter state of one policy and key. Guarded by the lock of its ``ClientState``.
 
     Attributes:
         frame_end_s: End of the current frame, seconds since the epoch; a whole number.

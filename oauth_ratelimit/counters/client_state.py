@@ -7,12 +7,12 @@ import threading
 from collections.abc import Sequence
 from operator import itemgetter
 
-from oauth_ratelimit.core.decision import Admission, Decision, FullDecision, JointAdmission, Refusal, Term
+from oauth_ratelimit.core.decision import Admission, CachedDenial, Decision, FullDecision, JointAdmission, Term
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import MAX_LIMIT, ClientPolicies, Limits, Mode, Policy, Tier, tiers_of
 from oauth_ratelimit.core.window import ROUNDING_S, Estimator, Window
 from oauth_ratelimit.counters.bucket import Bucket
-from oauth_ratelimit.counters.dirty_queue import Notices
+from oauth_ratelimit.counters.dirty_queue import DirtyQueue
 from oauth_ratelimit.counters.key_state import FORGOTTEN, KeyState
 
 
@@ -72,7 +72,7 @@ CLIENT_TOTAL = "client_total"
 UNLIMITED = Tier(Policy("unlimited", MAX_LIMIT, Window(1, 1), Estimator.PROPORTIONAL), Mode.OFF)
 
 
-class Place:
+class ClientState:
     """
     One client at one endpoint: its policies and its keys.
 
@@ -112,6 +112,7 @@ class Place:
         "client_id",
         "client_tiers",
         "configured_id",
+        "dirty_queue",
         "exempt",
         "former",
         "former_total",
@@ -121,7 +122,6 @@ class Place:
         "keys",
         "lock",
         "mode",
-        "notices",
         "reserves",
         "scope",
         "total",
@@ -131,10 +131,10 @@ class Place:
     )
 
     def __init__(
-        self, client_id: str, policies: ClientPolicies, now_s: float, *, notices: Notices, reserves: bool = False
+        self, client_id: str, policies: ClientPolicies, now_s: float, *, dirty_queue: DirtyQueue, reserves: bool = False
     ) -> None:
         self.client_id = self.configured_id = client_id
-        self.notices = notices
+        self.dirty_queue = dirty_queue
         self.reserves = reserves
         self.scope = None if policies.scope is None else storable_name(policies.scope)
         self.lock = threading.Lock()
@@ -146,7 +146,7 @@ class Place:
         self.horizon_s = 0
         self.is_gone = False
         self.blank = KeyState(self, None, None, (UNLIMITED,), now_s)
-        self.blank.is_touched = True  # keeps it off every list
+        self.blank.is_dirty = True  # keeps it off every list
         self.apply(policies, now_s)
 
     def apply(self, policies: ClientPolicies, now_s: float) -> None:
@@ -216,12 +216,12 @@ class Place:
         Look at every bucket that a request concerns, and count it where it counts. The lock is held by the caller.
         """
         total, others = self.total, state.others
-        if not state.is_touched:
-            self.notices.touch(state)
+        if not state.is_dirty:
+            self.dirty_queue.mark_dirty(state)
         if total is not None:
             others = others + self.total_buckets if others else self.total_buckets
-            if not total.is_touched:
-                self.notices.touch(total)
+            if not total.is_dirty:
+                self.dirty_queue.mark_dirty(total)
         if now_s >= state.frame_end_s:
             state.turn(now_s)
         first = state.full + cost
@@ -255,14 +255,14 @@ class Place:
             bucket.add(cost)
         for concerned in (state,) if self.total is None else (state, self.total):
             if concerned.is_near_limit:
-                self.notices.hurry(concerned)
+                self.dirty_queue.mark_urgent(concerned)
         return JointAdmission((bucket.tier, bucket.full, bucket.edge, bucket.frame_end_s, now_s) for bucket in buckets)
 
     def count(self, state: KeyState, now_s: float) -> None:
         """
         Count a request that nothing is decided about. The lock is held by the caller.
         """
-        self.notices.touch(state)
+        self.dirty_queue.mark_dirty(state)
         for bucket in () if state is self.blank else state.buckets:
             bucket.left_s(now_s)
             bucket.add(1)
@@ -278,9 +278,9 @@ class Place:
         """
         Decide as ``decide`` does, and count nothing. The lock is held by the caller.
         """
-        self.notices.touch(state)
+        self.dirty_queue.mark_dirty(state)
         if self.total is not None:
-            self.notices.touch(self.total)
+            self.dirty_queue.mark_dirty(self.total)
         buckets = self._buckets(state)
         if not buckets:
             return FullDecision(True, False, self.mode)
@@ -306,7 +306,7 @@ class Place:
         for bucket in admitting:  # not before: it is told what denies this request, not what would deny the next
             bucket.add(cost)
         if cost == 1 and not counting and not admitting and self.total is None:  # other users' requests move a total
-            state.refusal = Refusal(denial, now_s, now_s + denial.retry_after_s - ROUNDING_S)
+            state.cached_denial = CachedDenial(denial, now_s, now_s + denial.retry_after_s - ROUNDING_S)
         return denial
 
     def forget(self, state: KeyState) -> bool:
@@ -317,9 +317,9 @@ class Place:
             Whether a key was dropped that counts towards the number of keys; a total does not.
         """
         with self.lock:
-            if state is self.total or not state.is_settled or state.agenda_slot == FORGOTTEN:
+            if state is self.total or not state.is_settled or state.due_cycle == FORGOTTEN:
                 return False
-            state.agenda_slot = FORGOTTEN
+            state.due_cycle = FORGOTTEN
             if state is self.former_total:
                 self.former_total = None
                 return False
@@ -347,6 +347,6 @@ class Place:
         self.is_gone = True
         for total in (self.total, self.former_total):
             if total is not None:
-                total.agenda_slot = FORGOTTEN
+                total.due_cycle = FORGOTTEN
         self.total = self.former_total = None
         self.total_buckets = ()

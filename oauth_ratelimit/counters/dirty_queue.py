@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from oauth_ratelimit.counters.key_state import KeyState
 
 
-class Notices:
+class DirtyQueue:
     """
     Keys that the sync cycle is to look at. Requests append, the cycle takes; neither waits for the other.
 
@@ -33,18 +33,18 @@ class Notices:
         """
         return bool(self._urgent)
 
-    def touch(self, state: "KeyState") -> None:
+    def mark_dirty(self, state: "KeyState") -> None:
         """
         Have the next cycle look at a key, or the next tick if it was left alone for some cycles, so that what is known
         of it is old. The lock of its place is held by the caller.
         """
-        if not state.is_touched:
-            state.is_touched = True
+        if not state.is_dirty:
+            state.is_dirty = True
             self._touched.append(state)
             if state.pull_gap > 1:
-                self.hurry(state)
+                self.mark_urgent(state)
 
-    def hurry(self, state: "KeyState") -> None:
+    def mark_urgent(self, state: "KeyState") -> None:
         """
         Have a key looked at before the next cycle.
         """
@@ -58,7 +58,7 @@ class Notices:
         """
         self.peer_count = max(self.peer_count, count)
 
-    def take_touched(self) -> list["KeyState"]:
+    def take_dirty(self) -> list["KeyState"]:
         """
         Return the keys that requests have touched, and forget them here.
         """

@@ -22,16 +22,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from oauth_ratelimit.core.decision import Refusal
+from oauth_ratelimit.core.decision import CachedDenial
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.policy import Tier
 from oauth_ratelimit.counters import hits as arithmetic
 from oauth_ratelimit.counters.bucket import NO_FRAMES, Bucket
-from oauth_ratelimit.counters.pruning import NOTHING_STALE, stale_of
+from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, prunable_of
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Hits, Snapshot
 
 if TYPE_CHECKING:
-    from oauth_ratelimit.counters.client_state import Place
+    from oauth_ratelimit.counters.client_state import ClientState
 
 
 class Buckets(Bucket):
@@ -165,7 +165,7 @@ class KeyState(Buckets):
     """
     All that an instance knows of one key.
 
-    The lock of its place guards the buckets, ``refusal`` and ``is_touched``; everything else is the sync cycle's alone.
+    The lock of its place guards the buckets, ``cached_denial`` and ``is_dirty``; everything else is the sync cycle's alone.
 
     Attributes:
         refusal: What requests are told until a moment, if nothing changes.
@@ -193,55 +193,55 @@ class KeyState(Buckets):
 
         pull_gap: Cycles from one read to the next while nothing happens.
 
-        agenda_slot: When the key is next looked at, see ``Agenda``.
+        agenda_slot: When the key is next looked at, see ``SyncSchedule``.
     """
 
     __slots__ = (
-        "agenda_slot",
         "attempts",
-        "is_contested",
-        "is_touched",
+        "cached_denial",
+        "client",
+        "due_cycle",
+        "is_dirty",
         "is_urgent",
         "peers",
-        "place",
+        "prunable",
         "pull_gap",
         "read_s",
-        "refusal",
+        "reads_first",
         "scope",
         "seen_s",
-        "stale",
         "unsent",
         "username",
         "version",
     )
 
     def __init__(
-        self, place: "Place", username: str | None, scope: str | None, tiers: tuple[Tier, ...], now_s: float
+        self, client: "ClientState", username: str | None, scope: str | None, tiers: tuple[Tier, ...], now_s: float
     ) -> None:
         super().__init__(tiers, now_s)
-        self.place = place
+        self.client = client
         self.username = username
         self.scope = scope
-        self.refusal: Refusal | None = None
-        self.is_touched = False
-        self.is_contested = False
+        self.cached_denial: CachedDenial | None = None
+        self.is_dirty = False
+        self.reads_first = False
         self.is_urgent = False
         self.version: int | None = None
         self.unsent: Hits | None = None
         self.attempts: tuple[Attempt, ...] = ()
         self.peers = 1
-        self.stale = NOTHING_STALE
+        self.prunable = NOTHING_PRUNABLE
         self.seen_s = now_s
         self.read_s = now_s
         self.pull_gap = 0
-        self.agenda_slot = UNLISTED
+        self.due_cycle = UNLISTED
 
     @property
     def key(self) -> Key:
         """
         The document's identity.
         """
-        return Key(self.place.client_id, self.username, self.scope)
+        return Key(self.client.client_id, self.username, self.scope)
 
     def take(self, now_s: float) -> int:
         """
@@ -250,11 +250,11 @@ class KeyState(Buckets):
         Returns:
             How many hits were dropped, because their frames have left every window.
         """
-        with self.place.lock:
-            self.is_touched = False
+        with self.client.lock:
+            self.is_dirty = False
             fresh = self.drain_all()
         taken = arithmetic.added(self.unsent, fresh) if self.unsent else fresh
-        oldest_s = now_s - self.place.horizon_s
+        oldest_s = now_s - self.client.horizon_s
         dropped = 0
         if any(min(frames) <= oldest_s for frames in taken.values()):
             dropped = arithmetic.total(taken)
@@ -304,40 +304,42 @@ class KeyState(Buckets):
         self.version = snapshot.version if snapshot else None
         if snapshot:
             series = {bucket.tier.series for bucket in self.buckets}
-            self.stale = stale_of(snapshot, series, horizon_s=self.place.horizon_s, now_s=now_s, flush_id=flush_id)
+            self.prunable = prunable_of(
+                snapshot, series, horizon_s=self.client.horizon_s, now_s=now_s, flush_id=flush_id
+            )
             self._note_writers(snapshot.writers, flush_id)
-        with self.place.lock:
+        with self.client.lock:
             self.read_s = now_s
-            self.refusal = None
+            self.cached_denial = None
             sources = [source for source in (hits, self.unsent, self.pending) if source]
             for bucket in self.buckets:
                 bucket.load(now_s, *(source.get(bucket.tier.series, NO_FRAMES) for source in sources))
                 self._watch(bucket, now_s)
 
     def _watch(self, bucket: Bucket, now_s: float) -> None:
-        reserves = self.place.reserves
+        reserves = self.client.reserves
         # Who asks for certainty reckons with every instance that counts anything, not only with those seen on this key.
-        peers = max(self.peers, self.place.notices.peer_count) if reserves else self.peers
+        peers = max(self.peers, self.client.dirty_queue.peer_count) if reserves else self.peers
         bucket.watch(now_s, peers=peers, reserves=reserves)
 
     def _note_writers(self, writers: Mapping[str, int], flush_id: int) -> None:
-        lately_id = flush_id - self.place.horizon_s * 1000
+        lately_id = flush_id - self.client.horizon_s * 1000
         self.peers = max(1, sum(last_id >= lately_id for last_id in writers.values()))
-        self.place.notices.see_peers(self.peers)
+        self.client.dirty_queue.see_peers(self.peers)
 
     def change_tiers(self, tiers: tuple[Tier, ...], now_s: float) -> None:
         """
         Apply other tiers, see ``Buckets.replace_tiers``. A series that is new here is soon read from the document. The
         lock of the place is held by the caller.
         """
-        self.refusal = None
+        self.cached_denial = None
         incomplete = self.replace_tiers(tiers, now_s, unsent=self.unsent)
         for bucket in self.buckets:
             self._watch(bucket, now_s)
         if incomplete:
             self.read_s = -math.inf
-            self.place.notices.hurry(self)
-            if self.place.reserves:
+            self.client.dirty_queue.mark_urgent(self)
+            if self.client.reserves:
                 for bucket in incomplete:
                     bucket.distrust()
 
@@ -348,9 +350,9 @@ class KeyState(Buckets):
         self.version = version
         self.unsent = None
         self.attempts = ()
-        self.stale = self.stale.after_write()
-        if self.peers > 1 or self.place.reserves:
-            with self.place.lock:
+        self.prunable = self.prunable.after_write()
+        if self.peers > 1 or self.client.reserves:
+            with self.client.lock:
                 for bucket in self.buckets:
                     self._watch(bucket, now_s)
 
@@ -377,7 +379,7 @@ class KeyState(Buckets):
         Whether a document that is written without conflict should be read all the same: to see what it can lose, and
         what it holds of a series that is new here.
         """
-        return now_s - self.read_s > 2 * self.place.horizon_s
+        return now_s - self.read_s > 2 * self.client.horizon_s
 
     @property
     def is_filling(self) -> bool:
@@ -397,11 +399,11 @@ class KeyState(Buckets):
         """
         Whether everything counted here has left every window.
         """
-        return now_s - self.seen_s > self.place.horizon_s
+        return now_s - self.seen_s > self.client.horizon_s
 
     @property
     def is_settled(self) -> bool:
         """
         Whether nothing would be lost if the key were forgotten. Only true while the lock of the place is held.
         """
-        return not (self.is_touched or self.unsent or self.attempts)
+        return not (self.is_dirty or self.unsent or self.attempts)

@@ -10,12 +10,12 @@ from oauth_ratelimit.store.base import Snapshot
 SLACK_S = 60  # how long after its last use a frame is kept, for instances with another clock or a wider window
 WIDEST_WINDOW_S = 366 * 86_400  # of an instance with other limits, whose frames are not ours to judge
 WRITER_SLACK_S = 600  # how much longer a writer's mark is kept, which is dated by the writer's clock
-MAX_STALE = 50  # frames and marks removed by one write: MongoDB looks through the whole document for each
+MAX_PRUNED = 50  # frames and marks removed by one write: MongoDB looks through the whole document for each
 
 
-class Stale(NamedTuple):
+class Prunable(NamedTuple):
     """
-    What the next writes remove from a document, ``MAX_STALE`` of each.
+    What the next writes remove from a document, ``MAX_PRUNED`` of each.
 
     Attributes:
         frames: Series and frame starts.
@@ -26,19 +26,19 @@ class Stale(NamedTuple):
     frames: tuple[tuple[str, int], ...] = ()
     writers: tuple[str, ...] = ()
 
-    def after_write(self) -> "Stale":
+    def after_write(self) -> "Prunable":
         """
         Return what is left for later writes.
         """
-        if self is NOTHING_STALE:
+        if self is NOTHING_PRUNABLE:
             return self
-        return _stale(self.frames[MAX_STALE:], self.writers[MAX_STALE:])
+        return _prunable(self.frames[MAX_PRUNED:], self.writers[MAX_PRUNED:])
 
 
-NOTHING_STALE = Stale()  # of nearly all keys: one object instead of many
+NOTHING_PRUNABLE = Prunable()  # of nearly all keys: one object instead of many
 
 
-def stale_of(snapshot: Snapshot, own: Collection[str], *, horizon_s: int, now_s: float, flush_id: int) -> Stale:
+def prunable_of(snapshot: Snapshot, own: Collection[str], *, horizon_s: int, now_s: float, flush_id: int) -> Prunable:
     """
     Return what a document can lose.
 
@@ -61,8 +61,8 @@ def stale_of(snapshot: Snapshot, own: Collection[str], *, horizon_s: int, now_s:
         if start_s < (oldest_s if series in own else oldest_s - WIDEST_WINDOW_S)
     )
     oldest_id = flush_id - (horizon_s + WRITER_SLACK_S) * 1000
-    return _stale(frames, tuple(name for name, last_id in snapshot.writers.items() if last_id < oldest_id))
+    return _prunable(frames, tuple(name for name, last_id in snapshot.writers.items() if last_id < oldest_id))
 
 
-def _stale(frames: tuple[tuple[str, int], ...], writers: tuple[str, ...]) -> Stale:
-    return Stale(frames, writers) if frames or writers else NOTHING_STALE
+def _prunable(frames: tuple[tuple[str, int], ...], writers: tuple[str, ...]) -> Prunable:
+    return Prunable(frames, writers) if frames or writers else NOTHING_PRUNABLE

@@ -17,7 +17,7 @@ MAX_REMEMBERED = 10_000  # places; a listing of all clients must not hold them a
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LimitUsage:
     """
     How much of one limit a key has used.
 
@@ -89,7 +89,7 @@ def scope_of(scope: str | None) -> Scope:
     return Scope(name or TOKEN_ENDPOINT, None, is_total)
 
 
-class Standings:
+class UsageReader:
     """
     Tells where keys stand under a policy set.
 
@@ -101,7 +101,7 @@ class Standings:
         self._policies = policies
         self._known: dict[tuple[str, str | None, LimitKind], tuple[Tier, ...]] = {}
 
-    def of(self, key: Key, snapshot: Snapshot | None, now_s: float) -> list[Standing]:
+    def of(self, key: Key, snapshot: Snapshot | None, now_s: float) -> list[LimitUsage]:
         """
         Return where a key stands in each of its limits; none if it has none, or is trusted.
 
@@ -115,13 +115,13 @@ class Standings:
         kind = LimitKind.CLIENT if key.username is None else LimitKind.USER
         if scope_of(key.scope).is_total:
             kind = LimitKind.CLIENT_TOTAL
-        standings = []
+        usages = []
         for tier in self._tiers(key, kind):
             frames = snapshot.hits.get(tier.series, {}) if snapshot else {}
-            standings.append(_standing(key, kind, tier, frames=frames, now_s=now_s))
-        return standings
+            usages.append(_standing(key, kind, tier, frames=frames, now_s=now_s))
+        return usages
 
-    def of_all(self, documents: Iterable[tuple[Key, Snapshot]], now_s: float) -> Iterator[Standing]:
+    def of_all(self, documents: Iterable[tuple[Key, Snapshot]], now_s: float) -> Iterator[LimitUsage]:
         """
         Yield where every key stands in each of its limits.
         """
@@ -129,14 +129,14 @@ class Standings:
             yield from self.of(key, snapshot, now_s)
 
     def _tiers(self, key: Key, kind: LimitKind) -> tuple[Tier, ...]:
-        place = (key.client_id, key.scope, kind)
-        tiers = self._known.get(place)
+        client = (key.client_id, key.scope, kind)
+        tiers = self._known.get(client)
         if tiers is None:
             if len(self._known) >= MAX_REMEMBERED:
                 self._known.clear()
             found = self._matching(key)
             limits = () if found.trusted else getattr(found.limits, kind.value)
-            tiers = self._known[place] = tiers_of(limits, found.mode)
+            tiers = self._known[client] = tiers_of(limits, found.mode)
         return tiers
 
     def _matching(self, key: Key) -> ClientPolicies:
@@ -144,14 +144,14 @@ class Standings:
         return self._policies.matching(key.client_id, endpoint=endpoint, grant_type=grant_type)
 
 
-def _standing(key: Key, kind: LimitKind, tier: Tier, *, frames: Mapping[int, int], now_s: float) -> Standing:
+def _standing(key: Key, kind: LimitKind, tier: Tier, *, frames: Mapping[int, int], now_s: float) -> LimitUsage:
     policy, window = tier.policy, tier.policy.window
     start_s = window.frame_start_s(now_s)
     left_s = start_s + window.frame_s - now_s
     current = sum(hits for frame_s, hits in frames.items() if frame_s >= start_s)  # later ones: a clock is ahead
     past = [frames.get(start_s - age * window.frame_s, 0) for age in range(1, window.frame_count + 1)]
     full, edge = weigh(current, past, window.frame_count, policy.estimator)
-    return Standing(
+    return LimitUsage(
         key=key,
         kind=kind,
         policy=policy,

@@ -24,7 +24,7 @@ from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.observer import Observer
-from oauth_ratelimit.operations.context import Desk
+from oauth_ratelimit.operations.context import OperatorContext
 
 log = structlog.get_logger(__name__)
 
@@ -146,7 +146,7 @@ class AppLimiter:
             raise TypeError(f"username_of must return str, got {type(username).__name__}")
         return username
 
-    def judge(
+    def decide_request(
         self, client: Any, username: str | None, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
     ) -> Ruling:
         """
@@ -168,7 +168,7 @@ class AppLimiter:
                 self._observe(
                     decision,
                     client_id,
-                    username=limiter.stored_name(username),
+                    username=limiter.pseudonym_of(username),
                     grant_type=grant_type,
                     endpoint=endpoint,
                     duration_s=duration_s,
@@ -194,23 +194,23 @@ class AppLimiter:
         """
         Return how the synchronisation of this process fares. Starts it if it is not running.
         """
-        return Health() if self.is_switched_off else self._running().pulse.health()
+        return Health() if self.is_switched_off else self._running().health_monitor.health()
 
     def note_state(self) -> None:
         """
         Bring the metrics of this process up to date.
         """
         if not self.is_switched_off:
-            self._running().pulse.note_state()
+            self._running().health_monitor.note_state()
 
-    def desk(self) -> Desk | None:
+    def context(self) -> OperatorContext | None:
         """
         Return what operators look through; None if nothing is shared, or if the emergency switch is pulled here.
 
         Uses the connection of this process, and starts its worker if that is not running.
         """
         connection = None if self.is_switched_off else self._running().connection
-        return Desk(lambda: self._live.base, lambda: connection, clock=self._clock) if connection else None
+        return OperatorContext(lambda: self._live.base, lambda: connection, clock=self._clock) if connection else None
 
     def report_undecided(self) -> None:
         """

@@ -19,7 +19,7 @@ from oauth_ratelimit.flask_authlib.request_state import (
     MARK,
     PUBLIC,
     QUOTA,
-    Mark,
+    RequestState,
     environ_of_request,
     username_of,
 )
@@ -56,13 +56,13 @@ def decide_at(caller: Caller, *, authlib_name: str | None = None) -> None:
     environ = environ_of_request()
     if gate is None or environ is None:
         return
-    mark: Mark | None = environ.get(MARK)
+    mark: RequestState | None = environ.get(MARK)
     if mark is None:
         endpoint = _endpoint(gate, authlib_name)
         if endpoint is None:
             return
-        mark = environ[MARK] = Mark(gate, is_authorize=False, quota=environ.setdefault(QUOTA, []))
-        mark.ruling = gate.judge(caller, caller.username, endpoint=endpoint)
+        mark = environ[MARK] = RequestState(gate, is_authorize=False, quota=environ.setdefault(QUOTA, []))
+        mark.ruling = gate.decide_request(caller, caller.username, endpoint=endpoint)
         if isinstance(mark.ruling, list):
             mark.quota += mark.ruling
     if isinstance(mark.ruling, RateLimited):

@@ -17,7 +17,7 @@ from oauth_ratelimit.core.failed_auth import Attempt, FailureKey, FailureKind, a
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.flask_authlib.request_state import PUBLIC, Mark, marked
+from oauth_ratelimit.flask_authlib.request_state import PUBLIC, RequestState, current_state
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 
 MAX_CLIENT_ID_LENGTH = 1024  # of those that the configuration can name
@@ -31,7 +31,7 @@ FAILED_USER = frozenset({"invalid_grant", "invalid_request", "access_denied"})  
 
 
 @dataclass(slots=True)
-class Claim:
+class AuthAttempt:
     """
     What is known of the authentication of one request.
 
@@ -61,7 +61,7 @@ def look_first() -> bool:
     Returns:
         Whether the guard looks at this request.
     """
-    mark = marked()
+    mark = current_state()
     if mark is None or mark.is_authorize:
         return False
     denial = None
@@ -73,7 +73,7 @@ def look_first() -> bool:
             attempt = _attempt(request._get_current_object(), mark.gate)  # type: ignore[attr-defined,unused-ignore]
             if attempt is None or not guard.is_watching(attempt.address):
                 return False
-            mark.claim = Claim(attempt)
+            mark.claim = AuthAttempt(attempt)
         if mark.claim.attempt.client_ids or ASSERTION not in request.form:
             denial = _denial(mark, mark.claim.attempt)
     except Exception as exc:  # noqa: BLE001  # fail open
@@ -90,7 +90,7 @@ def note_client(client: Any, oauth_request: Any) -> None:
     Only for a client that the request has not named in plain sight, such as one with a signed assertion: all others
     were looked at before.
     """
-    mark = marked()
+    mark = current_state()
     claim = None if mark is None else mark.claim
     if mark is None or claim is None:
         return
@@ -111,7 +111,7 @@ def note_error(error: Any) -> None:
     """
     Count the failure that Authlib is about to answer with, if it is one of authentication.
     """
-    mark = marked()
+    mark = current_state()
     claim = None if mark is None else mark.claim
     if mark is None or claim is None or claim.is_late or isinstance(error, RateLimited):
         return
@@ -123,7 +123,7 @@ def note_error(error: Any) -> None:
         mark.gate.report("guard_failed", error=repr(exc), traceback=traceback.format_exc())
 
 
-def _failures(claim: Claim, error: str | None) -> list[FailureKey]:
+def _failures(claim: AuthAttempt, error: str | None) -> list[FailureKey]:
     """
     Return what a failure is counted against.
 
@@ -139,7 +139,7 @@ def _failures(claim: Claim, error: str | None) -> list[FailureKey]:
     return []
 
 
-def _denial(mark: Mark, attempt: Attempt) -> RateLimited | None:
+def _denial(mark: RequestState, attempt: Attempt) -> RateLimited | None:
     guard = mark.gate.guard()
     alarm = None if guard is None else guard.look(attempt)
     if alarm is None or mark.claim is None:
@@ -171,7 +171,7 @@ def _attempt(http_request: Request, gate: AppLimiter) -> Attempt | None:
     names = (form.get("username"), query.get("username")) if has_password else ()
     return Attempt(
         client_ids=tuple(dict.fromkeys(_short(client_id) for client_id in client_ids if client_id)),
-        usernames=tuple(dict.fromkeys(str(gate.limiter.stored_name(folded(name))) for name in names if name)),
+        usernames=tuple(dict.fromkeys(str(gate.limiter.pseudonym_of(folded(name))) for name in names if name)),
         address=address,
     )
 

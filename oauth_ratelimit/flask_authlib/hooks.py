@@ -18,10 +18,10 @@ from oauth_ratelimit.flask_authlib.request_state import (
     answering,
     begin,
     check_decided,
+    current_state,
     decide,
     decide_before_saving,
     direct,
-    marked,
 )
 
 _ATTACHED = "_oauth_ratelimit_attached"  # on the server
@@ -121,7 +121,7 @@ def _answered(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 def _chosen(inner: Callable[..., Any]) -> Callable[..., Any]:
     def get_token_grant(request: Any) -> Any:
-        if marked() is None:  # a route got hold of the plain create_token_response before we came
+        if current_state() is None:  # a route got hold of the plain create_token_response before we came
             mark = begin()
             if mark is not None:
                 after_this_request(partial(check_decided, mark))

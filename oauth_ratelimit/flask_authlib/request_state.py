@@ -17,7 +17,7 @@ QUOTA = "oauth_ratelimit.quota"  # the headers that are to be added when the ans
 
 
 @dataclass(slots=True)
-class Mark:
+class RequestState:
     """
     What is known of one HTTP request. There is one decision per request, whatever its grant calls.
 
@@ -46,7 +46,7 @@ class Mark:
     claim: Any = None
 
 
-answering: ContextVar[Mark | None] = ContextVar("oauth_ratelimit.answering", default=None)
+answering: ContextVar[RequestState | None] = ContextVar("oauth_ratelimit.answering", default=None)
 """
 The token request that is being answered, because asking Flask for it takes ten times as long.
 """
@@ -63,7 +63,7 @@ def environ_of_request() -> dict[str, Any] | None:
     return environ
 
 
-def marked() -> Mark | None:
+def current_state() -> RequestState | None:
     """
     Return the mark of the request being handled, None if it has none.
     """
@@ -96,19 +96,19 @@ def username_of(user: Any) -> str:
     )
 
 
-def begin(*, is_authorize: bool = False, grant: Any = None) -> Mark | None:
+def begin(*, is_authorize: bool = False, grant: Any = None) -> RequestState | None:
     """
     Mark the HTTP request as one that may issue a token; None if nothing is decided there.
     """
     environ = environ_of_request()
     if environ is None:
         return None
-    mark: Mark | None = environ.get(MARK)
+    mark: RequestState | None = environ.get(MARK)
     if mark is None:
         app: Flask = current_app._get_current_object()  # type: ignore[attr-defined,unused-ignore]  # half the proxy's price
         gate: AppLimiter | None = app.extensions.get(EXTENSION)
         if gate is not None and (gate.authorize_endpoint or not is_authorize):
-            mark = environ[MARK] = Mark(gate, is_authorize, environ.setdefault(QUOTA, []), grant)
+            mark = environ[MARK] = RequestState(gate, is_authorize, environ.setdefault(QUOTA, []), grant)
     return mark
 
 
@@ -116,16 +116,16 @@ def decide(grant_type: str | None, client: Any, user: Any) -> None:
     """
     Raise if this request is denied. The first call decides.
 
-    All by position, here and in ``AppLimiter.judge``: Python 3.11 takes twice as long for a call by keyword.
+    All by position, here and in ``AppLimiter.decide_request``: Python 3.11 takes twice as long for a call by keyword.
     """
-    mark = marked()
+    mark = current_state()
     if mark is None:
         return
     ruling = mark.ruling
     if ruling is None:
         mark.client = client
         username = None if user is None else mark.gate.name_of(user)
-        ruling = mark.ruling = mark.gate.judge(client, username, grant_type)
+        ruling = mark.ruling = mark.gate.decide_request(client, username, grant_type)
         if isinstance(ruling, list) and not mark.is_authorize:
             mark.quota += ruling
     if isinstance(ruling, RateLimited):
@@ -136,7 +136,7 @@ def decide_before_saving(oauth_request: Any) -> None:
     """
     Catch a grant that makes its token itself: the last moment before the token exists for others.
     """
-    mark = marked()
+    mark = current_state()
     if mark is None or isinstance(mark.ruling, list):
         return
     client = getattr(oauth_request, "client", None) if mark.client is None else mark.client
@@ -149,7 +149,7 @@ def direct(error: Any, oauth_request: Any) -> None:
     """
     Send a denial at the authorization endpoint to the client's redirect URI, which its grant has validated before.
     """
-    mark = marked()
+    mark = current_state()
     if mark is None or not mark.is_authorize or not isinstance(error, RateLimited):
         return
     payload = _payload(oauth_request if mark.grant is None else mark.grant.request)
@@ -158,7 +158,7 @@ def direct(error: Any, oauth_request: Any) -> None:
         error.redirect_to(redirect_uri, state=payload.state)
 
 
-def check_decided(mark: Mark, response: Any) -> Any:
+def check_decided(mark: RequestState, response: Any) -> Any:
     """
     Return the answer to a token request as it is, and report it if it is a token that nobody has decided about.
     """

@@ -45,10 +45,10 @@ class _Entry:
         """
         Note whether more were suppressed.
         """
-        count = self.logged.silence.suppressed_count
+        count = self.logged.suppression.suppressed_count
         if count != self.seen_count:
             self.seen_count = count
-            self.last_at_s = max(self.last_at_s, min(now_s, self.logged.silence.until_s))
+            self.last_at_s = max(self.last_at_s, min(now_s, self.logged.suppression.until_s))
 
 
 class DenialRecorder:
@@ -123,7 +123,8 @@ class DenialRecorder:
         self._entries = [
             entry
             for entry in self._entries
-            if now_s < entry.logged.silence.until_s or entry.written_count != entry.logged.silence.suppressed_count
+            if now_s < entry.logged.suppression.until_s
+            or entry.written_count != entry.logged.suppression.suppressed_count
         ]
         self._take(now_s)
         self._due = [entry for entry in self._entries if entry.seen_count != entry.written_count]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from oauth_ratelimit.core.decision import FullDecision, Silence
+from oauth_ratelimit.core.decision import FullDecision, SuppressionPeriod
 from oauth_ratelimit.core.denial_record import Denial, Trace
 from oauth_ratelimit.core.failed_auth import FailureKind
 from oauth_ratelimit.core.key import storable_name, visible_name
@@ -37,7 +37,7 @@ class _Minute:
     suppressed: dict[str, int] = field(default_factory=dict)  # by client
 
 
-class Budget:
+class EventBudget:
     """
     So many events in a minute, a quarter of them for one client. Those left out are counted, and told afterwards.
 
@@ -117,7 +117,7 @@ class Logged(NamedTuple):
     """
 
     denial: Denial
-    silence: Silence
+    suppression: SuppressionPeriod
     before_count: int
 
 
@@ -151,10 +151,12 @@ class DenialEvents:
         """
         Forget everything: after a fork, what the parent has said.
         """
-        self.budget, self.alarms = Budget(per_minute), Budget(per_minute)
+        self.budget, self.alarms = EventBudget(per_minute), EventBudget(per_minute)
         self.dropped_count = 0
-        self._said: dict[Whose, Silence] = {}
-        self._ended: dict[Whose, Silence] = {}  # by a change of the configuration; their counts are still to be told
+        self._said: dict[Whose, SuppressionPeriod] = {}
+        self._ended: dict[
+            Whose, SuppressionPeriod
+        ] = {}  # by a change of the configuration; their counts are still to be told
         self._waiting: deque[Logged] = deque()
 
     def reconfigure(self, per_minute: int) -> None:
@@ -190,7 +192,7 @@ class DenialEvents:
         decision: FullDecision,
         is_canary: bool,
         now_s: float,
-    ) -> Silence:
+    ) -> SuppressionPeriod:
         """
         Log ``request_denied`` or ``request_would_be_denied``, unless that was done a moment ago, or too often.
 
@@ -228,10 +230,10 @@ class DenialEvents:
         self.dropped_count += is_lost
         # This generator starts anew after a fork. 63 bits leave room to count on from there.
         number = random.getrandbits(63)
-        silence = self._fall_silent(
+        suppression = self._fall_silent(
             key, now_s, number=None if is_lost else number, before_count=0 if is_said else left_out_count + 1
         )
-        _name(decision, silence)
+        _name(decision, suppression)
         if is_said or (is_record and not is_lost):
             denial = _denial(
                 number, key, decision, grant_type=grant_type, is_canary=is_canary, at_s=now_s, trace=self.trace_of()
@@ -239,10 +241,10 @@ class DenialEvents:
             if is_said:
                 _say(denial, decision, suppressed_count=left_out_count)
             if is_record and not is_lost:
-                self._waiting.append(Logged(denial, silence, silence.suppressed_count))
-        return silence
+                self._waiting.append(Logged(denial, suppression, suppression.suppressed_count))
+        return suppression
 
-    def _fall_silent(self, key: Whose, now_s: float, *, number: int | None, before_count: int) -> Silence:
+    def _fall_silent(self, key: Whose, now_s: float, *, number: int | None, before_count: int) -> SuppressionPeriod:
         """
         Say nothing more of a key for a while.
 
@@ -258,8 +260,8 @@ class DenialEvents:
         if len(self._said) >= MAX_KEYS:
             self._said.clear()
         first_id = None if number is None else number - before_count
-        silence = self._said[key] = Silence(now_s, now_s + REPEAT_S, first_id, before_count)
-        return silence
+        suppression = self._said[key] = SuppressionPeriod(now_s, now_s + REPEAT_S, first_id, before_count)
+        return suppression
 
 
 def _denial(
@@ -290,9 +292,9 @@ def _denial(
     )
 
 
-def _name(decision: FullDecision, silence: Silence) -> None:
+def _name(decision: FullDecision, suppression: SuppressionPeriod) -> None:
     if not decision.allowed:
-        decision.decision_id = silence.decision_id(silence.suppressed_count)
+        decision.decision_id = suppression.decision_id(suppression.suppressed_count)
 
 
 def _say(denial: Denial, decision: FullDecision, *, suppressed_count: int) -> None:

@@ -11,7 +11,7 @@ from oauth_ratelimit.observe.prometheus import open_metrics
 from oauth_ratelimit.sync.flusher import CycleReport
 
 
-class Meter(Protocol):
+class Metrics(Protocol):
     """
     Counts what happens in one process. Thread-safe.
     """
@@ -67,55 +67,55 @@ class Meter(Protocol):
         """
 
 
-class BothMeters:
+class CombinedMetrics:
     """
     Feeds two meters with the same.
     """
 
-    def __init__(self, one: Meter, other: Meter) -> None:
+    def __init__(self, one: Metrics, other: Metrics) -> None:
         self._meters = (one, other)
 
     def note_decision(self, decision: Decision, client_id: str, **facts: Any) -> None:
         """
-        See ``Meter.note_decision``.
+        See ``Metrics.note_decision``.
         """
         for meter in self._meters:
             meter.note_decision(decision, client_id, **facts)
 
     def note_cycle(self, report: CycleReport, *, duration_s: float) -> None:
         """
-        See ``Meter.note_cycle``.
+        See ``Metrics.note_cycle``.
         """
         for meter in self._meters:
             meter.note_cycle(report, duration_s=duration_s)
 
     def note_state(self, *, in_flight_hits: int, key_count: int, lag_s: float) -> None:
         """
-        See ``Meter.note_state``.
+        See ``Metrics.note_state``.
         """
         for meter in self._meters:
             meter.note_state(in_flight_hits=in_flight_hits, key_count=key_count, lag_s=lag_s)
 
     def note_failure(self, kind: str) -> None:
         """
-        See ``Meter.note_failure``.
+        See ``Metrics.note_failure``.
         """
         for meter in self._meters:
             meter.note_failure(kind)
 
     def note_alarm(self, decision: Decision) -> None:
         """
-        See ``Meter.note_alarm``.
+        See ``Metrics.note_alarm``.
         """
         for meter in self._meters:
             meter.note_alarm(decision)
 
 
-def open_meter() -> Meter | None:
+def open_all_metrics() -> Metrics | None:
     """
     Return what this process is metered with, None if neither library is there.
     """
     metrics, otel = open_metrics(), open_otel()
     if metrics is None or otel is None:
         return metrics or otel
-    return BothMeters(metrics, otel)
+    return CombinedMetrics(metrics, otel)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.observe.metrics import Meter, open_meter
+from oauth_ratelimit.observe.metrics import Metrics, open_all_metrics
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 
 Hook = Callable[..., object]
@@ -45,7 +45,7 @@ class Observer:
     def __init__(
         self, *, is_grant: Callable[[str], bool], on_denied: Hook | None = None, on_near_limit: Hook | None = None
     ) -> None:
-        self.metrics: Meter | None = None
+        self.metrics: Metrics | None = None
         self.statistics: StatisticsRecorder | None = None
         self._is_grant = is_grant
         self._on_denied = on_denied
@@ -55,7 +55,7 @@ class Observer:
         """
         Count from now on, if there is something to count with.
         """
-        self.metrics = open_meter()
+        self.metrics = open_all_metrics()
 
     def has_listeners(self) -> bool:
         """

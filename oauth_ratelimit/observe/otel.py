@@ -30,7 +30,7 @@ Attributes = dict[str, str | int | float]
 SILENT = ("_ProxyMeterProvider", "NoOpMeterProvider")  # what the API has instead of a provider
 
 
-class OtelMeter:
+class OtelMetrics:
     """
     The instruments of this process, and the current span of each request. Thread-safe, as the library is.
 
@@ -96,7 +96,7 @@ class OtelMeter:
         is_grant: Callable[[str], bool],
     ) -> None:
         """
-        See ``Meter.note_decision``.
+        See ``Metrics.note_decision``.
         """
         if self._is_heard:
             self._count(
@@ -138,7 +138,7 @@ class OtelMeter:
 
     def note_cycle(self, report: CycleReport, *, duration_s: float) -> None:
         """
-        See ``Meter.note_cycle``.
+        See ``Metrics.note_cycle``.
         """
         if report.error is not None:
             self._flush_failures.add(1)
@@ -151,7 +151,7 @@ class OtelMeter:
 
     def note_state(self, *, in_flight_hits: int, key_count: int, lag_s: float) -> None:
         """
-        See ``Meter.note_state``.
+        See ``Metrics.note_state``.
         """
         self._listen()
         self._in_flight_hits.set(in_flight_hits)
@@ -160,13 +160,13 @@ class OtelMeter:
 
     def note_failure(self, kind: str) -> None:
         """
-        See ``Meter.note_failure``.
+        See ``Metrics.note_failure``.
         """
         self._failures.add(1, {"kind": kind})
 
     def note_alarm(self, decision: Decision) -> None:
         """
-        See ``Meter.note_alarm``.
+        See ``Metrics.note_alarm``.
         """
         self._alarms.add(1, {"decision": outcome_of(decision), "policy": decision.policy or NONE})
 
@@ -204,10 +204,10 @@ def _facts(decision: Decision, client_id: str) -> Attributes:
 
 
 _opening = threading.Lock()
-_opened: list[OtelMeter] = []
+_opened: list[OtelMetrics] = []
 
 
-def open_otel() -> OtelMeter | None:
+def open_otel() -> OtelMetrics | None:
     """
     Return the instruments of this process, which all its applications share; None without the library.
     """
@@ -215,5 +215,5 @@ def open_otel() -> OtelMeter | None:
         return None
     with _opening:
         if not _opened:
-            _opened.append(OtelMeter())
+            _opened.append(OtelMetrics())
         return _opened[0]

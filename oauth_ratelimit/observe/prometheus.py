@@ -29,7 +29,7 @@ FLUSH_BUCKETS_S = (1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0, 2.
 FLUSH_KEYS_BUCKETS = (1, 5, 25, 100, 500, 2500, 10_000, 50_000)
 
 
-class Metrics:
+class PrometheusMetrics:
     """
     The metrics of this process. Thread-safe, as the library is.
 
@@ -100,7 +100,7 @@ class Metrics:
         is_grant: Callable[[str], bool],
     ) -> None:
         """
-        See ``Meter.note_decision``.
+        See ``Metrics.note_decision``.
         """
         outcome = outcome_of(decision)
         grant = self._grants.of(grant_type, is_grant)
@@ -159,10 +159,10 @@ class Metrics:
 
 
 _opening = threading.Lock()
-_opened: list[Metrics] = []
+_opened: list[PrometheusMetrics] = []
 
 
-def open_metrics() -> Metrics | None:
+def open_metrics() -> PrometheusMetrics | None:
     """
     Return the metrics of this process, which all its applications share; None without the library.
 
@@ -172,5 +172,5 @@ def open_metrics() -> Metrics | None:
         return None
     with _opening:
         if not _opened:
-            _opened.append(Metrics())
+            _opened.append(PrometheusMetrics())
         return _opened[0]

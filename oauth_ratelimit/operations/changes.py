@@ -13,7 +13,7 @@ from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.load import limits_of
 from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration
 from oauth_ratelimit.config.values import ClientId
-from oauth_ratelimit.core.overrides import LimitKind, Override, Target, overridden
+from oauth_ratelimit.core.overrides import LimitKind, Override, Target, apply_overrides
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.errors import ConfigError
 
@@ -111,7 +111,7 @@ def limit_overrides(
         )
         for kind in named
     ]
-    if clashes := list(find_clashes(overridden(policies, overrides))):
+    if clashes := list(find_clashes(apply_overrides(policies, overrides))):
         raise ConfigError(clashes, source="limits")
     return overrides
 

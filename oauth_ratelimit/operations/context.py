@@ -6,16 +6,16 @@ from collections.abc import Callable
 from functools import cached_property
 
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.overrides import Layers, Override, in_force, overridden
+from oauth_ratelimit.core.overrides import Origins, Override, active, apply_overrides
 from oauth_ratelimit.core.policy import PolicySet
-from oauth_ratelimit.core.pseudonyms import Names
+from oauth_ratelimit.core.pseudonyms import Pseudonyms
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
 from oauth_ratelimit.store.mongo.inspect import Documents
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 
 
-class Desk:
+class OperatorContext:
     """
     One look at everything. Each thing is looked up when it is first needed, and kept.
 
@@ -53,7 +53,7 @@ class Desk:
         return self._connect()
 
     @cached_property
-    def names(self) -> Names:
+    def names(self) -> Pseudonyms:
         """
         Turns usernames into pseudonyms.
         """
@@ -85,26 +85,26 @@ class Desk:
         """
         The overrides in force.
         """
-        return in_force(self.override_store.read(), self.now_s)
+        return active(self.override_store.read(), self.now_s)
 
     @cached_property
     def policies(self) -> PolicySet:
         """
         What instances go by: the configuration with the overrides on top.
         """
-        return overridden(self.settings.policies, self.overrides)
+        return apply_overrides(self.settings.policies, self.overrides)
 
     @cached_property
-    def layers(self) -> Layers:
+    def origins(self) -> Origins:
         """
         Where all that comes from.
         """
-        return Layers(self.settings.policies, self.overrides)
+        return Origins(self.settings.policies, self.overrides)
 
     def refresh(self) -> None:
         """
         Look at the clock and at the overrides again, for somebody who goes on.
         """
         self.now_s = self._clock()
-        for name in ("overrides", "policies", "layers"):
+        for name in ("overrides", "policies", "origins"):
             self.__dict__.pop(name, None)

@@ -10,13 +10,13 @@ from operator import attrgetter
 from typing import Any
 
 from oauth_ratelimit.core.key import Key, storable_name
-from oauth_ratelimit.core.overrides import Layer, LimitKind
+from oauth_ratelimit.core.overrides import LimitKind, Origin
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
-from oauth_ratelimit.counters.usage import Standing, Standings
-from oauth_ratelimit.operations.context import Desk
-from oauth_ratelimit.operations.serialize import Record, duration, layer_data, standing_data
-from oauth_ratelimit.operations.suggestions import stranger_hint
+from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
+from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.serialize import Record, duration, origin_data, usage_data
+from oauth_ratelimit.operations.suggestions import unknown_client_hint
 from oauth_ratelimit.store.base import Snapshot
 
 OTHERS_SHOWN = 5
@@ -48,7 +48,7 @@ class Forecast:
     text: str
 
 
-class Case:
+class LimitExplanation:
     """
     One client and user at one place, and all that decides about them.
 
@@ -66,48 +66,48 @@ class Case:
 
     def __init__(
         self,
-        desk: Desk,
+        context: OperatorContext,
         client_id: str,
         *,
         username: str | None,
         grant_type: str | None = None,
         endpoint: str = TOKEN_ENDPOINT,
     ) -> None:
-        self.desk = desk
+        self.context = context
         self.client_id = client_id
-        self.username = None if username is None else desk.names.typed(username)
+        self.username = None if username is None else context.names.typed(username)
         self.at: dict[str, Any] = {"endpoint": endpoint, "grant_type": grant_type}
-        self.found: ClientPolicies = desk.policies.matching(client_id, **self.at)
+        self.found: ClientPolicies = context.policies.matching(client_id, **self.at)
         stored = storable_name(client_id)
         total = CLIENT_TOTAL if self.found.scope is None else f"{self.found.scope}/{CLIENT_TOTAL}"
         self.keys = {
             LimitKind.CLIENT if username is None else LimitKind.USER: Key(stored, self.username, self.found.scope),
             LimitKind.CLIENT_TOTAL: Key(stored, None, total),
         }
-        self._documents = dict(desk.documents.of_keys(list(self.keys.values())))
+        self._documents = dict(context.documents.of_keys(list(self.keys.values())))
 
-    def standings(self) -> Iterator[tuple[Standing, Layer]]:
+    def usages(self) -> Iterator[tuple[LimitUsage, Origin]]:
         """
         Yield where the request stands in each limit that applies, and where that limit comes from.
         """
-        standings = Standings(self.desk.policies)
+        usages = UsageReader(self.context.policies)
         for kind, key in self.keys.items():
-            layer = self.desk.layers.of_limits(self.client_id, kind, **self.at)
-            for standing in standings.of(key, self._documents.get(key), self.desk.now_s):
-                yield standing, layer
+            layer = self.context.origins.of_limits(self.client_id, kind, **self.at)
+            for usage in usages.of(key, self._documents.get(key), self.context.now_s):
+                yield usage, layer
 
-    def forecast(self, standings: Iterable[Standing]) -> Forecast:
+    def forecast(self, usages: Iterable[LimitUsage]) -> Forecast:
         """
         Return what would become of the next request.
         """
-        if self.trust_layer:
+        if self.trust_origin:
             return Forecast(ForecastKind.ADMITTED, "admitted: trusted")
-        waiting = [standing for standing in standings if standing.retry_after_s > 0]
+        waiting = [usage for usage in usages if usage.retry_after_s > 0]
         if not waiting:
             return Forecast(ForecastKind.ADMITTED, "admitted")
-        last = max(waiting, key=lambda standing: standing.retry_after_s)
+        last = max(waiting, key=lambda usage: usage.retry_after_s)
         when = f"over {last.policy.name} for {duration(last.retry_after_s)}"
-        if any(standing.mode == "enforce" for standing in waiting):
+        if any(usage.mode == "enforce" for usage in waiting):
             return Forecast(ForecastKind.DENIED, f"denied: {when}")
         return Forecast(ForecastKind.WOULD_BE_DENIED, f"admitted, would be denied: {when}")
 
@@ -116,44 +116,44 @@ class Case:
         Return how many instances have lately sent hits for this client and user.
         """
         snapshots = [self._documents.get(key) for key in self.keys.values()]
-        writers = {name for snapshot in snapshots if snapshot for name in _recent(snapshot, self.desk.now_s)}
+        writers = {name for snapshot in snapshots if snapshot for name in _recent(snapshot, self.context.now_s)}
         return len(writers)
 
-    def others(self) -> list[Standing]:
+    def others(self) -> list[LimitUsage]:
         """
         Return who uses up the total of the client beside this user, most of it first.
         """
         if not self.found.limits.client_total:
             return []
         ours = set(self.keys.values())
-        standings = Standings(self.desk.policies)
-        widest: list[Standing] = []
-        for key, snapshot in self.desk.documents.of_client(storable_name(self.client_id), at_most=OTHERS_READ):
+        usages = UsageReader(self.context.policies)
+        widest: list[LimitUsage] = []
+        for key, snapshot in self.context.documents.of_client(storable_name(self.client_id), at_most=OTHERS_READ):
             if key not in ours and key.scope == self.found.scope:
-                widest += standings.of(key, snapshot, self.desk.now_s)[:1]  # the widest window comes first
-        busy = [standing for standing in widest if standing.estimate > 0]
+                widest += usages.of(key, snapshot, self.context.now_s)[:1]  # the widest window comes first
+        busy = [usage for usage in widest if usage.estimate > 0]
         return heapq.nlargest(OTHERS_SHOWN, busy, key=attrgetter("estimate"))
 
     @property
-    def mode_layer(self) -> Layer:
+    def mode_origin(self) -> Origin:
         """
         Where the mode comes from.
         """
-        return self.desk.layers.of_mode(self.client_id, **self.at)
+        return self.context.origins.of_mode(self.client_id, **self.at)
 
     @property
-    def trust_layer(self) -> Layer | None:
+    def trust_origin(self) -> Origin | None:
         """
         What makes the client trusted, None if nothing does.
         """
-        return self.desk.layers.of_trust(self.client_id)
+        return self.context.origins.of_trust(self.client_id)
 
     @property
     def canary(self) -> str:
         """
         What the canary has to do with it.
         """
-        canary = self.desk.policies.canary
+        canary = self.context.policies.canary
         if canary is None:
             return "none"
         if self.found.is_canary:
@@ -171,22 +171,22 @@ class Case:
             known: Returns the clients that an unknown one may have been mistyped for, where somebody keeps them;
                 otherwise they are looked up.
         """
-        standings = list(self.standings())
-        forecast = self.forecast(standing for standing, _ in standings)
-        trust = self.trust_layer
+        usages = list(self.usages())
+        forecast = self.forecast(usage for usage, _ in usages)
+        trust = self.trust_origin
         return {
             "client_id": self.client_id,
             "username": self.username,
             "scope": self.found.scope,
-            "trusted": trust and layer_data(trust),
+            "trusted": trust and origin_data(trust),
             "mode": self.found.mode.value,
-            "mode_origin": layer_data(self.mode_layer),
+            "mode_origin": origin_data(self.mode_origin),
             "is_canary": self.found.is_canary,
             "forecast": {"kind": forecast.kind.value, "text": forecast.text},
             "instance_count": self.instance_count(),
-            "limits": [{**standing_data(standing), "origin": layer_data(layer)} for standing, layer in standings],
-            "others": list(map(standing_data, self.others())),
-            "hint": stranger_hint(self.desk, self.client_id, known=known),
+            "limits": [{**usage_data(usage), "origin": origin_data(layer)} for usage, layer in usages],
+            "others": list(map(usage_data, self.others())),
+            "hint": unknown_client_hint(self.context, self.client_id, known=known),
         }
 
 

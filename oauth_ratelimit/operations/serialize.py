@@ -10,11 +10,11 @@ from operator import attrgetter
 from typing import Any
 
 from oauth_ratelimit.core.denial_record import DenialRecord, decision_id_of
-from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Layer, Override, Target
+from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Origin, Override, Target
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.core.what_if import Effect
-from oauth_ratelimit.counters.usage import Standing
+from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
 
 
@@ -51,31 +51,31 @@ LATE_AFTER_S = 30.0  # three heartbeats
 Record = dict[str, object]
 
 
-def nearest(standings: Iterable[Standing], count: int) -> list[Standing]:
+def nearest(usages: Iterable[LimitUsage], count: int) -> list[LimitUsage]:
     """
     Return those that have used up most of their limit, the first one first.
     """
-    return heapq.nlargest(count, standings, key=attrgetter("used_ratio"))
+    return heapq.nlargest(count, usages, key=attrgetter("used_ratio"))
 
 
-def standing_data(standing: Standing) -> Record:
+def usage_data(usage: LimitUsage) -> Record:
     """
     Return where a key stands.
     """
     return {
-        "client_id": standing.key.client_id,
-        "username": standing.key.username,
-        "scope": standing.key.scope,
-        "kind": standing.kind.value,
-        "policy": standing.policy.name,
-        "mode": standing.mode.value,
-        "limit": standing.policy.limit,
-        "window_s": standing.policy.window.window_s,
-        "estimate": standing.estimate,
-        "used_ratio": standing.used_ratio,
-        "remaining": standing.remaining,
-        "retry_after_s": standing.retry_after_s,
-        "reset_after_s": standing.reset_after_s,
+        "client_id": usage.key.client_id,
+        "username": usage.key.username,
+        "scope": usage.key.scope,
+        "kind": usage.kind.value,
+        "policy": usage.policy.name,
+        "mode": usage.mode.value,
+        "limit": usage.policy.limit,
+        "window_s": usage.policy.window.window_s,
+        "estimate": usage.estimate,
+        "used_ratio": usage.used_ratio,
+        "remaining": usage.remaining,
+        "retry_after_s": usage.retry_after_s,
+        "reset_after_s": usage.reset_after_s,
     }
 
 
@@ -183,7 +183,7 @@ def bearer_data(effect: Effect) -> Record:
     }
 
 
-def layer_data(layer: Layer) -> Record:
+def origin_data(layer: Origin) -> Record:
     """
     Return where a value comes from.
     """
@@ -215,7 +215,7 @@ def policy_text(policy: Policy) -> str:
     return f"{policy.name}: {policy.limit}/{policy.window.window_s}s{mode}"
 
 
-def layer_text(layer: Layer) -> str:
+def origin_text(layer: Origin) -> str:
     """
     Return where a value comes from, for people.
     """

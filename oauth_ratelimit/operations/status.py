@@ -2,8 +2,8 @@
 How all of it stands: the mode, the database, the instances.
 """
 
-from oauth_ratelimit.operations.context import Desk
-from oauth_ratelimit.operations.serialize import Record, beat_data, layer_data
+from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.operations.serialize import Record, beat_data, origin_data
 
 
 class Status:
@@ -25,12 +25,12 @@ class Status:
         beats: What each instance has last said of itself.
     """
 
-    def __init__(self, desk: Desk) -> None:
-        self.policies = desk.policies
-        self.mode_layer = desk.layers.of_mode("")
-        self.override_count = len(desk.overrides)
-        self.facts = desk.documents.facts()
-        self.beats = desk.heartbeats.read(self.facts.clock_s)
+    def __init__(self, context: OperatorContext) -> None:
+        self.policies = context.policies
+        self.mode_origin = context.origins.of_mode("")
+        self.override_count = len(context.overrides)
+        self.facts = context.documents.facts()
+        self.beats = context.heartbeats.read(self.facts.clock_s)
 
     def data(self) -> Record:
         """
@@ -39,7 +39,7 @@ class Status:
         canary, facts = self.policies.canary, self.facts
         return {
             "mode": self.policies.mode.value,
-            "mode_origin": layer_data(self.mode_layer),
+            "mode_origin": origin_data(self.mode_origin),
             "canary": canary and {"percent": canary.percent, "instances": canary.instances},
             "override_count": self.override_count,
             "mongodb": {"version": facts.version, "document_count": facts.document_count},

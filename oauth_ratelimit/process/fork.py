@@ -7,7 +7,7 @@ import weakref
 from typing import Protocol
 
 
-class Heir(Protocol):
+class ForkAware(Protocol):
     """
     What a fork finds, and must not go on with as it is.
     """
@@ -18,17 +18,17 @@ class Heir(Protocol):
         """
 
 
-_heirs: "weakref.WeakSet[Heir]" = weakref.WeakSet()
+_heirs: "weakref.WeakSet[ForkAware]" = weakref.WeakSet()
 
 
-def follow(heir: Heir) -> None:
+def follow(heir: ForkAware) -> None:
     """
     Tell something of each fork from now on, as long as it lives.
     """
     _heirs.add(heir)
 
 
-def leave(heir: Heir) -> None:
+def leave(heir: ForkAware) -> None:
     """
     Tell it no more.
     """

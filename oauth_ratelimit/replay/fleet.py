@@ -257,13 +257,13 @@ class FleetKey:
         if at_us == member.cycle_us:
             member.cycle_us = member.urgent_us = 0
             is_noticed, member.is_noticed = member.is_noticed, False
-            self._synchronise(member, at_us, is_touched=is_noticed)
+            self._synchronise(member, at_us, is_dirty=is_noticed)
         elif at_us == member.urgent_us:
             member.urgent_us = 0
             member.is_contested = True  # as ``SyncCycle.run`` does: reading first saves a write
             self._synchronise(member, at_us)
 
-    def _synchronise(self, member: Member, at_us: int, *, is_touched: bool = True) -> None:
+    def _synchronise(self, member: Member, at_us: int, *, is_dirty: bool = True) -> None:
         """
         Flush and pull the key, and plan its next cycle, as ``SyncCycle`` does.
         """
@@ -272,12 +272,12 @@ class FleetKey:
         is_changed = False
         if unsent:
             self._flush(member, unsent, at_us, now_s)
-        elif is_touched or not member.pull_gap or _has_used(member.bucket, FOLLOWED_RATIO):
+        elif is_dirty or not member.pull_gap or _has_used(member.bucket, FOLLOWED_RATIO):
             is_changed = self._pull(member, None, at_us, now_s)
-        if is_touched:
+        if is_dirty:
             member.seen_us = at_us
         is_filling = _has_used(member.bucket, FOLLOWED_RATIO)
-        if is_touched or (is_changed and is_filling):
+        if is_dirty or (is_changed and is_filling):
             member.pull_gap = 0
             gap = 1
         elif now_s - member.seen_us / SECOND_US > fleet.horizon_s:

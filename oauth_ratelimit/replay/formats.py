@@ -223,7 +223,7 @@ class Format(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class Pseudonyms:
     """
     Under which names a line of CSV or JSON holds what matters.
 
@@ -263,7 +263,7 @@ class CsvParser:
         names: What the header calls the columns.
     """
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Pseudonyms) -> None:
         self._names = names
         self._columns: tuple[int, ...] | None = None
 
@@ -300,7 +300,7 @@ class JsonParser:
         names: Its names.
     """
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Pseudonyms) -> None:
         self._names = names
 
     def parse(self, line: str) -> Row | None:

@@ -150,9 +150,9 @@ class Replay:
                 (make(), Judge(entry.tally, limit=self._limit, window_us=self._window_us))
                 for make, entry in zip(self._makers, self.entries, strict=True)
             ]
-        for index, (counter, judge) in enumerate(key.pairs):
+        for index, (counter, decide_request) in enumerate(key.pairs):
             decisions = counter.decide(times)
-            judge.note(times, decisions)
+            decide_request.note(times, decisions)
             if not index and (count := decisions.count(False)):
                 self.denied[who] = self.denied.get(who, 0) + count
             if self._watch is not None:
@@ -169,8 +169,8 @@ class Replay:
                 counter.finish()
             if key.pairs is None:
                 for entry in self.entries:
-                    judge = Judge(entry.tally, limit=self._limit, window_us=self._window_us)
-                    judge.note(key.quiet, [True] * len(key.quiet))
+                    decide_request = Judge(entry.tally, limit=self._limit, window_us=self._window_us)
+                    decide_request.note(key.quiet, [True] * len(key.quiet))
 
 
 @dataclass(slots=True)

@@ -18,9 +18,9 @@ from oauth_ratelimit.replay.formats import (
     CsvParser,
     Format,
     JsonParser,
-    Names,
     Ordered,
     Parser,
+    Pseudonyms,
     Row,
     guess,
 )
@@ -177,7 +177,7 @@ class Recording:
 
     path: str
     form: Format | None = None
-    names: Names = field(default_factory=Names)
+    names: Pseudonyms = field(default_factory=Pseudonyms)
     request_path: str | None = None
     client_pattern: re.Pattern[str] | None = None
     is_per_client: bool = False

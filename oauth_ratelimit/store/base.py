@@ -66,8 +66,8 @@ class Change:
     flush_id: int
     hits: Hits
     expire_at_s: float
-    stale_frames: Sequence[tuple[str, int]] = ()
-    stale_writers: Sequence[str] = ()
+    expired_frames: Sequence[tuple[str, int]] = ()
+    expired_writers: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

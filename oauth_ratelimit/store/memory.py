@@ -38,9 +38,9 @@ class MemoryStore:
             return False
         hits = {series: dict(frames) for series, frames in document.hits.items()} if document else {}
         writers = dict(document.writers) if document else {}
-        for series, start_s in change.stale_frames:
+        for series, start_s in change.expired_frames:
             hits.get(series, {}).pop(start_s, None)
-        for name in change.stale_writers:
+        for name in change.expired_writers:
             writers.pop(name, None)
         for series, frames in change.hits.items():
             counts = hits.setdefault(series, {})

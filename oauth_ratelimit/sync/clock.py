@@ -13,7 +13,7 @@ LOOK_EVERY_S = 60.0
 NOTABLE_S = 0.5  # less is within what a loaded network adds to the measurement
 
 
-class ClockWatch:
+class ServerClock:
     """
     Compares this machine's clock with the store's, now and then.
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 import structlog
 
 from oauth_ratelimit.counters.key_state import KeyState
-from oauth_ratelimit.counters.registry import Places
+from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.store.base import CounterStore, Snapshot
-from oauth_ratelimit.sync.clock import ClockWatch
+from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.flusher import CycleReport, Flusher
-from oauth_ratelimit.sync.schedule import Agenda
+from oauth_ratelimit.sync.schedule import SyncSchedule
 
 log = structlog.get_logger(__name__)
 
@@ -37,12 +37,12 @@ class SyncCycle:
         places: Whose keys.
     """
 
-    def __init__(self, store: CounterStore | None, *, places: Places, interval_s: float) -> None:
-        self.agenda = Agenda(interval_s)
+    def __init__(self, store: CounterStore | None, *, clients: ClientRegistry, interval_s: float) -> None:
+        self.schedule = SyncSchedule(interval_s)
         self._store = store
         self._flusher = Flusher(store) if store else None
-        self._clock_watch = ClockWatch(store) if store else None
-        self._places = places
+        self._clock_watch = ServerClock(store) if store else None
+        self._clients = clients
         self._lock = threading.Lock()  # one cycle at a time
         self._failing_since_s: float | None = None
         self._said_s = 0.0
@@ -59,25 +59,25 @@ class SyncCycle:
         """
         report = CycleReport()
         with self._lock:
-            urgent = self._places.notices.take_urgent()
+            urgent = self._clients.dirty_queue.take_urgent()
             if urgent_only:
                 for state in urgent:
-                    state.is_contested = True  # most are new here, and others know them: reading first saves a write
+                    state.reads_first = True  # most are new here, and others know them: reading first saves a write
                 self._synchronise(urgent, now_s, report, touched=True)
             else:
-                touched = urgent + self._places.notices.take_touched()
+                touched = urgent + self._clients.dirty_queue.take_dirty()
                 if now_s == self._last_s:  # its owner wants to know now, on a clock that stands
-                    touched += self.agenda.all()
+                    touched += self.schedule.all()
                 self._last_s = now_s
-                touched = self.agenda.take(touched)
-                due = self.agenda.due(now_s)
+                touched = self.schedule.take(touched)
+                due = self.schedule.due(now_s)
                 self._synchronise_in_parts(touched, now_s, report, touched=True)
                 self._synchronise_in_parts(due, now_s, report, touched=False)
             self._make_room()
             if not urgent_only:
-                self._places.sweep(now_s)
-                report.in_flight_hits = self.agenda.in_flight_hits()
-                report.key_count = self._places.key_count
+                self._clients.sweep(now_s)
+                report.in_flight_hits = self.schedule.in_flight_hits()
+                report.key_count = self._clients.key_count
                 if self._clock_watch is not None and (touched or due) and report.error is None:
                     self._clock_watch.look(now_s)
         self._say(report, now_s)
@@ -114,11 +114,11 @@ class SyncCycle:
         states = {}
         for key, snapshot in snapshots.items():
             if key.scope is None:
-                with self._places.held(key.client_id) as place:
-                    if place.exempt is not None:
+                with self._clients.held(key.client_id) as client:
+                    if client.exempt is not None:
                         continue
-                    state = place.keys.get(key.username) or self._places.add_key(place, key.username, now_s)
-                if state is not place.blank:
+                    state = client.keys.get(key.username) or self._clients.add_key(client, key.username, now_s)
+                if state is not client.blank:
                     states[state] = snapshot
         self._load(states, now_s)
         return len(states)
@@ -131,15 +131,15 @@ class SyncCycle:
             for state, snapshot in states.items():
                 if state.version is None and not state.attempts:
                     state.merge(snapshot, now_s, flush_id=time.time_ns() // 1_000_000)
-            self.agenda.add(states)
+            self.schedule.add(states)
 
-    def say_undelivered(self) -> None:
+    def log_undelivered(self) -> None:
         """
         Log what is still to be sent, by client, because nobody will send it any more.
         """
         undelivered: Counter[str] = Counter()
-        for state in self.agenda.listed():
-            undelivered[state.place.client_id] += state.counts().in_flight_hits
+        for state in self.schedule.listed():
+            undelivered[state.client.client_id] += state.counts().in_flight_hits
         undelivered = +undelivered
         if undelivered:
             log.error(
@@ -198,11 +198,11 @@ class SyncCycle:
             is_busy = touched or is_failed or state in busy or (state in changed and state.is_filling)
             if is_busy or state.unsent:
                 state.pull_gap = 0
-                self.agenda.add((state,))
-            elif state.is_idle(now_s) and state.place.forget(state):
-                self._places.count_forgotten()
+                self.schedule.add((state,))
+            elif state.is_idle(now_s) and state.client.forget(state):
+                self._clients.count_forgotten()
             else:
-                self.agenda.put_off(state)
+                self.schedule.reschedule(state)
 
     def _make_room(self) -> None:
         """
@@ -210,16 +210,16 @@ class SyncCycle:
 
         Costs accuracy when they come again, but no count: what is still to be sent stays.
         """
-        excess = self._places.excess_count
+        excess = self._clients.excess_count
         if not excess:
             return
-        for state in self.agenda.all():
-            if state.place.forget(state):
-                self._places.count_forgotten()
+        for state in self.schedule.all():
+            if state.client.forget(state):
+                self._clients.count_forgotten()
                 excess -= 1
                 if not excess:
                     break
-        self.agenda.drop_forgotten()
+        self.schedule.drop_forgotten()
 
     def _say(self, report: CycleReport, now_s: float) -> None:
         if report.dropped_hits:

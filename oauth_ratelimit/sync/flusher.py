@@ -17,7 +17,7 @@ import structlog
 
 from oauth_ratelimit.core.key import Key, visible_name
 from oauth_ratelimit.counters.key_state import Attempt, KeyState
-from oauth_ratelimit.counters.pruning import MAX_STALE, SLACK_S
+from oauth_ratelimit.counters.pruning import MAX_PRUNED, SLACK_S
 from oauth_ratelimit.errors import StoreError, StoreRejected
 from oauth_ratelimit.process.yielding import gently, sweep_young
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change, CounterStore
@@ -137,7 +137,7 @@ class Flusher:
         batches = self._taken(states, now_s, report)
         try:
             for batch in batches:
-                doubtful = [state for state in batch if state.attempts or state.is_contested or state.is_quarantined]
+                doubtful = [state for state in batch if state.attempts or state.reads_first or state.is_quarantined]
                 self._read_first(doubtful, now_s, report)
                 lost += self._write_round(1, batch, current, now_s=now_s, report=report)
                 sweep_young(batch)
@@ -177,7 +177,7 @@ class Flusher:
         """
         changed = set(self.pull(states, now_s, report))
         for state in states:
-            state.is_contested = state in changed
+            state.reads_first = state in changed
 
     def _write_round(
         self,
@@ -253,7 +253,7 @@ class Flusher:
             report.flushed_count += len(batch) - len(failed)
             report.rejected_count += len(result.rejected)
             for index in result.lost:
-                batch[index].is_contested = True
+                batch[index].reads_first = True
                 lost.append(batch[index])
         report.conflict_count += len(lost)
         return lost
@@ -276,9 +276,9 @@ def _change(state: KeyState, flush_id: int) -> Change:
         next_version=_first_version() if state.version is None else (state.version + 1) | 0,
         flush_id=flush_id,
         hits=hits,
-        expire_at_s=float(newest_s + state.place.horizon_s + SLACK_S),
-        stale_frames=state.stale.frames[:MAX_STALE],
-        stale_writers=state.stale.writers[:MAX_STALE],
+        expire_at_s=float(newest_s + state.client.horizon_s + SLACK_S),
+        expired_frames=state.prunable.frames[:MAX_PRUNED],
+        expired_writers=state.prunable.writers[:MAX_PRUNED],
     )
 
 

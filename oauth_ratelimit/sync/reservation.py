@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.counters.client_state import Place
+from oauth_ratelimit.counters.client_state import ClientState
 from oauth_ratelimit.counters.key_state import KeyState
 from oauth_ratelimit.sync.cycle import SyncCycle
 
@@ -37,29 +37,29 @@ class Reservations:
         self._waiting: deque[tuple[tuple[KeyState, ...], threading.Event]] = deque()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="oauth_ratelimit-reserve")
 
-    def decide(self, place: Place, state: KeyState, now_s: float, cost: int) -> Decision:
+    def decide(self, client: ClientState, state: KeyState, now_s: float, cost: int) -> Decision:
         """
         Decide with what the store knows, and tell it of the outcome, but return by the deadline.
 
         The lock of the place is held by the caller, before and after, not while this waits.
         """
         deadline_s = time.monotonic() + self._deadline_s
-        states = (state,) if place.total is None else (state, place.total)
-        self._synchronise(place, states, deadline_s)
-        decision = place.decide(state, now_s, cost)
+        states = (state,) if client.total is None else (state, client.total)
+        self._synchronise(client, states, deadline_s)
+        decision = client.decide(state, now_s, cost)
         if decision.allowed:
-            self._synchronise(place, states, deadline_s)
+            self._synchronise(client, states, deadline_s)
         return decision
 
-    def _synchronise(self, place: Place, states: tuple[KeyState, ...], deadline_s: float) -> None:
+    def _synchronise(self, client: ClientState, states: tuple[KeyState, ...], deadline_s: float) -> None:
         done = threading.Event()
         self._waiting.append((states, done))
         self._executor.submit(self._work)
-        place.lock.release()
+        client.lock.release()
         try:
             done.wait(max(0.0, deadline_s - time.monotonic()))
         finally:
-            place.lock.acquire()
+            client.lock.acquire()
 
     def _work(self) -> None:
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]

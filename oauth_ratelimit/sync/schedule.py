@@ -17,7 +17,7 @@ NEXT = -1  # the slot of keys that the next cycle looks at
 TAKEN = -3  # and of those that the present one looks at
 
 
-class Agenda:
+class SyncSchedule:
     """
     What the cycles to come have on their lists. Used by the sync cycle alone.
 
@@ -36,8 +36,8 @@ class Agenda:
         Have the next cycle look at keys.
         """
         for state in states:
-            if state.agenda_slot not in (NEXT, FORGOTTEN):
-                state.agenda_slot = NEXT
+            if state.due_cycle not in (NEXT, FORGOTTEN):
+                state.due_cycle = NEXT
                 self._next.append(state)
 
     def take(self, states: Iterable[KeyState]) -> list[KeyState]:
@@ -46,8 +46,8 @@ class Agenda:
         """
         taken = []
         for state in states:
-            if state.agenda_slot not in (TAKEN, FORGOTTEN):
-                state.agenda_slot = TAKEN
+            if state.due_cycle not in (TAKEN, FORGOTTEN):
+                state.due_cycle = TAKEN
                 taken.append(state)
         return taken
 
@@ -55,13 +55,13 @@ class Agenda:
         """
         Return the keys to look at now, and take them off the list.
         """
-        states = [state for state in self._next if state.agenda_slot == NEXT]  # the others are looked at, or forgotten
+        states = [state for state in self._next if state.due_cycle == NEXT]  # the others are looked at, or forgotten
         self._next = []
         slot = int(now_s / self.interval_s)
         stepped_back = slot < self._slot
         for passed in [later for later in self._later if later <= slot or stepped_back]:
             # A key that was added or put off again since is due at another time, or is on the list already.
-            states += [state for state in self._later.pop(passed) if state.agenda_slot == passed]
+            states += [state for state in self._later.pop(passed) if state.due_cycle == passed]
         self._slot = slot
         return self.take(states)
 
@@ -79,7 +79,7 @@ class Agenda:
         return sum(
             max(sum(frames.values()) for frames in state.unsent.values())
             for state in self._next
-            if state.unsent and not state.place.is_total(state)
+            if state.unsent and not state.client.is_total(state)
         )
 
     def all(self) -> list[KeyState]:
@@ -93,24 +93,22 @@ class Agenda:
         """
         Let go of keys that were forgotten before their time, which would stay in memory until they were due.
         """
-        self._next = [state for state in self._next if state.agenda_slot == NEXT]
-        kept = (
-            (slot, [state for state in states if state.agenda_slot == slot]) for slot, states in self._later.items()
-        )
+        self._next = [state for state in self._next if state.due_cycle == NEXT]
+        kept = ((slot, [state for state in states if state.due_cycle == slot]) for slot, states in self._later.items())
         self._later = {slot: states for slot, states in kept if states}
 
-    def put_off(self, state: KeyState) -> None:
+    def reschedule(self, state: KeyState) -> None:
         """
         Have a key looked at again: if it is followed, after twice the time that it was left alone before,
         and the sooner the closer it is to its limit.
         """
-        if state.agenda_slot not in (UNLISTED, TAKEN):
+        if state.due_cycle not in (UNLISTED, TAKEN):
             return
-        horizon = int(state.place.horizon_s / self.interval_s) + 1
+        horizon = int(state.client.horizon_s / self.interval_s) + 1
         if state.is_filling:
             pulls = 2 * PULLS_PER_HORIZON if state.has_used(CLOSE_RATIO) else PULLS_PER_HORIZON
             state.pull_gap = min(max(1, horizon // pulls), state.pull_gap * 2 or 1)
         else:
             state.pull_gap = max(2, horizon)
-        state.agenda_slot = self._slot + state.pull_gap
-        self._later.setdefault(state.agenda_slot, []).append(state)
+        state.due_cycle = self._slot + state.pull_gap
+        self._later.setdefault(state.due_cycle, []).append(state)

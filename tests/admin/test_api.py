@@ -481,7 +481,7 @@ def test_database_that_is_away_is_asked_once(open_page: Callable[..., Page], mon
     page = open_page(store={"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"})
     assert "database" == page.ask("top")["problem"]["kind"]
     asked = []
-    monkeypatch.setattr("oauth_ratelimit.flask_authlib.app_limiter.AppLimiter.desk", lambda gate: asked.append(gate))
+    monkeypatch.setattr("oauth_ratelimit.flask_authlib.app_limiter.AppLimiter.context", lambda gate: asked.append(gate))
 
     assert ["database"] * 3 == [page.ask(name, **question)["problem"]["kind"] for name, question in LOOKS[:3]]
     assert [] == asked

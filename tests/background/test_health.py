@@ -11,7 +11,7 @@ import mongomock
 import pytest
 
 from oauth_ratelimit import Limiter, StoreRejected, StoreUnavailable, load_config
-from oauth_ratelimit.background.health import BEAT_EVERY_S, Pulse
+from oauth_ratelimit.background.health import BEAT_EVERY_S, HealthMonitor
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.store.mongo import client as module
 from oauth_ratelimit.store.mongo.client import Connection
@@ -42,12 +42,12 @@ def clock() -> Clock:
     return Clock(4_000_000_000.0)
 
 
-def pulse_of(store: HeartbeatStore | None, clock: Clock, name: str = "node-1") -> Pulse:
+def pulse_of(store: HeartbeatStore | None, clock: Clock, name: str = "node-1") -> HealthMonitor:
     """
     Return the pulse of an instance.
     """
     limiter = Limiter(load_config({"instance": name, "mode": "enforce"}), MemoryStore(), clock=clock)
-    return Pulse(limiter, store, clock=clock)
+    return HealthMonitor(limiter, store, clock=clock)
 
 
 def test_instances_that_are_there(store: HeartbeatStore, clock: Clock) -> None:
@@ -55,8 +55,8 @@ def test_instances_that_are_there(store: HeartbeatStore, clock: Clock) -> None:
     Every instance is seen by its name, with its mode and when it said so.
     """
     pulses = [pulse_of(store, clock, name) for name in ("node-2", "node-1")]
-    for pulse in pulses:
-        pulse.beat(override_count=3)
+    for health_monitor in pulses:
+        health_monitor.beat(override_count=3)
     found = store.read(clock())
 
     assert ["node-1", "node-2"] == [beat.instance.split(":")[0] for beat in found]
@@ -69,13 +69,13 @@ def test_totals_of_the_cycles(store: HeartbeatStore, clock: Clock) -> None:
     """
     A heartbeat tells what all cycles did, urgent ones included.
     """
-    pulse = pulse_of(store, clock)
-    limiter = pulse._limiter
+    health_monitor = pulse_of(store, clock)
+    limiter = health_monitor._limiter
     limiter.check("a")
-    pulse.sync_urgent()
+    health_monitor.sync_urgent()
     limiter.check("b")
-    pulse.sync()
-    pulse.beat(override_count=0)
+    health_monitor.sync()
+    health_monitor.beat(override_count=0)
 
     assert [(2, 0, 0)] == [
         (beat.flushed_count, beat.conflict_count, beat.failure_count) for beat in store.read(clock())
@@ -89,12 +89,12 @@ def test_lag(store: HeartbeatStore, clock: Clock, monkeypatch: pytest.MonkeyPatc
     told = []
     moment_s = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: moment_s)
-    pulse = pulse_of(store, clock)
+    health_monitor = pulse_of(store, clock)
     for cycles_s in ((1.0, 4.0, 1.0), (2.0, 1.0)):
         for gap_s in cycles_s:
             moment_s += gap_s
-            pulse.sync()
-        pulse.beat(override_count=0)
+            health_monitor.sync()
+        health_monitor.beat(override_count=0)
         told.append(store.read(clock())[0].lag_s)
         clock.advance(BEAT_EVERY_S)
 
@@ -105,11 +105,11 @@ def test_beats_between_cycles(store: HeartbeatStore, clock: Clock) -> None:
     """
     An instance says so every ten seconds, however often it is asked; a clock that steps back does not silence it.
     """
-    pulse = pulse_of(store, clock)
+    health_monitor = pulse_of(store, clock)
     seen = []
     for step_s in (0.0, 1.0, BEAT_EVERY_S, 1.0, -100.0):
         clock.advance(step_s)
-        pulse.beat(override_count=0)
+        health_monitor.beat(override_count=0)
         seen.append(store.read(clock())[0].beat_at_s - 4_000_000_000.0)
 
     assert [0.0, 0.0, 11.0, 11.0, -88.0] == seen
@@ -119,11 +119,11 @@ def test_change_is_told_at_once(store: HeartbeatStore, clock: Clock) -> None:
     """
     When an operator has changed mode or overrides, nobody waits ten seconds to see that the instance follows.
     """
-    pulse = pulse_of(store, clock)
-    pulse.beat(override_count=0)
+    health_monitor = pulse_of(store, clock)
+    health_monitor.beat(override_count=0)
     clock.advance(1.0)
-    pulse._limiter.reconfigure(load_config({"mode": "dry-run"}))
-    pulse.beat(override_count=1)
+    health_monitor._limiter.reconfigure(load_config({"mode": "dry-run"}))
+    health_monitor.beat(override_count=1)
 
     assert [("dry-run", 1, clock())] == [(b.mode, b.override_count, b.beat_at_s) for b in store.read(clock())]
 
@@ -133,8 +133,8 @@ def test_instance_that_ends(store: HeartbeatStore, clock: Clock) -> None:
     An instance that ends in good order is gone at once; one that died is seen for a while.
     """
     ending, dying = pulse_of(store, clock, "ending"), pulse_of(store, clock, "dying")
-    for pulse in (ending, dying):
-        pulse.beat(override_count=0)
+    for health_monitor in (ending, dying):
+        health_monitor.beat(override_count=0)
     ending.stop()
     assert [dying.instance] == [beat.instance for beat in store.read(clock())]
 
@@ -146,15 +146,15 @@ def test_mongodb_out_of_reach(store: HeartbeatStore, clock: Clock, monkeypatch: 
     """
     Without MongoDB nothing is raised, and the sign comes with the first call that gets through.
     """
-    pulse = pulse_of(store, clock)
+    health_monitor = pulse_of(store, clock)
 
     def fail(_beat: object) -> None:
         raise StoreUnavailable("out of reach")
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "put", fail)
-        pulse.beat(override_count=0)
-    pulse.beat(override_count=0)
+        health_monitor.beat(override_count=0)
+    health_monitor.beat(override_count=0)
 
     assert 1 == len(store.read(clock()))
 
@@ -175,11 +175,11 @@ def test_mongodb_gone_at_the_end(
 
     monkeypatch.setattr(store, "put", lambda beat: None)
     monkeypatch.setattr(store, "remove", fail)
-    pulse = pulse_of(store, clock)
-    pulse.beat(override_count=0)
-    pulse.stop()
+    health_monitor = pulse_of(store, clock)
+    health_monitor.beat(override_count=0)
+    health_monitor.stop()
 
-    assert is_failing == pulse.is_failing
+    assert is_failing == health_monitor.is_failing
 
 
 def test_rights_that_are_missing(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,9 +194,9 @@ def test_rights_that_are_missing(clock: Clock, monkeypatch: pytest.MonkeyPatch) 
         raise StoreRejected("not authorized")
 
     monkeypatch.setattr(store, "put", refuse)
-    pulse = pulse_of(store, clock)
+    health_monitor = pulse_of(store, clock)
     for _ in range(3):
-        pulse.beat(override_count=0)
+        health_monitor.beat(override_count=0)
 
     assert 1 == len(tries)
 
@@ -205,6 +205,6 @@ def test_counters_that_are_not_shared(clock: Clock) -> None:
     """
     An instance by itself tells nobody.
     """
-    pulse = pulse_of(None, clock)
-    pulse.beat(override_count=0)
-    pulse.stop()
+    health_monitor = pulse_of(None, clock)
+    health_monitor.beat(override_count=0)
+    health_monitor.stop()

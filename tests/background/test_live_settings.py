@@ -7,7 +7,7 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from oauth_ratelimit.background.live_settings import REREAD_S, Overlay
+from oauth_ratelimit.background.live_settings import REREAD_S, OverrideCache
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.errors import StoreUnavailable
@@ -42,11 +42,11 @@ def test_overrides_that_do_not_change() -> None:
     As long as the revision stays, overrides are read once.
     """
     store = FakeStore(LASTING)
-    overlay = Overlay(store)
+    override_cache = OverrideCache(store)
     for _ in range(5):
-        overlay.refresh()
+        override_cache.refresh()
 
-    assert (LASTING,) == overlay.in_force(0.0)
+    assert (LASTING,) == override_cache.active(0.0)
     assert 1 == store.read_count
 
 
@@ -55,12 +55,12 @@ def test_overrides_that_change() -> None:
     A new revision makes the next look read them again.
     """
     store = FakeStore(LASTING)
-    overlay = Overlay(store)
-    overlay.refresh()
+    override_cache = OverrideCache(store)
+    override_cache.refresh()
     store.overrides, store.current_revision = (ENDING,), "b"
-    overlay.refresh()
+    override_cache.refresh()
 
-    assert (ENDING,) == overlay.in_force(0.0)
+    assert (ENDING,) == override_cache.active(0.0)
 
 
 def test_overrides_edited_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,25 +68,25 @@ def test_overrides_edited_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     Overrides are read again after a while although the revision is the same.
     """
     store = FakeStore()
-    overlay = Overlay(store)
-    overlay.refresh()
+    override_cache = OverrideCache(store)
+    override_cache.refresh()
     store.overrides = (LASTING,)
     now_s = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now_s + REREAD_S + 1)
-    overlay.refresh()
+    override_cache.refresh()
 
-    assert (LASTING,) == overlay.in_force(0.0)
+    assert (LASTING,) == override_cache.active(0.0)
 
 
 def test_override_that_ends_meanwhile() -> None:
     """
     An override ends by itself, with or without MongoDB.
     """
-    overlay = Overlay(FakeStore(LASTING, ENDING))
-    overlay.refresh()
+    override_cache = OverrideCache(FakeStore(LASTING, ENDING))
+    override_cache.refresh()
 
-    assert (LASTING, ENDING) == overlay.in_force(99.0)
-    assert (LASTING,) == overlay.in_force(100.0)
+    assert (LASTING, ENDING) == override_cache.active(99.0)
+    assert (LASTING,) == override_cache.active(100.0)
 
 
 def test_mongodb_out_of_reach() -> None:
@@ -94,14 +94,14 @@ def test_mongodb_out_of_reach() -> None:
     Without MongoDB the overrides last known hold; the outage is reported once, a second one again.
     """
     store = FakeStore(LASTING)
-    overlay = Overlay(store)
-    overlay.refresh()
+    override_cache = OverrideCache(store)
+    override_cache.refresh()
     with capture_logs() as logs:
         for is_broken in (True, True, False, True):
             store.is_broken = is_broken
-            overlay.refresh()
+            override_cache.refresh()
 
-    assert (LASTING,) == overlay.in_force(0.0)
+    assert (LASTING,) == override_cache.active(0.0)
     assert ["overrides_unavailable"] * 2 == [entry["event"] for entry in logs]
     assert 1 == logs[0]["known_count"]
 
@@ -110,7 +110,7 @@ def test_counters_that_are_not_shared() -> None:
     """
     A limiter of one process has no overrides.
     """
-    overlay = Overlay(None)
-    overlay.refresh()
+    override_cache = OverrideCache(None)
+    override_cache.refresh()
 
-    assert () == overlay.in_force(0.0)
+    assert () == override_cache.active(0.0)

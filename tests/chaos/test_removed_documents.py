@@ -38,27 +38,27 @@ def test_removed_and_made_anew(mongo_uri: str, clock: Clock, record: list[Books]
     """
     A stale instance overwrites nothing and doubles nothing, and no version number comes back, on a clock that stands.
     """
-    stale, *others = [Instance(mongo_uri, clock=clock) for _ in range(3)]
+    prunable, *others = [Instance(mongo_uri, clock=clock) for _ in range(3)]
     versions = []
     with MongoClient[dict[str, Any]](mongo_uri) as client:
         collection = documents(client)
-        for instance in (stale, *others, stale):
+        for instance in (prunable, *others, prunable):
             instance.hit(USER)
             instance.limiter.sync()
             versions.append(version_of(collection))
         collection.delete_many({})
-        for instance in (stale, *others):
+        for instance in (prunable, *others):
             instance.counted.clear()  # the removed hits are nobody's any more
         for _ in range(2):
             for instance in others:
                 instance.hit(USER)
                 instance.limiter.sync()
                 versions.append(version_of(collection))
-        stale.hit(USER)
-        stale.limiter.sync()
+        prunable.hit(USER)
+        prunable.limiter.sync()
         versions.append(version_of(collection))
     assert len(versions) == len(set(versions))
-    books = balance([stale, *others], mongo_uri)
+    books = balance([prunable, *others], mongo_uri)
     record.append(books)
     assert (0, 0) == (books.lost, books.doubled)
 
@@ -69,18 +69,18 @@ def test_late_write_to_a_removed_document(mongo_uri: str, record: list[Books]) -
     """
     server = urlsplit(mongo_uri)
     with FaultyProxy(server.hostname or "", server.port or 27017) as proxy:
-        stale = Instance(with_database(proxy.uri, server.path[1:]))
-        stale.hit(USER)
-        stale.limiter.sync()
-        stale.hit(USER)
+        prunable = Instance(with_database(proxy.uri, server.path[1:]))
+        prunable.hit(USER)
+        prunable.limiter.sync()
+        prunable.hit(USER)
         proxy.hold_next("update")
-        assert stale.limiter.sync().error is not None
+        assert prunable.limiter.sync().error is not None
         with MongoClient[dict[str, Any]](mongo_uri) as client:
             documents(client).delete_many({})
-            stale.counted.clear()
-            stale.counted[USER] = 1  # the second hit was never in the removed document
+            prunable.counted.clear()
+            prunable.counted[USER] = 1  # the second hit was never in the removed document
             proxy.release()
             assert 0 == documents(client).count_documents({})
-        books = balance([stale], mongo_uri)
+        books = balance([prunable], mongo_uri)
     record.append(books)
     assert (0, 0) == (books.lost, books.doubled)

@@ -24,7 +24,7 @@ from flask.cli import FlaskGroup
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import config_schema
-from oauth_ratelimit.core.pseudonyms import NameKey
+from oauth_ratelimit.core.pseudonyms import PseudonymKey
 from tests.cli.conftest import Terminal
 
 ROOT = Path(__file__).parents[2]
@@ -132,7 +132,7 @@ def test_check_config_prints_labels_of_keys(
     path.write_text(f"privacy: {{user_names: {user_names}, keys: [{{env: ONE}}, {{env: TWO}}]}}\n")
     result = run("check-config", str(path))
 
-    assert summary.format(new=NameKey.of(b"t" * 32)) in result.stdout
+    assert summary.format(new=PseudonymKey.of(b"t" * 32)) in result.stdout
 
 
 def test_file_that_is_not_there() -> None:

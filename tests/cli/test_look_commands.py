@@ -5,6 +5,7 @@ Commands that look.
 import csv
 import io
 import json
+import sys
 import time
 from contextlib import closing
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.background.health import Pulse
+from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
 from tests.cli.conftest import Terminal
@@ -72,7 +73,7 @@ def test_top_until_interrupted(terminal: Terminal, limiter: Limiter, monkeypatch
         if interruption := next(waits):
             raise interruption
 
-    monkeypatch.setattr("oauth_ratelimit.cli.status.time", SimpleNamespace(sleep=sleep))  # of this module alone
+    monkeypatch.setattr(sys.modules["oauth_ratelimit.cli.status"], "time", SimpleNamespace(sleep=sleep))
 
     assert 2 == terminal.ok("top", "--watch", "1").count("alice")
 
@@ -168,7 +169,7 @@ def test_status(terminal: Terminal, mongo_uri: str) -> None:
     with closing(Connection(mongo_uri)) as connection:
         for name in ("node-1", "node-2"):
             limiter = Limiter(load_config({**terminal.settings, "instance": name}))
-            Pulse(limiter, HeartbeatStore(connection), clock=time.time).beat(override_count=0)
+            HealthMonitor(limiter, HeartbeatStore(connection), clock=time.time).beat(override_count=0)
             limiter.close()
     data = terminal.data("status")
 
@@ -325,7 +326,7 @@ def test_status_right_after_a_change(terminal: Terminal, mongo_uri: str) -> None
     """
     with closing(Connection(mongo_uri)) as connection:
         limiter = Limiter(load_config(terminal.settings))
-        Pulse(limiter, HeartbeatStore(connection), clock=time.time).beat(override_count=0)
+        HealthMonitor(limiter, HeartbeatStore(connection), clock=time.time).beat(override_count=0)
         limiter.close()
     assert "Not yet in mode" not in terminal.ok("status")
 

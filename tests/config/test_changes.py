@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit.config import describe_changes, load_config
-from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, overridden
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import Mode
 
 BASE: dict[str, Any] = {
@@ -121,6 +121,6 @@ def test_mode_that_is_overridden() -> None:
     override = Override(
         Target(OverrideKind.MODE), author="ann", reason="incident", made_at_s=0.0, until_s=None, mode=Mode.DRY_RUN
     )
-    new = replace(old, policies=overridden(old.policies, [override]))
+    new = replace(old, policies=apply_overrides(old.policies, [override]))
 
     assert ["mode: enforce -> dry-run", "strictest_mode: added dry-run"] == describe_changes(old, new)

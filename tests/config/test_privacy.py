@@ -9,10 +9,10 @@ import pytest
 
 from oauth_ratelimit import ConfigError, load_config
 from oauth_ratelimit.config import describe_changes
-from oauth_ratelimit.core.pseudonyms import NameKey
+from oauth_ratelimit.core.pseudonyms import PseudonymKey
 
 SECRETS = {"KEY_1": "1" * 32, "KEY_2": "2" * 32, "SHORT": "s" * 31, "LONG": "l" * 5000}
-ONE, TWO = (NameKey.of(SECRETS[name].encode()) for name in ("KEY_1", "KEY_2"))
+ONE, TWO = (PseudonymKey.of(SECRETS[name].encode()) for name in ("KEY_1", "KEY_2"))
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def keys(*names: str) -> list[dict[str, str]]:
     ids=["default", "plain", "plain again", "hashed", "new key"],
 )
 def test_first_key_hashes_and_the_others_are_former_keys(
-    privacy: dict[str, Any], key: NameKey | None, former: tuple[NameKey, ...]
+    privacy: dict[str, Any], key: PseudonymKey | None, former: tuple[PseudonymKey, ...]
 ) -> None:
     """Where names are plain all keys are former keys."""
     settings = load_config({"privacy": privacy}).privacy
@@ -57,7 +57,7 @@ def test_key_in_a_file(tmp_path: Path) -> None:
     assert ONE == load_config(settings).privacy.key
 
     path.write_bytes(bytes(range(128, 192)))
-    assert NameKey.of(bytes(range(128, 192))) == load_config(settings).privacy.key
+    assert PseudonymKey.of(bytes(range(128, 192))) == load_config(settings).privacy.key
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import pytest
 
 from oauth_ratelimit.core.decision import (
     Admission,
+    CachedDenial,
     Decision,
     FullDecision,
     JointAdmission,
-    Refusal,
     RepeatedDenial,
-    Silence,
+    SuppressionPeriod,
     whole_seconds,
 )
 from oauth_ratelimit.core.policy import Mode, Policy, Tier, tiers_of
@@ -109,13 +109,13 @@ def test_repeated_denial() -> None:
     first = FullDecision(
         False, True, Mode.ENFORCE, rule=POLICY, remaining=0, reset_after_s=66.0, retry_after_s=31.0, decision_id="a0"
     )
-    refusal = Refusal(first, NOW_S, NOW_S + 30.998)
-    assert refusal.until_s == NOW_S
-    refusal.enforce(Silence(NOW_S, NOW_S + 60, 0xA0))
-    assert NOW_S + 30.998 == refusal.until_s
-    refusal.enforce(Silence(NOW_S, NOW_S + 10, 0xA0))
-    assert NOW_S + 10 == refusal.until_s
-    decision = RepeatedDenial((refusal, NOW_S + 0.25, 2))
+    cached_denial = CachedDenial(first, NOW_S, NOW_S + 30.998)
+    assert cached_denial.until_s == NOW_S
+    cached_denial.enforce(SuppressionPeriod(NOW_S, NOW_S + 60, 0xA0))
+    assert NOW_S + 30.998 == cached_denial.until_s
+    cached_denial.enforce(SuppressionPeriod(NOW_S, NOW_S + 10, 0xA0))
+    assert NOW_S + 10 == cached_denial.until_s
+    decision = RepeatedDenial((cached_denial, NOW_S + 0.25, 2))
     assert (False, True, "user", 0) == (decision.allowed, decision.would_deny, decision.policy, decision.remaining)
     assert (30.75, 65.75) == (decision.retry_after_s, decision.reset_after_s)
     assert f"{0xA2:016x}" == decision.decision_id

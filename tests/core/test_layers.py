@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit.config import load_config
-from oauth_ratelimit.core.overrides import Layers, LimitKind, Override, OverrideKind, Target, overridden
+from oauth_ratelimit.core.overrides import LimitKind, Origins, Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import Mode, Policy
 from oauth_ratelimit.core.window import Window
 
@@ -65,7 +65,7 @@ def test_layer_of_a_limit(config: Any, overrides: list[Override], place: Any, ex
     """
     The layer that is named has the limits that are in force.
     """
-    layer = Layers(load_config(config).policies, overrides).of_limits("app", LimitKind.CLIENT, **place)
+    layer = Origins(load_config(config).policies, overrides).of_limits("app", LimitKind.CLIENT, **place)
 
     assert expected == (layer.override.reason if layer.override else layer.name)
 
@@ -115,10 +115,10 @@ def test_layer_of_a_mode(config: Any, overrides: list[Override], place: Any, exp
     The layer that is named has the mode that is in force.
     """
     policies = load_config(config).policies
-    layer = Layers(policies, overrides).of_mode("app", **place)
+    layer = Origins(policies, overrides).of_mode("app", **place)
     name = layer.override.reason if layer.override else layer.name
 
-    assert expected == (name, overridden(policies, overrides).matching("app", **place).mode.value)
+    assert expected == (name, apply_overrides(policies, overrides).matching("app", **place).mode.value)
 
 
 def test_layer_of_trust() -> None:
@@ -126,8 +126,8 @@ def test_layer_of_trust() -> None:
     What makes a client trusted is named: an override, or a pattern of the file.
     """
     override = Override(Target(OverrideKind.TRUSTED, "mobile-*"), "ann", "", 0.0)
-    layers = Layers(load_config({"trusted_clients": ["own-*", "own-1"]}).policies, [override])
+    origins = Origins(load_config({"trusted_clients": ["own-*", "own-1"]}).policies, [override])
 
-    assert override == getattr(layers.of_trust("mobile-1"), "override", None)
-    assert "trusted_clients[own-*]" == getattr(layers.of_trust("own-1"), "name", None)
-    assert None is layers.of_trust("other")
+    assert override == getattr(origins.of_trust("mobile-1"), "override", None)
+    assert "trusted_clients[own-*]" == getattr(origins.of_trust("own-1"), "name", None)
+    assert None is origins.of_trust("other")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit.config import load_config
-from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target, in_force, overridden
+from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target, active, apply_overrides
 from oauth_ratelimit.core.policy import Mode, Policy, PolicySet
 from oauth_ratelimit.core.window import Window
 
@@ -33,7 +33,7 @@ def mode_of(base: PolicySet, *overrides: Override, client_id: str = "app", **pla
     """
     Return the mode of a client under overrides.
     """
-    return overridden(base, overrides).matching(client_id, **place).mode
+    return apply_overrides(base, overrides).matching(client_id, **place).mode
 
 
 def test_moment_that_an_override_ends() -> None:
@@ -42,8 +42,8 @@ def test_moment_that_an_override_ends() -> None:
     """
     lasting, ending = override(policies=(POLICY,)), override(OverrideKind.TRUSTED, until_s=2000.0)
 
-    assert (lasting, ending) == in_force([lasting, ending], 1999.9)
-    assert (lasting,) == in_force([lasting, ending], 2000.0)
+    assert (lasting, ending) == active([lasting, ending], 1999.9)
+    assert (lasting,) == active([lasting, ending], 2000.0)
 
 
 def test_limit_of_one_client() -> None:
@@ -51,7 +51,7 @@ def test_limit_of_one_client() -> None:
     A limit replaces that kind of that client, and nothing else.
     """
     base = policies(clients={"app": {"limits": {"user": ["3/second"], "client_total": ["9/minute"]}}})
-    changed = overridden(base, [override(policies=(POLICY,))])
+    changed = apply_overrides(base, [override(policies=(POLICY,))])
 
     limits = changed.matching("app").limits
     assert (POLICY,) == limits.client
@@ -66,14 +66,14 @@ def test_limit_of_a_client_with_a_plan() -> None:
     """
     base = policies(plans={"gold": {"limits": {"client": ["100/minute"]}}}, clients={"app": {"plan": "gold"}})
 
-    assert (POLICY,) == overridden(base, [override(policies=(POLICY,))]).matching("app").limits.client
+    assert (POLICY,) == apply_overrides(base, [override(policies=(POLICY,))]).matching("app").limits.client
 
 
 def test_limit_that_is_lifted() -> None:
     """
     An override without limits means no limit of that kind.
     """
-    assert () == overridden(policies(), [override()]).matching("app").limits.client
+    assert () == apply_overrides(policies(), [override()]).matching("app").limits.client
 
 
 def test_default_limit() -> None:
@@ -81,7 +81,7 @@ def test_default_limit() -> None:
     A limit of everybody replaces the default; a client with a limit of its own keeps it.
     """
     base = policies(clients={"app": {"limits": {"client": ["100/minute"]}}})
-    changed = overridden(base, [override(client_id=None, policies=(POLICY,))])
+    changed = apply_overrides(base, [override(client_id=None, policies=(POLICY,))])
 
     assert (POLICY,) == changed.matching("other").limits.client
     assert base.matching("app").limits.client == changed.matching("app").limits.client
@@ -91,7 +91,7 @@ def test_trusted_client() -> None:
     """
     A trusted client joins those of the file, patterns included.
     """
-    changed = overridden(policies(trusted_clients=["own"]), [override(OverrideKind.TRUSTED, "app-*")])
+    changed = apply_overrides(policies(trusted_clients=["own"]), [override(OverrideKind.TRUSTED, "app-*")])
 
     assert [True, True, False] == [changed.matching(name).trusted for name in ("own", "app-1", "other")]
 
@@ -124,7 +124,7 @@ def test_dry_run_for_everybody() -> None:
         limits={"client": [{"limit": 1, "window": 60, "mode": "enforce"}]},
         clients={"app": {"mode": "enforce", "grants": {"password": {"mode": "enforce"}}}},
     )
-    changed = overridden(base, [override(OverrideKind.MODE, None, mode=Mode.DRY_RUN)])
+    changed = apply_overrides(base, [override(OverrideKind.MODE, None, mode=Mode.DRY_RUN)])
 
     for place in ({}, {"grant_type": "password"}):
         found = changed.matching("app", **place)
@@ -168,7 +168,7 @@ def test_enforcing_outside_the_canary() -> None:
 
     assert Mode.DRY_RUN is mode_of(base)
     assert Mode.ENFORCE is mode_of(base, change)
-    assert not overridden(base, [change]).matching("app").is_canary
+    assert not apply_overrides(base, [change]).matching("app").is_canary
     assert policies(mode="enforce", canary={"percent": 100}).matching("app").is_canary
 
 
@@ -176,7 +176,7 @@ def test_overrides_of_one_client_together() -> None:
     """
     Several overrides of one client hold together.
     """
-    changed = overridden(
+    changed = apply_overrides(
         policies(),
         [
             override(OverrideKind.MODE, mode=Mode.ENFORCE),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from oauth_ratelimit.core.policy import ClientPolicies, Limits, Mode, Policy
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.counters.bucket import AHEAD_S, Bucket
-from oauth_ratelimit.counters.client_state import Place
-from oauth_ratelimit.counters.dirty_queue import Notices
+from oauth_ratelimit.counters.client_state import ClientState
+from oauth_ratelimit.counters.dirty_queue import DirtyQueue
 
 START_S = 1_200_000_000  # where a minute begins
 
@@ -24,7 +24,7 @@ def a_bucket(
     Return the bucket of a client's only policy.
     """
     policies = ClientPolicies(Limits(client=(Policy("client", limit, window, estimator),)), Mode.ENFORCE)
-    return Place("app", policies, now_s, notices=Notices(is_shared=True)).add_key(None, now_s)
+    return ClientState("app", policies, now_s, dirty_queue=DirtyQueue(is_shared=True)).add_key(None, now_s)
 
 
 def test_taking() -> None:

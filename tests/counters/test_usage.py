@@ -10,7 +10,7 @@ from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.overrides import LimitKind
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.counters.usage import Scope, Standing, Standings, scope_of
+from oauth_ratelimit.counters.usage import LimitUsage, Scope, UsageReader, scope_of
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.helpers import Clock
 
@@ -24,11 +24,11 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def stand(store: MemoryStore, key: Key, now_s: float, config: dict[str, Any] | None = None) -> list[Standing]:
+def stand(store: MemoryStore, key: Key, now_s: float, config: dict[str, Any] | None = None) -> list[LimitUsage]:
     """
     Return where a key stands.
     """
-    return Standings(load_config(config or CONFIG).policies).of(key, store.read([key]).get(key), now_s)
+    return UsageReader(load_config(config or CONFIG).policies).of(key, store.read([key]).get(key), now_s)
 
 
 @pytest.mark.parametrize("estimator", ["sliding", "proportional"])
@@ -46,12 +46,12 @@ def test_standing_is_what_the_limiter_sees(estimator: str, later_s: float) -> No
     limiter.sync()
     clock.advance(later_s)
     decision = limiter.peek("app")
-    (standing,) = stand(store, Key("app", None), clock(), config)
+    (usage,) = stand(store, Key("app", None), clock(), config)
     limiter.close()
 
-    assert decision.remaining == standing.remaining
-    assert decision.retry_after_s == pytest.approx(standing.retry_after_s)
-    assert decision.reset_after_s == pytest.approx(standing.reset_after_s)
+    assert decision.remaining == usage.remaining
+    assert decision.retry_after_s == pytest.approx(usage.retry_after_s)
+    assert decision.reset_after_s == pytest.approx(usage.reset_after_s)
 
 
 def test_kinds_and_places() -> None:

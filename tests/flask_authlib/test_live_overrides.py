@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from demo.authserver import seed
 from demo.seeds import BATCH_JOBS
-from oauth_ratelimit.background.live_settings import Overlay
+from oauth_ratelimit.background.live_settings import OverrideCache
 from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import Mode, Policy
 from oauth_ratelimit.core.window import Window
@@ -81,23 +81,23 @@ def limit_of(amount: int, *, until_s: float | None = None) -> Override:
 
 
 @pytest.fixture
-def looks_in_vain(monkeypatch: pytest.MonkeyPatch) -> Counter[Overlay]:
+def looks_in_vain(monkeypatch: pytest.MonkeyPatch) -> Counter[OverrideCache]:
     """
     How often each instance has looked for overrides and found none, once in each cycle.
     """
-    seen = Counter[Overlay]()
-    refresh = Overlay.refresh
+    seen = Counter[OverrideCache]()
+    refresh = OverrideCache.refresh
 
-    def counting(overlay: Overlay) -> None:
-        refresh(overlay)
-        seen[overlay] += not overlay._known
+    def counting(override_cache: OverrideCache) -> None:
+        refresh(override_cache)
+        seen[override_cache] += not override_cache._known
 
-    monkeypatch.setattr(Overlay, "refresh", counting)
+    monkeypatch.setattr(OverrideCache, "refresh", counting)
     return seen
 
 
 def test_limit_on_all_instances(
-    open_sites: Callable[..., list[Site]], overrides: OverrideStore, clock: Clock, looks_in_vain: Counter[Overlay]
+    open_sites: Callable[..., list[Site]], overrides: OverrideStore, clock: Clock, looks_in_vain: Counter[OverrideCache]
 ) -> None:
     """
     A limit that an operator sets holds on every instance within two cycles, and ends by itself.

@@ -121,7 +121,7 @@ class Guarded:
         """
         How many keys of failures are kept.
         """
-        return self.counts._places.key_count
+        return self.counts._clients.key_count
 
     def forget(self) -> None:
         """

@@ -413,7 +413,7 @@ def test_mark_of_a_writer_that_comes_back(shared: Any) -> None:
     """
     store = shared.store
     store.compare_and_set("me", [a_change(VICTIM, version=None, next_version=10, flush_id=1)])
-    stale: dict[str, Any] = {"stale_writers": ["me"], "stale_frames": [("6", 600)]}
+    stale: dict[str, Any] = {"expired_writers": ["me"], "expired_frames": [("6", 600)]}
     result = store.compare_and_set("me", [a_change(VICTIM, version=10, next_version=11, flush_id=2, **stale)])
 
     assert ((), {}) == (tuple(result.lost), dict(result.rejected))

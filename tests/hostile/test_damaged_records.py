@@ -17,7 +17,7 @@ from pymongo.errors import OperationFailure
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
-from oauth_ratelimit.background import live_settings as overlay
+from oauth_ratelimit.background import live_settings as override_cache
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
@@ -205,7 +205,7 @@ def test_any_record(
         worker = Worker(live, observer=Observer(is_grant=lambda _: True), clock=clock)
         for _ in range(2):
             worker.limiter.check("partner", "alice")
-            worker._tick(worker.pulse.sync())
+            worker._tick(worker.health_monitor.sync())
             clock.advance(61)
         worker.stop()
         HeartbeatStore(connection).read(clock.now_s)
@@ -218,7 +218,7 @@ def test_any_record(
 
 
 @pytest.mark.parametrize(
-    "step", ["preload", "_overlay.refresh", "_collections.run", "pulse.beat", "guard.run", "first duty"]
+    "step", ["preload", "_override_cache.refresh", "health_monitor.beat", "guard.run", "first duty"]
 )
 def test_work_that_breaks(mongo_uri: str, clock: Clock, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """
@@ -239,14 +239,14 @@ def test_work_that_breaks(mongo_uri: str, clock: Clock, step: str, monkeypatch: 
             monkeypatch.setattr(getattr(worker, owner) if owner else worker, name, broken)
         monkeypatch.setattr(worker._duties[-1], "run", lambda now_s: done.append("last duty"))
         for _ in range(3):
-            worker._tick(worker.pulse.sync())
+            worker._tick(worker.health_monitor.sync())
         worker.stop()
 
     assert 3 == len(done)
     assert ["duty_failed"] == [line["event"] for line in logs if "failed" in line["event"]]
 
 
-@pytest.mark.parametrize("step", ["limiter.reconfigure", "guard.reconfigure", "overridden", "describe_changes"])
+@pytest.mark.parametrize("step", ["limiter.reconfigure", "guard.reconfigure", "apply_overrides", "describe_changes"])
 def test_change_that_breaks(mongo_uri: str, clock: Clock, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     When a changed configuration cannot be taken over, that is said, the other work is done, and the next tick tries
@@ -265,9 +265,9 @@ def test_change_that_breaks(mongo_uri: str, clock: Clock, step: str, monkeypatch
         monkeypatch.setattr(worker._duties[-1], "run", lambda now_s: done.append("last duty"))
         with monkeypatch.context() as meanwhile:
             owner, _, name = step.rpartition(".")
-            meanwhile.setattr(getattr(worker, owner) if owner else overlay, name, broken)
-            worker._tick(worker.pulse.sync())
-        worker._tick(worker.pulse.sync())
+            meanwhile.setattr(getattr(worker, owner) if owner else override_cache, name, broken)
+            worker._tick(worker.health_monitor.sync())
+        worker._tick(worker.health_monitor.sync())
         found = (worker.limiter.settings.policies.mode, worker.guard.is_on)
         worker.stop()
 

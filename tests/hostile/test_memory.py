@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH, Key
 from oauth_ratelimit.counters.bucket import Bucket
-from oauth_ratelimit.counters.client_state import Place
+from oauth_ratelimit.counters.client_state import ClientState
 from oauth_ratelimit.counters.key_state import KeyState
-from oauth_ratelimit.counters.registry import SPARE_PLACES, Places
+from oauth_ratelimit.counters.registry import SPARE_PLACES, ClientRegistry
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.base import Change, CounterStore, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
@@ -57,11 +57,11 @@ def a_limiter(store: CounterStore | None, clock: Clock, **more: Any) -> Limiter:
     return Limiter(load_config(config), store, clock=clock)
 
 
-def places_of(limiter: Limiter) -> Places:
+def places_of(limiter: Limiter) -> ClientRegistry:
     """
     Return what the limiter remembers.
     """
-    return limiter._places
+    return limiter._clients
 
 
 def stored_hits(store: MemoryStore) -> int:
@@ -213,9 +213,9 @@ def test_forgotten_keys_leave_memory(store: FailingStore, clock: Clock, is_share
             clock.advance(0.1)
     limiter.sync()
     gc.collect()
-    place = places_of(limiter).get("app")
+    client = places_of(limiter).get("app")
 
-    alive = [state for state in gc.get_objects() if type(state) is KeyState and state.place is place]
+    alive = [state for state in gc.get_objects() if type(state) is KeyState and state.client is client]
     assert len(alive) <= MAX_KEYS + 1  # and the one that stands for keys there is no room for
     assert places_of(limiter).key_count <= MAX_KEYS
 
@@ -270,7 +270,7 @@ def test_many_threads_at_the_bound(clock: Clock) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(flood, [f"app-{index}" for index in range(8)]))
 
-    assert MAX_KEYS == places_of(limiter).key_count == sum(len(place.keys) for place in places_of(limiter))
+    assert MAX_KEYS == places_of(limiter).key_count == sum(len(client.keys) for client in places_of(limiter))
     limiter.close()
 
 
@@ -281,11 +281,11 @@ def test_flood_of_clients(clock: Clock, limits: dict[str, Any]) -> None:
     """
     rates = [f"{LIMIT}/minute"]
     limiter = a_limiter(MemoryStore(), clock, limits={"user": rates, "client": rates, **limits})
-    places = places_of(limiter)
+    clients = places_of(limiter)
     for cycle in range(3):
         for index in range(2 * SPARE_PLACES):
             assert limiter.check(f"client-{cycle}-{index}").allowed
-            assert places.place_count <= MAX_KEYS + SPARE_PLACES
+            assert clients.client_count <= MAX_KEYS + SPARE_PLACES
         limiter.sync()
         clock.advance(1)
 
@@ -293,7 +293,7 @@ def test_flood_of_clients(clock: Clock, limits: dict[str, Any]) -> None:
         limiter.sync()
         clock.advance(10)
 
-    assert places.place_count <= SPARE_PLACES // 2
+    assert clients.client_count <= SPARE_PLACES // 2
     limiter.close()
 
 
@@ -321,17 +321,17 @@ def test_place_that_goes_between_finding_and_locking(
     """
     monkeypatch.setenv("NAME_KEY", "k" * 32)
     limiter = a_limiter(None, clock, privacy=privacy)
-    places = places_of(limiter)
-    stale = places.get("app")
+    clients = places_of(limiter)
+    prunable = clients.get("app")
     for index in range(SPARE_PLACES):
-        places.get(f"client-{index}")
+        clients.get(f"client-{index}")
     limiter.sync()
-    assert stale.is_gone
-    places.plain = _Outdated(places.plain, stale)
+    assert prunable.is_gone
+    clients.plain = _Outdated(clients.plain, prunable)
 
     limiter.check("app", "alice")
 
-    assert {} == stale.keys
+    assert {} == prunable.keys
     assert LIMIT - 1 == limiter.peek("app", "alice").remaining
     limiter.close()
 
@@ -341,9 +341,9 @@ class _Outdated(dict[str, Any]):
     Places by client id, of which the first look finds one that is gone.
     """
 
-    def __init__(self, places: dict[str, Any], stale: Any) -> None:
-        super().__init__(places)
-        self._found = [stale]
+    def __init__(self, clients: dict[str, Any], prunable: Any) -> None:
+        super().__init__(clients)
+        self._found = [prunable]
 
     def get(self, name: str, default: Any = None) -> Any:
         return self._found.pop() if self._found else super().get(name, default)
@@ -357,16 +357,16 @@ def test_sweeping_while_requests_come(clock: Clock, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("oauth_ratelimit.counters.registry.SWEEP_GAP_S", 0.0)
     store = MemoryStore()
     limiter = a_limiter(store, clock, max_keys=2_000_000, limits={"client": ["1000000/minute"]})
-    places = places_of(limiter)
-    added: list[Place] = []
-    place_add_key = Place.add_key
+    clients = places_of(limiter)
+    added: list[ClientState] = []
+    place_add_key = ClientState.add_key
 
-    def add_key(place: Place, username: str | None, now_s: float) -> Bucket:
-        added.append(place)
-        assert not place.is_gone
-        return place_add_key(place, username, now_s)
+    def add_key(client: ClientState, username: str | None, now_s: float) -> Bucket:
+        added.append(client)
+        assert not client.is_gone
+        return place_add_key(client, username, now_s)
 
-    monkeypatch.setattr(Place, "add_key", add_key)
+    monkeypatch.setattr(ClientState, "add_key", add_key)
     is_over = threading.Event()
 
     def flood(name: str) -> int:
@@ -380,29 +380,29 @@ def test_sweeping_while_requests_come(clock: Clock, monkeypatch: pytest.MonkeyPa
         floods = [pool.submit(flood, name) for name in ("a", "a", "b", "b")]
         try:
             give_up_s = time.monotonic() + 30.0
-            while len({id(place) for place in added}) < 200 and time.monotonic() < give_up_s:
+            while len({id(client) for client in added}) < 200 and time.monotonic() < give_up_s:
                 limiter.sync()
-                forget_everything(places)
-                places.sweep(clock())
+                forget_everything(clients)
+                clients.sweep(clock())
         finally:
             is_over.set()
     limiter.sync()
 
     assert sum(flood.result() for flood in floods) == stored_hits(store)
-    assert len({id(place) for place in added}) >= 200  # more places than clients: the sweep was at work
+    assert len({id(client) for client in added}) >= 200  # more places than clients: the sweep was at work
     limiter.close()
 
 
-def forget_everything(places: Places) -> None:
+def forget_everything(clients: ClientRegistry) -> None:
     """
     Evict every key that has nothing to send, as a shortage would.
     """
-    for place in places:
-        with place.lock:
-            states = list(place.keys.values())
+    for client in clients:
+        with client.lock:
+            states = list(client.keys.values())
         for state in states:
-            if place.forget(state):
-                places.count_forgotten()
+            if client.forget(state):
+                clients.count_forgotten()
 
 
 def test_names_of_megabytes(limiter: Limiter, store: FailingStore) -> None:
@@ -417,8 +417,8 @@ def test_names_of_megabytes(limiter: Limiter, store: FailingStore) -> None:
             assert not limiter.check(name, name).allowed
     limiter.sync()
 
-    kept = [place.client_id for place in places_of(limiter)]
-    kept += [username for place in places_of(limiter) for username in place.keys if username]
+    kept = [client.client_id for client in places_of(limiter)]
+    kept += [username for client in places_of(limiter) for username in client.keys if username]
     kept += [part for key in store.latest(10) for part in key if part]
     kept += [name for key in limiter.denial_events._said for name in key if name]
     kept += [entry[field] for entry in logs for field in ("client_id", "username")]

@@ -56,8 +56,8 @@ def config_path(mongodb: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         gate = app.extensions["oauth_ratelimit"]
         for name in filter(None, NAMES.values()):
             for _ in range(3):
-                gate.judge(Named(name), name, grant_type="password")
-                gate.judge(Named(name), None, grant_type="client_credentials")
+                gate.decide_request(Named(name), name, grant_type="password")
+                gate.decide_request(Named(name), None, grant_type="client_credentials")
             attempt = Attempt((name,), (folded(name),), "192.0.2.7")
             gate.guard().count(attempt.targets())
             gate.guard().look(attempt)

@@ -234,7 +234,7 @@ def test_nothing_reaches_the_database(database: Path, mongo_uri: str) -> None:
         for request in corpus():
             answer(site.url, request)
         site.gate.limiter.sync()
-        assert [] == list(site.gate.limiter._places)
+        assert [] == list(site.gate.limiter._clients)
     client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
     with client:
         assert 0 == client.get_default_database()["ratelimits"].count_documents({})

@@ -16,4 +16,4 @@ def own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     registry = CollectorRegistry()
     monkeypatch.setattr(pages, "REGISTRY", registry)
-    monkeypatch.setattr(metrics, "_opened", [metrics.Metrics(registry)])
+    monkeypatch.setattr(metrics, "_opened", [metrics.PrometheusMetrics(registry)])

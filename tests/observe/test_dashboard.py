@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.policy import Mode, Policy
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.observe.prometheus import Metrics
+from oauth_ratelimit.observe.prometheus import PrometheusMetrics
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "config" / "prometheus-alerts.yaml"
@@ -37,7 +37,7 @@ def exposed() -> Mapping[str, set[str]]:
     """
     registry = CollectorRegistry()
     rule = Policy("client", 10, Window.of(60))
-    metrics = Metrics(registry)
+    metrics = PrometheusMetrics(registry)
     metrics.note_failure("user")
     metrics.note_alarm(FullDecision(False, True, Mode.ENFORCE, rule=rule))
     metrics.note_decision(

@@ -16,7 +16,7 @@ from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.failed_auth import FailureKind
 from oauth_ratelimit.core.policy import Mode
-from oauth_ratelimit.observe.events import MAX_KEYS, Budget
+from oauth_ratelimit.observe.events import MAX_KEYS, EventBudget
 from tests.support.helpers import Clock
 
 DENIED, SUPPRESSED = "request_denied", "denial_events_suppressed"
@@ -119,7 +119,7 @@ def test_two_threads_at_the_end_of_a_minute() -> None:
     """
     When two threads find that a minute is over, one of them tells what was left out.
     """
-    budget = Budget(1)
+    budget = EventBudget(1)
     for _ in range(3):
         budget.take("app", 0.0)
 
@@ -142,7 +142,7 @@ def test_late_thread_at_the_end_of_a_minute() -> None:
     """
     A thread that still counts in the minute that is being told keeps nobody from telling it.
     """
-    budget = Budget(1)
+    budget = EventBudget(1)
 
     class Late(int):
         def __lt__(self, other: object) -> bool:

@@ -42,7 +42,7 @@ class Shelf:
         self.kept |= {record.denial.first_id: record for record in records}
 
 
-class Desk:
+class OperatorContext:
     """
     A limiter that admits one request per key, and the recorder of its denials.
     """
@@ -75,23 +75,23 @@ class Desk:
 
 
 @pytest.fixture
-def desk(clock: Clock) -> Iterator[Desk]:
+def context(clock: Clock) -> Iterator[OperatorContext]:
     """
     A desk under enforce.
     """
-    desk = Desk(clock)
-    yield desk
-    desk.limiter.close()
+    context = OperatorContext(clock)
+    yield context
+    context.limiter.close()
 
 
-def test_record_of_a_denial(desk: Desk) -> None:
+def test_record_of_a_denial(context: OperatorContext) -> None:
     """
     A record tells whose denial it was, by which policy, when and where, and the trace of the request.
     """
-    at_s = desk.clock()
-    [number] = desk.deny("alice")
-    desk.run()
-    record = desk.shelf.kept[number]
+    at_s = context.clock()
+    [number] = context.deny("alice")
+    context.run()
+    record = context.shelf.kept[number]
 
     assert ("node-1", at_s, 0) == (record.instance, record.last_at_s, record.suppressed_count)
     assert {
@@ -111,51 +111,51 @@ def test_record_of_a_denial(desk: Desk) -> None:
     assert 0.0 < record.denial.retry_after_s <= 7200.0
 
 
-def test_denials_that_follow(desk: Desk) -> None:
+def test_denials_that_follow(context: OperatorContext) -> None:
     """
     The same record counts the denials that are not logged, as long as there are any.
     """
-    numbers = desk.deny("alice", times=3)
-    desk.run()
-    numbers += desk.deny("alice", times=2)
-    desk.run()
-    desk.run()
+    numbers = context.deny("alice", times=3)
+    context.run()
+    numbers += context.deny("alice", times=2)
+    context.run()
+    context.run()
 
-    assert [numbers[0]] == list(desk.shelf.kept)
-    record = desk.shelf.kept[numbers[0]]
+    assert [numbers[0]] == list(context.shelf.kept)
+    record = context.shelf.kept[numbers[0]]
     assert (5, 5) == (record.suppressed_count, numbers[-1] - numbers[0])
     assert record.denial.at_s + 10.0 <= record.last_at_s <= record.denial.at_s + 20.0
-    assert [1, 1] == desk.shelf.bulks
+    assert [1, 1] == context.shelf.bulks
 
 
-def test_nothing_before_it_is_time(desk: Desk) -> None:
+def test_nothing_before_it_is_time(context: OperatorContext) -> None:
     """
     Between two rounds nothing is written, however often the background thread comes by.
     """
-    desk.run()
-    desk.deny("alice")
-    desk.recorder.run(desk.clock())
-    assert {} == desk.shelf.kept
-    desk.run()
-    assert 1 == len(desk.shelf.kept)
+    context.run()
+    context.deny("alice")
+    context.recorder.run(context.clock())
+    assert {} == context.shelf.kept
+    context.run()
+    assert 1 == len(context.shelf.kept)
 
 
 @pytest.mark.parametrize("offset_s", (-90.0, 90.0))
-def test_clock_that_is_off(desk: Desk, offset_s: float) -> None:
+def test_clock_that_is_off(context: OperatorContext, offset_s: float) -> None:
     """
     Denials that follow are counted, too, and dated right, where the clock of the machine is off.
     """
-    desk.limiter.correct_clock(offset_s)
-    desk.recorder = DenialRecorder(
-        desk.limiter.denial_events, desk.shelf, instance="node-1", keep_s=lambda: 60.0, offset_s=lambda: offset_s
+    context.limiter.correct_clock(offset_s)
+    context.recorder = DenialRecorder(
+        context.limiter.denial_events, context.shelf, instance="node-1", keep_s=lambda: 60.0, offset_s=lambda: offset_s
     )
-    at_s = desk.clock() + offset_s
-    [first] = desk.deny("alice")
-    desk.run()
-    desk.deny("alice", times=49)
-    desk.run()
+    at_s = context.clock() + offset_s
+    [first] = context.deny("alice")
+    context.run()
+    context.deny("alice", times=49)
+    context.run()
 
-    record = desk.shelf.kept[first]
+    record = context.shelf.kept[first]
     assert (50, at_s, at_s + 20.0) == (record.suppressed_count, record.denial.at_s, record.last_at_s)
 
 
@@ -166,7 +166,7 @@ def test_process_whose_clock_is_off(mongo_uri: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Limiter, "clock_offset_s", -90.0)
     live = LiveSettings(load_config({**CONFIG, "store": {"uri": mongo_uri}}), lambda: None)
     worker = Worker(live, observer=Observer(is_grant=bool), clock=time.time)
-    worker._tick(worker.pulse.sync())
+    worker._tick(worker.health_monitor.sync())
     [recorder] = [duty for duty in worker._duties if isinstance(duty, DenialRecorder)]
     recorded_at_s, decided_at_s = recorder._now_s, worker.limiter._clock()
     worker.stop()
@@ -174,92 +174,92 @@ def test_process_whose_clock_is_off(mongo_uri: str, monkeypatch: pytest.MonkeyPa
     assert decided_at_s == pytest.approx(recorded_at_s, abs=5.0)
 
 
-def test_end_of_the_process(desk: Desk) -> None:
+def test_end_of_the_process(context: OperatorContext) -> None:
     """
     What is left is written at the end, the last count included.
     """
-    [first, *_] = desk.deny("alice", times=2)
-    desk.run()
-    desk.deny("alice", times=3)
-    desk.recorder.close()
+    [first, *_] = context.deny("alice", times=2)
+    context.run()
+    context.deny("alice", times=3)
+    context.recorder.close()
 
-    assert 5 == desk.shelf.kept[first].suppressed_count
+    assert 5 == context.shelf.kept[first].suppressed_count
 
 
-def test_last_denials_of_a_minute(desk: Desk) -> None:
+def test_last_denials_of_a_minute(context: OperatorContext) -> None:
     """
     Denials that came after the last look within their minute are counted by the next one, then the entry is forgotten.
     """
-    [first] = desk.deny("alice")
+    [first] = context.deny("alice")
     for _ in range(5):
-        desk.run()
-    desk.clock.advance(5.0)
-    desk.deny("alice", times=2)
-    desk.clock.advance(60.0)
-    desk.run()
-    assert 3 == desk.shelf.kept[first].suppressed_count
+        context.run()
+    context.clock.advance(5.0)
+    context.deny("alice", times=2)
+    context.clock.advance(60.0)
+    context.run()
+    assert 3 == context.shelf.kept[first].suppressed_count
 
-    desk.run()
-    assert [] == desk.recorder._entries
+    context.run()
+    assert [] == context.recorder._entries
 
 
-def test_denial_while_its_record_is_written(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_denial_while_its_record_is_written(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     What a request counts while the last record of its minute is on its way goes with the next round.
     """
-    [first] = desk.deny("alice")
-    put = desk.shelf.put
+    [first] = context.deny("alice")
+    put = context.shelf.put
 
     def put_slowly(records: Sequence[DenialRecord], *, keep_s: float) -> None:
         put(records, keep_s=keep_s)
-        monkeypatch.setattr(desk.shelf, "put", put)
-        desk.deny("alice")
+        monkeypatch.setattr(context.shelf, "put", put)
+        context.deny("alice")
 
-    monkeypatch.setattr(desk.shelf, "put", put_slowly)
-    desk.recorder.run(desk.clock() + 60.0)
-    assert 0 == desk.shelf.kept[first].suppressed_count
-    desk.recorder.run(desk.clock() + 70.0)
+    monkeypatch.setattr(context.shelf, "put", put_slowly)
+    context.recorder.run(context.clock() + 60.0)
+    assert 0 == context.shelf.kept[first].suppressed_count
+    context.recorder.run(context.clock() + 70.0)
 
-    assert 2 == desk.shelf.kept[first].suppressed_count
+    assert 2 == context.shelf.kept[first].suppressed_count
 
 
-def test_many_denials(desk: Desk) -> None:
+def test_many_denials(context: OperatorContext) -> None:
     """
     Many records go in bulks of a bounded size, one in a cycle, however long the last was ago; none is left out.
     """
     for number in range(1200):
-        desk.deny(f"user-{number}")
-    desk.run()
-    assert [500] == desk.shelf.bulks
+        context.deny(f"user-{number}")
+    context.run()
+    assert [500] == context.shelf.bulks
 
-    desk.recorder.run(desk.clock() + 1.0)
-    desk.recorder.run(desk.clock() + 2.0)
-    desk.recorder.run(desk.clock() + 3.0)
-    assert [500, 500, 200] == desk.shelf.bulks
-    assert 1200 == len(desk.shelf.kept)
+    context.recorder.run(context.clock() + 1.0)
+    context.recorder.run(context.clock() + 2.0)
+    context.recorder.run(context.clock() + 3.0)
+    assert [500, 500, 200] == context.shelf.bulks
+    assert 1200 == len(context.shelf.kept)
 
 
-def test_new_records_come_first(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_records_come_first(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Records that are only to be brought up to date do not keep new ones waiting.
     """
     monkeypatch.setattr(denials, "BATCH", 1)
-    [old] = desk.deny("alice")
-    desk.run()
-    desk.deny("alice")
-    [new] = desk.deny("bob")
-    desk.run()
+    [old] = context.deny("alice")
+    context.run()
+    context.deny("alice")
+    [new] = context.deny("bob")
+    context.run()
 
-    assert [old, new] == list(desk.shelf.kept)
-    assert 0 == desk.shelf.kept[old].suppressed_count
+    assert [old, new] == list(context.shelf.kept)
+    assert 0 == context.shelf.kept[old].suppressed_count
 
 
-def test_slow_end_of_the_process(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_end_of_the_process(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     At the end no bulk begins after two seconds; how many records are missing is logged.
     """
     clock = Clock()
-    put = desk.shelf.put
+    put = context.shelf.put
 
     def put_slowly(records: Sequence[DenialRecord], *, keep_s: float) -> None:
         clock.advance(1.2)
@@ -267,117 +267,117 @@ def test_slow_end_of_the_process(desk: Desk, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(denials, "BATCH", 1)
     monkeypatch.setattr(denials, "monotonic", clock)
-    monkeypatch.setattr(desk.shelf, "put", put_slowly)
+    monkeypatch.setattr(context.shelf, "put", put_slowly)
     for number in range(5):
-        desk.deny(f"user-{number}")
+        context.deny(f"user-{number}")
     with capture_logs() as logs:
-        desk.recorder.close()
+        context.recorder.close()
 
-    assert [1, 1] == desk.shelf.bulks
+    assert [1, 1] == context.shelf.bulks
     assert [("denials_unrecorded", 3)] == [(entry["event"], entry["count"]) for entry in logs]
 
 
-def test_outage(desk: Desk) -> None:
+def test_outage(context: OperatorContext) -> None:
     """
     What MongoDB did not take is written when it answers again.
     """
-    desk.shelf.error = StoreUnavailable("away")
-    first, second = desk.deny("alice"), desk.deny("bob")
-    desk.run()
-    desk.shelf.error = None
-    desk.run()
+    context.shelf.error = StoreUnavailable("away")
+    first, second = context.deny("alice"), context.deny("bob")
+    context.run()
+    context.shelf.error = None
+    context.run()
 
-    assert {*first, *second} == set(desk.shelf.kept)
+    assert {*first, *second} == set(context.shelf.kept)
 
 
-def test_long_outage(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_outage(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     What waits is bounded: a denial that finds no room gets no id, and how many that were is logged.
     """
     monkeypatch.setattr(events, "MAX_WAITING", 10)
-    numbers = [number for index in range(15) for number in desk.deny(f"user-{index}")]
+    numbers = [number for index in range(15) for number in context.deny(f"user-{index}")]
     with capture_logs() as logs:
-        desk.run()
+        context.run()
 
     assert [0] * 5 == numbers[10:]
-    assert set(numbers[:10]) == set(desk.shelf.kept)
+    assert set(numbers[:10]) == set(context.shelf.kept)
     assert [5] == [entry["count"] for entry in logs if entry["event"] == "denials_unrecorded"]
 
 
-def test_outage_of_writes_only(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outage_of_writes_only(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     So is what was taken over and cannot be written; every id that was given is found later.
     """
     monkeypatch.setattr(denials, "MAX_ENTRIES", 10)
     monkeypatch.setattr(events, "MAX_WAITING", 3)
-    desk.shelf.error = StoreUnavailable("away")
+    context.shelf.error = StoreUnavailable("away")
     with capture_logs() as logs:
         numbers = []
         for index in range(15):
-            numbers += desk.deny(f"user-{index}")
-            desk.run()
+            numbers += context.deny(f"user-{index}")
+            context.run()
 
-    assert 10 == len(desk.recorder._entries)
-    desk.shelf.error = None
-    desk.run()
-    desk.run()
+    assert 10 == len(context.recorder._entries)
+    context.shelf.error = None
+    context.run()
+    context.run()
     assert [0] * 2 == numbers[13:]
-    assert set(numbers[:13]) == set(desk.shelf.kept)
+    assert set(numbers[:13]) == set(context.shelf.kept)
     assert [1] == [entry["count"] for entry in logs if entry["event"] == "denials_unrecorded"]
 
 
-def test_missing_rights(desk: Desk) -> None:
+def test_missing_rights(context: OperatorContext) -> None:
     """
     A database user without the right to write is told of once in a while, not every ten seconds.
     """
-    desk.shelf.error = StoreRejected("not authorized")
+    context.shelf.error = StoreRejected("not authorized")
     with capture_logs() as logs:
         for index in range(5):
-            desk.deny(f"user-{index}")
-            desk.run()
+            context.deny(f"user-{index}")
+            context.run()
 
     assert [("not authorized", 1)] == [
         (entry["reason"], entry["count"]) for entry in logs if entry["event"] == "denials_unrecorded"
     ]
 
 
-def test_record_that_cannot_be_written(desk: Desk) -> None:
+def test_record_that_cannot_be_written(context: OperatorContext) -> None:
     """
     A record that nobody has thought of is given up, which is said; those after it are written.
     """
-    desk.shelf.error = UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
-    desk.deny("alice")
+    context.shelf.error = UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+    context.deny("alice")
     with capture_logs() as logs:
-        desk.run()
-    desk.shelf.error = None
-    [number] = desk.deny("bob")
-    desk.run()
+        context.run()
+    context.shelf.error = None
+    [number] = context.deny("bob")
+    context.run()
 
-    assert [number] == list(desk.shelf.kept)
+    assert [number] == list(context.shelf.kept)
     [event] = [entry for entry in logs if entry["event"] == "denials_unrecorded"]
     assert 1 == event["count"]
     assert "surrogates not allowed" in event["reason"]
 
 
-def test_more_denials_than_are_logged(desk: Desk) -> None:
+def test_more_denials_than_are_logged(context: OperatorContext) -> None:
     """
     Denials that the log has no room for are recorded all the same: each id that was given is found.
     """
-    desk.limiter.denial_events.reconfigure(8)
-    numbers = [desk.deny(f"user-{index}", times=2) for index in range(300)]
-    desk.run()
+    context.limiter.denial_events.reconfigure(8)
+    numbers = [context.deny(f"user-{index}", times=2) for index in range(300)]
+    context.run()
 
-    assert {first for first, _ in numbers} == set(desk.shelf.kept)
-    assert {(1, 1)} == {(second - first, desk.shelf.kept[first].suppressed_count) for first, second in numbers}
+    assert {first for first, _ in numbers} == set(context.shelf.kept)
+    assert {(1, 1)} == {(second - first, context.shelf.kept[first].suppressed_count) for first, second in numbers}
 
-    desk.clock.advance(60.0)
-    *_, again = [desk.deny(f"user-{index}")[0] for index in (297, 298, 299)]  # of which two are logged
-    desk.run()
-    record = desk.shelf.kept[again - 1]
-    assert (1, desk.clock()) == (record.suppressed_count, record.last_at_s)
+    context.clock.advance(60.0)
+    *_, again = [context.deny(f"user-{index}")[0] for index in (297, 298, 299)]  # of which two are logged
+    context.run()
+    record = context.shelf.kept[again - 1]
+    assert (1, context.clock()) == (record.suppressed_count, record.last_at_s)
 
 
-def test_denial_while_records_are_taken(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_denial_while_records_are_taken(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A denial that finds all places taken does not disturb the thread that is emptying them.
     """
@@ -387,37 +387,37 @@ def test_denial_while_records_are_taken(desk: Desk, monkeypatch: pytest.MonkeyPa
             count = super().__len__()
             if count == 2 and not late:
                 late.append(0)
-                late[0] = desk.deny("carol")[0]  # what another thread does meanwhile
+                late[0] = context.deny("carol")[0]  # what another thread does meanwhile
             return count
 
     late: list[int] = []
-    numbers = desk.deny("alice") + desk.deny("bob")
+    numbers = context.deny("alice") + context.deny("bob")
     monkeypatch.setattr(events, "MAX_WAITING", 2)
-    desk.limiter.denial_events._waiting = Busy(desk.limiter.denial_events._waiting)
-    desk.run()
+    context.limiter.denial_events._waiting = Busy(context.limiter.denial_events._waiting)
+    context.run()
 
     assert [0] == late
-    assert numbers == list(desk.shelf.kept)
+    assert numbers == list(context.shelf.kept)
 
 
-def test_nothing_is_to_be_kept(desk: Desk) -> None:
+def test_nothing_is_to_be_kept(context: OperatorContext) -> None:
     """
     With keep_denials at zero nothing is written, from the moment that the configuration says so.
     """
-    desk.deny("alice")
-    desk.keep_s = 0.0
-    desk.run()
+    context.deny("alice")
+    context.keep_s = 0.0
+    context.run()
 
-    assert {} == desk.shelf.kept
+    assert {} == context.shelf.kept
 
 
 def test_dry_run(clock: Clock) -> None:
     """
     In a dry run nothing is denied, so there is nothing that could be asked for by an id.
     """
-    desk = Desk(clock, mode="dry-run")
-    desk.deny("alice", times=2)
-    desk.run()
-    desk.limiter.close()
+    context = OperatorContext(clock, mode="dry-run")
+    context.deny("alice", times=2)
+    context.run()
+    context.limiter.close()
 
-    assert {} == desk.shelf.kept
+    assert {} == context.shelf.kept

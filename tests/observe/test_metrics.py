@@ -12,13 +12,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from oauth_ratelimit import Limiter, StoreUnavailable, load_config
-from oauth_ratelimit.background.health import Pulse
+from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.policy import Mode, Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.observe.metric_labels import FIRST_COME_CLIENTS, MAX_CLIENTS
 from oauth_ratelimit.observe.observer import is_near_limit
-from oauth_ratelimit.observe.prometheus import Metrics
+from oauth_ratelimit.observe.prometheus import PrometheusMetrics
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from tests.support.helpers import Clock
@@ -56,15 +56,15 @@ def registry() -> CollectorRegistry:
 
 
 @pytest.fixture
-def metrics(registry: CollectorRegistry) -> Metrics:
+def metrics(registry: CollectorRegistry) -> PrometheusMetrics:
     """
     Metrics that start at zero.
     """
-    return Metrics(registry)
+    return PrometheusMetrics(registry)
 
 
 def note(
-    metrics: Metrics,
+    metrics: PrometheusMetrics,
     decision: Decision,
     client_id: str = "some-client",
     *,
@@ -97,7 +97,7 @@ def series(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], floa
     }
 
 
-def test_names(registry: CollectorRegistry, metrics: Metrics) -> None:
+def test_names(registry: CollectorRegistry, metrics: PrometheusMetrics) -> None:
     """
     The metrics have the names that dashboards are built on.
     """
@@ -106,7 +106,7 @@ def test_names(registry: CollectorRegistry, metrics: Metrics) -> None:
     assert names == NAMES
 
 
-def test_each_outcome(registry: CollectorRegistry, metrics: Metrics) -> None:
+def test_each_outcome(registry: CollectorRegistry, metrics: PrometheusMetrics) -> None:
     """
     A decision is counted under its outcome, mode, grant type and policy.
     """
@@ -133,7 +133,9 @@ def test_each_outcome(registry: CollectorRegistry, metrics: Metrics) -> None:
     ],
     ids=["known", "registered", "unknown", "empty", "none"],
 )
-def test_grant_types(registry: CollectorRegistry, metrics: Metrics, grant_type: str | None, label: str) -> None:
+def test_grant_types(
+    registry: CollectorRegistry, metrics: PrometheusMetrics, grant_type: str | None, label: str
+) -> None:
     """
     A grant type is a label if it is a standard one or registered with the server; a client cannot invent labels.
     """
@@ -145,7 +147,9 @@ def test_grant_types(registry: CollectorRegistry, metrics: Metrics, grant_type: 
 @pytest.mark.parametrize(
     ("remaining", "expected"), [(20, 0), (19, 1), (0, 1)], ids=["a fifth", "less than a fifth", "nothing"]
 )
-def test_little_of_the_quota_left(registry: CollectorRegistry, metrics: Metrics, remaining: int, expected: int) -> None:
+def test_little_of_the_quota_left(
+    registry: CollectorRegistry, metrics: PrometheusMetrics, remaining: int, expected: int
+) -> None:
     """
     An admitted request is near its limit when less than a fifth of the quota is left.
     """
@@ -155,7 +159,9 @@ def test_little_of_the_quota_left(registry: CollectorRegistry, metrics: Metrics,
 
 
 @pytest.mark.parametrize("decision", [DENIED, WOULD_DENY, TRUSTED], ids=["denied", "would deny", "trusted"])
-def test_over_the_limit_is_not_near_it(registry: CollectorRegistry, metrics: Metrics, decision: Decision) -> None:
+def test_over_the_limit_is_not_near_it(
+    registry: CollectorRegistry, metrics: PrometheusMetrics, decision: Decision
+) -> None:
     """
     What is over its limit, or has none, is not near it.
     """
@@ -164,7 +170,7 @@ def test_over_the_limit_is_not_near_it(registry: CollectorRegistry, metrics: Met
     assert {(): 0} == series(registry, "near_limit_total")
 
 
-def test_rate_of_a_client_and_its_limit(registry: CollectorRegistry, metrics: Metrics) -> None:
+def test_rate_of_a_client_and_its_limit(registry: CollectorRegistry, metrics: PrometheusMetrics) -> None:
     """
     A client's requests with and without a user are apart, each beside the rate that its limit comes to.
     """
@@ -181,7 +187,7 @@ def test_rate_of_a_client_and_its_limit(registry: CollectorRegistry, metrics: Me
     )
 
 
-def test_clients_without_end(registry: CollectorRegistry, metrics: Metrics) -> None:
+def test_clients_without_end(registry: CollectorRegistry, metrics: PrometheusMetrics) -> None:
     """
     The first clients have series of their own, then only those that are over a limit, then none.
     """
@@ -199,7 +205,7 @@ def test_clients_without_end(registry: CollectorRegistry, metrics: Metrics) -> N
     assert MAX_CLIENTS == len(series(registry, "client_limit_per_second"))
 
 
-def test_client_with_an_odd_name(registry: CollectorRegistry, metrics: Metrics) -> None:
+def test_client_with_an_odd_name(registry: CollectorRegistry, metrics: PrometheusMetrics) -> None:
     """
     A client's name is shown as logs show it.
     """
@@ -208,7 +214,7 @@ def test_client_with_an_odd_name(registry: CollectorRegistry, metrics: Metrics) 
     assert ["a\\nb"] == [labels[0] for labels in series(registry, "client_decisions_total")]
 
 
-def test_cycle_that_did_something(registry: CollectorRegistry, metrics: Metrics) -> None:
+def test_cycle_that_did_something(registry: CollectorRegistry, metrics: PrometheusMetrics) -> None:
     """
     A cycle counts the documents it wrote, the races it lost and its time; one that had nothing to do is not observed.
     """
@@ -246,7 +252,9 @@ class _LostStore(MemoryStore):
         return super().compare_and_set(*args, **kwargs)
 
 
-def test_mongodb_away_and_back(registry: CollectorRegistry, metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mongodb_away_and_back(
+    registry: CollectorRegistry, metrics: PrometheusMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """
     While MongoDB is away failures, hits in flight and the age of the snapshot grow; when it is back, hits have arrived.
     """
@@ -255,28 +263,28 @@ def test_mongodb_away_and_back(registry: CollectorRegistry, metrics: Metrics, mo
     store = _LostStore()
     limits = {"user": ["50/10 seconds", "90/minute"], "client_total": ["100/minute"]}
     limiter = Limiter(load_config({"mode": "enforce", "limits": limits}), store, clock=Clock())
-    pulse = Pulse(limiter, None, clock=Clock(), metrics=metrics)
+    health_monitor = HealthMonitor(limiter, None, clock=Clock(), metrics=metrics)
     for username in ("alice", "alice", "bob"):
         limiter.check("some-client", username)
     elapsed.advance(5.0)
-    pulse.sync()
+    health_monitor.sync()
 
     assert {(): 1} == series(registry, "flush_failures_total")
     assert {(): 3} == series(registry, "in_flight_hits")
     assert {(): 2} == series(registry, "tracked_keys")
     assert {(): 5.0} == series(registry, "snapshot_age_seconds")
-    assert "out of reach" == pulse.health().last_error
+    assert "out of reach" == health_monitor.health().last_error
 
     store.is_lost = False
-    pulse.sync()
+    health_monitor.sync()
     elapsed.advance(2.0)
     assert {(): 0} == series(registry, "in_flight_hits")
     assert {(): 0.0} == series(registry, "snapshot_age_seconds")
-    assert (2.0, 2.0) == (pulse.health().lag_s, pulse.health().last_error_ago_s)
+    assert (2.0, 2.0) == (health_monitor.health().lag_s, health_monitor.health().last_error_ago_s)
 
-    pulse.note_state()
+    health_monitor.note_state()
     assert {(): 2.0} == series(registry, "snapshot_age_seconds")
-    pulse.stop()
+    health_monitor.stop()
     limiter.close()
     assert [{(): 0}, {(): 0}] == [series(registry, name) for name in ("tracked_keys", "snapshot_age_seconds")]
 

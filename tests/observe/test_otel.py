@@ -24,9 +24,9 @@ from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.observe.metric_labels import MAX_CLIENTS
-from oauth_ratelimit.observe.metrics import BothMeters, Meter
-from oauth_ratelimit.observe.otel import OtelMeter
-from oauth_ratelimit.observe.prometheus import Metrics
+from oauth_ratelimit.observe.metrics import CombinedMetrics, Metrics
+from oauth_ratelimit.observe.otel import OtelMetrics
+from oauth_ratelimit.observe.prometheus import PrometheusMetrics
 from oauth_ratelimit.sync.flusher import CycleReport
 
 RULE = Policy("client", 120, Window.of(60))
@@ -47,12 +47,12 @@ def reader() -> Iterator[InMemoryMetricReader]:
 
 
 @pytest.fixture
-def meter(reader: InMemoryMetricReader) -> Iterator[OtelMeter]:
+def meter(reader: InMemoryMetricReader) -> Iterator[OtelMetrics]:
     """
     Instruments of an SDK.
     """
     provider = MeterProvider([reader], shutdown_on_exit=False)
-    yield OtelMeter(provider)
+    yield OtelMetrics(provider)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def tracer(spans: InMemorySpanExporter) -> trace.Tracer:
     return provider.get_tracer("test")
 
 
-def note(meter: Meter, decision: Decision, client_id: str = "app", *, grant_type: str | None = "password") -> None:
+def note(meter: Metrics, decision: Decision, client_id: str = "app", *, grant_type: str | None = "password") -> None:
     """
     Count a decision for a user.
     """
@@ -88,7 +88,7 @@ def note(meter: Meter, decision: Decision, client_id: str = "app", *, grant_type
     )
 
 
-def note_everything(meter: Meter) -> None:
+def note_everything(meter: Metrics) -> None:
     """
     Use every instrument.
     """
@@ -116,7 +116,7 @@ def points(reader: InMemoryMetricReader, name: str) -> dict[tuple[Any, ...], flo
     }
 
 
-def test_names(reader: InMemoryMetricReader, meter: OtelMeter) -> None:
+def test_names(reader: InMemoryMetricReader, meter: OtelMetrics) -> None:
     """
     The metrics are those that there are for Prometheus, under the same names.
     """
@@ -124,14 +124,14 @@ def test_names(reader: InMemoryMetricReader, meter: OtelMeter) -> None:
     data = reader.get_metrics_data()
     assert data is not None
     registry = CollectorRegistry()
-    Metrics(registry)
+    PrometheusMetrics(registry)
 
     assert {family.name + ("_total" if family.type == "counter" else "") for family in registry.collect()} == {
         metric.name for metric in data.resource_metrics[0].scope_metrics[0].metrics
     }
 
 
-def test_each_outcome(reader: InMemoryMetricReader, meter: OtelMeter) -> None:
+def test_each_outcome(reader: InMemoryMetricReader, meter: OtelMetrics) -> None:
     """
     A decision is counted under its outcome, mode, grant type and policy.
     """
@@ -150,7 +150,7 @@ def test_each_outcome(reader: InMemoryMetricReader, meter: OtelMeter) -> None:
     assert {(): 5} == points(reader, "decision_seconds")
 
 
-def test_cycles_and_state(reader: InMemoryMetricReader, meter: OtelMeter) -> None:
+def test_cycles_and_state(reader: InMemoryMetricReader, meter: OtelMetrics) -> None:
     """
     So are the sync cycles, and where the synchronisation stands.
     """
@@ -175,7 +175,7 @@ def test_cycles_and_state(reader: InMemoryMetricReader, meter: OtelMeter) -> Non
     assert {("denied", "client"): 1} == points(reader, "alarms_total")
 
 
-def test_many_clients_and_grants(reader: InMemoryMetricReader, meter: OtelMeter) -> None:
+def test_many_clients_and_grants(reader: InMemoryMetricReader, meter: OtelMetrics) -> None:
     """
     Clients cannot make more series than there is room for.
     """
@@ -186,7 +186,7 @@ def test_many_clients_and_grants(reader: InMemoryMetricReader, meter: OtelMeter)
     assert [("denied", "other", "enforce", "client")] == list(points(reader, "decisions_total"))
 
 
-def test_buckets_of_a_decision(reader: InMemoryMetricReader, meter: OtelMeter) -> None:
+def test_buckets_of_a_decision(reader: InMemoryMetricReader, meter: OtelMetrics) -> None:
     """
     The histogram tells microseconds apart, which the SDK's own bounds do not.
     """
@@ -211,7 +211,7 @@ def ended(spans: InMemorySpanExporter) -> ReadableSpan:
     return span
 
 
-def test_span_of_a_denial(meter: OtelMeter, tracer: trace.Tracer, spans: InMemorySpanExporter) -> None:
+def test_span_of_a_denial(meter: OtelMetrics, tracer: trace.Tracer, spans: InMemorySpanExporter) -> None:
     """
     The current span tells the decision, by which policy and with which id, also as an event; it names no user.
     """
@@ -241,7 +241,7 @@ def test_span_of_a_denial(meter: OtelMeter, tracer: trace.Tracer, spans: InMemor
     ids=["allowed", "trusted", "dry run"],
 )
 def test_span_of_another_decision(
-    meter: OtelMeter,
+    meter: OtelMetrics,
     tracer: trace.Tracer,
     spans: InMemorySpanExporter,
     decision: Decision,
@@ -272,12 +272,12 @@ def test_trace_of_the_current_span(tracer: trace.Tracer) -> None:
     assert expected != "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
-def test_both_libraries(reader: InMemoryMetricReader, meter: OtelMeter) -> None:
+def test_both_libraries(reader: InMemoryMetricReader, meter: OtelMetrics) -> None:
     """
     With both libraries both tell the same.
     """
     registry = CollectorRegistry()
-    note_everything(BothMeters(Metrics(registry), meter))
+    note_everything(CombinedMetrics(PrometheusMetrics(registry), meter))
 
     labels = {"decision": "allowed", "mode": "enforce", "grant_type": "password", "policy": "client"}
     assert 1 == registry.get_sample_value("oauth_ratelimit_decisions_total", labels)

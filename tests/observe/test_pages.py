@@ -146,7 +146,7 @@ def test_health_after_a_long_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     However long MongoDB has been away, a page that was asked for nothing else answers 200: tokens are issued.
     """
-    monkeypatch.setattr("oauth_ratelimit.background.health.Pulse.health", lambda _pulse: Health(lag_s=86_400.0))
+    monkeypatch.setattr("oauth_ratelimit.background.health.HealthMonitor.health", lambda _pulse: Health(lag_s=86_400.0))
     with with_pages() as app:
         answer = app.test_client().get("/health")
 

@@ -56,7 +56,7 @@ class Written:
         return sum(minute.tally().offered for minute in self.minutes)
 
 
-class Desk:
+class OperatorContext:
     """
     A limiter whose decisions go to a recorder.
     """
@@ -102,24 +102,24 @@ class Desk:
 
 
 @pytest.fixture
-def desk(clock: Clock) -> Desk:
+def context(clock: Clock) -> OperatorContext:
     """
     A limiter with a recorder, enforcing.
     """
-    return Desk(clock)
+    return OperatorContext(clock)
 
 
-def test_requests_of_all_kinds(desk: Desk) -> None:
+def test_requests_of_all_kinds(context: OperatorContext) -> None:
     """
     A minute tells requests apart by grant, by whether they are for a user, and by what became of them.
     """
-    desk.ask("shop", times=5)
-    desk.ask("shop", "alice", times=4, grant=PASSWORD)
-    desk.ask("shop", "alice", grant=REFRESH)
-    desk.ask("mobile", "bob", times=3, grant=PASSWORD)
-    desk.run()
+    context.ask("shop", times=5)
+    context.ask("shop", "alice", times=4, grant=PASSWORD)
+    context.ask("shop", "alice", grant=REFRESH)
+    context.ask("mobile", "bob", times=3, grant=PASSWORD)
+    context.run()
 
-    shop, mobile = desk.written.minutes
+    shop, mobile = context.written.minutes
     assert {
         Source("client", CREDENTIALS): Tally(allowed=4, denied=1),
         Source("user", PASSWORD): Tally(allowed=2, denied=2, retries=1),
@@ -133,34 +133,34 @@ def test_dry_run(clock: Clock) -> None:
     """
     In a dry run what would be denied is told apart, and nobody retries, because nobody was told to wait.
     """
-    desk = Desk(clock, mode="dry-run")
-    desk.ask("shop", times=7)
-    desk.run()
+    context = OperatorContext(clock, mode="dry-run")
+    context.ask("shop", times=7)
+    context.run()
 
-    assert Tally(allowed=4, would_deny=3) == desk.written.minutes[0].tally()
+    assert Tally(allowed=4, would_deny=3) == context.written.minutes[0].tally()
 
 
-def test_grant_types(desk: Desk) -> None:
+def test_grant_types(context: OperatorContext) -> None:
     """
     The server's own grant types go by their names; any other is one of the others, so that nobody can make names up.
     """
     for grant in ("urn:example:own", "made up", "made up too", None):
-        desk.ask("shop", grant=grant)
-    desk.run()
+        context.ask("shop", grant=grant)
+    context.run()
 
-    grants = {source.grant: tally.allowed for source, tally in desk.written.minutes[0].tallies.items()}
+    grants = {source.grant: tally.allowed for source, tally in context.written.minutes[0].tallies.items()}
     assert {"urn:example:own": 1, "other": 2, "none": 1} == grants
 
 
-def test_other_endpoint(desk: Desk) -> None:
+def test_other_endpoint(context: OperatorContext) -> None:
     """
     Another endpoint stands in the place of the grant type, and before the names of its policies.
     """
-    desk.ask("shop", times=4, endpoint="revocation", grant=None)
-    desk.ask("shop", times=2)
-    desk.run()
+    context.ask("shop", times=4, endpoint="revocation", grant=None)
+    context.ask("shop", times=2)
+    context.run()
 
-    (minute,) = desk.written.minutes
+    (minute,) = context.written.minutes
     assert Tally(allowed=2, denied=2, retries=1) == minute.tallies[Source("client", "endpoint:revocation")]
     assert {"revocation/client": Peak(1.0, 2.0, 2, 60), "client": Peak(0.5, 2.0, 4, 60)} == minute.peaks
 
@@ -169,43 +169,43 @@ def test_peaks(clock: Clock) -> None:
     """
     The peak of a policy is the most that was used of it, by any user; denied requests do not raise it.
     """
-    desk = Desk(clock)
-    desk.ask("shop", "alice", grant=PASSWORD)
-    desk.ask("shop", "bob", times=4, grant=PASSWORD)
-    desk.ask("shop", times=3)
-    desk.run()
+    context = OperatorContext(clock)
+    context.ask("shop", "alice", grant=PASSWORD)
+    context.ask("shop", "bob", times=4, grant=PASSWORD)
+    context.ask("shop", times=3)
+    context.run()
 
-    assert {"user": Peak(1.0, 2.0, 2, 60), "client": Peak(0.75, 3.0, 4, 60)} == desk.written.minutes[0].peaks
+    assert {"user": Peak(1.0, 2.0, 2, 60), "client": Peak(0.75, 3.0, 4, 60)} == context.written.minutes[0].peaks
 
 
-def test_users(desk: Desk) -> None:
+def test_users(context: OperatorContext) -> None:
     """
     When the minute is over, the heaviest users are told of, and how many there were.
     """
-    desk.ask("shop", "alice", times=3, grant=PASSWORD)
-    desk.ask("shop", "bob", grant=PASSWORD)
-    desk.run()
-    assert () == desk.written.minutes[0].users
-    assert 0.0 == desk.written.minutes[0].user_count
+    context.ask("shop", "alice", times=3, grant=PASSWORD)
+    context.ask("shop", "bob", grant=PASSWORD)
+    context.run()
+    assert () == context.written.minutes[0].users
+    assert 0.0 == context.written.minutes[0].user_count
 
-    desk.run(60.0)
-    assert (UserLoad("alice", 3, denied=1), UserLoad("bob", 1)) == desk.written.minutes[0].users
-    assert 2 == round(desk.written.minutes[0].user_count)
+    context.run(60.0)
+    assert (UserLoad("alice", 3, denied=1), UserLoad("bob", 1)) == context.written.minutes[0].users
+    assert 2 == round(context.written.minutes[0].user_count)
 
 
 def test_more_users_than_are_told_of(clock: Clock) -> None:
     """
     Of many users the heaviest stay, even if they come late, and the number of users stays about right.
     """
-    desk = Desk(clock, users_per_client=5)
+    context = OperatorContext(clock, users_per_client=5)
     for turn in range(3):
         for number in range(200):
-            desk.ask("shop", f"user-{number}", grant=PASSWORD)
-        desk.ask("shop", "heavy", times=30 + turn, grant=PASSWORD)
-    desk.run()
-    desk.run(60.0)
+            context.ask("shop", f"user-{number}", grant=PASSWORD)
+        context.ask("shop", "heavy", times=30 + turn, grant=PASSWORD)
+    context.run()
+    context.run(60.0)
 
-    (minute,) = desk.written.minutes
+    (minute,) = context.written.minutes
     assert 5 == len(minute.users)
     assert UserLoad("heavy", 93, denied=91) == minute.users[0]
     assert 201 == pytest.approx(minute.user_count, rel=0.15)
@@ -216,136 +216,136 @@ def test_no_user_names(clock: Clock) -> None:
     """
     With no room for users, no name is kept, but their number is.
     """
-    desk = Desk(clock, users_per_client=0)
-    desk.ask("shop", "alice", times=3, grant=PASSWORD)
-    desk.run(70.0)
+    context = OperatorContext(clock, users_per_client=0)
+    context.ask("shop", "alice", times=3, grant=PASSWORD)
+    context.run(70.0)
 
-    assert () == desk.written.minutes[0].users
-    assert 1 == round(desk.written.minutes[0].user_count)
+    assert () == context.written.minutes[0].users
+    assert 1 == round(context.written.minutes[0].user_count)
 
 
-def test_enormous_names(desk: Desk) -> None:
+def test_enormous_names(context: OperatorContext) -> None:
     """
     A name of megabytes is kept cut, and as one user.
     """
-    desk.ask("x" * 3_000_000, "y" * 3_000_000, times=2, grant=PASSWORD)
-    desk.run(70.0)
+    context.ask("x" * 3_000_000, "y" * 3_000_000, times=2, grant=PASSWORD)
+    context.run(70.0)
 
-    (minute,) = desk.written.minutes
+    (minute,) = context.written.minutes
     assert 200 > len(minute.client_id)
     assert [2] == [user.offered for user in minute.users]
     assert 200 > len(minute.users[0].username)
 
 
-def test_burst(desk: Desk) -> None:
+def test_burst(context: OperatorContext) -> None:
     """
     A burst is the most requests within one second.
     """
     for times in (2, 5, 3):
-        desk.ask("shop", times=times)
-        desk.clock.advance(1.0)
-    desk.run()
+        context.ask("shop", times=times)
+        context.clock.advance(1.0)
+    context.run()
 
-    assert 5 == desk.written.minutes[0].burst
+    assert 5 == context.written.minutes[0].burst
 
 
 def test_more_clients_than_are_told_apart(clock: Clock) -> None:
     """
     Clients for which there is no room in a minute are counted as one; the next minute has room again.
     """
-    desk = Desk(clock, clients_per_minute=2)
+    context = OperatorContext(clock, clients_per_minute=2)
     for client_id in ("a", "b", "c", "d", "a", "c"):
-        desk.ask(client_id)
-    desk.run(60.0)
-    desk.ask("c")
-    desk.run()
+        context.ask(client_id)
+    context.run(60.0)
+    context.ask("c")
+    context.run()
 
-    counts = [(minute.client_id, minute.tally().offered) for minute in desk.written.minutes]
+    counts = [(minute.client_id, minute.tally().offered) for minute in context.written.minutes]
     assert [("a", 2), ("b", 1), (OTHER_CLIENTS, 3), ("c", 1)] == counts
 
 
-def test_writing_now_and_then(desk: Desk) -> None:
+def test_writing_now_and_then(context: OperatorContext) -> None:
     """
     Every ten seconds one bulk is written, with the clients that have asked since; without any there is none.
     """
-    desk.ask("a")
-    desk.ask("b")
-    desk.run(10.0)
-    desk.ask("a")
-    desk.run(1.0)
-    assert [2] == desk.written.bulks
+    context.ask("a")
+    context.ask("b")
+    context.run(10.0)
+    context.ask("a")
+    context.run(1.0)
+    assert [2] == context.written.bulks
 
-    desk.run(9.0)
-    desk.run(10.0)
-    assert [2, 1] == desk.written.bulks
-    assert 3 == desk.written.offered()
+    context.run(9.0)
+    context.run(10.0)
+    assert [2, 1] == context.written.bulks
+    assert 3 == context.written.offered()
 
 
-def test_many_clients(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_clients(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A cycle writes one bulk at most, however long the last one was ago; the next ones take the rest.
     """
     monkeypatch.setattr(statistics, "BATCH", 10)
     for number in range(25):
-        desk.ask(f"client-{number}")
+        context.ask(f"client-{number}")
     for _ in range(4):
-        desk.run(1.0)
-    assert [10, 10, 5] == desk.written.bulks
+        context.run(1.0)
+    assert [10, 10, 5] == context.written.bulks
 
     for number in range(25):
-        desk.ask(f"client-{number}")
-    desk.run(60.0)
-    assert [10, 10, 5, 10] == desk.written.bulks
+        context.ask(f"client-{number}")
+    context.run(60.0)
+    assert [10, 10, 5, 10] == context.written.bulks
     for _ in range(3):
-        desk.run(1.0)
-    assert [10, 10, 5] * 2 == desk.written.bulks
+        context.run(1.0)
+    assert [10, 10, 5] * 2 == context.written.bulks
 
 
-def test_minute_that_ends(desk: Desk) -> None:
+def test_minute_that_ends(context: OperatorContext) -> None:
     """
     A request after the end of a minute belongs to the next; both are written whole.
     """
-    desk.ask("shop", times=3)
-    desk.run(60.0)
-    desk.ask("shop", times=2)
-    desk.recorder.close()
+    context.ask("shop", times=3)
+    context.run(60.0)
+    context.ask("shop", times=2)
+    context.recorder.close()
 
-    assert [3, 2] == [minute.tally().offered for minute in desk.written.minutes]
+    assert [3, 2] == [minute.tally().offered for minute in context.written.minutes]
     assert [60] == [
-        b.minute_s - a.minute_s for a, b in zip(desk.written.minutes, desk.written.minutes[1:], strict=False)
+        b.minute_s - a.minute_s for a, b in zip(context.written.minutes, context.written.minutes[1:], strict=False)
     ]
-    assert all(share.is_complete for share in desk.written.shares.values())
+    assert all(share.is_complete for share in context.written.shares.values())
 
 
-def test_late_thread(desk: Desk) -> None:
+def test_late_thread(context: OperatorContext) -> None:
     """
     A request that a slow thread brings after the end of its minute counts in the new one: numbers written never shrink.
     """
-    desk.ask("shop")
-    desk.run(60.0)
-    desk.ask("shop")
-    desk.clock.advance(-30.0)
-    desk.ask("shop")
-    desk.clock.advance(30.0)
-    desk.recorder.close()
+    context.ask("shop")
+    context.run(60.0)
+    context.ask("shop")
+    context.clock.advance(-30.0)
+    context.ask("shop")
+    context.clock.advance(30.0)
+    context.recorder.close()
 
-    assert [1, 2] == [minute.tally().offered for minute in desk.written.minutes]
+    assert [1, 2] == [minute.tally().offered for minute in context.written.minutes]
 
 
-def test_clock_that_is_put_back(desk: Desk) -> None:
+def test_clock_that_is_put_back(context: OperatorContext) -> None:
     """
     After a clock is put back the process writes under another name, so that minutes it counts again add up.
     """
-    desk.ask("shop", times=3)
-    desk.run(600.0)
-    desk.ask("shop")
-    desk.clock.advance(-600.0)
-    desk.ask("shop", times=2)
-    desk.recorder.close()
+    context.ask("shop", times=3)
+    context.run(600.0)
+    context.ask("shop")
+    context.clock.advance(-600.0)
+    context.ask("shop", times=2)
+    context.recorder.close()
 
     writers = [
         (writer[-1], minute_s, share.minute.tally().offered)
-        for (writer, _, minute_s), share in desk.written.shares.items()
+        for (writer, _, minute_s), share in context.written.shares.items()
     ]
     start_s = writers[0][1]
     assert [("0", start_s, 3), ("0", start_s + 600, 1), ("1", start_s, 2)] == writers
@@ -355,119 +355,121 @@ def test_clock_that_is_off(clock: Clock) -> None:
     """
     A correction of the clock applies here, too.
     """
-    desk = Desk(clock)
-    recorder = StatisticsRecorder(desk.written, settings=lambda: desk.settings, clock=clock, offset_s=lambda: 3600.0)
-    desk.recorder = recorder
-    desk.ask("shop")
-    desk.recorder.close()
+    context = OperatorContext(clock)
+    recorder = StatisticsRecorder(
+        context.written, settings=lambda: context.settings, clock=clock, offset_s=lambda: 3600.0
+    )
+    context.recorder = recorder
+    context.ask("shop")
+    context.recorder.close()
 
-    assert clock() + 3600.0 == pytest.approx(desk.written.minutes[0].minute_s, abs=60.0)
+    assert clock() + 3600.0 == pytest.approx(context.written.minutes[0].minute_s, abs=60.0)
 
 
 @pytest.mark.parametrize("is_late", (False, True), ids=("at once", "in the next minutes"))
-def test_mongodb_that_does_not_answer(desk: Desk, is_late: bool) -> None:
+def test_mongodb_that_does_not_answer(context: OperatorContext, is_late: bool) -> None:
     """
     What could not be written is written later, with what came in the meantime.
     """
-    desk.written.error = StoreUnavailable("out of reach")
+    context.written.error = StoreUnavailable("out of reach")
     for _ in range(5):
-        desk.ask("shop", times=2)
-        desk.run(70.0 if is_late else 10.0)
-    assert 0 == desk.written.offered()
+        context.ask("shop", times=2)
+        context.run(70.0 if is_late else 10.0)
+    assert 0 == context.written.offered()
 
-    desk.written.error = None
+    context.written.error = None
     for _ in range(3):
-        desk.run(10.0)
-    assert 10 == desk.written.offered()
+        context.run(10.0)
+    assert 10 == context.written.offered()
 
 
-def test_long_outage(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_outage(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     In a long outage the oldest minutes are dropped, and their number is logged; memory is bounded.
     """
     monkeypatch.setattr(statistics, "MAX_WAITING", 10)
     for _ in range(8):
-        desk.ask("a")
-        desk.ask("b", "alice", grant=PASSWORD)
-        desk.clock.advance(60.0)
+        context.ask("a")
+        context.ask("b", "alice", grant=PASSWORD)
+        context.clock.advance(60.0)
     with capture_logs() as logs:
-        desk.run()
-        desk.run()
+        context.run()
+        context.run()
 
-    assert 6 == desk.written.offered()
+    assert 6 == context.written.offered()
     expected = {"event": "statistics_unrecorded", "count": 10, "reason": "MongoDB did not answer for too long"}
     assert [{**expected, "log_level": "warning"}] == logs
 
 
-def test_missing_rights(desk: Desk) -> None:
+def test_missing_rights(context: OperatorContext) -> None:
     """
     Without the right to write, minutes that are over are lost, which is logged once in a while and stops nothing.
     """
-    desk.written.error = StoreRejected("not authorized")
+    context.written.error = StoreRejected("not authorized")
     with capture_logs() as logs:
         for _ in range(5):
-            desk.ask("shop")
-            desk.run(60.0)
+            context.ask("shop")
+            context.run(60.0)
 
     assert [(1, "not authorized")] == [(entry["count"], entry["reason"]) for entry in logs]
-    desk.written.error = None
-    desk.ask("shop")
-    desk.recorder.close()
-    assert 1 == desk.written.offered()
+    context.written.error = None
+    context.ask("shop")
+    context.recorder.close()
+    assert 1 == context.written.offered()
 
 
-def test_document_of_another_form(desk: Desk) -> None:
+def test_document_of_another_form(context: OperatorContext) -> None:
     """
     A minute that MongoDB refuses for what stands in its place is given up, and logged.
     """
-    desk.ask("a")
-    desk.ask("b")
-    desk.written.refused = [1]
+    context.ask("a")
+    context.ask("b")
+    context.written.refused = [1]
     with capture_logs() as logs:
-        desk.run(60.0)
-        desk.run(60.0)
+        context.run(60.0)
+        context.run(60.0)
 
     assert [(1, "something else is in their place")] == [(entry["count"], entry["reason"]) for entry in logs]
-    assert [2] == desk.written.bulks
+    assert [2] == context.written.bulks
 
 
-def test_switched_off_while_running(desk: Desk) -> None:
+def test_switched_off_while_running(context: OperatorContext) -> None:
     """
     A reload that keeps nothing drops what is there; one that keeps something counts again.
     """
-    desk.ask("shop")
-    desk.settings = replace(desk.settings, keep_s=0.0)
-    desk.run()
-    desk.ask("shop")
-    desk.run()
-    assert [] == desk.written.bulks
+    context.ask("shop")
+    context.settings = replace(context.settings, keep_s=0.0)
+    context.run()
+    context.ask("shop")
+    context.run()
+    assert [] == context.written.bulks
 
-    desk.settings = replace(desk.settings, keep_s=60.0)
-    desk.run()
-    desk.ask("shop")
-    desk.run()
-    assert 1 == desk.written.offered()
+    context.settings = replace(context.settings, keep_s=60.0)
+    context.run()
+    context.ask("shop")
+    context.run()
+    assert 1 == context.written.offered()
 
 
-def test_closing_without_an_answer(desk: Desk) -> None:
+def test_closing_without_an_answer(context: OperatorContext) -> None:
     """
     At the end of the process it is tried once, and what is lost is logged.
     """
-    desk.ask("a")
-    desk.ask("b")
-    desk.written.error = StoreUnavailable("out of reach")
+    context.ask("a")
+    context.ask("b")
+    context.written.error = StoreUnavailable("out of reach")
     with capture_logs() as logs:
-        desk.recorder.close()
+        context.recorder.close()
 
     assert [("statistics_unrecorded", 2)] == [(entry["event"], entry["count"]) for entry in logs]
 
 
-def test_closing_with_a_slow_mongodb(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_with_a_slow_mongodb(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     At the end no bulk begins after two seconds, and what is lost is logged.
     """
     clock = Clock()
-    put = desk.written.put
+    put = context.written.put
 
     def put_slowly(writer: str, shares: Sequence[Share], *, keep_s: float) -> list[int]:
         clock.advance(1.2)
@@ -475,13 +477,13 @@ def test_closing_with_a_slow_mongodb(desk: Desk, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(statistics, "BATCH", 10)
     monkeypatch.setattr(statistics, "monotonic", clock)
-    monkeypatch.setattr(desk.written, "put", put_slowly)
+    monkeypatch.setattr(context.written, "put", put_slowly)
     for number in range(55):
-        desk.ask(f"client-{number}")
+        context.ask(f"client-{number}")
     with capture_logs() as logs:
-        desk.recorder.close()
+        context.recorder.close()
 
-    assert [10, 10] == desk.written.bulks
+    assert [10, 10] == context.written.bulks
     assert [("statistics_unrecorded", 35)] == [(entry["event"], entry["count"]) for entry in logs]
 
 
@@ -489,12 +491,12 @@ def test_requests_of_many_threads(clock: Clock, race: Callable[[Callable[[int], 
     """
     Threads that ask at the same time lose no count, even where all of them see a client for the first time.
     """
-    desk = Desk(clock, mode="off", clients_per_minute=2000)
-    decision = desk.limiter.check("shop")
+    context = OperatorContext(clock, mode="off", clients_per_minute=2000)
+    decision = context.limiter.check("shop")
 
     def ask(number: int) -> None:
         for client in range(1500):
-            desk.recorder.note(
+            context.recorder.note(
                 decision,
                 f"client-{client}",
                 username=f"user-{number}",
@@ -504,10 +506,10 @@ def test_requests_of_many_threads(clock: Clock, race: Callable[[Callable[[int], 
             )
 
     race(ask)
-    desk.recorder.close()
+    context.recorder.close()
 
-    assert 4 * 1500 == desk.written.offered()
-    assert 1500 == len(desk.written.minutes)
+    assert 4 * 1500 == context.written.offered()
+    assert 1500 == len(context.written.minutes)
 
 
 @pytest.fixture

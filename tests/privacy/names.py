@@ -7,20 +7,20 @@ from dataclasses import replace
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.config import PrivacySettings
 from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.core.pseudonyms import NameKey
+from oauth_ratelimit.core.pseudonyms import PseudonymKey
 from oauth_ratelimit.store.base import CounterStore
 from tests.support.helpers import Clock
 from tests.support.limiters import a_policy, some_settings
 
-OLD = NameKey.of(b"the old key, which is long enough for it")
-NEW = NameKey.of(b"the new key, which is long enough for it")
+OLD = PseudonymKey.of(b"the old key, which is long enough for it")
+NEW = PseudonymKey.of(b"the new key, which is long enough for it")
 
 ALICE = "alice@example.com"
 
 PLAIN = PrivacySettings()
 
 
-def hashed(*keys: NameKey) -> PrivacySettings:
+def hashed(*keys: PseudonymKey) -> PrivacySettings:
     """Return settings that hash usernames under the first of some keys."""
     return PrivacySettings("hashed", keys)
 

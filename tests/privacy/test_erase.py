@@ -18,7 +18,7 @@ from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import Mode
-from oauth_ratelimit.core.pseudonyms import NameKey, Names
+from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms
 from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
 from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.mongo import erasure
@@ -36,7 +36,7 @@ __all__ = ["terminal"]
 ALICE, BOB = "Alice (50%).$", "bob"
 CLIENTS = ("app", "portal", "z/last")
 SECRETS = {"NAME_KEY_OLD": "o" * 32, "NAME_KEY_NEW": "n" * 32}
-FORMS = [NameKey.of(SECRETS[name].encode()) for name in ("NAME_KEY_NEW", "NAME_KEY_OLD")]
+FORMS = [PseudonymKey.of(SECRETS[name].encode()) for name in ("NAME_KEY_NEW", "NAME_KEY_OLD")]
 HASHED = {"user_names": "hashed", "keys": [{"env": "NAME_KEY_NEW"}, {"env": "NAME_KEY_OLD"}]}
 OLDER = {"user_names": "hashed", "keys": [{"env": "NAME_KEY_OLD"}]}
 
@@ -52,7 +52,7 @@ class Records:
         self.now_s = time.time()
         self.limiters: list[Limiter] = []
 
-    def configure(self, privacy: dict[str, Any]) -> Names:
+    def configure(self, privacy: dict[str, Any]) -> Pseudonyms:
         """
         Have the commands, and instances from now on, go by a section ``privacy``; return what stands for users then.
         """

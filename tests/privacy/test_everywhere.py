@@ -21,12 +21,12 @@ from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.admin import admin_blueprint
 from oauth_ratelimit.admin.api import LOOKS
 from oauth_ratelimit.cli import command
-from oauth_ratelimit.core.pseudonyms import NameKey
+from oauth_ratelimit.core.pseudonyms import PseudonymKey
 from tests.support.helpers import wait_until
 
 ALICE = "alice"
 SECRET = "not to be found anywhere, 32 bytes"
-HASH = NameKey.of(SECRET.encode())(ALICE)
+HASH = PseudonymKey.of(SECRET.encode())(ALICE)
 
 
 class Site:

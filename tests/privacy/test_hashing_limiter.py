@@ -33,7 +33,7 @@ def test_every_method_takes_the_name_and_only_the_hash_is_stored_and_logged(cloc
 
     assert 0 == limiter.peek(CLIENT, ALICE).remaining
     assert Counts(2, 0) == limiter.counts(CLIENT, ALICE)
-    assert OLD(ALICE) == limiter.stored_name(ALICE)
+    assert OLD(ALICE) == limiter.pseudonym_of(ALICE)
     assert (2, 0) == (stored_hits(store, Key(CLIENT, OLD(ALICE))), stored_hits(store, Key(CLIENT, ALICE)))
     assert [OLD(ALICE)] == [entry["username"] for entry in logs]
 
@@ -45,7 +45,7 @@ def test_grant_without_a_user_stays_without_one(clock: Clock) -> None:
     limiter.check(CLIENT)
     limiter.sync()
 
-    assert None is limiter.stored_name(None)
+    assert None is limiter.pseudonym_of(None)
     assert 1 == stored_hits(store, Key(CLIENT, None))
 
 
@@ -91,7 +91,9 @@ def test_new_pseudonym_starts_new_counts(
     limiter.sync()
 
     assert LIMIT - 1 == limiter.peek(CLIENT, ALICE).remaining
-    assert [LIMIT, 1] == [stored_hits(shared.store, Key(CLIENT, each.stored_name(ALICE))) for each in (former, limiter)]
+    assert [LIMIT, 1] == [
+        stored_hits(shared.store, Key(CLIENT, each.pseudonym_of(ALICE))) for each in (former, limiter)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,21 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH
-from oauth_ratelimit.core.pseudonyms import NameKey, Names
+from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms
 from tests.privacy.names import ALICE, NEW, OLD
 
 
 def test_hash_is_the_same_in_every_process_and_release() -> None:
     """A hash is the label of its key and half an HMAC-SHA-256."""
     digest = hmac.digest(b"the old key, which is long enough for it", ALICE.encode(), "sha256")
-    assert "49b6a2-36b484e196405ca886297ba80910c905" == OLD(ALICE) == Names(OLD, [NEW])(ALICE)
+    assert "49b6a2-36b484e196405ca886297ba80910c905" == OLD(ALICE) == Pseudonyms(OLD, [NEW])(ALICE)
     assert digest[:16].hex() == OLD(ALICE).partition("-")[2]
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_two_names_have_two_hashes(one: str, other: str) -> None:
     """Names have the same hash only if they are the same, and a hash has one form for all names."""
-    names = Names(OLD)
+    names = Pseudonyms(OLD)
     assert (one == other) == (names(one) == names(other))
     assert re.fullmatch("[0-9a-f]{6}-[0-9a-f]{32}", names(one) or "")
 
@@ -34,7 +34,7 @@ def test_two_names_have_two_hashes(one: str, other: str) -> None:
 @pytest.mark.parametrize("name", ["", "\ud800", "a\0b", "x" * (MAX_NAME_LENGTH + 1), "ß" * 1_000_000, "\u202e"])
 def test_any_name_has_a_hash_of_the_whole_of_it(name: str) -> None:
     """Strange, empty and very long names have hashes, too."""
-    names = Names(OLD)
+    names = Pseudonyms(OLD)
     assert names(name) == names(name)
     assert names(name) != names(f"{name}x")
 
@@ -48,33 +48,33 @@ def test_another_key_gives_another_hash_and_label() -> None:
 def test_short_key_is_rejected_and_not_repeated() -> None:
     """A key needs 32 bytes."""
     with pytest.raises(ValueError, match="a key needs 32 bytes, got 31") as caught:
-        NameKey.of(b"k" * 31)
+        PseudonymKey.of(b"k" * 31)
     assert "kkk" not in str(caught.value)
 
 
 def test_key_is_never_printed_or_pickled() -> None:
     """Neither the key nor what uses it shows the secret."""
     secret = string.ascii_letters
-    key = NameKey.of(secret.encode())
-    assert secret not in f"{key!r} {key} {vars(Names(key))}"
+    key = PseudonymKey.of(secret.encode())
+    assert secret not in f"{key!r} {key} {vars(Pseudonyms(key))}"
     with pytest.raises(TypeError):
         pickle.dumps(key)
 
 
 def test_no_user_stays_no_user() -> None:
     """Grants without a user have no pseudonym."""
-    assert [None, None] == [Names(OLD)(None), Names(None)(None)]
+    assert [None, None] == [Pseudonyms(OLD)(None), Pseudonyms(None)(None)]
 
 
 def test_hash_taken_for_a_username_is_hashed_again() -> None:
     """A user who is called like the hash of another is another user."""
-    names = Names(OLD)
+    names = Pseudonyms(OLD)
     assert names(ALICE) != names(OLD(ALICE))
 
 
 def test_plain_name_is_its_own_pseudonym() -> None:
     """It is only cut if it is very long, whichever former keys there are."""
-    names = Names(None, [OLD])
+    names = Pseudonyms(None, [OLD])
     assert [ALICE, OLD(ALICE)] == [names(ALICE), names(OLD(ALICE))]
     assert len(names("x" * 5000) or "") < MAX_NAME_LENGTH
 
@@ -82,16 +82,16 @@ def test_plain_name_is_its_own_pseudonym() -> None:
 @pytest.mark.parametrize(
     ("names", "user", "pseudonym"),
     [
-        (Names(NEW, [OLD]), ALICE, NEW(ALICE)),
-        (Names(NEW, [OLD]), NEW(ALICE), NEW(ALICE)),
-        (Names(NEW, [OLD]), OLD(ALICE), NEW(OLD(ALICE))),
-        (Names(NEW), NEW(ALICE).upper(), NEW(NEW(ALICE).upper())),
-        (Names(None, [OLD]), ALICE, ALICE),
-        (Names(None, [OLD]), OLD(ALICE), OLD(ALICE)),
+        (Pseudonyms(NEW, [OLD]), ALICE, NEW(ALICE)),
+        (Pseudonyms(NEW, [OLD]), NEW(ALICE), NEW(ALICE)),
+        (Pseudonyms(NEW, [OLD]), OLD(ALICE), NEW(OLD(ALICE))),
+        (Pseudonyms(NEW), NEW(ALICE).upper(), NEW(NEW(ALICE).upper())),
+        (Pseudonyms(None, [OLD]), ALICE, ALICE),
+        (Pseudonyms(None, [OLD]), OLD(ALICE), OLD(ALICE)),
     ],
     ids=["name", "hash", "hash under a former key", "nearly a hash", "plain", "plain, looks like a hash"],
 )
-def test_operator_may_type_a_name_or_a_hash_under_the_current_key(names: Names, user: str, pseudonym: str) -> None:
+def test_operator_may_type_a_name_or_a_hash_under_the_current_key(names: Pseudonyms, user: str, pseudonym: str) -> None:
     """Both give the current pseudonym."""
     assert pseudonym == names.typed(user)
 
@@ -99,17 +99,19 @@ def test_operator_may_type_a_name_or_a_hash_under_the_current_key(names: Names, 
 @pytest.mark.parametrize(
     ("names", "pseudonyms"),
     [
-        (Names(NEW, [OLD]), (NEW(ALICE), OLD(ALICE), ALICE)),
-        (Names(None, [OLD]), (OLD(ALICE), ALICE)),
-        (Names(None), (ALICE,)),
+        (Pseudonyms(NEW, [OLD]), (NEW(ALICE), OLD(ALICE), ALICE)),
+        (Pseudonyms(None, [OLD]), (OLD(ALICE), ALICE)),
+        (Pseudonyms(None), (ALICE,)),
     ],
     ids=["hashed", "plain again", "plain"],
 )
-def test_all_pseudonyms_are_those_under_every_key_and_the_plain_name(names: Names, pseudonyms: tuple[str, ...]) -> None:
+def test_all_pseudonyms_are_those_under_every_key_and_the_plain_name(
+    names: Pseudonyms, pseudonyms: tuple[str, ...]
+) -> None:
     """The current pseudonym comes first among the hashes."""
     assert pseudonyms == names.all_of(ALICE)
 
 
 def test_all_pseudonyms_of_a_hash_include_the_hash() -> None:
     """A hash from a log line finds its records, whichever key made it."""
-    assert OLD(ALICE) in Names(NEW, [OLD]).all_of(OLD(ALICE))
+    assert OLD(ALICE) in Pseudonyms(NEW, [OLD]).all_of(OLD(ALICE))

@@ -17,9 +17,9 @@ def judged(times: Sequence[int], decisions: Sequence[bool], *, limit: int, windo
     Return the tally of decisions, noted in two parts.
     """
     tally = Tally()
-    judge = Judge(tally, limit=limit, window_us=window_us)
-    judge.note(times[:cut], decisions[:cut])
-    judge.note(times[cut:], decisions[cut:])
+    decide_request = Judge(tally, limit=limit, window_us=window_us)
+    decide_request.note(times[:cut], decisions[:cut])
+    decide_request.note(times[cut:], decisions[cut:])
     return tally
 
 

@@ -164,7 +164,7 @@ def test_removing_what_is_stale(store: CounterStore) -> None:
     A write takes frames and marks away; one that is not there any more does no harm.
     """
     write(store, a_change(KEY, version=None, next_version=10, hits={"6": {600: 1, 606: 2}}), writer="gone")
-    stale: dict[str, Any] = {"stale_frames": [("6", 600), ("6", 1), ("60", 1)], "stale_writers": ["gone", "nobody"]}
+    stale: dict[str, Any] = {"expired_frames": [("6", 600), ("6", 1), ("60", 1)], "expired_writers": ["gone", "nobody"]}
     write(store, a_change(KEY, version=10, next_version=11, hits={"6": {612: 4}}, **stale))
     snapshot = store.read([KEY])[KEY]
     assert ({606: 2, 612: 4}, {"here": 1}) == (snapshot.hits["6"], snapshot.writers)
@@ -254,7 +254,7 @@ def test_same_as_the_plain_store(shared: Shared, steps: list[Any]) -> None:
         next_version = 100 * (number + 1) if version is None else version + 1
         gone = [(series, start_s) for series, start_s in stale if start_s not in hits.get(series, {})]
         change = a_change(
-            key, version=version, next_version=next_version, hits=hits, flush_id=number, stale_frames=gone
+            key, version=version, next_version=next_version, hits=hits, flush_id=number, expired_frames=gone
         )
         assert _plainly(plain.compare_and_set(writer, [change])) == _plainly(
             shared.store.compare_and_set(writer, [change])

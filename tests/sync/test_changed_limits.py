@@ -303,5 +303,5 @@ def test_forgetting_a_removed_total_keeps_the_clients_own_key(clock: Clock) -> N
         report = limiter.sync()
         assert 1 == report.key_count
         assert 1 <= 10 - limiter.peek(CLIENT).remaining
-    place = limiter._places.get(CLIENT)
-    assert (None, None) == (place.total, place.former_total)
+    client = limiter._clients.get(CLIENT)
+    assert (None, None) == (client.total, client.former_total)

@@ -203,10 +203,10 @@ class ExactlyOnce(RuleBasedStateMachine):
         ]
 
     def states(self, limiter: Limiter) -> Iterator[KeyState]:
-        for place in limiter._places:
-            yield from place.keys.values()
-            yield from place.former.values()
-            yield from filter(None, (place.total, place.former_total))
+        for client in limiter._clients:
+            yield from client.keys.values()
+            yield from client.former.values()
+            yield from filter(None, (client.total, client.former_total))
 
     def writer(self, limiter: Limiter) -> str:
         assert limiter._cycle._flusher is not None

@@ -165,8 +165,8 @@ def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
             "$max": {"expire": expire},
             "$setOnInsert": {"_id": None},
         }
-        stale = [f"requestCounters.{series}.{start_s}" for series, start_s in change.stale_frames]
-        stale += [f"writers.{name}" for name in change.stale_writers]
+        stale = [f"requestCounters.{series}.{start_s}" for series, start_s in change.expired_frames]
+        stale += [f"writers.{name}" for name in change.expired_writers]
         # A path can be changed in one way only: an update that also removed what it sets would be refused.
         stale = [path for path in stale if path != mark and path not in increments]
         if stale:
