@@ -1,5 +1,4 @@
-"""
-A plugin for pytest: fixtures to test what limits do to a server's clients.
+"""A plugin for pytest: fixtures to test what limits do to a server's clients.
 
 pytest loads this module at each start, wherever the package is installed. So it stands outside of the package, whose
 import takes Flask, Authlib and pymongo along, and imports nothing before a fixture is asked for.
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ratelimit_clock() -> FrozenClock:
-    """
-    The time that limits go by. It stands still until ``advance(seconds)``.
-    """
+    """The time that limits go by. It stands still until ``advance(seconds)``."""
     from oauth_ratelimit.testing import FrozenClock
 
     return FrozenClock()
@@ -28,9 +25,7 @@ def ratelimit_clock() -> FrozenClock:
 
 @pytest.fixture
 def ratelimit_options() -> dict[str, Any]:
-    """
-    Further arguments for OAuthRateLimit, such as username_of. To be overridden.
-    """
+    """Further arguments for OAuthRateLimit, such as username_of. To be overridden."""
     return {}
 
 

@@ -1,5 +1,4 @@
-"""
-Looks at what users install with this package: is anything withdrawn, is anything known to be vulnerable?
+"""Looks at what users install with this package: is anything withdrawn, is anything known to be vulnerable?
 
 Every dependency and extra for production, at the newest versions that setup.cfg allows. Advisories are asked for
 with pip-audit; where nobody tells them, that is said, and the rest holds all the same.
@@ -19,9 +18,7 @@ PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "-
 
 
 def main() -> int:
-    """
-    Return the exit code: 1 if anything is wrong.
-    """
+    """Return the exit code: 1 if anything is wrong."""
     broken = subprocess.run([*PIP, "check"], capture_output=True, text=True, check=False)
     if broken.returncode:
         print(broken.stdout, end="")
@@ -40,9 +37,7 @@ def main() -> int:
 
 
 def resolve() -> list[dict[str, object]]:
-    """
-    Return what pip would install into an empty environment.
-    """
+    """Return what pip would install into an empty environment."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         what = f"{ROOT}[{','.join(known_extras())}]"
@@ -55,17 +50,13 @@ def resolve() -> list[dict[str, object]]:
 
 
 def known_extras() -> list[str]:
-    """
-    Return those of ``EXTRAS`` that there are.
-    """
+    """Return those of ``EXTRAS`` that there are."""
     text = (ROOT / "setup.cfg").read_text()
     return [extra for extra in EXTRAS if f"\n{extra} =\n" in text]
 
 
 def has_advisories() -> bool:
-    """
-    Return whether advisories can be asked for here. A mirror of the index may not know them.
-    """
+    """Return whether advisories can be asked for here. A mirror of the index may not know them."""
     return bool(audit([KNOWN_TO_BE_VULNERABLE], quietly=True))
 
 

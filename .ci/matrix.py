@@ -1,5 +1,4 @@
-"""
-Tries what setup.cfg says is supported: versions of Python and of dependencies, and the wheel by itself.
+"""Tries what setup.cfg says is supported: versions of Python and of dependencies, and the wheel by itself.
 
 ``python .ci/matrix.py [WORD...]`` runs the rows whose name contains one of the words; all take half an hour.
 """
@@ -31,15 +30,11 @@ Row = tuple[str, Callable[[], str]]
 
 
 class Failed(Exception):
-    """
-    A command did not end well. Its output is in the log.
-    """
+    """A command did not end well. Its output is in the log."""
 
 
 def main(words: Sequence[str]) -> int:
-    """
-    Run the rows and print the table; 1 if one failed.
-    """
+    """Run the rows and print the table; 1 if one failed."""
     PLACE.mkdir(exist_ok=True)
     has_failed = False
     for name, attempt in rows():
@@ -56,9 +51,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def rows() -> Iterator[Row]:
-    """
-    Yield everything that there is to try.
-    """
+    """Yield everything that there is to try."""
     for version in PYTHONS:
         yield f"Python {version}", partial(attempt, version, ALL)
     lowest = run(sys.executable, ".ci/lowest.py", "cli", "prometheus").split()
@@ -69,9 +62,7 @@ def rows() -> Iterator[Row]:
 
 
 def attempt(version: str, tests: Sequence[str], *, pins: Sequence[str] = ()) -> str:
-    """
-    Run tests on a version of Python, with the newest of everything but what is pinned.
-    """
+    """Run tests on a version of Python, with the newest of everything but what is pinned."""
     program = interpreter(version)
     if program is None:
         return "left out: this Python is not here"
@@ -88,9 +79,7 @@ def attempt(version: str, tests: Sequence[str], *, pins: Sequence[str] = ()) -> 
 
 
 def wheel() -> str:
-    """
-    Build, check, install into an empty environment, and run the demo there, away from this tree.
-    """
+    """Build, check, install into an empty environment, and run the demo there, away from this tree."""
     program = next(found for found in map(interpreter, reversed(PYTHONS)) if found)
     python = environment(program, "release", "build", "twine")
     dist = PLACE / "dist"
@@ -106,9 +95,7 @@ def wheel() -> str:
 
 
 def interpreter(version: str) -> str | None:
-    """
-    Return a version of Python, from the PATH or from pyenv; None if it is not installed.
-    """
+    """Return a version of Python, from the PATH or from pyenv; None if it is not installed."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
     installed = sorted(pyenv.glob(f"{version}.*/bin/python{version}"))
     for program in (shutil.which(f"python{version}"), *map(str, reversed(installed))):
@@ -118,9 +105,7 @@ def interpreter(version: str) -> str | None:
 
 
 def environment(program: str, name: str, *packages: str | Path) -> Path:
-    """
-    Return the Python of a virtual environment with these packages.
-    """
+    """Return the Python of a virtual environment with these packages."""
     place = PLACE / name
     if not place.exists():
         run(program, "-m", "venv", place)
@@ -130,8 +115,7 @@ def environment(program: str, name: str, *packages: str | Path) -> Path:
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path = ROOT) -> str:
-    """
-    Return what a command prints.
+    """Return what a command prints.
 
     Raises:
         Failed: It did not end with status 0.

@@ -1,5 +1,4 @@
-"""
-What the package costs, beside its peers: ``python -m benchmarks [topic...] [--short]``.
+"""What the package costs, beside its peers: ``python -m benchmarks [topic...] [--short]``.
 
 ::
 

@@ -1,6 +1,4 @@
-"""
-Runs benchmarks: ``python -m benchmarks [topic...] [--short]``, or ``python -m benchmarks --guard``.
-"""
+"""Runs benchmarks: ``python -m benchmarks [topic...] [--short]``, or ``python -m benchmarks --guard``."""
 
 import argparse
 import importlib
@@ -28,9 +26,7 @@ TOPICS = (
 
 
 def main() -> int:
-    """
-    Run the topics asked for, show and keep the results; 1 if a goal was missed.
-    """
+    """Run the topics asked for, show and keep the results; 1 if a goal was missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What oauth_ratelimit costs.")
     parser.add_argument(
         "topics", nargs="*", metavar="topic", help=f"one or more of {', '.join(TOPICS)}; all by default"

@@ -1,5 +1,4 @@
-"""
-How far several instances are from an exact log, on recorded traffic in compressed time.
+"""How far several instances are from an exact log, on recorded traffic in compressed time.
 
 Each request goes to an instance at random. The instances run as the scheduler runs them, cycles at their own phase and
 urgent keys each tenth of the interval, on an injected clock and one store.
@@ -37,9 +36,7 @@ GOALS = {
 
 @dataclass(slots=True)
 class Tally:
-    """
-    What a replay came to.
-    """
+    """What a replay came to."""
 
     requests: int = 0
     wrongly_allowed: int = 0
@@ -48,23 +45,17 @@ class Tally:
     operations: int = 0
 
     def add(self, report: CycleReport | None) -> None:
-        """
-        Add what a cycle did in the store.
-        """
+        """Add what a cycle did in the store."""
         if report is not None:
             self.operations += report.flushed_count + report.conflict_count + report.pulled_count
 
     def percent(self, count: int) -> float:
-        """
-        Return a share of all requests.
-        """
+        """Return a share of all requests."""
         return 100 * count / self.requests
 
 
 class Clock:
-    """
-    The time of the trace.
-    """
+    """The time of the trace."""
 
     def __init__(self, now_s: float) -> None:
         self.now_s = now_s
@@ -74,9 +65,7 @@ class Clock:
 
 
 class ExactLog:
-    """
-    The admitted requests of each key in the window that ends now.
-    """
+    """The admitted requests of each key in the window that ends now."""
 
     def __init__(self, limit: int, window_s: int) -> None:
         self._limit = limit
@@ -84,18 +73,14 @@ class ExactLog:
         self._admitted: Mapping[str, deque[float]] = defaultdict(deque)
 
     def has_room(self, request: Request) -> bool:
-        """
-        Return whether it would admit a request.
-        """
+        """Return whether it would admit a request."""
         admitted = self._admitted[request.key]
         while admitted and admitted[0] <= request.at_s - self._window_s:
             admitted.popleft()
         return len(admitted) < self._limit
 
     def add(self, request: Request) -> int:
-        """
-        Note an admitted request, and return how many there are in its window.
-        """
+        """Note an admitted request, and return how many there are in its window."""
         admitted = self._admitted[request.key]
         admitted.append(request.at_s)
         return len(admitted)
@@ -103,9 +88,7 @@ class ExactLog:
 
 @dataclass(slots=True)
 class Heard:
-    """
-    What an instance has heard of the others' requests with one key, and when.
-    """
+    """What an instance has heard of the others' requests with one key, and when."""
 
     at_s: float
     hits: int = 0
@@ -114,9 +97,7 @@ class Heard:
 
 
 class Forecast:
-    """
-    What one instance expects of the others: that they go on at the rate of the last two snapshots.
-    """
+    """What one instance expects of the others: that they go on at the rate of the last two snapshots."""
 
     def __init__(self, limiter: Limiter, clock: Clock) -> None:
         self._limiter = limiter
@@ -124,9 +105,7 @@ class Forecast:
         self._heard: dict[str, Heard] = {}
 
     def denies(self, key: str) -> bool:
-        """
-        Return whether a request would be denied if the others had gone on.
-        """
+        """Return whether a request would be denied if the others had gone on."""
         heard = self._heard.setdefault(key, Heard(self._clock()))
         counts = self._limiter.counts(key)
         others = counts.shared_hits - (heard.own - counts.in_flight_hits)
@@ -137,25 +116,18 @@ class Forecast:
         return self._limiter.peek(key).remaining < 1 + heard.rate * (self._clock() - heard.at_s)
 
     def add(self, key: str, allowed: bool) -> None:  # a fact, not an option
-        """
-        Note what became of a request.
-        """
+        """Note what became of a request."""
         self._heard[key].own += allowed
 
 
 class Cycles:
-    """
-    When the instances synchronise: each at its own phase, and urgent keys at a tick between.
+    """When the instances synchronise: each at its own phase, and urgent keys at a tick between.
 
     Args:
         limiters: The instances.
-
         clock: Their time.
-
         interval_s: The sync interval.
-
         rng: Draws the phases.
-
         tally: Where to note what is done in the store.
     """
 
@@ -172,22 +144,16 @@ class Cycles:
         heapq.heapify(self.events)
 
     def first_s(self) -> float:
-        """
-        Return when an instance's first cycle is.
-        """
+        """Return when an instance's first cycle is."""
         return self.clock.now_s + self.rng.random() * self.interval_s
 
     def mark_urgent(self, index: int) -> None:
-        """
-        Have an instance look at its urgent keys, of which there may be some.
-        """
+        """Have an instance look at its urgent keys, of which there may be some."""
         tick_s = self.clock.now_s + self.rng.random() * self.interval_s / TICKS_PER_INTERVAL
         heapq.heappush(self.events, (tick_s, index, False))
 
     def run_until(self, at_s: float) -> None:
-        """
-        Run what is due.
-        """
+        """Run what is due."""
         while self.events[0][0] <= at_s:
             self.clock.now_s, index, is_full = heapq.heappop(self.events)
             self.tally.add(self.limiters[index].sync() if is_full else self.limiters[index].sync_urgent())
@@ -209,30 +175,19 @@ def replay(
     open_store: Callable[[], CounterStore] | None = None,
     begin: Callable[..., Cycles] = Cycles,
 ) -> Tally:
-    """
-    Send a trace through several instances.
+    """Send a trace through several instances.
 
     Args:
         requests: The trace.
-
         limit: Requests per key and window.
-
         window_s: The window in seconds.
-
         interval_s: The sync interval.
-
         instances: How many there are.
-
         near_limit: ``flush`` or ``reserve``.
-
         early: Whether urgent keys are synchronised between cycles.
-
         follow_all: Whether each cycle reads every key that an instance knows: the plain protocol, at a fixed interval.
-
         extrapolates: Whether an instance reckons with what the others will have admitted since it last heard of them.
-
         open_store: Opens what they share, once for each; a store in memory by default.
-
         begin: Makes what runs their cycles, from the arguments of ``Cycles``.
     """
     clock = Clock(requests[0].at_s)
@@ -282,9 +237,7 @@ def _follow_all(limiter: Limiter) -> None:
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """
-    Yield the errors of the default configuration and of its alternatives, each with what it costs.
-    """
+    """Yield the errors of the default configuration and of its alternatives, each with what it costs."""
     most = 20_000 if short else None
     for trace in traces():
         name, limit = trace.name, trace.limit
@@ -308,9 +261,7 @@ def run(*, short: bool) -> Iterator[Result]:
 
 
 def _beside_the_plain_protocol(name: str, requests: Sequence[Request], limit: int) -> Iterator[Result]:
-    """
-    Yield how much less is let through than by the plain protocol, and with how much less to do.
-    """
+    """Yield how much less is let through than by the plain protocol, and with how much less to do."""
     default = replay(requests, limit=limit, window_s=60)
     plain = replay(requests, limit=limit, window_s=60, early=False, follow_all=True)
     prefix = f"accuracy/{name}, first {len(requests)}"

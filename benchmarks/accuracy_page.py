@@ -1,6 +1,4 @@
-"""
-Writes the tables of ``docs/accuracy.md`` from what is kept of the benchmarks, and draws its pictures.
-"""
+"""Writes the tables of ``docs/accuracy.md`` from what is kept of the benchmarks, and draws its pictures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -56,37 +54,28 @@ IN_PICTURES = (
 
 
 class Kept:
-    """
-    The results that are kept, by name.
-    """
+    """The results that are kept, by name."""
 
     def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
         self._values = {str(entry["name"]): float(entry["value"]) for entry in entries}
 
     def value(self, trace: str, contender: Contender, what: str) -> float:
-        """
-        Return a number of the sweep.
-        """
+        """Return a number of the sweep."""
         return self._values[f"replays/{trace}/{label(contender)}/{what}"]
 
     def cell(self, prefix: str, what: str, form: str) -> str:
-        """
-        Return a number as a table shows it; nothing if it was not measured.
-        """
+        """Return a number as a table shows it; nothing if it was not measured."""
         value = self._values.get(f"{prefix}/{what}")
         return "" if value is None else format(value, form)
 
 
 def write(path: Path = PAGE) -> None:
-    """
-    Write the tables into the page.
-    """
+    """Write the tables into the page."""
     path.write_text(with_tables(path.read_text(), Kept(load())))
 
 
 def with_tables(page: str, kept: Kept) -> str:
-    """
-    Return a page with its tables made anew.
+    """Return a page with its tables made anew.
 
     Raises:
         ValueError: The page lacks the marks between which a table stands.
@@ -221,9 +210,7 @@ _TABLES = {
 
 
 def draw_all() -> None:
-    """
-    Draw the busiest stretch of each trace, and what the settings do.
-    """
+    """Draw the busiest stretch of each trace, and what the settings do."""
     IMAGES.mkdir(exist_ok=True)
     for trace in traces():
         rate, recording = Rate(trace.limit, WINDOW_S), Recording(str(trace.path))

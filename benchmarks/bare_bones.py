@@ -1,5 +1,4 @@
-"""
-The least that a limiter at this place can do, so that it is known what of our price is the place's own.
+"""The least that a limiter at this place can do, so that it is known what of our price is the place's own.
 
 It stands before the same five steps of Authlib, counts in a dictionary at one of them and goes on at the others, and
 adds the same five headers where the answer leaves the application. It knows no lock, two frames, no users, no
@@ -23,9 +22,7 @@ CONSTANT = (("RateLimit-Policy", f'"client";q={LIMIT};w={FRAME_S}'), ("X-RateLim
 
 
 def protect(app: Flask, server: Any) -> None:
-    """
-    Limit an Authlib server, hardly.
-    """
+    """Limit an Authlib server, hardly."""
     generate_token = server.generate_token
     counts: dict[str, list[int]] = {}  # by client: the frame, the hits of it, those of the one before
 
@@ -62,9 +59,7 @@ def protect(app: Flask, server: Any) -> None:
 
 
 def add_headers(app: Flask) -> None:
-    """
-    Give each answer of an application five headers that are always the same.
-    """
+    """Give each answer of an application five headers that are always the same."""
     constant = [
         *CONSTANT,
         ("RateLimit", f'"client";r={LIMIT};t={FRAME_S}'),
@@ -81,8 +76,7 @@ def add_headers(app: Flask) -> None:
 
 
 def _stand_before(server: Any) -> None:
-    """
-    Stand before four more steps, where a limiter has something to look at: whether a token was decided about, which
+    """Stand before four more steps, where a limiter has something to look at: whether a token was decided about, which
     endpoint it is, who failed.
     """
     inner_response, inner_grant = server.create_token_response, server.get_token_grant

@@ -1,5 +1,4 @@
-"""
-How much MongoDB has to do for so many clients and instances, in compressed time.
+"""How much MongoDB has to do for so many clients and instances, in compressed time.
 
 ``python -m benchmarks.capacity`` prints the table of docs/operations.md, then the rows that its text and the example of
 docs/performance.md go by, how far the formulas there are off, and what documents cost in CPU time. Each client asks
@@ -30,9 +29,7 @@ BYTES_PER_KEY = "memory/1,000,000 keys/each, ids included"
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """
-    Clients that ask at random, and the instances they ask.
-    """
+    """Clients that ask at random, and the instances they ask."""
 
     clients: int
     instances: int
@@ -45,9 +42,7 @@ EXAMPLE = Traffic(50_200, 8, gap_s=50_200 / 2_000)  # of docs/performance.md
 
 
 def measure(traffic: Traffic) -> Load:
-    """
-    Run the traffic and return what it costs once it is even.
-    """
+    """Run the traffic and return what it costs once it is even."""
     gc.disable()  # a few seconds of one process that ends afterwards
     rng = random.Random(7)
     fleet = Fleet(traffic.instances, rng, window_s=WINDOW_S, interval_s=traffic.interval_s)
@@ -65,9 +60,7 @@ def _at_random(rng: random.Random, per_s: float) -> Iterator[float]:
 
 
 def formula(keys: int, instances: int, *, interval_s: float, requests: float) -> Load:
-    """
-    Return what docs/performance.md reckons with.
-    """
+    """Return what docs/performance.md reckons with."""
     cycles = instances / interval_s
     asked = 1 - exp(-requests / (cycles * keys))  # share of intervals in which an instance is asked for a key
     dirty = keys * asked
@@ -86,9 +79,7 @@ def formula(keys: int, instances: int, *, interval_s: float, requests: float) ->
 
 
 def rows(traffics: Sequence[Traffic], loads: dict[Traffic, Load], *, bytes_per_key: float) -> Iterator[str]:
-    """
-    Yield the lines of a table, and note in ``loads`` what was measured.
-    """
+    """Yield the lines of a table, and note in ``loads`` what was measured."""
     yield "| clients | instances | interval | requests/s | written/s | read/s | round trips/s | memory per instance |"
     yield "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for traffic in traffics:
@@ -101,9 +92,7 @@ def rows(traffics: Sequence[Traffic], loads: dict[Traffic, Load], *, bytes_per_k
 
 
 def traffics() -> Iterator[Traffic]:
-    """
-    Yield the rows of the table in docs/operations.md.
-    """
+    """Yield the rows of the table in docs/operations.md."""
     for clients in CLIENTS:
         for instances in INSTANCES:
             yield Traffic(clients, instances)
@@ -111,9 +100,7 @@ def traffics() -> Iterator[Traffic]:
 
 
 def deviations(loads: Mapping[Traffic, Load], kept: Mapping[str, float]) -> Iterator[str]:
-    """
-    Yield how far the formulas are off, for the rows of the table and for what is kept of ``scale``.
-    """
+    """Yield how far the formulas are off, for the rows of the table and for what is kept of ``scale``."""
     pairs = [
         (load, formula(traffic.clients, traffic.instances, interval_s=traffic.interval_s, requests=load.requests))
         for traffic, load in loads.items()
@@ -138,9 +125,7 @@ def _deviations(name: str, pairs: Sequence[tuple[Load, Load]]) -> Iterator[str]:
 
 
 def prices() -> Iterator[str]:
-    """
-    Yield what documents cost in CPU time.
-    """
+    """Yield what documents cost in CPU time."""
     yield "| us of CPU time | document written | document read | round trip that writes | round trip that reads |"
     yield "| --- | ---: | ---: | ---: | ---: |"
     for name, find in (("one server", cpu.of_one_server), ("replica set, three members together", cpu.of_replica_set)):
@@ -154,9 +139,7 @@ def prices() -> Iterator[str]:
 
 
 def main() -> None:
-    """
-    Print everything.
-    """
+    """Print everything."""
     kept = {str(entry["name"]): float(entry["value"]) for entry in results.load()}
     loads: dict[Traffic, Load] = {}
     table = partial(rows, loads=loads, bytes_per_key=kept[BYTES_PER_KEY])

@@ -1,6 +1,4 @@
-"""
-The decisions that are compared, by name, each as a function of the number of decisions to make.
-"""
+"""The decisions that are compared, by name, each as a function of the number of decisions to make."""
 
 import random
 import threading
@@ -37,9 +35,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 
 
 def hot(hit: Hit) -> Repeated:
-    """
-    Return hits on one key.
-    """
+    """Return hits on one key."""
 
     def run(count: int) -> None:
         for _ in repeat(None, count):
@@ -49,9 +45,7 @@ def hot(hit: Hit) -> Repeated:
 
 
 def many(hit: Hit) -> Repeated:
-    """
-    Return hits on many keys in random order, all of them known.
-    """
+    """Return hits on many keys in random order, all of them known."""
     users = subjects.user_names(MANY_COUNT)
     random.Random(2).shuffle(users)
     for user in users:
@@ -66,9 +60,7 @@ def many(hit: Hit) -> Repeated:
 
 
 def cycles(pause_s: float, config: Mapping[str, Any] | None = None, store: CounterStore | None = None) -> Repeated:
-    """
-    Return hits on many keys, one each and then a sync cycle, with so much time between.
-    """
+    """Return hits on many keys, one each and then a sync cycle, with so much time between."""
     moment = [STANDING_S]
     limiter = subjects.limiter(config, store, clock=_reading(moment))
     users = subjects.user_names(MANY_COUNT)
@@ -84,9 +76,7 @@ def cycles(pause_s: float, config: Mapping[str, Any] | None = None, store: Count
 
 
 def bare() -> Repeated:
-    """
-    Return the least that Python can do for a decision: look the key up, ask the time, compare, count, answer.
-    """
+    """Return the least that Python can do for a decision: look the key up, ask the time, compare, count, answer."""
     counters, lock = {USER: Counter()}, threading.Lock()
 
     def check(user: str) -> tuple[Counter, int, float]:
@@ -105,9 +95,7 @@ def bare() -> Repeated:
 
 
 class Counter:
-    """
-    What the bare decision counts in.
-    """
+    """What the bare decision counts in."""
 
     __slots__ = ("ceiling", "frame_end_s", "full")
 
@@ -122,9 +110,7 @@ def _ours(config: Mapping[str, Any] | None = None) -> Hit:
 
 
 def _reading(moment: list[float]) -> Callable[[], float]:
-    """
-    Return a clock that reads a list: no frame ends by chance, and no Python function is called for it.
-    """
+    """Return a clock that reads a list: no frame ends by chance, and no Python function is called for it."""
     return partial(getitem, moment, 0)  # type: ignore[return-value]
 
 

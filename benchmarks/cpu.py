@@ -1,5 +1,4 @@
-"""
-The CPU time that documents cost: MongoDB's servers, as the kernel counts it, and the instance that asks.
+"""The CPU time that documents cost: MongoDB's servers, as the kernel counts it, and the instance that asks.
 
 That is not the time a flush takes, which waits for the journal and for a majority, too. Of several turns the cheapest
 counts: a busy machine makes the same work dearer, up to twice.
@@ -30,12 +29,10 @@ KEPT_S = 3600.0  # longer than a run
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """
-    CPU time in microseconds.
+    """CPU time in microseconds.
 
     Attributes:
         document_us: For each document.
-
         trip_us: For each round trip besides, however many documents it is for.
     """
 
@@ -45,34 +42,26 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """
-    What those spend who are asked, all servers together.
-    """
+    """What those spend who are asked, all servers together."""
 
     write: Price
     read: Price
 
 
 def of_one_server() -> Prices:
-    """
-    Return what a standalone server spends.
-    """
+    """Return what a standalone server spends."""
     with Mongod() as mongod:
         return _prices([mongod], mongod.uri)
 
 
 def of_replica_set() -> Prices:
-    """
-    Return what the three members of a replica set spend.
-    """
+    """Return what the three members of a replica set spend."""
     with ReplicaSet() as replica_set:
         return _prices(replica_set.members, replica_set.uri)
 
 
 def of_instance() -> tuple[float, float]:
-    """
-    Return what an instance spends on a document written and on one read, in us, in full batches.
-    """
+    """Return what an instance spends on a document written and on one read, in us, in full batches."""
     clock = Clock(time.time())  # the present, or the server would remove the documents
     users = subjects.user_names(DOCUMENTS)
     written_us: list[float] = []
@@ -95,9 +84,7 @@ def of_instance() -> tuple[float, float]:
 
 
 class _Documents:
-    """
-    Documents of a full window, to be written and read so many at a time.
-    """
+    """Documents of a full window, to be written and read so many at a time."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
@@ -107,9 +94,7 @@ class _Documents:
             self.write(MAX_BATCH)
 
     def write(self, batch: int) -> None:
-        """
-        Add a hit to each.
-        """
+        """Add a hit to each."""
         version, self._version = self._version, self._version + 1
         start_s = int(subjects.STANDING_S) // FRAME_S * FRAME_S + version % FRAME_COUNT * FRAME_S
         hits, flush_id = {str(FRAME_S): {start_s: 1}}, time.time_ns() // 1_000_000
@@ -122,9 +107,7 @@ class _Documents:
                 raise RuntimeError("somebody else writes")
 
     def read(self, batch: int) -> None:
-        """
-        Read each.
-        """
+        """Read each."""
         for first in range(0, DOCUMENTS, batch):
             self._store.read(self._keys[first : first + batch])
 
@@ -139,9 +122,7 @@ def _prices(servers: Sequence[Mongod], uri: str) -> Prices:
 
 
 def _price(servers: Sequence[Mongod], step: Callable[[int], None], idle_ratio: float) -> Price:
-    """
-    Return what a step costs beyond what servers spend when nobody asks them.
-    """
+    """Return what a step costs beyond what servers spend when nobody asks them."""
     each_us: dict[int, list[float]] = {FEW: [], MANY: []}
     for _ in range(TURNS):
         for batch, times_us in each_us.items():
@@ -155,17 +136,13 @@ def _price(servers: Sequence[Mongod], step: Callable[[int], None], idle_ratio: f
 
 
 def _spent_s(servers: Sequence[Mongod], step: Callable[[], object]) -> float:
-    """
-    Return the CPU time that servers spend while something is done.
-    """
+    """Return the CPU time that servers spend while something is done."""
     before_s = _cpu_s(servers)
     step()
     return _cpu_s(servers) - before_s
 
 
 def _cpu_s(servers: Sequence[Mongod]) -> float:
-    """
-    Return the CPU time of all threads of servers. Linux only.
-    """
+    """Return the CPU time of all threads of servers. Linux only."""
     paths = (path for server in servers for path in Path(f"/proc/{server.pid}/task").glob("*/schedstat"))
     return sum(int(path.read_text().split()[0]) for path in paths) / 1e9

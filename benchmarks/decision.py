@@ -1,6 +1,4 @@
-"""
-One decision, beside the limiters that people use.
-"""
+"""One decision, beside the limiters that people use."""
 
 import contextlib
 import random
@@ -30,9 +28,7 @@ REDIS_RESULTS = ("decision/shared store/limits on Redis", "decision/shared store
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """
-    Yield the cost of a decision: instructions, times on one key, on many, in threads, and beside shared stores.
-    """
+    """Yield the cost of a decision: instructions, times on one key, on many, in threads, and beside shared stores."""
     if instructions.is_available():
         yield from _instructions()
     yield from _one_key(turn_count=5 if short else 15)
@@ -43,9 +39,7 @@ def run(*, short: bool) -> Iterator[Result]:
 
 
 def left_out() -> tuple[str, ...]:
-    """
-    Return the beginnings of the results for which a program is not installed.
-    """
+    """Return the beginnings of the results for which a program is not installed."""
     return (
         *(() if instructions.is_available() else ("decision/instructions/",)),
         *(() if shutil.which("redis-server") else REDIS_RESULTS),
@@ -110,9 +104,7 @@ def _one_key(*, turn_count: int) -> Iterator[Result]:
 
 
 def _many_keys(*, turn_count: int) -> Iterator[Result]:
-    """
-    All keys are known; each turn asks for every key once, in another order.
-    """
+    """All keys are known; each turn asks for every key once, in another order."""
     cycled, framed = subjects.limiter(), subjects.limiter()
     first_in_cycle, first_in_frame = "ours, first since the last cycle", "ours, first in a frame"
     passes = {
@@ -157,9 +149,7 @@ def _threads(*, turn_count: int) -> Iterator[Result]:
 
 
 def _exactness(*, duration_s: float) -> Iterator[Result]:
-    """
-    Threads hammer one key while a cycle runs again and again: what they were admitted is what the store has.
-    """
+    """Threads hammer one key while a cycle runs again and again: what they were admitted is what the store has."""
     store = MemoryStore()
     limiter = subjects.limiter(settings_of(), store)
     deadline_s = time.monotonic() + duration_s
@@ -182,9 +172,7 @@ def _exactness(*, duration_s: float) -> Iterator[Result]:
 
 
 def _shared_stores(*, turn_count: int) -> Iterator[Result]:
-    """
-    What a limiter costs that asks a server at each request.
-    """
+    """What a limiter costs that asks a server at each request."""
     with contextlib.ExitStack() as servers:
         uris = {"MongoDB": servers.enter_context(Mongod()).uri.replace("/?", "/limits?")}
         if shutil.which("redis-server"):
@@ -236,9 +224,7 @@ def _repeated(hit: Hit, count: int) -> Run:
 
 
 class _Pass:
-    """
-    Hits on every key once, each time in another order.
-    """
+    """Hits on every key once, each time in another order."""
 
     def __init__(self, hit: Hit, *, before: Callable[[], object] = lambda: None) -> None:
         self._hit = hit
@@ -247,24 +233,18 @@ class _Pass:
         self._source = random.Random(3)
 
     def prepare(self) -> None:
-        """
-        Do what is not timed.
-        """
+        """Do what is not timed."""
         self._before()
         self._source.shuffle(self._users)
 
     def rehearse(self) -> None:
-        """
-        Do it once untimed.
-        """
+        """Do it once untimed."""
         self.prepare()
         self.run()
         self.prepare()
 
     def run(self) -> int:
-        """
-        Do what is timed.
-        """
+        """Do what is timed."""
         hit = self._hit
         for user in self._users:
             hit(user)

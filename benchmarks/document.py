@@ -1,5 +1,4 @@
-"""
-Brings ``docs/performance.md`` up to date with the kept results, its pictures too: ``python -m benchmarks.document``.
+"""Brings ``docs/performance.md`` up to date with the kept results, its pictures too: ``python -m benchmarks.document``.
 
 Each table stands between ``<!-- results: flush -->``, which names the beginning of its results, and ``<!-- end -->``.
 """
@@ -19,17 +18,13 @@ _TABLE = re.compile(r"<!-- results: (.+?) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def main() -> None:
-    """
-    Write the tables anew, and draw the pictures.
-    """
+    """Write the tables anew, and draw the pictures."""
     PATH.write_text(with_tables(PATH.read_text(), load()))
     pictures.draw()
 
 
 def with_tables(page: str, entries: Sequence[Mapping[str, Any]]) -> str:
-    """
-    Return a page with its tables made anew.
-    """
+    """Return a page with its tables made anew."""
 
     def table_of(found: re.Match[str]) -> str:
         chosen = [entry for entry in entries if entry["name"].startswith(found[1] + "/")]

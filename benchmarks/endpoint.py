@@ -1,6 +1,4 @@
-"""
-What a token request costs with and without the limiter, and with Flask-Limiter on the same view.
-"""
+"""What a token request costs with and without the limiter, and with Flask-Limiter on the same view."""
 
 import statistics
 import tempfile
@@ -48,9 +46,7 @@ LOOPED = ("the decision", "work out the headers")  # what does the same each tim
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """
-    Yield the price of a request in this process, and through gunicorn.
-    """
+    """Yield the price of a request in this process, and through gunicorn."""
     with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-endpoint-") as directory:
         database = Path(directory, "accounts.sqlite3")
         seed(database)
@@ -64,16 +60,12 @@ def run(*, short: bool) -> Iterator[Result]:
 
 
 def left_out() -> tuple[str, ...]:
-    """
-    Return the beginnings of the results for which valgrind is not installed.
-    """
+    """Return the beginnings of the results for which valgrind is not installed."""
     return () if instructions.is_available() else ("endpoint/instructions, ", f"{gunicorn.TOPIC}, instructions/")
 
 
 def _instructions(*, layout_count: int) -> Iterator[Result]:
-    """
-    Yield what a request takes more, in instructions, which no other job on the machine disturbs.
-    """
+    """Yield what a request takes more, in instructions, which no other job on the machine disturbs."""
     counts = instructions.count_by_layout(dict.fromkeys(CASES, layout_count))
     taken = {
         subject: [instructions.OPERATIONS_PER_REQUEST * each for each in counts[f"{instructions.REQUEST}{subject}"]]
@@ -83,9 +75,7 @@ def _instructions(*, layout_count: int) -> Iterator[Result]:
 
 
 def _repeated(subject: str) -> Repeated:
-    """
-    Return what sends a request for every few operations asked for: one is worth hundreds of decisions.
-    """
+    """Return what sends a request for every few operations asked for: one is worth hundreds of decisions."""
 
     def run(operation_count: int) -> None:
         with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-endpoint-") as directory:
@@ -120,8 +110,7 @@ def _bursts_of_each_grant(database: Path, turn_count: int) -> dict[str, dict[str
 
 
 def _parts(database: Path, *, request_count: int) -> Iterator[Result]:
-    """
-    Yield how long parts of ours take within a request, and some of them again and again without a request between,
+    """Yield how long parts of ours take within a request, and some of them again and again without a request between,
     which is when the caches hold all that they need. By the clock on the wall, which costs less than some of them; a
     median is not moved by the few that were interrupted.
     """
@@ -159,9 +148,7 @@ class _Timed:
         return result
 
     def median_us(self, *, last: int | None = None) -> float:
-        """
-        Return the median of all calls, or of the last so many.
-        """
+        """Return the median of all calls, or of the last so many."""
         return statistics.median(self._times_ns[-(last or len(self._times_ns)) :]) / 1000
 
 

@@ -1,5 +1,4 @@
-"""
-Instances on one store that counts what it is asked for, in compressed time.
+"""Instances on one store that counts what it is asked for, in compressed time.
 
 The instances run as the scheduler runs them: a tick each tenth of the interval, each tenth tick a full cycle, each
 instance at its own phase. A request goes to any of the instances: the worst case, because every key wanders.
@@ -26,18 +25,13 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """
-    What happens per second, all instances together.
+    """What happens per second, all instances together.
 
     Attributes:
         requests: Requests decided.
-
         trips: Round trips to the store. A batch is one: the flusher asks for so much at a time and no more.
-
         written: Documents sent, those that lost a race included.
-
         read: Documents asked for.
-
         conflicts: Writes that lost a race.
     """
 
@@ -49,26 +43,20 @@ class Load:
 
 
 class CountingStore(MemoryStore):
-    """
-    Counts what it is asked for.
-    """
+    """Counts what it is asked for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.trips = self.written = self.read_count = self.conflicts = 0
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        """
-        See ``CounterStore.read``.
-        """
+        """See ``CounterStore.read``."""
         self.trips += 1
         self.read_count += len(keys)
         return super().read(keys)
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        """
-        See ``CounterStore.compare_and_set``.
-        """
+        """See ``CounterStore.compare_and_set``."""
         self.trips += 1
         self.written += len(changes)
         result = super().compare_and_set(writer, changes)
@@ -77,16 +65,12 @@ class CountingStore(MemoryStore):
 
 
 class Fleet:
-    """
-    The instances, and what is asked of them.
+    """The instances, and what is asked of them.
 
     Args:
         instance_count: How many.
-
         rng: Draws phases, and where each request goes.
-
         window_s: Of the limit, which nobody comes near.
-
         interval_s: The sync interval.
     """
 
@@ -111,25 +95,19 @@ class Fleet:
         self._request_count = 0
 
     def learn(self, names: Iterable[str]) -> None:
-        """
-        Have each client ask once, and every instance run a full cycle.
-        """
+        """Have each client ask once, and every instance run a full cycle."""
         for name in names:
             self._any(self._limiters).check(name)
         for limiter in self._limiters:
             limiter.sync()
 
     def load(self, arrivals: Iterable[float], names: Sequence[str], *, warm_up_s: float, measured_s: float) -> Load:
-        """
-        Have any of the clients ask at each of some times, and return what that comes to after the warm-up.
+        """Have any of the clients ask at each of some times, and return what that comes to after the warm-up.
 
         Args:
             arrivals: Seconds from now, in order, until after the end.
-
             names: The clients.
-
             warm_up_s: Until things are even.
-
             measured_s: From then on.
         """
         start_s, before = self._clock.now_s, None
@@ -149,9 +127,7 @@ class Fleet:
         return items[int(self._rng.random() * len(items))]
 
     def _advance(self, to_s: float) -> None:
-        """
-        Let time pass, and play the ticks in it.
-        """
+        """Let time pass, and play the ticks in it."""
         while self._ticks[0][0] <= to_s:
             self._clock.now_s, index, number = self._ticks[0]
             limiter = self._limiters[index]

@@ -1,5 +1,4 @@
-"""
-What a flood of made-up names costs in memory: ``python -m benchmarks.flood``.
+"""What a flood of made-up names costs in memory: ``python -m benchmarks.flood``.
 
 Each kind of name floods the limiter of a process of its own with five times as many users as ``max_keys``, while the
 sync cycle makes room as it does in a server. The growth of the process is divided by ``max_keys``.
@@ -25,9 +24,7 @@ HITS_PER_CYCLE = 10_000
 
 
 class Clock:
-    """
-    A clock that moves a little with each cycle: hardly anything is forgotten because its window is over.
-    """
+    """A clock that moves a little with each cycle: hardly anything is forgotten because its window is over."""
 
     now_s = 2_000_000_000.0
 
@@ -36,9 +33,7 @@ class Clock:
 
 
 def flood(kind: str, max_keys: int, results: "multiprocessing.Queue[int]") -> None:
-    """
-    Flood a limiter, and report how far the process has grown.
-    """
+    """Flood a limiter, and report how far the process has grown."""
     suppression()
     name = KINDS[kind]
     limits = {"user": ["10/minute"]}
@@ -56,9 +51,7 @@ def flood(kind: str, max_keys: int, results: "multiprocessing.Queue[int]") -> No
 
 
 def main() -> None:
-    """
-    Flood, and print a table.
-    """
+    """Flood, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--max-keys", type=int, default=100_000)
     parser.add_argument("--kinds", type=int, default=len(KINDS), help="how many kinds of names, the first ones")

@@ -1,6 +1,4 @@
-"""
-What a sync cycle costs, beside a bare ``bulk_write`` of the same changes; and what it does to requests meanwhile.
-"""
+"""What a sync cycle costs, beside a bare ``bulk_write`` of the same changes; and what it does to requests meanwhile."""
 
 import random
 import statistics
@@ -38,9 +36,7 @@ WINDOW_S = 60
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """
-    Yield the cost of a flush, of idle keys, and the latency of requests during a flush.
-    """
+    """Yield the cost of a flush, of idle keys, and the latency of requests during a flush."""
     with Mongod() as mongod:
         sizes = (1_000, 10_000) if short else (1_000, 10_000, 100_000)
         turns = {1_000: 5 if short else 25, 10_000: 3 if short else 9, 100_000: 3}
@@ -68,9 +64,7 @@ def run(*, short: bool) -> Iterator[Result]:
 
 
 class _Ours:
-    """
-    A limiter whose keys have each counted a hit since its last cycle.
-    """
+    """A limiter whose keys have each counted a hit since its last cycle."""
 
     def __init__(self, uri: str, users: Sequence[str], *, collection: str) -> None:
         self._limiter = Limiter(load_config(subjects.settings_of()), MongoStore(uri, collection=collection))
@@ -78,16 +72,12 @@ class _Ours:
         self.cpu_s: list[float] = []
 
     def hit(self, users: Sequence[str] | None = None) -> None:
-        """
-        Count a hit of each user, or of some.
-        """
+        """Count a hit of each user, or of some."""
         for user in users or self._users:
             self._limiter.check(subjects.CLIENT_ID, user)
 
     def flush(self) -> int:
-        """
-        Run one cycle.
-        """
+        """Run one cycle."""
         started_s = time.process_time()
         report = self._limiter.sync()
         self.cpu_s.append(time.process_time() - started_s)
@@ -96,22 +86,16 @@ class _Ours:
         return report.flushed_count
 
     def send(self) -> None:
-        """
-        Run one cycle, whatever it finds.
-        """
+        """Run one cycle, whatever it finds."""
         self._limiter.sync()
 
     def close(self) -> None:
-        """
-        Release the connection.
-        """
+        """Release the connection."""
         self._limiter.close()
 
 
 class _Bare:
-    """
-    The same changes as prebuilt operations.
-    """
+    """The same changes as prebuilt operations."""
 
     def __init__(self, uri: str, users: Sequence[str], *, collection: str, batch: int | None = None) -> None:
         self._client: MongoClient[dict[str, Any]] = MongoClient(uri)
@@ -125,9 +109,7 @@ class _Bare:
         self._operations: list[Any] = []
 
     def prepare(self) -> None:
-        """
-        Build the operations.
-        """
+        """Build the operations."""
         version, self._version = self._version or None, self._version + 1
         self._operations = self._composed(self._users, version)
 
@@ -143,33 +125,25 @@ class _Bare:
         )
 
     def build_and_flush(self) -> None:
-        """
-        Build a batch, write it, and build the next one.
-        """
+        """Build a batch, write it, and build the next one."""
         version, self._version = self._version or None, self._version + 1
         for start in range(0, len(self._users), self._batch):
             operations = self._composed(self._users[start : start + self._batch], version)
             self._collection.bulk_write(operations, ordered=False)
 
     def flush(self) -> int:
-        """
-        Write them.
-        """
+        """Write them."""
         for start in range(0, len(self._operations), self._batch):
             self._collection.bulk_write(self._operations[start : start + self._batch], ordered=False)
         return len(self._operations)
 
     def close(self) -> None:
-        """
-        Release the connection.
-        """
+        """Release the connection."""
         self._client.close()
 
 
 def _against_bulk(uri: str, name: str, *, key_count: int, turn_count: int) -> list[Result]:
-    """
-    Return results, the last of them the client's CPU time.
-    """
+    """Return results, the last of them the client's CPU time."""
     users = subjects.user_names(key_count)
     ours = _Ours(uri, users, collection=f"ours_{key_count}")
     bare = _Bare(uri, users, collection=f"bare_{key_count}")
@@ -195,9 +169,7 @@ def _against_bulk(uri: str, name: str, *, key_count: int, turn_count: int) -> li
 
 
 def _conflicts(uri: str, name: str, *, key_count: int, turn_count: int) -> Iterator[Result]:
-    """
-    Another instance has written some of the documents since ours did.
-    """
+    """Another instance has written some of the documents since ours did."""
     users = subjects.user_names(key_count)
     bare = _Bare(uri, users, collection=f"bare_beside_{key_count}")
     runs: dict[str, Callable[[], int]] = {"bare": bare.flush}
@@ -228,18 +200,14 @@ class _Contested:
         self._source = random.Random(percent)
 
     def prepare(self) -> None:
-        """
-        Count a hit of each key, and have the rival write some.
-        """
+        """Count a hit of each key, and have the rival write some."""
         self.rival.hit(self._source.sample(self._users, self._count))
         self.rival.send()
         self.ours.hit()
 
 
 def _idle(uri: str) -> list[Result]:
-    """
-    Keys that were used once and then never again, over three windows of simulated time.
-    """
+    """Keys that were used once and then never again, over three windows of simulated time."""
     commands = Commands()
     clock = _Clock()
     limiter = Limiter(load_config(subjects.settings_of()), MongoStore(uri, collection="idle"), clock=clock)
@@ -277,9 +245,7 @@ class _Clock:
 
 
 def _stall(uri: str, max_batch: int) -> list[Result]:
-    """
-    A thread serves a request each millisecond while another one flushes.
-    """
+    """A thread serves a request each millisecond while another one flushes."""
     is_default = max_batch == flusher.MAX_BATCH
     flusher.MAX_BATCH = max_batch
     limiter = Limiter(load_config(subjects.settings_of()), MongoStore(uri, collection=f"stall_{max_batch}"))
@@ -295,9 +261,7 @@ def _stall(uri: str, max_batch: int) -> list[Result]:
 
 
 def _bare_stall(uri: str) -> list[Result]:
-    """
-    The same beside bulk writes of the same documents in a process that knows no limiter: the lower bound.
-    """
+    """The same beside bulk writes of the same documents in a process that knows no limiter: the lower bound."""
     bare = _Bare(uri, subjects.user_names(STALL_KEY_COUNT), collection="stall_bare", batch=flusher.MAX_BATCH)
     stall = stall_of(bare.build_and_flush, answer=answer)
     bare.close()

@@ -1,5 +1,4 @@
-"""
-Whether anything has become slower: instruction counts against the committed ones.
+"""Whether anything has become slower: instruction counts against the committed ones.
 
 Not instructions as such, which differ from one build of Python to the next, but how many bare decisions
 (``benchmarks.cases.bare``) each case is worth in the same run.

@@ -1,6 +1,4 @@
-"""
-What a token request costs through gunicorn, in instructions and in CPU time.
-"""
+"""What a token request costs through gunicorn, in instructions and in CPU time."""
 
 import contextlib
 import http.client
@@ -51,8 +49,7 @@ WARM_UP_COUNT = 30  # requests that are not counted
 
 
 def instructions_of(*, request_count: int, layout_count: int) -> Iterator[Result]:
-    """
-    Yield what a request takes, in the instructions of the process that serves it: the kernel's are not among them.
+    """Yield what a request takes, in the instructions of the process that serves it: the kernel's are not among them.
     Each subject has processes of its own, one for each of some layouts.
     """
     layouts = range(layout_count)
@@ -75,9 +72,7 @@ def _count(subject: str, request_count: int, layout: int) -> float:
 
 
 def _total(subject: str, request_count: int, layout: int) -> int:
-    """
-    Return the instructions of a gunicorn's worker from its start to its end, some requests included.
-    """
+    """Return the instructions of a gunicorn's worker from its start to its end, some requests included."""
     with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-gunicorn-") as path:
         directory = Path(path)
         database = directory / "accounts.sqlite3"
@@ -124,9 +119,7 @@ def _share_of_request(name: str, subject: str, added: list[float], base: list[fl
 
 
 def _timed(database: Path, turn_count: int) -> dict[str, list[float]]:
-    """
-    Return the CPU time per request of each subject, in us, by turn, from a server of its own.
-    """
+    """Return the CPU time per request of each subject, in us, by turn, from a server of its own."""
     paths = [_path(name, copy) for name in TIMED for copy in COPIES]
     with contextlib.ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="oauth_ratelimit-gunicorn-")))
@@ -147,9 +140,7 @@ def _timed(database: Path, turn_count: int) -> dict[str, list[float]]:
 
 
 def served_alone() -> Flask:
-    """
-    Return what gunicorn serves where instructions are counted: one subject.
-    """
+    """Return what gunicorn serves where instructions are counted: one subject."""
     suppression()
     app = application(os.environ[SUBJECT_VARIABLE], Path(os.environ[DATABASE_VARIABLE]))
     instructions.lay_out(int(os.environ[LAYOUT_VARIABLE]))
@@ -158,9 +149,7 @@ def served_alone() -> Flask:
 
 
 def served() -> DispatcherMiddleware:
-    """
-    Return what gunicorn serves where time is measured: several copies of each subject.
-    """
+    """Return what gunicorn serves where time is measured: several copies of each subject."""
     suppression()
     database, mongo_uri = Path(os.environ[DATABASE_VARIABLE]), os.environ[URI_VARIABLE]
     apps = {
@@ -181,9 +170,7 @@ def _path(name: str, copy: int) -> str:
 
 
 class _Connection:
-    """
-    One client that sends its next request when the last was answered.
-    """
+    """One client that sends its next request when the last was answered."""
 
     def __init__(self, instance: Instance) -> None:
         self._connection = http.client.HTTPConnection(HOST, instance.port, timeout=30)
@@ -201,16 +188,12 @@ class _Connection:
         self._connection.close()
 
     def request(self, path: str = "") -> None:
-        """
-        Get a token from the application under a path.
-        """
+        """Get a token from the application under a path."""
         self._connection.request("POST", f"{path}/token", body=self._body, headers=self._headers)
         self._answer()
 
     def pid(self) -> int:
-        """
-        Return the process that answers.
-        """
+        """Return the process that answers."""
         self._connection.request("GET", "/pid")
         return int(self._answer())
 
@@ -223,8 +206,6 @@ class _Connection:
 
 
 def _cpu_of(pid: int) -> Callable[[], int]:
-    """
-    Return a clock of the CPU time of a process, all its threads together. Linux only.
-    """
+    """Return a clock of the CPU time of a process, all its threads together. Linux only."""
     clock = (~pid << 3) | 2  # what clock_getcpuclockid(3) returns
     return lambda: time.clock_gettime_ns(clock)

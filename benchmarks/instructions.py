@@ -1,5 +1,4 @@
-"""
-Instructions per operation, counted by valgrind: the same on a busy machine as on an idle one.
+"""Instructions per operation, counted by valgrind: the same on a busy machine as on an idle one.
 
 One process imports everything once; each case runs in a fork of it, at two lengths, so that the difference is the
 operations alone.
@@ -33,23 +32,17 @@ IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 
 
 def is_available() -> bool:
-    """
-    Return whether valgrind is installed.
-    """
+    """Return whether valgrind is installed."""
     return shutil.which("valgrind") is not None
 
 
 def count(names: Sequence[str]) -> dict[str, float]:
-    """
-    Return the instructions per operation of cases of ``benchmarks.cases``, ``.peers`` and ``.endpoint``.
-    """
+    """Return the instructions per operation of cases of ``benchmarks.cases``, ``.peers`` and ``.endpoint``."""
     return {name: counts[0] for name, counts in count_by_layout(dict.fromkeys(names, 1)).items()}
 
 
 def count_by_layout(layout_counts: Mapping[str, int]) -> dict[str, list[float]]:
-    """
-    Return the same by case, for each case in as many layouts as are asked for, see ``lay_out``.
-    """
+    """Return the same by case, for each case in as many layouts as are asked for, see ``lay_out``."""
     with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-instructions-") as directory:
         forks = subprocess.run(
             [*tool(Path(directory)), sys.executable, "-m", __name__, json.dumps(layout_counts)],
@@ -65,9 +58,7 @@ def count_by_layout(layout_counts: Mapping[str, int]) -> dict[str, list[float]]:
 
 
 def lay_out(layout: int) -> None:
-    """
-    Give this process's types other places in the interpreter's cache of attributes, one of many at random.
-    """
+    """Give this process's types other places in the interpreter's cache of attributes, one of many at random."""
     for each in _changeable_types():
         type.__setattr__(each, "_laid_out", layout)  # a changed type loses its place, as do those derived from it,
         type.__delattr__(each, "_laid_out")
@@ -76,8 +67,7 @@ def lay_out(layout: int) -> None:
 
 
 def settle() -> None:
-    """
-    Have the garbage collector leave alone what is there, and forget how much that is: or how often it looks at
+    """Have the garbage collector leave alone what is there, and forget how much that is: or how often it looks at
     everything, which counts for as much as what is measured, would depend on what was imported.
     """
     gc.freeze()
@@ -96,17 +86,13 @@ def _changeable_types() -> list[type]:
 
 
 def tool(directory: Path) -> list[str]:
-    """
-    Return what, put before a command, counts the instructions of its processes, and writes them to a directory.
-    """
+    """Return what, put before a command, counts the instructions of its processes, and writes them to a directory."""
     outputs = [f"--cachegrind-out-file={directory}/%p.out", f"--log-file={directory}/%p.log"]
     return ["valgrind", "--tool=cachegrind", "--cache-sim=no", *outputs]
 
 
 def total(directory: Path, pid: int) -> int:
-    """
-    Return what was counted of a process that has ended.
-    """
+    """Return what was counted of a process that has ended."""
     output = directory / f"{pid}.out"
     found = re.search(r"^summary: (\d+)", output.read_text(), re.MULTILINE)
     if found is None:

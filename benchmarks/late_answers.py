@@ -1,6 +1,4 @@
-"""
-Reservations whose deadline passes, in compressed time, and that MongoDB answers afterwards.
-"""
+"""Reservations whose deadline passes, in compressed time, and that MongoDB answers afterwards."""
 
 import heapq
 import itertools
@@ -16,27 +14,21 @@ LATE_S = 0.04  # a late answer comes after twice the default deadline
 
 
 class Stopwatch:
-    """
-    The time by which deadlines are measured.
-    """
+    """The time by which deadlines are measured."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
 
     def monotonic(self) -> float:
-        """
-        Return the time, as ``time`` does.
-        """
+        """Return the time, as ``time`` does."""
         return self.now_s
 
 
 class LateAnswers(Rivals):
-    """
-    The default, with a MongoDB that lets the deadline of some reservations pass, and answers them then.
+    """The default, with a MongoDB that lets the deadline of some reservations pass, and answers them then.
 
     Args:
         share: Of how many, from 0 to 1.
-
         stopwatch: What their deadlines are measured by.
     """
 
@@ -52,25 +44,19 @@ class LateAnswers(Rivals):
             reservations._executor = LateExecutor(reservations._executor, self)
 
     def decide(self, decide: Callable[..., Decision], *args: Any) -> Decision:
-        """
-        See ``Rivals.decide``.
-        """
+        """See ``Rivals.decide``."""
         self._is_late = self.rng.random() < self._share
         return super().decide(decide, *args)
 
     def reschedule(self, work: Callable[[], object]) -> bool:
-        """
-        Have the deadline pass first, if that is to be: return whether.
-        """
+        """Have the deadline pass first, if that is to be: return whether."""
         if self._is_late:
             self._stopwatch.now_s += DEADLINE_S
             heapq.heappush(self._answers, (self.clock.now_s + LATE_S, next(self._numbers), work))
         return self._is_late
 
     def run_until(self, at_s: float) -> None:
-        """
-        See ``Cycles.run_until``.
-        """
+        """See ``Cycles.run_until``."""
         while self._answers and self._answers[0][0] <= at_s:
             answer_s, _, work = heapq.heappop(self._answers)
             super().run_until(answer_s)
@@ -80,12 +66,10 @@ class LateAnswers(Rivals):
 
 
 class LateExecutor:
-    """
-    In place of a reservation's executor.
+    """In place of a reservation's executor.
 
     Args:
         executor: Runs what is answered in time.
-
         answers: Runs what is not.
     """
 
@@ -94,13 +78,9 @@ class LateExecutor:
         self._answers = answers
 
     def submit(self, work: Callable[[], object]) -> Future[object] | None:
-        """
-        Run work, now or later.
-        """
+        """Run work, now or later."""
         return None if self._answers.reschedule(work) else self._executor.submit(work)
 
     def shutdown(self) -> None:
-        """
-        Take no more work.
-        """
+        """Take no more work."""
         self._executor.shutdown()

@@ -1,6 +1,4 @@
-"""
-How long the requests of a load took: what wrk says of them, and what is made of it.
-"""
+"""How long the requests of a load took: what wrk says of them, and what is made of it."""
 
 import re
 from collections import Counter
@@ -19,8 +17,7 @@ Latencies = Counter[int]
 
 
 def latencies_in(output: str, *, connection_count: int) -> Latencies:
-    """
-    Return what wrk has printed, of the requests that there were.
+    """Return what wrk has printed, of the requests that there were.
 
     For each request that took twice the mean or more, wrk adds those that might have been sent meanwhile
     (``stats_correct`` in its wrk.c and stats.c). They are taken off again, from the slowest request down.
@@ -41,9 +38,7 @@ def latencies_in(output: str, *, connection_count: int) -> Latencies:
 
 
 def percentile_ms(turns: Sequence[Latencies], percent: float) -> float:
-    """
-    Return the time that this share of the requests of all turns did not exceed.
-    """
+    """Return the time that this share of the requests of all turns did not exceed."""
     latencies: Latencies = Counter()
     for turn in turns:
         latencies.update(turn)
@@ -56,8 +51,6 @@ def percentile_ms(turns: Sequence[Latencies], percent: float) -> float:
 
 
 def ratio_of(pairs: Sequence[tuple[Latencies, Latencies]], percent: float) -> float:
-    """
-    Return the percentile of the first of each pair, of that of the second.
-    """
+    """Return the percentile of the first of each pair, of that of the second."""
     one, other = zip(*pairs, strict=True)
     return percentile_ms(one, percent) / percentile_ms(other, percent)

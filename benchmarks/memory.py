@@ -1,6 +1,4 @@
-"""
-What keys cost in memory, and what many of them do to the garbage collector and to requests.
-"""
+"""What keys cost in memory, and what many of them do to the garbage collector and to requests."""
 
 import gc
 import time
@@ -20,9 +18,7 @@ FRAME_S, WINDOW_S = 6, 60
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """
-    Yield bytes per key, growth over rounds of new keys, and pauses.
-    """
+    """Yield bytes per key, growth over rounds of new keys, and pauses."""
     key_count = 100_000 if short else 1_000_000
     yield from in_new_process(_size, key_count)
     yield from in_new_process(_growth, key_count // 4)
@@ -30,49 +26,33 @@ def run(*, short: bool) -> Iterator[Result]:
 
 
 class AgreeingStore:
-    """
-    A store that keeps nothing, so that only the limiter's own memory is seen.
-    """
+    """A store that keeps nothing, so that only the limiter's own memory is seen."""
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        """
-        Know no document.
-        """
+        """Know no document."""
         return {}
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        """
-        Agree.
-        """
+        """Agree."""
         return WriteResult()
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
-        """
-        Know no document.
-        """
+        """Know no document."""
         return {}
 
     def clock_offset_s(self) -> float:
-        """
-        Have the same clock.
-        """
+        """Have the same clock."""
         return 0.0
 
     def abandon(self) -> None:
-        """
-        Nothing is held.
-        """
+        """Nothing is held."""
 
     def close(self) -> None:
-        """
-        Nothing is held.
-        """
+        """Nothing is held."""
 
 
 class _Fleet:
-    """
-    A limiter, and requests of many users of some clients.
-    """
+    """A limiter, and requests of many users of some clients."""
 
     def __init__(self, key_count: int) -> None:
         self.now_s = 1_700_000_000.0
@@ -81,8 +61,7 @@ class _Fleet:
         self._key_count = key_count
 
     def hit(self, *, first: int = 0, cycle_count: int = KEYS_PER_CYCLE) -> float:
-        """
-        Have each key ask once, and return the longest time that one waited, in ms.
+        """Have each key ask once, and return the longest time that one waited, in ms.
 
         The ids come as they come with requests: new strings each time. A sync cycle runs now and then.
         """
@@ -126,9 +105,7 @@ def _size(key_count: int) -> list[Result]:
 
 
 def _growth(key_count: int) -> list[Result]:
-    """
-    New keys come, go idle and are forgotten, again and again.
-    """
+    """New keys come, go idle and are forgotten, again and again."""
     fleet = _Fleet(key_count)
     full, kept, objects = [], [], []
     for index in range(ROUND_COUNT + 1):

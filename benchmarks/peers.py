@@ -1,6 +1,4 @@
-"""
-The limiters that ours is compared with, each behind one call: ``hit(user)``.
-"""
+"""The limiters that ours is compared with, each behind one call: ``hit(user)``."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -30,32 +28,24 @@ STRATEGIES: dict[str, type[RateLimiter]] = {
 
 
 def limits(strategy: str = "sliding", *, limit: int = NO_LIMIT, storage: Storage | None = None) -> Hit:
-    """
-    Return a hit on the limits library.
-    """
+    """Return a hit on the limits library."""
     strategy_of = STRATEGIES[strategy](storage or MemoryStorage())
     return partial(strategy_of.hit, RateLimitItemPerMinute(limit), CLIENT_ID)
 
 
 def shared_limits(uri: str) -> Hit:
-    """
-    Return a hit on the limits library with a server, ``redis://`` or ``mongodb://``.
-    """
+    """Return a hit on the limits library with a server, ``redis://`` or ``mongodb://``."""
     return limits(storage=storage_from_string(uri))  # type: ignore[arg-type]  # the sync one, by its scheme
 
 
 def throttled(limit: int = NO_LIMIT) -> Hit:
-    """
-    Return a hit on throttled-py, sliding window.
-    """
+    """Return a hit on throttled-py, sliding window."""
     store = MemoryStore(options={"MAX_SIZE": 10**7})
     return Throttled(using=RateLimiterType.SLIDING_WINDOW.value, quota=per_min(limit), store=store).limit
 
 
 class _BucketPerName(BucketFactory):
-    """
-    The documented way to one limit per key; without its thread that forgets old hits.
-    """
+    """The documented way to one limit per key; without its thread that forgets old hits."""
 
     def __init__(self, limit: int) -> None:
         self._rates = [Rate(limit, 60_000)]
@@ -72,9 +62,7 @@ class _BucketPerName(BucketFactory):
 
 
 def pyrate(limit: int = NO_LIMIT) -> Hit:
-    """
-    Return a hit on pyrate-limiter, its log of hits in memory.
-    """
+    """Return a hit on pyrate-limiter, its log of hits in memory."""
     return partial(PyrateLimiter(_BucketPerName(limit)).try_acquire, blocking=False)
 
 

@@ -32,9 +32,7 @@ Documents = Collection[dict[str, Any]]
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """
-    Yield what a round costs the instance, and what each way costs those who write.
-    """
+    """Yield what a round costs the instance, and what each way costs those who write."""
     client: MongoClient[dict[str, Any]]
     with ReplicaSet(1) as replica_set, MongoClient(replica_set.uri) as client:
         collections = client["pull"]

@@ -1,5 +1,4 @@
-"""
-What frames, instances and the sync interval do to accuracy: recorded traffic through ``oauth_ratelimit.replay``.
+"""What frames, instances and the sync interval do to accuracy: recorded traffic through ``oauth_ratelimit.replay``.
 
 ``benchmarks.accuracy`` drives limiters themselves, which takes minutes for one setting; this is the sweep around them.
 """
@@ -24,17 +23,13 @@ SLIDING, PROPORTIONAL = Estimator.SLIDING.value, Estimator.PROPORTIONAL.value
 
 
 def alone() -> list[Contender]:
-    """
-    Return what is compared in one place that knows everything at once.
-    """
+    """Return what is compared in one place that knows everything at once."""
     common = [Contender(name) for name in COMMON if name != EXACT_LOG]
     return common + [Contender(estimator.value, count) for estimator in Estimator for count in (*FRAMES, FINEST)]
 
 
 def fleets() -> list[Contender]:
-    """
-    Return what is compared on several instances.
-    """
+    """Return what is compared on several instances."""
     plans = [
         FleetPlan(count, DEFAULT_INTERVAL_S, sharing)
         for count in INSTANCES
@@ -57,9 +52,7 @@ def fleets() -> list[Contender]:
 
 
 def label(contender: Contender) -> str:
-    """
-    Return the name of a setting in the results.
-    """
+    """Return the name of a setting in the results."""
     words = [contender.algorithm] + ([f"k = {contender.frame_count}"] if contender.frame_count else [])
     plan = contender.plan
     if plan:
@@ -68,9 +61,7 @@ def label(contender: Contender) -> str:
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """
-    Yield the errors of each setting, and what it costs.
-    """
+    """Yield the errors of each setting, and what it costs."""
     for trace in traces():
         rate = Rate(trace.limit, WINDOW_S)
         groups = [alone(), *([contender] for contender in fleets())]

@@ -1,6 +1,4 @@
-"""
-A measured value, its goal, and how both are shown and kept.
-"""
+"""A measured value, its goal, and how both are shown and kept."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -15,18 +13,13 @@ SIGNS = {"<=": float.__le__, ">=": float.__ge__}
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """
-    One number.
+    """One number.
 
     Args:
         name: What was measured, topic first: ``decision/hot key/ours``.
-
         value: The number.
-
         unit: Its unit; ``x`` is a ratio of two measurements of one run.
-
         goal: What it should be: ``<= 0.15``. None if it only informs.
-
         spread: Half the distance between the quartiles of the repetitions, in the unit; None if there was one.
     """
 
@@ -38,16 +31,12 @@ class Result:
 
     @property
     def topic(self) -> str:
-        """
-        The part of the name before the first slash.
-        """
+        """The part of the name before the first slash."""
         return self.name.partition("/")[0]
 
     @property
     def met(self) -> bool | None:
-        """
-        Whether the goal is reached, None without one.
-        """
+        """Whether the goal is reached, None without one."""
         if self.goal is None:
             return None
         sign, bound = self.goal.split()
@@ -55,9 +44,7 @@ class Result:
 
 
 def table(results: Iterable[Result]) -> str:
-    """
-    Return results as a table for the terminal.
-    """
+    """Return results as a table for the terminal."""
     rows = [
         (
             result.name,
@@ -78,16 +65,12 @@ def table(results: Iterable[Result]) -> str:
 
 
 def save(results: Sequence[Result], *, command: str, left_out: Sequence[str] = (), path: Path = PATH) -> None:
-    """
-    Write results to the file, in place of what it holds on the same topics.
+    """Write results to the file, in place of what it holds on the same topics.
 
     Args:
         results: Of whole topics.
-
         command: What measures them again.
-
         left_out: Beginnings of names that could not be measured here: what the file holds of them stays.
-
         path: The file.
     """
     topics, measured = {result.topic for result in results}, {result.name for result in results}
@@ -114,7 +97,5 @@ def save(results: Sequence[Result], *, command: str, left_out: Sequence[str] = (
 
 
 def load(path: Path = PATH) -> list[dict[str, Any]]:
-    """
-    Return what the file holds, nothing if there is none.
-    """
+    """Return what the file holds, nothing if there is none."""
     return list(json.loads(path.read_text())) if path.exists() else []

@@ -24,14 +24,11 @@ OVERLAP_S = 0.005  # as long as a cycle with a few races
 
 
 class Rivals(Cycles):
-    """
-    The default: each instance at its own phase. See ``Cycles``; draws of its own leave the others' as they are.
+    """The default: each instance at its own phase. See ``Cycles``; draws of its own leave the others' as they are.
 
     Attributes:
         turns: Whose turn it is in the store.
-
         conflict_count: Writes that lost a race.
-
         wait_count: Requests that waited for the store.
     """
 
@@ -57,23 +54,17 @@ class Rivals(Cycles):
         return report
 
     def decide(self, decide: Callable[..., Decision], *args: Any) -> Decision:
-        """
-        Have a request wait that is one of the last of its quota.
-        """
+        """Have a request wait that is one of the last of its quota."""
         self.wait_count += 1
         return decide(*args)
 
     def note(self, report: CycleReport | None) -> None:
-        """
-        Count what was done in the store.
-        """
+        """Count what was done in the store."""
         self.tally.add(report)
         self.conflict_count += report.conflict_count if report else 0
 
     def run_until(self, at_s: float) -> None:
-        """
-        See ``Cycles.run_until``.
-        """
+        """See ``Cycles.run_until``."""
         while self.events[0][0] <= at_s:
             parts = self._next(min(at_s, self.events[0][0] + OVERLAP_S))
             if parts:
@@ -95,9 +86,7 @@ class Rivals(Cycles):
                 parts[index] = at_s, is_full
 
     def play(self, parts: Mapping[int, tuple[float, bool]]) -> None:
-        """
-        Run cycles: at the same time those that have something to send for the same key, which alone can race.
-        """
+        """Run cycles: at the same time those that have something to send for the same key, which alone can race."""
         sending = {index: self._sending(index) for index in parts} if len(parts) > 1 else {}
         rivals = []
         for index, (at_s, is_full) in parts.items():
@@ -111,36 +100,26 @@ class Rivals(Cycles):
             self.turns.play([(parts[index][0], partial(self.run, index, parts[index][1])) for index in order])
 
     def _sending(self, index: int) -> set[Key]:
-        """
-        Return the keys that an instance may have something to send for.
-        """
+        """Return the keys that an instance may have something to send for."""
         limiter = self.limiters[index]
         dirty_queue, listed = limiter._clients.dirty_queue, limiter._cycle.schedule.listed()
         states = itertools.chain(dirty_queue._touched, dirty_queue._urgent, (state for state in listed if state.unsent))
         return {state.key for state in states}
 
     def run(self, index: int, is_full: bool) -> None:  # a fact, not an option
-        """
-        Run a cycle of one instance.
-        """
+        """Run a cycle of one instance."""
         self.note(self.limiters[index].sync() if is_full else self.limiters[index].sync_urgent())
 
 
 class Aligned(Rivals):
-    """
-    All instances at the same instants of the clock.
-    """
+    """All instances at the same instants of the clock."""
 
     def first_s(self) -> float:
-        """
-        See ``Cycles.first_s``.
-        """
+        """See ``Cycles.first_s``."""
         return math.ceil(self.clock.now_s / self.interval_s) * self.interval_s
 
     def mark_urgent(self, index: int) -> None:
-        """
-        See ``Cycles.mark_urgent``.
-        """
+        """See ``Cycles.mark_urgent``."""
         tick_s = self.interval_s / TICKS_PER_INTERVAL
         number = int(self.clock.now_s / tick_s) + 1
         if number % TICKS_PER_INTERVAL:  # else it is a full cycle's
@@ -148,8 +127,7 @@ class Aligned(Rivals):
 
 
 class FlushOnly:
-    """
-    Puts off what a cycle wants to read.
+    """Puts off what a cycle wants to read.
 
     Args:
         flusher: Does the rest.
@@ -163,30 +141,22 @@ class FlushOnly:
         self.to_pull: list[KeyState] = []
 
     def flush(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
-        """
-        See ``Flusher.flush``.
-        """
+        """See ``Flusher.flush``."""
         written = self._flusher.flush(states, now_s, report)
         self.to_pull += written
         return written
 
     def pull(self, states: Sequence[KeyState], _now_s: float, _report: CycleReport) -> list[KeyState]:
-        """
-        Read nothing yet.
-        """
+        """Read nothing yet."""
         self.to_pull += states
         return []
 
 
 class FlushThenPull(Aligned):
-    """
-    All instances flush, one after the other; when the last one has, all pull.
-    """
+    """All instances flush, one after the other; when the last one has, all pull."""
 
     def play(self, parts: Mapping[int, tuple[float, bool]]) -> None:
-        """
-        See ``Rivals.play``.
-        """
+        """See ``Rivals.play``."""
         flushed = []
         for index in self.rng.sample(list(parts), len(parts)):
             self.clock.now_s, is_full = parts[index]

@@ -34,9 +34,7 @@ LOADS = {"within the limits": 1000, "at twice the limits": 200}  # per tenant an
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """
-    What one instance has seen.
-    """
+    """What one instance has seen."""
 
     latencies_ms: list[float]
     commands: Counter[str]
@@ -44,9 +42,7 @@ class _Seen:
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """
-    Yield the time added to a call, and the load on MongoDB.
-    """
+    """Yield the time added to a call, and the load on MongoDB."""
     duration_s = 4.0 if short else 30.0
     for load, limit in LOADS.items():
         with Mongod() as mongod:
@@ -76,9 +72,7 @@ def _run_instances(uri: str, limit: int, duration_s: float) -> list[_Seen]:
 
 
 def _serve(number: int, uri: str, limit: int, *, starting_at_s: float, duration_s: float) -> _Seen:
-    """
-    Be one instance: calls for each tenant in turn, at their times, whatever the last one took.
-    """
+    """Be one instance: calls for each tenant in turn, at their times, whatever the last one took."""
     commands = Commands()
     gate = _protected(uri, limit).extensions[EXTENSION]
     check, timer = gate.limiter.check, time.perf_counter

@@ -1,5 +1,4 @@
-"""
-How the load on MongoDB grows with instances and keys, in compressed time: ``python -m benchmarks.scale`` draws it.
+"""How the load on MongoDB grows with instances and keys, in compressed time: ``python -m benchmarks.scale`` draws it.
 
 The traffic stays the same: 1,000 requests a second, each with any of the keys and to any of the instances. All keys are
 known from the start.
@@ -28,9 +27,7 @@ WHATS = ("round trips", "documents written", "documents read", "conflicts")
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """
-    Yield what MongoDB has to do.
-    """
+    """Yield what MongoDB has to do."""
     for key_count in KEYS[:2] if short else KEYS:
         for instance_count in INSTANCES_OF_MOST if short or key_count == KEYS[-1] else INSTANCES:
             values = in_new_process(_measure, key_count, instance_count)
@@ -39,17 +36,13 @@ def run(*, short: bool) -> Iterator[Result]:
 
 
 def name_of(key_count: int, instance_count: int, what: str) -> str:
-    """
-    Return the name of a result.
-    """
+    """Return the name of a result."""
     instances = "1 instance" if instance_count == 1 else f"{instance_count} instances"
     return f"scale/{key_count:,} keys, {instances}/{what}"
 
 
 def _measure(key_count: int, instance_count: int) -> tuple[float, ...]:
-    """
-    Return what the instances together ask of the store per second, in the order of ``WHATS``.
-    """
+    """Return what the instances together ask of the store per second, in the order of ``WHATS``."""
     gc.disable()  # a few seconds of one process that ends afterwards
     fleet = Fleet(instance_count, random.Random(7), window_s=WINDOW_S, interval_s=INTERVAL_S)
     names = [f"client-{number:07}" for number in range(key_count)]
@@ -60,9 +53,7 @@ def _measure(key_count: int, instance_count: int) -> tuple[float, ...]:
 
 
 def draw(path: Path = IMAGE) -> None:
-    """
-    Draw what is kept.
-    """
+    """Draw what is kept."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -1,5 +1,4 @@
-"""
-A long load at saturation, beside the same server without the limiter: ``make soak``, ``SOAK=60 make soak``.
+"""A long load at saturation, beside the same server without the limiter: ``make soak``, ``SOAK=60 make soak``.
 
 The server keeps its clients' secrets hashed, as servers do. With ``SOAK_SECRETS=plain`` it is the cheapest that Authlib
 can be, so that the limiter matters as much as it ever can.
@@ -62,9 +61,7 @@ RESAMPLE_COUNT = 50
 
 @dataclass
 class Seen:
-    """
-    What was seen of one server, a value per turn or per look.
-    """
+    """What was seen of one server, a value per turn or per look."""
 
     turns: list[Latencies] = field(default_factory=list)
     denied_count: int = 0
@@ -74,9 +71,7 @@ class Seen:
 
 
 def main() -> int:
-    """
-    Run, print the table, keep it, and return 1 if a goal is missed.
-    """
+    """Run, print the table, keep it, and return 1 if a goal is missed."""
     if shutil.which("wrk") is None:
         print("wrk is not installed, which makes the load (Debian, Ubuntu: apt-get install wrk)")
         return 2
@@ -95,9 +90,7 @@ def main() -> int:
 
 
 def load(turn_count: int, names: Sequence[str]) -> dict[str, Seen]:
-    """
-    Let wrk load the servers in turn.
-    """
+    """Let wrk load the servers in turn."""
     seen = {name: Seen() for name in names}
     with contextlib.ExitStack() as running:
         directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="oauth_ratelimit-soak-")))
@@ -123,9 +116,7 @@ def load(turn_count: int, names: Sequence[str]) -> dict[str, Seen]:
 
 
 def write_script(directory: Path) -> Path:
-    """
-    Write what wrk sends, and return where.
-    """
+    """Write what wrk sends, and return where."""
     names = directory / "names"
     credentials = (base64.b64encode(f"client-{number}:secret".encode()).decode() for number in range(CLIENT_COUNT))
     names.write_text("".join(f"Basic {credential}\n" for credential in credentials))
@@ -135,9 +126,7 @@ def write_script(directory: Path) -> Path:
 
 
 def take_turn(instance: Instance, script: Path, seen: Seen, *, is_protected: bool) -> None:
-    """
-    Load one server for one turn, and look at it meanwhile.
-    """
+    """Load one server for one turn, and look at it meanwhile."""
     looking = threading.Timer(TURN_S / 2, look, (instance, seen, is_protected))
     looking.start()
     output = subprocess.run(
@@ -155,9 +144,7 @@ def take_turn(instance: Instance, script: Path, seen: Seen, *, is_protected: boo
 
 
 def look(instance: Instance, seen: Seen, is_protected: bool) -> None:
-    """
-    Note a server's memory, and how its synchronisation fares.
-    """
+    """Note a server's memory, and how its synchronisation fares."""
     with contextlib.closing(http.client.HTTPConnection(HOST, instance.port, timeout=30)) as connection:
         connection.request("GET", PID_PATH)
         pid = int(connection.getresponse().read())
@@ -170,18 +157,14 @@ def look(instance: Instance, seen: Seen, is_protected: bool) -> None:
 
 
 def show_progress(turn: int, turn_count: int, seen: Mapping[str, Seen]) -> None:
-    """
-    Say every minute or so how it goes.
-    """
+    """Say every minute or so how it goes."""
     if turn and turn % max(1, round(60 / (TURN_S * len(seen)))) == 0:
         p99_ms = " and ".join(f"{name} {percentile_ms(it.turns, 99):.2f} ms" for name, it in seen.items())
         print(f"{time.strftime('%X')} turn {turn} of {turn_count}: p99 {p99_ms}", flush=True)
 
 
 def results_of(seen: Mapping[str, Seen], *, turn_count: int) -> Iterator[Result]:
-    """
-    Yield what came of it.
-    """
+    """Yield what came of it."""
     ours = seen[OURS]
     yield Result(f"{TOPIC}/clients", CLIENT_COUNT, "clients")
     yield Result(f"{TOPIC}/load", turn_count * TURN_S, "s on each server")
@@ -212,8 +195,7 @@ def results_of(seen: Mapping[str, Seen], *, turn_count: int) -> Iterator[Result]
 
 
 def ratios_of(seen: Mapping[str, Seen]) -> Iterator[Result]:
-    """
-    Yield how much slower the others are than the first, all requests together. The spread is what it does to that if
+    """Yield how much slower the others are than the first, all requests together. The spread is what it does to that if
     the turns are drawn anew, in pairs.
     """
     base, *others = seen.items()

@@ -1,6 +1,4 @@
-"""
-What ``benchmarks.soak`` loads: an Authlib server of very many clients, in several roles.
-"""
+"""What ``benchmarks.soak`` loads: an Authlib server of very many clients, in several roles."""
 
 import os
 
@@ -28,48 +26,34 @@ CONFIG = {
 
 
 class Client(ClientMixin):  # type: ignore[misc]
-    """
-    One of many clients, all with the same secret.
-    """
+    """One of many clients, all with the same secret."""
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
 
     def get_client_id(self) -> str:
-        """
-        Return its id.
-        """
+        """Return its id."""
         return self.client_id
 
     def get_allowed_scope(self, scope: str | None) -> str:
-        """
-        Return the scope.
-        """
+        """Return the scope."""
         return scope or ""
 
     def check_client_secret(self, client_secret: str) -> bool:
-        """
-        Return whether the secret is right.
-        """
+        """Return whether the secret is right."""
         return client_secret == "secret" if IS_PLAIN else check_password_hash(SECRET_HASH, client_secret)
 
     def check_endpoint_auth_method(self, method: str, endpoint: str) -> bool:
-        """
-        Return whether the client may authenticate so.
-        """
+        """Return whether the client may authenticate so."""
         return method == "client_secret_basic"
 
     def check_grant_type(self, grant_type: str) -> bool:
-        """
-        Return whether the client may use the grant.
-        """
+        """Return whether the client may use the grant."""
         return grant_type == "client_credentials"
 
 
 def served() -> Flask:
-    """
-    Return what gunicorn serves.
-    """
+    """Return what gunicorn serves."""
     suppression()
     app = Flask("soak")
     server = AuthorizationServer(app, query_client=Client, save_token=lambda token, request: None)

@@ -1,6 +1,4 @@
-"""
-How long requests wait while another thread is busy.
-"""
+"""How long requests wait while another thread is busy."""
 
 import statistics
 import threading
@@ -20,12 +18,10 @@ Environ = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """
-    What was measured.
+    """What was measured.
 
     Args:
         works_s: How long each round of the work took.
-
         latencies_ms: Of the requests meanwhile.
     """
 
@@ -33,14 +29,11 @@ class Stall:
     latencies_ms: list[float]
 
     def results(self, label: str, *, key_count: int, goal: str | None = None) -> list[Result]:
-        """
-        Return the time of the work by key, and the percentiles.
+        """Return the time of the work by key, and the percentiles.
 
         Args:
             label: What the work was.
-
             key_count: Keys that a round flushed.
-
             goal: That of the 99.9th percentile.
         """
         name = f"flush/stall, {label}"
@@ -56,14 +49,11 @@ class Stall:
 def stall_of(
     work: Callable[[], object], *, answer: Callable[[Environ], object], before: Callable[[], None] | None = None
 ) -> Stall:
-    """
-    Serve requests while this thread works, a few rounds; the first one does not count, because it inserts.
+    """Serve requests while this thread works, a few rounds; the first one does not count, because it inserts.
 
     Args:
         work: A flush.
-
         answer: Serves a request.
-
         before: Is done before each round.
     """
     works_s: list[float] = []
@@ -84,9 +74,7 @@ def stall_of(
 
 
 class _Requests(threading.Thread):
-    """
-    What a WSGI server's thread does, without the network: waits for a request, and answers it.
-    """
+    """What a WSGI server's thread does, without the network: waits for a request, and answers it."""
 
     def __init__(self, answer: Callable[[Environ], object]) -> None:
         super().__init__(name="requests")
@@ -107,24 +95,18 @@ class _Requests(threading.Thread):
             self.latencies_ms.append((time.perf_counter() - due_s) * 1000)
 
     def stop(self) -> None:
-        """
-        Serve no more.
-        """
+        """Serve no more."""
         self._done.set()
         self.join()
 
 
 def decide_and_answer(limiter: Limiter, environ: Environ) -> list[bytes]:
-    """
-    Serve a request that is limited.
-    """
+    """Serve a request that is limited."""
     return answer(environ, remaining=limiter.check(subjects.CLIENT_ID, environ["user"]).remaining)
 
 
 def answer(environ: Environ, *, remaining: int = 0) -> list[bytes]:
-    """
-    Serve a request, as dear as a small one is.
-    """
+    """Serve a request, as dear as a small one is."""
     headers = [("Content-Type", "application/json"), ("X-RateLimit-Remaining", str(remaining))]
     lines = [f"{name}: {value}\r\n".encode() for name, value in headers for _ in range(20)]
     return [b"".join(lines), b'{"access_token": "..."}']

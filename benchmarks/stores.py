@@ -1,5 +1,4 @@
-"""
-Whether limiters on a real MongoDB decide as they do on the store in memory, which the other measurements use.
+"""Whether limiters on a real MongoDB decide as they do on the store in memory, which the other measurements use.
 
 Recorded traffic in compressed time, through ten instances that have a connection each. Its clock is moved into the
 future, where MongoDB's real clock does not expire what was just written, and dates the marks of the writers, too.
@@ -24,9 +23,7 @@ INTO_THE_FUTURE_S = 1_200_000_000 // 86_400 * 86_400  # whole days, so that fram
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """
-    Yield the errors on both stores, and how many counts differ.
-    """
+    """Yield the errors on both stores, and how many counts differ."""
     count = 1_000 if short else REQUEST_COUNT
     with Mongod() as mongod:
         for trace in traces():
@@ -65,8 +62,7 @@ def _opener(collection: str, uri: str | None) -> Callable[[], CounterStore] | No
 
 
 def _date_marks(requests: Sequence[Request]) -> None:
-    """
-    Have every mark be as old as the trace begins: in compressed time none grows old, on either store.
+    """Have every mark be as old as the trace begins: in compressed time none grows old, on either store.
 
     A mark that is old by the real clock tells that its writer is gone; so the slower store would have fewer writers.
     """

@@ -1,6 +1,4 @@
-"""
-The limiter that is measured, and what is asked of it.
-"""
+"""The limiter that is measured, and what is asked of it."""
 
 import logging
 import random
@@ -28,16 +26,12 @@ NO_LIMIT = 10**9  # hits per minute: none is denied
 
 
 def suppression() -> None:
-    """
-    Keep log events of the limiters off the terminal.
-    """
+    """Keep log events of the limiters off the terminal."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 def user_names(count: int) -> list[str]:
-    """
-    Return names as issuers have them: every other one a mail address, the others UUIDs. Always the same ones.
-    """
+    """Return names as issuers have them: every other one a mail address, the others UUIDs. Always the same ones."""
     source = random.Random(1)
     names = []
     for index in range(count):
@@ -63,23 +57,17 @@ def limiter(
     *,
     clock: Callable[[], float] = time.time,
 ) -> Limiter:
-    """
-    Return our limiter.
-    """
+    """Return our limiter."""
     return Limiter(load_config(config or settings_of()), store=store, clock=clock)
 
 
 def ours(config: Mapping[str, Any] | None = None, *, clock: Callable[[], float] = time.time) -> Hit:
-    """
-    Return a hit on our limiter, behind one call as those of its peers: ``hit(user)``.
-    """
+    """Return a hit on our limiter, behind one call as those of its peers: ``hit(user)``."""
     return partial(limiter(config, clock=clock).check, CLIENT_ID)
 
 
 def noted(config: Mapping[str, Any] | None = None) -> Hit:
-    """
-    Return a hit on our limiter that goes into the statistics, as behind the extension.
-    """
+    """Return a hit on our limiter that goes into the statistics, as behind the extension."""
 
     def clock() -> float:
         return STANDING_S
@@ -95,12 +83,8 @@ def noted(config: Mapping[str, Any] | None = None) -> Hit:
 
 
 class _Nowhere:
-    """
-    Where statistics go that nobody reads.
-    """
+    """Where statistics go that nobody reads."""
 
     def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> Sequence[int]:
-        """
-        Forget them.
-        """
+        """Forget them."""
         return ()

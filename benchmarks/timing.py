@@ -1,6 +1,4 @@
-"""
-Times that can be compared on a noisy machine: the subjects take turns, and medians are reported.
-"""
+"""Times that can be compared on a noisy machine: the subjects take turns, and medians are reported."""
 
 import gc
 import statistics
@@ -15,9 +13,7 @@ Run = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """
-    Nanoseconds per operation: the median of all turns, and half the distance between the quartiles.
-    """
+    """Nanoseconds per operation: the median of all turns, and half the distance between the quartiles."""
 
     median_ns: float
     spread_ns: float
@@ -30,16 +26,12 @@ def take_turns(
     before: Mapping[str, Callable[[], object]] | None = None,
     clock_ns: Callable[[], int] = time.perf_counter_ns,
 ) -> dict[str, Timing]:
-    """
-    Time each subject once per turn, in alternating order, after one turn that does not count.
+    """Time each subject once per turn, in alternating order, after one turn that does not count.
 
     Args:
         runs: What is timed.
-
         turn_count: How often.
-
         before: What is done before a subject's turn and not timed.
-
         clock_ns: ``time.process_time_ns`` where nothing waits: others on the machine disturb it least.
     """
     before = before or {}
@@ -58,9 +50,7 @@ def take_turns(
 
 
 def spread(values: list[float]) -> float:
-    """
-    Return half the distance between the quartiles, 0.0 for fewer than two values.
-    """
+    """Return half the distance between the quartiles, 0.0 for fewer than two values."""
     if len(values) < 2:
         return 0.0
     low, _, high = statistics.quantiles(values, n=4)
@@ -68,9 +58,7 @@ def spread(values: list[float]) -> float:
 
 
 def in_threads(run: Run, *, thread_count: int) -> Run:
-    """
-    Return a run of several threads that start together; its operations are those of all of them.
-    """
+    """Return a run of several threads that start together; its operations are those of all of them."""
 
     def run_all() -> int:
         counts: list[int] = []
@@ -85,8 +73,6 @@ def in_threads(run: Run, *, thread_count: int) -> Run:
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """
-    Return the value that this share of all values does not exceed.
-    """
+    """Return the value that this share of all values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]

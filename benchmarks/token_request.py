@@ -1,6 +1,4 @@
-"""
-A token request to the demo's server, protected by one of the subjects or by nothing.
-"""
+"""A token request to the demo's server, protected by one of the subjects or by nothing."""
 
 import base64
 import gc
@@ -49,9 +47,7 @@ CONFIG = {
 
 
 def application(subject: str, database: Path, mongo_uri: str | None = None) -> Flask:
-    """
-    Return the demo server, protected by one of the subjects or by nothing.
-    """
+    """Return the demo server, protected by one of the subjects or by nothing."""
     denial = {"denial": {"headers": []}} if subject == HEADERLESS else {}
     config = {**CONFIG, **denial} if subject.startswith(OURS) else None
     app = create_app(database, ratelimit_config=config, mongo_uri=mongo_uri)
@@ -75,9 +71,7 @@ def application(subject: str, database: Path, mongo_uri: str | None = None) -> F
 
 
 def requests_to(app: Flask, grant: str) -> Callable[[], None]:
-    """
-    Return what sends a token request to an application, without a server.
-    """
+    """Return what sends a token request to an application, without a server."""
     oauth_client, form = BODIES[grant]
     builder = EnvironBuilder(path="/token", method="POST", data=form, headers=headers_of(oauth_client))
     environ = builder.get_environ()
@@ -95,9 +89,7 @@ def requests_to(app: Flask, grant: str) -> Callable[[], None]:
 
 
 def headers_of(client: Any) -> dict[str, str]:
-    """
-    Return what proves a client.
-    """
+    """Return what proves a client."""
     credentials = base64.b64encode(f"{client.client_id}:{client.client_secret}".encode()).decode()
     return {"Authorization": f"Basic {credentials}"}
 
@@ -105,16 +97,13 @@ def headers_of(client: Any) -> dict[str, str]:
 def bursts(
     runs: Mapping[str, Callable[[], None]], turn_count: int, *, cpu_ns: Callable[[], int] = time.thread_time_ns
 ) -> dict[str, list[float]]:
-    """
-    Return the CPU time per request, in us, of many short bursts that the subjects take in turn.
+    """Return the CPU time per request, in us, of many short bursts that the subjects take in turn.
 
     CPU time, because what others do on the machine would hide differences of a few microseconds.
 
     Args:
         runs: Send a request.
-
         turn_count: How many bursts.
-
         cpu_ns: Tells the CPU time that was used; that of this thread by default.
     """
     times_us: dict[str, list[float]] = {name: [] for name in runs}
@@ -133,13 +122,11 @@ def bursts(
 
 
 def compared(name: str, by_process: Sequence[Mapping[str, list[float]]]) -> Iterator[Result]:
-    """
-    Yield what the subjects' requests take, medians of all bursts, and how the differences compare: each is the mean
+    """Yield what the subjects' requests take, medians of all bursts, and how the differences compare: each is the mean
     over the processes of the median of bursts at the same moment.
 
     Args:
         name: Of what is compared.
-
         by_process: What ``bursts`` returned in each of several processes.
     """
     for subject in by_process[0]:
@@ -165,8 +152,7 @@ def instruction_additions(name: str, counts: Mapping[str, list[float]]) -> Itera
 
 
 def additions(name: str, added: Mapping[str, list[float]], unit: str) -> Iterator[Result]:
-    """
-    Yield what the subjects add to a request, and how much that is of what Flask-Limiter adds: means over several
+    """Yield what the subjects add to a request, and how much that is of what Flask-Limiter adds: means over several
     processes, and how far these are from each other.
     """
     for subject, values in added.items():
@@ -181,8 +167,6 @@ def additions(name: str, added: Mapping[str, list[float]], unit: str) -> Iterato
 
 
 def added_us_of(times_us: Mapping[str, list[float]], subject: str) -> float:
-    """
-    Return what a subject adds: the median over the turns, of which each compares bursts of the same moment.
-    """
+    """Return what a subject adds: the median over the turns, of which each compares bursts of the same moment."""
     pairs = zip(times_us[subject], times_us[BASE], strict=True)
     return statistics.median(with_it - without for with_it, without in pairs)

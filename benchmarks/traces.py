@@ -1,5 +1,4 @@
-"""
-Recorded traffic: the shipped trace, and one that may be measured but not shipped, where the environment names it.
+"""Recorded traffic: the shipped trace, and one that may be measured but not shipped, where the environment names it.
 
 They have one-second resolution: the n requests of a second are spread over it at ``(r + 0.5) / n``.
 """
@@ -16,14 +15,11 @@ TOPICS = ("accuracy", "replays", "stores")  # what is measured on both
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """
-    Recorded traffic and the limit that it is replayed against.
+    """Recorded traffic and the limit that it is replayed against.
 
     Args:
         name: What it is called.
-
         path: A gzip file of ``epoch_seconds,key`` lines, sorted by time.
-
         limit: Requests in a minute.
     """
 
@@ -37,43 +33,33 @@ SHIPPED = Trace("nasa19950801", Path(__file__).parents[1] / "demo" / "nasa199508
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """
-    One row of a trace.
-    """
+    """One row of a trace."""
 
     at_s: float
     key: str
 
 
 def traces() -> list[Trace]:
-    """
-    Return the traces that are here.
-    """
+    """Return the traces that are here."""
     path = os.environ.get(LCG_VARIABLE)
     return [SHIPPED, Trace("lcg2005", Path(path), 25)] if path else [SHIPPED]
 
 
 def left_out(topic: str) -> tuple[str, ...]:
-    """
-    Return the beginnings of a topic's results of traces that are not here.
-    """
+    """Return the beginnings of a topic's results of traces that are not here."""
     return (f"{topic}/lcg2005",) if topic in TOPICS and len(traces()) == 1 else ()
 
 
 def environment(topic: str) -> str:
-    """
-    Return what stands before the command that measures a topic again.
-    """
+    """Return what stands before the command that measures a topic again."""
     return "".join(f"{LCG_VARIABLE}={trace.path.name} " for trace in traces()[1:] if topic in TOPICS)
 
 
 def load_trace(path: Path, *, most: int | None = None) -> list[Request]:
-    """
-    Return a trace's requests in order.
+    """Return a trace's requests in order.
 
     Args:
         path: The trace's file.
-
         most: Stop after so many.
     """
     requests: list[Request] = []

@@ -1,5 +1,4 @@
-"""
-Sync cycles at nearly the same time: their calls to the store come in between each other, as on several machines.
+"""Sync cycles at nearly the same time: their calls to the store come in between each other, as on several machines.
 
 A cycle runs in a thread of its own, but only one at a time, on a clock that is set: who waits, for the store's answer
 or before another try, hands over to the one whose turn is next. So the same draws give the same races.
@@ -23,9 +22,7 @@ ROUND_TRIP_S = (0.0005, 0.0015)  # to MongoDB in the same data centre, at least 
 
 @dataclass(order=True, slots=True)
 class Turn:
-    """
-    When somebody goes on who waits now.
-    """
+    """When somebody goes on who waits now."""
 
     at_s: float
     number: int  # of two at the same time, who waits longer goes first
@@ -33,12 +30,10 @@ class Turn:
 
 
 class Turns:
-    """
-    Whose turn it is.
+    """Whose turn it is.
 
     Args:
         clock: Is set to the time of each turn.
-
         most: How many can take turns.
     """
 
@@ -50,9 +45,7 @@ class Turns:
         self._is_on = False
 
     def play(self, parts: Sequence[tuple[float, Callable[[], None]]]) -> None:
-        """
-        Have each part begin at its time, and return when all have ended.
-        """
+        """Have each part begin at its time, and return when all have ended."""
         if len(parts) == 1:
             ((self._clock.now_s, part),) = parts
             part()
@@ -66,9 +59,7 @@ class Turns:
             future.result()
 
     def wait(self, duration_s: float) -> None:
-        """
-        Let others go on meanwhile. Whoever plays alone does not notice that time passes.
-        """
+        """Let others go on meanwhile. Whoever plays alone does not notice that time passes."""
         if self._is_on:
             turn = self._line_up(self._clock.now_s + duration_s)
             self._hand_over()
@@ -93,19 +84,15 @@ class Turns:
             turn.has_come.release()
 
     def close(self) -> None:
-        """
-        End the threads.
-        """
+        """End the threads."""
         self._executor.shutdown()
 
 
 class DistantStore(MemoryStore):
-    """
-    A store in memory to which each call takes a while.
+    """A store in memory to which each call takes a while.
 
     Args:
         turns: Who goes on meanwhile.
-
         rng: Draws how long it takes.
     """
 
@@ -115,15 +102,11 @@ class DistantStore(MemoryStore):
         self._rng = rng
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        """
-        See ``CounterStore.read``.
-        """
+        """See ``CounterStore.read``."""
         self._turns.wait(self._rng.uniform(*ROUND_TRIP_S))
         return super().read(keys)
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        """
-        See ``CounterStore.compare_and_set``.
-        """
+        """See ``CounterStore.compare_and_set``."""
         self._turns.wait(self._rng.uniform(*ROUND_TRIP_S))
         return super().compare_and_set(writer, changes)

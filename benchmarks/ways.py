@@ -1,5 +1,4 @@
-"""
-Ways to synchronise ten instances, on the shipped trace: what each lets through and denies, beside what it costs.
+"""Ways to synchronise ten instances, on the shipped trace: what each lets through and denies, beside what it costs.
 
 As in ``benchmarks.accuracy``, limiters themselves in compressed time, and with more of what the ways differ in: cycles
 that begin within a few milliseconds race each other (``benchmarks.rivals``), the marks of writers grow old by the clock
@@ -29,16 +28,12 @@ HOT_S, HOT_RATE, HOT_LIMIT = 60, 100, 10**6  # a key of which every instance has
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """
-    A way to synchronise.
+    """A way to synchronise.
 
     Args:
         name: What it is called, in the results and on the page.
-
         options: Of ``replay``.
-
         begin: What runs the cycles.
-
         late_share: How many reservations are answered after their deadline, from 0 to 1.
     """
 
@@ -69,9 +64,7 @@ WAYS = (
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """
-    Yield the errors of each way, and what it costs.
-    """
+    """Yield the errors of each way, and what it costs."""
     requests = load_trace(SHIPPED.path, most=SHORT_COUNT if short else None)
     hot = [Request(requests[0].at_s + number / HOT_RATE, "hot") for number in range(HOT_S * HOT_RATE)]
     for way in WAYS:
@@ -89,9 +82,7 @@ def run(*, short: bool) -> Iterator[Result]:
 
 
 def measure(way: Way, requests: Sequence[Request], *, limit: int = SHIPPED.limit) -> tuple[Tally, Rivals]:
-    """
-    Send a trace through instances that synchronise in one way.
-    """
+    """Send a trace through instances that synchronise in one way."""
     begun: list[Rivals] = []
     stopwatch = Stopwatch()
     make = partial(LateAnswers, share=way.late_share, stopwatch=stopwatch) if way.late_share else way.begin

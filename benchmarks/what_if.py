@@ -1,5 +1,4 @@
-"""
-How far ``what-if`` is off: recorded traffic, minute by minute, against the limits themselves on the same requests.
+"""How far ``what-if`` is off: recorded traffic, minute by minute, against the limits themselves on the same requests.
 
 ``python -m benchmarks.what_if [TRACE]`` prints the table of docs/statistics.md. A trace is CSV packed by gzip, without
 heading: seconds since the epoch, and the number of a client; without one it is the trace that comes with the demo.
@@ -24,9 +23,7 @@ Rows = Sequence[tuple[float, str]]
 
 
 def table(rows: Rows) -> Iterator[str]:
-    """
-    Yield the lines of the table.
-    """
+    """Yield the lines of the table."""
     load: defaultdict[Bearer, Counter[int]] = defaultdict(Counter)
     for at_s, client_id in rows:
         load[Bearer(client_id, None)][int(at_s // 60) * 60] += 1
@@ -56,9 +53,7 @@ def table(rows: Rows) -> Iterator[str]:
 
 
 def _replay(rows: Rows, *, limit: int, window_minutes: int) -> Counter[Bearer]:
-    """
-    Return whom the limit itself denies, and how often.
-    """
+    """Return whom the limit itself denies, and how often."""
     now_s = [0.0]
     limits = {"client": [{"limit": limit, "window": 60 * window_minutes}]}
     tested = limiter({"mode": "enforce", "limits": limits}, clock=lambda: now_s[0])
@@ -71,9 +66,7 @@ def _replay(rows: Rows, *, limit: int, window_minutes: int) -> Counter[Bearer]:
 
 
 def _read(path: Path) -> Iterator[tuple[float, str]]:
-    """
-    Yield time and client of each request; those of a second are spread over it.
-    """
+    """Yield time and client of each request; those of a second are spread over it."""
     with gzip.open(path, "rt", encoding="ascii", newline="") as text:
         for second, group in groupby(csv.reader(text), key=itemgetter(0)):
             clients = [client_id for _, client_id in group]

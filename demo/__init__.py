@@ -1,3 +1,1 @@
-"""
-Real parts to try the extension on: a MongoDB, an OAuth server, recorded traffic.
-"""
+"""Real parts to try the extension on: a MongoDB, an OAuth server, recorded traffic."""

@@ -1,5 +1,4 @@
-"""
-``python -m demo``: see the limiter work, with real servers, a real MongoDB and recorded traffic.
+"""``python -m demo``: see the limiter work, with real servers, a real MongoDB and recorded traffic.
 
 Exit status: 0 if everything was as promised, 1 if not, 2 if there is no MongoDB or the demo is not installed.
 """
@@ -11,9 +10,7 @@ from oauth_ratelimit.errors import RateLimitError
 
 
 def main() -> int:
-    """
-    Run the demo and return the exit status.
-    """
+    """Run the demo and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m demo", description="Shows oauth_ratelimit at work.")
     parser.add_argument("--requests", type=int, default=3000, metavar="N", help="length of the replay (%(default)s)")
     parser.add_argument(

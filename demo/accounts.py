@@ -1,6 +1,4 @@
-"""
-The demo server's storage: one SQLite file that any number of processes share.
-"""
+"""The demo server's storage: one SQLite file that any number of processes share."""
 
 import json
 import sqlite3
@@ -36,9 +34,7 @@ CREATE TABLE IF NOT EXISTS tokens (
 
 
 def connect(database_path: str | PathLike[str]) -> sqlite3.Connection:
-    """
-    Open the file in autocommit mode: every statement stands alone, so no request holds the write lock for longer.
-    """
+    """Open the file in autocommit mode: every statement stands alone, so no request holds the write lock for longer."""
     connection = sqlite3.connect(
         database_path,
         timeout=LOCK_TIMEOUT_S,
@@ -50,8 +46,7 @@ def connect(database_path: str | PathLike[str]) -> sqlite3.Connection:
 
 
 class Accounts:
-    """
-    Reads and writes the records over one connection.
+    """Reads and writes the records over one connection.
 
     Methods called `redeem_…` or `revoke…` answer whether this call was the one that did it: of several processes that
     take the same code at the same time, exactly one hears True.
@@ -89,18 +84,14 @@ class Accounts:
         return None if row is None else User(*row)
 
     def signing_key(self) -> dict[str, str]:
-        """
-        Return the private JSON Web Key that signs ID tokens.
-        """
+        """Return the private JSON Web Key that signs ID tokens."""
         row = self._row("SELECT jwk FROM signing_keys WHERE name = 'id_token'")
         assert row is not None, "the database is not seeded"
         key: dict[str, str] = json.loads(row[0])
         return key
 
     def add_signing_key(self, jwk: dict[str, str]) -> None:
-        """
-        Store the key unless there is one: processes that seed at the same time all sign with the first.
-        """
+        """Store the key unless there is one: processes that seed at the same time all sign with the first."""
         self._write("INSERT OR IGNORE INTO signing_keys VALUES ('id_token', ?)", json.dumps(jwk))
 
     def add_code(self, code: AuthorizationCode) -> None:
@@ -170,8 +161,7 @@ class Accounts:
 
 
 class ConnectionPool:
-    """
-    The idle connections of one process: opening one costs more than a whole token request's queries.
+    """The idle connections of one process: opening one costs more than a whole token request's queries.
 
     Holds as many as requests ran at the same time. Opens none by itself, so a server may fork after it was made.
     """
@@ -195,9 +185,7 @@ class ConnectionPool:
 
 
 def init_app(app: Flask, database_path: str | PathLike[str]) -> None:
-    """
-    Give the application its storage.
-    """
+    """Give the application its storage."""
     pool = ConnectionPool(database_path)
     weakref.finalize(app, pool.close)
     app.extensions[EXTENSION] = pool
@@ -205,9 +193,7 @@ def init_app(app: Flask, database_path: str | PathLike[str]) -> None:
 
 
 def accounts() -> Accounts:
-    """
-    Return the storage of this request, over a connection that nobody else uses until the request ends.
-    """
+    """Return the storage of this request, over a connection that nobody else uses until the request ends."""
     if EXTENSION not in g:
         setattr(g, EXTENSION, Accounts(current_app.extensions[EXTENSION].take()))
     current: Accounts = getattr(g, EXTENSION)

@@ -1,6 +1,4 @@
-"""
-Reads the counters back from MongoDB, with the driver alone: nothing of the limiter takes part.
-"""
+"""Reads the counters back from MongoDB, with the driver alone: nothing of the limiter takes part."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -20,8 +18,7 @@ _TIMEOUT_S = 10.0
 
 @contextmanager
 def counters_in(uri: str, namespace: str) -> Iterator["Collection[dict[str, Any]]"]:
-    """
-    Yield the collection of counters in a namespace, and drop all collections of that afterwards.
+    """Yield the collection of counters in a namespace, and drop all collections of that afterwards.
 
     Raises:
         MongodUnavailable: Nobody answers at this URI, or not to us, or it is none.
@@ -44,8 +41,7 @@ def counters_in(uri: str, namespace: str) -> Iterator["Collection[dict[str, Any]
 
 
 def read_counts(documents: "Collection[dict[str, Any]]") -> Counter[Key]:
-    """
-    Return per client and user what MongoDB holds.
+    """Return per client and user what MongoDB holds.
 
     Each request counts once in every tier. The widest tier still has all its frames: they leave after an hour.
     """

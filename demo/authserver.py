@@ -32,14 +32,11 @@ def create_app(
     ratelimit_config: str | PathLike[str] | Mapping[str, Any] | None = None,
     mongo_uri: str | None = None,
 ) -> Flask:
-    """
-    Build the server over a database that `seed` has filled.
+    """Build the server over a database that `seed` has filled.
 
     Args:
         database_path: The SQLite file, shared by all instances.
-
         ratelimit_config: Path or mapping for the rate limiter; None leaves the server unprotected.
-
         mongo_uri: Overrides the store's address in that configuration.
     """
     os.environ.setdefault("AUTHLIB_INSECURE_TRANSPORT", "1")  # older Authlib refuses http:// on 127.0.0.1 too
@@ -61,9 +58,7 @@ def add_rate_limit(
     ratelimit_config: str | PathLike[str] | Mapping[str, Any],
     mongo_uri: str | None,
 ) -> None:
-    """
-    Protect the token endpoint: all that an existing server has to add.
-    """
+    """Protect the token endpoint: all that an existing server has to add."""
     from oauth_ratelimit import OAuthRateLimit
 
     app.config["OAUTH_RATELIMIT_CONFIG"] = ratelimit_config
@@ -131,9 +126,7 @@ def add_routes(app: Flask, server: AuthorizationServer) -> None:
 
 
 def authorize_as(server: AuthorizationServer, *, username: str | None) -> Response:
-    """
-    Answer an authorization request as if the named user had logged in and agreed; without a known user, deny it.
-    """
+    """Answer an authorization request as if the named user had logged in and agreed; without a known user, deny it."""
     user = accounts().user(username)
     if AUTHLIB_VERSION < (1, 6):  # finds the grant itself; 1.6 and later want it as an argument
         return server.create_authorization_response(grant_user=user)

@@ -1,6 +1,4 @@
-"""
-Who plays whom: the hosts of the trace take the parts of OAuth clients and their users.
-"""
+"""Who plays whom: the hosts of the trace take the parts of OAuth clients and their users."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,12 +12,10 @@ TRUSTED = "allegro-mobile"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """
-    Who asks for a token.
+    """Who asks for a token.
 
     Attributes:
         client: The OAuth client.
-
         user: On whose behalf; None for the client's own (client_credentials).
     """
 
@@ -28,23 +24,17 @@ class Caller:
 
     @property
     def key(self) -> tuple[str, str | None]:
-        """
-        What is limited: the client and the user together.
-        """
+        """What is limited: the client and the user together."""
         return self.client_id, self.user.username if self.user else None
 
     @property
     def client_id(self) -> str:
-        """
-        The client's id.
-        """
+        """The client's id."""
         return self.client.client_id
 
     @property
     def grant_type(self) -> str:
-        """
-        The grant that it uses.
-        """
+        """The grant that it uses."""
         return "password" if self.user else "client_credentials"
 
 
@@ -61,12 +51,10 @@ APPS = tuple(_client(client_id) for client_id in ("web-shop", "travel-portal", "
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """
-    One token request to be sent.
+    """One token request to be sent.
 
     Attributes:
         due_s: Seconds from the start of the replay.
-
         caller: Who asks.
     """
 
@@ -75,8 +63,7 @@ class Call:
 
 
 def assign(hits: Sequence[Hit]) -> dict[int, Caller]:
-    """
-    Return each host's part. The busiest hosts become machines, the busiest of all the trusted client: one that goes
+    """Return each host's part. The busiest hosts become machines, the busiest of all the trusted client: one that goes
     over the limit again and again. All others become users of the apps.
     """
     hosts = [host for host, _ in Counter(hit.host for hit in hits).most_common()]
@@ -88,7 +75,5 @@ def assign(hits: Sequence[Hit]) -> dict[int, Caller]:
 
 
 def schedule(hits: Sequence[Hit], cast: dict[int, Caller], *, speed: float) -> list[Call]:
-    """
-    Return what is to be sent, ``speed`` times faster than it was recorded.
-    """
+    """Return what is to be sent, ``speed`` times faster than it was recorded."""
     return [Call((hit.at_s - hits[0].at_s) / speed, cast[hit.host]) for hit in hits]

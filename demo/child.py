@@ -1,6 +1,4 @@
-"""
-A child process that does not outlive this one, whichever way this one ends.
-"""
+"""A child process that does not outlive this one, whichever way this one ends."""
 
 import contextlib
 import os
@@ -19,16 +17,12 @@ exec "$@" 3<&-
 
 
 class Child:
-    """
-    A running command, in a process group of its own, so that Ctrl-C in the terminal reaches only us.
+    """A running command, in a process group of its own, so that Ctrl-C in the terminal reaches only us.
 
     Args:
         command: Program and arguments.
-
         log_path: File that its output is appended to.
-
         env: Its whole environment; None inherits ours.
-
         cwd: Its working directory.
     """
 
@@ -53,27 +47,20 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """
-        The command's own process id, not that of a shell around it.
-        """
+        """The command's own process id, not that of a shell around it."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """
-        None while it runs; negative if a signal ended it.
-        """
+        """None while it runs; negative if a signal ended it."""
         return self._process.poll()
 
     def signal(self, number: int) -> None:
-        """
-        Send a signal to the command alone. Nothing happens if it has ended.
-        """
+        """Send a signal to the command alone. Nothing happens if it has ended."""
         self._process.send_signal(number)
 
     def stop(self, *, timeout_s: float = 30.0) -> int:
-        """
-        Ask it to end (SIGTERM) and wait; kill it when the time is up.
+        """Ask it to end (SIGTERM) and wait; kill it when the time is up.
 
         Returns:
             The exit code.
@@ -84,8 +71,7 @@ class Child:
         return self.kill()
 
     def kill(self) -> int:
-        """
-        End it and everything it started at once (SIGKILL). Idempotent.
+        """End it and everything it started at once (SIGKILL). Idempotent.
 
         Returns:
             The exit code.

@@ -1,6 +1,4 @@
-"""
-What the demo shows: live on a terminal, plain lines elsewhere.
-"""
+"""What the demo shows: live on a terminal, plain lines elsewhere."""
 
 import json
 import time
@@ -25,9 +23,7 @@ _DULL_HEADERS = {"server", "date", "connection", "content-length", "vary", "demo
 
 
 class Display:
-    """
-    Writes to standard output.
-    """
+    """Writes to standard output."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -38,29 +34,21 @@ class Display:
         return self._console.is_terminal and not self._console.is_dumb_terminal
 
     def title(self, text: str) -> None:
-        """
-        Show what this is.
-        """
+        """Show what this is."""
         self._console.print(f"[bold]{text}[/]")
 
     def act(self, number: int, title: str, *lines: str) -> None:
-        """
-        Begin a part.
-        """
+        """Begin a part."""
         self._console.print(f"\n[bold cyan]{number}  {title}[/]")
         for line in lines:
             self.say(line)
 
     def say(self, text: str) -> None:
-        """
-        Show a sentence.
-        """
+        """Show a sentence."""
         self._print(Text.from_markup(text))
 
     def facts(self, rows: Sequence[tuple[str, str]]) -> None:
-        """
-        Show names and values in two columns.
-        """
+        """Show names and values in two columns."""
         table = Table.grid(padding=(0, 2))
         for name, value in rows:
             table.add_row(f"[dim]{name}[/]", value)
@@ -68,9 +56,7 @@ class Display:
 
     @contextmanager
     def replay(self, tally: Tally, call_count: int, *, over: str) -> Iterator["Progressing"]:
-        """
-        Show a replay while it runs, then its result.
-        """
+        """Show a replay while it runs, then its result."""
         shown = Progressing(tally, call_count, over=over)
         if not self._is_live:
             shown.plain = self._console
@@ -83,9 +69,7 @@ class Display:
             shown.is_done = True
 
     def answer(self, answer: Answer) -> None:
-        """
-        Show an HTTP answer as a client gets it.
-        """
+        """Show an HTTP answer as a client gets it."""
         text = Text(f"HTTP/1.1 {answer.status} {answer.reason}", style="bold")
         for name, value in answer.headers:
             if name.lower() not in _DULL_HEADERS:
@@ -98,8 +82,7 @@ class Display:
         self._print(Group(text, "", "{", _indented(body, left=2), "}"), left=6, above=1, below=1)
 
     def counts(self, rows: Sequence[tuple[str, int, int, int]]) -> None:
-        """
-        Compare, per client, the counted requests with what MongoDB holds.
+        """Compare, per client, the counted requests with what MongoDB holds.
 
         Args:
             rows: Client, number of its documents, counted requests, count in MongoDB.
@@ -114,9 +97,7 @@ class Display:
         self._print(table, above=1, below=1)
 
     def check(self, text: str, *, holds: bool) -> None:
-        """
-        Show whether something holds.
-        """
+        """Show whether something holds."""
         self.say(f"[bold green]ok[/]    {text}" if holds else f"[bold red]WRONG[/] {text}")
 
     def _print(self, content: RenderableType, *, left: int = _INDENT, above: int = 0, below: int = 0) -> None:
@@ -124,9 +105,7 @@ class Display:
 
 
 class Progressing:
-    """
-    A replay in numbers. Rendered by rich as often as it likes.
-    """
+    """A replay in numbers. Rendered by rich as often as it likes."""
 
     def __init__(self, tally: Tally, call_count: int, *, over: str) -> None:
         self.is_done = False
@@ -141,9 +120,7 @@ class Progressing:
         self._task = self._bar.add_task("", total=call_count, result="")
 
     def update(self) -> None:
-        """
-        Look at the tally anew.
-        """
+        """Look at the tally anew."""
         sent, over = self._tally.total(), self._tally.total(Outcome.DENIED, Outcome.WOULD_DENY)
         result = f"{sent - self._tally.total(Outcome.DENIED):,} tokens   {over:,} {self._over}"
         if self.plain is None:
@@ -158,9 +135,7 @@ class Progressing:
 
 
 def replay_table(lines: Sequence[Line], *, over: str) -> Table:
-    """
-    Return what became of each client's requests.
-    """
+    """Return what became of each client's requests."""
     table = _table()
     for header in ("client", "grant"):
         table.add_column(header)

@@ -1,8 +1,6 @@
 # mypy: disallow-subclassing-any=False
 # Authlib ships no type information: its classes are Any.
-"""
-The endpoints beside /token: revocation, introspection, device authorization.
-"""
+"""The endpoints beside /token: revocation, introspection, device authorization."""
 
 import time
 from typing import Any
@@ -18,9 +16,7 @@ from demo.records import DEVICE_POLL_INTERVAL_S, Client, DeviceCode, Token
 
 
 def query_token(token_string: str, token_type_hint: str | None) -> Token | None:
-    """
-    Find a token by either of its strings; the hint only says which to try first.
-    """
+    """Find a token by either of its strings; the hint only says which to try first."""
     stored = accounts()
     lookups = [stored.token_by_access, stored.token_by_refresh]
     if token_type_hint == "refresh_token":

@@ -1,7 +1,6 @@
 # mypy: disallow-subclassing-any=False
 # Authlib ships no type information: its classes are Any.
-"""
-The grants of the token endpoint, every one that Authlib ships and two custom ones.
+"""The grants of the token endpoint, every one that Authlib ships and two custom ones.
 
 No line here knows about rate limits: that is the point of the extension.
 """
@@ -40,16 +39,12 @@ TokenResponse = tuple[int, dict[str, Any], list[tuple[str, str]]]
 
 
 def payload(request: Any) -> Any:
-    """
-    Return where a request's parameters are: ``request.payload`` since Authlib 1.6, the request itself before.
-    """
+    """Return where a request's parameters are: ``request.payload`` since Authlib 1.6, the request itself before."""
     return getattr(request, "payload", request)
 
 
 def save_token(token: dict[str, Any], request: Any) -> None:
-    """
-    Store what was issued; Authlib calls this for every grant.
-    """
+    """Store what was issued; Authlib calls this for every grant."""
     accounts().add_token(
         Token(
             access_token=token["access_token"],
@@ -111,9 +106,7 @@ class AuthorizationCodeGrant(grants.AuthorizationCodeGrant):
 
 
 class CodeChallenge(BaseCodeChallenge):
-    """
-    PKCE: optional with a client secret, required from public clients.
-    """
+    """PKCE: optional with a client secret, required from public clients."""
 
     def get_authorization_code_challenge(self, authorization_code: AuthorizationCode) -> str | None:
         return authorization_code.code_challenge
@@ -160,9 +153,7 @@ class DeviceCodeGrant(BaseDeviceCodeGrant):
 
 
 class JWTBearerGrant(BaseJWTBearerGrant):
-    """
-    Assertions that a client signs with its own secret (HS256), with or without a user as subject.
-    """
+    """Assertions that a client signs with its own secret (HS256), with or without a user as subject."""
 
     @property
     def CLAIMS_OPTIONS(self) -> dict[str, dict[str, Any]]:
@@ -182,18 +173,14 @@ class JWTBearerGrant(BaseJWTBearerGrant):
         return accounts().client(issuer)
 
     def resolve_client_public_key(self, client: Client | None) -> dict[str, str]:
-        """
-        Asked by Authlib 1.7 and later; 1.7 asks for unknown clients, too.
-        """
+        """Asked by Authlib 1.7 and later; 1.7 asks for unknown clients, too."""
         if client is None or client.client_secret is None:
             raise InvalidGrantError("The issuer has no key on this server.")
         secret = base64.urlsafe_b64encode(client.client_secret.encode()).rstrip(b"=")
         return {"kty": "oct", "k": secret.decode()}
 
     def resolve_public_key(self, _headers: dict[str, Any], claims: dict[str, Any]) -> dict[str, str]:
-        """
-        Asked by Authlib up to 1.6. Its ``resolve_client_key`` must stay undefined: 1.7 and later would prefer it.
-        """
+        """Asked by Authlib up to 1.6. Its ``resolve_client_key`` must stay undefined: 1.7 and later would prefer it."""
         return self.resolve_client_public_key(self.resolve_issuer_client(str(claims.get("iss"))))
 
     def authenticate_user(self, subject: str) -> User | None:
@@ -204,9 +191,7 @@ class JWTBearerGrant(BaseJWTBearerGrant):
 
 
 class CustomGrant(BaseGrant, TokenEndpointMixin):
-    """
-    What the custom grants share: an authenticated client that may use the grant.
-    """
+    """What the custom grants share: an authenticated client that may use the grant."""
 
     TOKEN_ENDPOINT_AUTH_METHODS = WITH_SECRET
 
@@ -218,9 +203,7 @@ class CustomGrant(BaseGrant, TokenEndpointMixin):
 
 
 class TokenExchangeGrant(CustomGrant):
-    """
-    A small RFC 8693: a client swaps a user's access token for one of its own, for the same user.
-    """
+    """A small RFC 8693: a client swaps a user's access token for one of its own, for the same user."""
 
     GRANT_TYPE = GRANT_TOKEN_EXCHANGE
     ACCESS_TOKEN_TYPE = "urn:ietf:params:oauth:token-type:access_token"
@@ -245,9 +228,7 @@ class TokenExchangeGrant(CustomGrant):
 
 
 class OwnTokenGrant(CustomGrant):
-    """
-    A grant that builds its token itself: it never calls ``generate_token``, only ``save_token``.
-    """
+    """A grant that builds its token itself: it never calls ``generate_token``, only ``save_token``."""
 
     GRANT_TYPE = GRANT_OWN_TOKEN
 

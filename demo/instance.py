@@ -1,6 +1,4 @@
-"""
-One instance of an OAuth server: gunicorn with real processes, on a port of its own.
-"""
+"""One instance of an OAuth server: gunicorn with real processes, on a port of its own."""
 
 import contextlib
 import http.client
@@ -28,24 +26,17 @@ _GUNICORN_CONFIG = "control_socket_disable = True\n"
 
 
 class InstanceFailed(RateLimitError):
-    """
-    A server did not start, or ended too early. The message shows the end of its log.
-    """
+    """A server did not start, or ended too early. The message shows the end of its log."""
 
 
 class Instance:
-    """
-    A gunicorn with one worker process and some threads, from ``with`` until the end of it.
+    """A gunicorn with one worker process and some threads, from ``with`` until the end of it.
 
     Args:
         name: For the log file and messages.
-
         app: The WSGI application, ``module:name``.
-
         directory: Where its log goes.
-
         env: Added to our own environment.
-
         tool: The command that runs it, none by default.
     """
 
@@ -79,14 +70,11 @@ class Instance:
 
     @property
     def address(self) -> str:
-        """
-        Host and port.
-        """
+        """Host and port."""
         return f"{HOST}:{self.port}"
 
     def wait_until_ready(self) -> None:
-        """
-        Return when it answers.
+        """Return when it answers.
 
         Raises:
             InstanceFailed: It ended, or the time is up.
@@ -99,22 +87,16 @@ class Instance:
 
     @property
     def exit_code(self) -> int | None:
-        """
-        None while it runs.
-        """
+        """None while it runs."""
         return None if self._child is None else self._child.exit_code
 
     @property
     def log(self) -> str:
-        """
-        What it has logged so far.
-        """
+        """What it has logged so far."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def events(self, name: str) -> Iterator[dict[str, Any]]:
-        """
-        Yield the logged events of a name.
-        """
+        """Yield the logged events of a name."""
         for line in self.log.splitlines():
             if line.startswith("{") and f'"{name}"' in line:
                 event = json.loads(line)
@@ -122,16 +104,12 @@ class Instance:
                     yield event
 
     def ask_to_stop(self) -> None:
-        """
-        Send SIGTERM: requests are finished, counters flushed, then it ends.
-        """
+        """Send SIGTERM: requests are finished, counters flushed, then it ends."""
         if self._child is not None:
             self._child.signal(signal.SIGTERM)
 
     def wait_for_end(self) -> None:
-        """
-        Return when it has ended after ``ask_to_stop``.
-        """
+        """Return when it has ended after ``ask_to_stop``."""
         if self._child is not None:
             self._child.stop()
 
@@ -144,9 +122,7 @@ class Instance:
 
 
 def stop_all(instances: Sequence[Instance]) -> None:
-    """
-    Stop several at the same time, in good order.
-    """
+    """Stop several at the same time, in good order."""
     for instance in instances:
         instance.ask_to_stop()
     for instance in instances:

@@ -1,8 +1,6 @@
 # mypy: disallow-subclassing-any=False
 # Authlib ships no type information: its classes are Any.
-"""
-OpenID Connect and the front channel: ID tokens, implicit and hybrid responses at /authorize.
-"""
+"""OpenID Connect and the front channel: ID tokens, implicit and hybrid responses at /authorize."""
 
 import time
 from typing import Any
@@ -22,8 +20,7 @@ ID_TOKEN_ALGORITHM = "ES256"
 
 
 class IDTokenSigner:
-    """
-    What an ID token holds and which key signs it.
+    """What an ID token holds and which key signs it.
 
     Authlib asks ``get_jwt_config`` up to 1.6 (with zero to two arguments, by release and class) and the other methods
     since 1.7.
@@ -58,27 +55,19 @@ class IDTokenSigner:
 
 
 class OpenIDCode(IDTokenSigner, BaseOpenIDCode):
-    """
-    Adds an ID token to the authorization code grant where the scope holds ``openid``.
-    """
+    """Adds an ID token to the authorization code grant where the scope holds ``openid``."""
 
 
 class ImplicitGrant(grants.ImplicitGrant):
-    """
-    response_type=token, for public clients.
-    """
+    """response_type=token, for public clients."""
 
 
 class OpenIDImplicitGrant(IDTokenSigner, BaseOpenIDImplicitGrant):
-    """
-    response_type=id_token and id_token token, for public clients.
-    """
+    """response_type=id_token and id_token token, for public clients."""
 
 
 class OpenIDHybridGrant(IDTokenSigner, BaseOpenIDHybridGrant):
-    """
-    response_type=code with id_token, token or both.
-    """
+    """response_type=code with id_token, token or both."""
 
     def save_authorization_code(self, code: str, request: Any) -> None:
         save_authorization_code(code, request)

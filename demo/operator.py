@@ -1,6 +1,4 @@
-"""
-Who may use the demo's admin page: whoever sits at this machine.
-"""
+"""Who may use the demo's admin page: whoever sits at this machine."""
 
 from urllib.parse import urlsplit
 
@@ -13,8 +11,7 @@ OPERATOR = "demo operator"
 
 
 def operator() -> str | None:
-    """
-    Return the demo's operator if the request comes from this machine, by its own name.
+    """Return the demo's operator if the request comes from this machine, by its own name.
 
     The name matters, too: a page from elsewhere can have its host name lead to 127.0.0.1, and its scripts would then
     be let in as being of this site.
@@ -24,12 +21,10 @@ def operator() -> str | None:
 
 
 def add_admin_page(app: Flask, secret_key: str) -> None:
-    """
-    Give an application the admin page.
+    """Give an application the admin page.
 
     Args:
         app: A protected application.
-
         secret_key: Signs what changes carry; the same for all instances.
     """
     app.secret_key = secret_key

@@ -1,5 +1,4 @@
-"""
-What the demo server stores: clients, users, codes, device codes and tokens.
+"""What the demo server stores: clients, users, codes, device codes and tokens.
 
 Authlib asks its models for methods, not for base classes, so these are plain values.
 """
@@ -40,17 +39,13 @@ DEVICE_POLL_INTERVAL_S = 5
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """
-    A registered OAuth client, by default with every grant type.
+    """A registered OAuth client, by default with every grant type.
 
     Attributes:
         client_id: The public name.
-
         client_secret: None makes a public client, which authenticates with its name alone. Kept in plain text:
             jwt-bearer assertions are verified with it, and it guards nothing but a demo.
-
         redirect_uris: Where /authorize may send a browser.
-
         scope: The allowed scopes, separated by blanks.
     """
 
@@ -80,9 +75,7 @@ class Client:
         )
 
     def check_endpoint_auth_method(self, method: str, _endpoint: str) -> bool:
-        """
-        A client with a secret proves it at every endpoint, so nobody else can act under its name.
-        """
+        """A client with a secret proves it at every endpoint, so nobody else can act under its name."""
         if self.client_secret is None:
             return method == "none"
         return method in ("client_secret_basic", "client_secret_post")
@@ -96,9 +89,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """
-    A resource owner. The password is stored and compared in plain text: a demo credential, not a pattern to copy.
-    """
+    """A resource owner. The password is stored and compared in plain text: a demo credential, not a pattern to copy."""
 
     username: str
     password: str
@@ -112,9 +103,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationCode:
-    """
-    A code that /authorize handed out and the token endpoint takes once.
-    """
+    """A code that /authorize handed out and the token endpoint takes once."""
 
     code: str
     client_id: str
@@ -150,9 +139,7 @@ class AuthorizationCode:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCode:
-    """
-    A pending device authorization; `username` is None until somebody approved it.
-    """
+    """A pending device authorization; `username` is None until somebody approved it."""
 
     device_code: str
     user_code: str
@@ -177,9 +164,7 @@ class DeviceCode:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """
-    An issued pair of access and refresh token; revoking ends both.
-    """
+    """An issued pair of access and refresh token; revoking ends both."""
 
     access_token: str
     refresh_token: str | None

@@ -1,6 +1,4 @@
-"""
-Sends token requests over real HTTP: one, or a whole schedule at the times it names.
-"""
+"""Sends token requests over real HTTP: one, or a whole schedule at the times it names."""
 
 import base64
 import http.client
@@ -26,25 +24,18 @@ _TIMEOUT_S = 60.0
 
 
 class UnexpectedAnswer(RateLimitError):
-    """
-    A server answered something that this demo has no place for.
-    """
+    """A server answered something that this demo has no place for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """
-    What a server said.
+    """What a server said.
 
     Attributes:
         status: The HTTP status.
-
         reason: Its name.
-
         headers: In the order sent.
-
         body: The text.
-
         outcome: How the request was decided.
     """
 
@@ -55,15 +46,12 @@ class Answer:
     outcome: Outcome
 
     def header(self, name: str) -> str:
-        """
-        Return a header's value, empty if there is none.
-        """
+        """Return a header's value, empty if there is none."""
         return dict(self.headers).get(name, "")
 
 
 class TokenClient:
-    """
-    Asks servers for tokens over connections of its own. For one thread. Closed by the end of ``with``.
+    """Asks servers for tokens over connections of its own. For one thread. Closed by the end of ``with``.
 
     Args:
         tally: Where every answer is noted.
@@ -83,8 +71,7 @@ class TokenClient:
             connection.close()
 
     def ask(self, instance: Instance, caller: Caller) -> Answer:
-        """
-        Request one token.
+        """Request one token.
 
         Raises:
             UnexpectedAnswer: The answer tells no outcome, or there is none.
@@ -109,14 +96,11 @@ class TokenClient:
 
 
 class Replay:
-    """
-    Sends each call of a schedule when it is due, to one of the servers at random.
+    """Sends each call of a schedule when it is due, to one of the servers at random.
 
     Args:
         calls: In the order of their times.
-
         instances: The servers.
-
         tally: Where every answer is noted.
     """
 
@@ -129,8 +113,7 @@ class Replay:
         self._started_s = 0.0
 
     def run(self, on_progress: Callable[[], None]) -> float:
-        """
-        Send everything and return how long it took, in seconds.
+        """Send everything and return how long it took, in seconds.
 
         Args:
             on_progress: Called several times a second.
@@ -167,9 +150,7 @@ class Replay:
 
 
 def _token_request(caller: Caller) -> tuple[str, dict[str, str]]:
-    """
-    Return the body and the headers of a token request.
-    """
+    """Return the body and the headers of a token request."""
     form = {"grant_type": caller.grant_type}
     if caller.user:
         form |= {"username": caller.user.username, "password": caller.user.password}
@@ -181,8 +162,7 @@ def _token_request(caller: Caller) -> tuple[str, dict[str, str]]:
 
 
 def _outcome(response: http.client.HTTPResponse, caller: Caller) -> Outcome | None:
-    """
-    Return what an answer means for the books, None if it is none of the answers that a sound server gives.
+    """Return what an answer means for the books, None if it is none of the answers that a sound server gives.
 
     Whatever was decided and counted carries a quota. Without one only a trusted client may get a token.
     """

@@ -1,6 +1,4 @@
-"""
-Fills the demo server's database: clients, users and the key that signs ID tokens.
-"""
+"""Fills the demo server's database: clients, users and the key that signs ID tokens."""
 
 import base64
 from collections.abc import Iterable
@@ -30,16 +28,13 @@ DEMO_USERS = tuple(
 def seed(
     database_path: str | PathLike[str], *, clients: Iterable[Client] = DEMO_CLIENTS, users: Iterable[User] = DEMO_USERS
 ) -> None:
-    """
-    Create the tables where they are missing, then add or replace clients and users.
+    """Create the tables where they are missing, then add or replace clients and users.
 
     May run in several processes at the same time and any number of times.
 
     Args:
         database_path: The SQLite file; its directory must exist.
-
         clients: Added to those already there; one with the same id is replaced.
-
         users: The same.
     """
     with closing(connect(database_path)) as connection:
@@ -51,8 +46,7 @@ def seed(
 
 
 def seed_if_empty(database_path: str | PathLike[str]) -> None:
-    """
-    Add the demo's clients and users unless the file holds clients already.
+    """Add the demo's clients and users unless the file holds clients already.
 
     Of processes that start together on a new file, none goes on before everything is there.
     """
@@ -65,9 +59,7 @@ def seed_if_empty(database_path: str | PathLike[str]) -> None:
 
 
 def _new_signing_key() -> dict[str, str]:
-    """
-    Return a fresh P-256 key as a JSON Web Key, the one form that every release of Authlib signs with.
-    """
+    """Return a fresh P-256 key as a JSON Web Key, the one form that every release of Authlib signs with."""
     private = ec.generate_private_key(ec.SECP256R1()).private_numbers()
     public = private.public_numbers
     return {

@@ -1,5 +1,4 @@
-"""
-``python -m demo.serve``: one of the demo's servers, to send requests to and to reconfigure by hand.
+"""``python -m demo.serve``: one of the demo's servers, to send requests to and to reconfigure by hand.
 
 Recorded traffic is played to it, so that its page has something to show; ``--no-traffic`` leaves that to you.
 """
@@ -25,9 +24,7 @@ _EMPTY = "It is empty until somebody asks for a token; charts begin after a minu
 
 
 def main() -> int:
-    """
-    Serve until Ctrl-C or SIGTERM and return the exit status.
-    """
+    """Serve until Ctrl-C or SIGTERM and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m demo.serve", description="Serves the demo.")
     parser.add_argument("--no-traffic", action="store_true", help="play no recorded traffic")
     is_quiet = parser.parse_args().no_traffic
@@ -81,9 +78,7 @@ Its log follows. Ctrl-C stops it and removes everything.
 
 
 def _follow(instance: Instance) -> None:
-    """
-    Print what the server logs, until it ends.
-    """
+    """Print what the server logs, until it ends."""
     with instance.log_path.open(errors="replace") as log:
         while instance.exit_code is None:
             print(log.read(), end="", flush=True)

@@ -1,6 +1,4 @@
-"""
-What the demo needs around it: a MongoDB, a configuration file, clients and users, servers.
-"""
+"""What the demo needs around it: a MongoDB, a configuration file, clients and users, servers."""
 
 import os
 import secrets
@@ -35,18 +33,13 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """
-    Everything that runs.
+    """Everything that runs.
 
     Attributes:
         mongodb: Which MongoDB it is, in words.
-
         mongo_uri: Its address.
-
         instances: The servers, ready.
-
         config_path: The file that they all watch.
-
         counters: The collection that they all share.
     """
 
@@ -57,8 +50,7 @@ class Stage:
     counters: "Collection[dict[str, Any]]"
 
     def enforce(self) -> float:
-        """
-        Change the mode in the file, and return after how many seconds every server has taken it over.
+        """Change the mode in the file, and return after how many seconds every server has taken it over.
 
         Raises:
             InstanceFailed: One did not.
@@ -75,9 +67,7 @@ class Stage:
 
 
 def end_on_sigterm() -> None:
-    """
-    Have SIGTERM leave through every ``with``, so that servers and files go, too.
-    """
+    """Have SIGTERM leave through every ``with``, so that servers and files go, too."""
     signal.signal(signal.SIGTERM, _end)
 
 
@@ -89,21 +79,16 @@ def _end(number: int, _frame: FrameType | None) -> None:
 def set_stage(
     app: str, *, instance_count: int, clients: Iterable[Client] = (), users: Iterable[User] = ()
 ) -> Iterator[Stage]:
-    """
-    Start everything, and stop and remove it afterwards.
+    """Start everything, and stop and remove it afterwards.
 
     Args:
         app: The WSGI application of the servers, ``module:name``.
-
         instance_count: How many servers.
-
         clients: Registered with all of them.
-
         users: The same.
 
     Raises:
         MongodUnavailable: There is none that can be used.
-
         InstanceFailed: A server did not start.
     """
     with ExitStack() as undo:
@@ -126,9 +111,7 @@ def set_stage(
 
 
 def write_config(directory: Path, namespace: str) -> Path:
-    """
-    Copy the demo's configuration, with collections of its own.
-    """
+    """Copy the demo's configuration, with collections of its own."""
     template = files("demo").joinpath(_CONFIG).read_text()
     path = directory / _CONFIG
     path.write_text(template.replace("namespace: demo", f"namespace: {namespace}", 1))
@@ -146,9 +129,7 @@ def _environment(uri: str, *, config_path: Path, database_path: Path) -> Mapping
 
 
 def _describe(counters: "Collection[dict[str, Any]]") -> str:
-    """
-    Return which MongoDB it is. Without its URI, if that was given: it may hold a password.
-    """
+    """Return which MongoDB it is. Without its URI, if that was given: it may hold a password."""
     version = counters.database.client.server_info()["version"]
     if os.environ.get(MONGO_URI_VARIABLE):
         return f"{version}, the one that {MONGO_URI_VARIABLE} names"

@@ -1,6 +1,4 @@
-"""
-The demo from beginning to end: dry run, enforce, one denial from close by, and the sum of it all.
-"""
+"""The demo from beginning to end: dry run, enforce, one denial from close by, and the sum of it all."""
 
 import time
 from collections import Counter
@@ -25,14 +23,11 @@ _FLORIDA = timezone(timedelta(hours=-4))
 
 
 class Story:
-    """
-    One run of the demo.
+    """One run of the demo.
 
     Args:
         display: Where it is told.
-
         request_count: Requests of the trace to replay, twice.
-
         speed: How many times faster than recorded.
     """
 
@@ -45,9 +40,7 @@ class Story:
         self._tallies: list[Tally] = []
 
     def tell(self) -> bool:
-        """
-        Run it, and return whether everything was as promised.
-        """
+        """Run it, and return whether everything was as promised."""
         self._display.title("oauth_ratelimit: one limit over three OAuth servers, shared through MongoDB")
         clients = [*APPS, *(caller.client for caller in (*MACHINES, LATECOMER))]
         users = {caller.user for caller in self._cast.values() if caller.user}
@@ -89,9 +82,7 @@ class Story:
         self._replay(stage, over="denied (429)")
 
     def _look_closer(self, stage: Stage) -> bool:
-        """
-        Let one client run into its limit at one server, ask the others, and come back when told to.
-        """
+        """Let one client run into its limit at one server, ask the others, and come back when told to."""
         caller = LATECOMER
         first, *others = stage.instances
         self._display.act(
@@ -172,9 +163,7 @@ def _size(hits: Sequence[Hit]) -> str:
 
 
 def _compare(counted: Counter[Key], stored: Counter[Key]) -> list[tuple[str, int, int, int]]:
-    """
-    Return, per client, the number of its keys and both counts.
-    """
+    """Return, per client, the number of its keys and both counts."""
     keys = counted.keys() | stored.keys()
     rows = []
     for client_id in sorted({client_id for client_id, _ in keys}):

@@ -1,6 +1,4 @@
-"""
-The demo's own books: what each caller was answered, as the callers saw it.
-"""
+"""The demo's own books: what each caller was answered, as the callers saw it."""
 
 import threading
 from collections import Counter
@@ -15,9 +13,7 @@ Key = tuple[str, str | None]
 
 
 class Outcome(StrEnum):
-    """
-    What became of a request. Only allowed ones are counted against a limit.
-    """
+    """What became of a request. Only allowed ones are counted against a limit."""
 
     ALLOWED = "allowed"
     WOULD_DENY = "would_deny"
@@ -26,30 +22,21 @@ class Outcome(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """
-        Whether the request was over a limit.
-        """
+        """Whether the request was over a limit."""
         return self in (Outcome.WOULD_DENY, Outcome.DENIED)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """
-    What became of one client's requests.
+    """What became of one client's requests.
 
     Attributes:
         client_id: The client.
-
         grant_type: The grant that it used.
-
         user_count: How many users it asked for.
-
         request_count: All its requests.
-
         over_count: Those over a limit.
-
         over_users: Users of whom at least one request was over a limit.
-
         is_trusted: Whether it is a trusted client.
     """
 
@@ -63,31 +50,23 @@ class Line:
 
 
 class Tally:
-    """
-    Counts outcomes per caller. Any number of threads may add.
-    """
+    """Counts outcomes per caller. Any number of threads may add."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._outcomes: Counter[tuple[Caller, Outcome]] = Counter()
 
     def add(self, caller: Caller, outcome: Outcome) -> None:
-        """
-        Note one answer.
-        """
+        """Note one answer."""
         with self._lock:
             self._outcomes[caller, outcome] += 1
 
     def total(self, *outcomes: Outcome) -> int:
-        """
-        Return how many requests had one of the outcomes; without any, how many there were.
-        """
+        """Return how many requests had one of the outcomes; without any, how many there were."""
         return sum(count for (_, outcome), count in self._items() if not outcomes or outcome in outcomes)
 
     def counted(self) -> Counter[Key]:
-        """
-        Return per client and user how many requests the limiter must have counted.
-        """
+        """Return per client and user how many requests the limiter must have counted."""
         counted: Counter[Key] = Counter()
         for (caller, outcome), count in self._items():
             if outcome is Outcome.ALLOWED:
@@ -95,9 +74,7 @@ class Tally:
         return counted
 
     def lines(self) -> list[Line]:
-        """
-        Return one line per client, the machines first, the trusted one last.
-        """
+        """Return one line per client, the machines first, the trusted one last."""
         clients: dict[str, list[tuple[Caller, Outcome, int]]] = {}
         for (caller, outcome), count in self._items():
             clients.setdefault(caller.client_id, []).append((caller, outcome, count))

@@ -1,6 +1,4 @@
-"""
-Recorded traffic: HTTP requests to a NASA web server in 1995. Where it comes from stands in nasa19950801.md.
-"""
+"""Recorded traffic: HTTP requests to a NASA web server in 1995. Where it comes from stands in nasa19950801.md."""
 
 import csv
 import gzip
@@ -15,12 +13,10 @@ _FILE = "nasa19950801.csv.gz"
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """
-    One recorded request.
+    """One recorded request.
 
     Attributes:
         at_s: Seconds since the epoch.
-
         host: Number of the host that sent it.
     """
 
@@ -43,7 +39,5 @@ def hits() -> Iterator[Hit]:
 
 
 def stretch(first: int, count: int) -> Sequence[Hit]:
-    """
-    Return ``count`` hits, from the one with the index ``first`` on.
-    """
+    """Return ``count`` hits, from the one with the index ``first`` on."""
     return list(islice(hits(), first, first + count))

@@ -1,6 +1,4 @@
-"""
-Recorded traffic in the background, so that a demo server has something to show.
-"""
+"""Recorded traffic in the background, so that a demo server has something to show."""
 
 import threading
 import time
@@ -24,8 +22,7 @@ PAUSE_S = 1.0  # after an answer that is none, while a server is being reconfigu
 
 
 class Traffic:
-    """
-    The busiest hosts of the trace, who ask one server for tokens over and over, until the end of ``with``.
+    """The busiest hosts of the trace, who ask one server for tokens over and over, until the end of ``with``.
 
     Args:
         without: Clients whose part is left out: those that somebody wants to try for himself.
@@ -43,22 +40,16 @@ class Traffic:
 
     @property
     def clients(self) -> set[Client]:
-        """
-        Who has to be registered.
-        """
+        """Who has to be registered."""
         return {call.caller.client for call in self._calls}
 
     @property
     def users(self) -> set[User]:
-        """
-        On whose behalf they ask.
-        """
+        """On whose behalf they ask."""
         return {call.caller.user for call in self._calls if call.caller.user}
 
     def start(self, instance: Instance) -> Self:
-        """
-        Have them begin.
-        """
+        """Have them begin."""
         self._thread = threading.Thread(target=self._send, args=(instance,), name="traffic", daemon=True)
         self._thread.start()
         return self
@@ -85,9 +76,7 @@ class Traffic:
                 self._stopped.wait(PAUSE_S)
 
     def _due(self) -> Iterator[Call]:
-        """
-        Yield each call when it is due, for ever; none any more when it is over.
-        """
+        """Yield each call when it is due, for ever; none any more when it is over."""
         for _ in count():
             started_s = time.monotonic()
             for call in self._calls:

@@ -25,9 +25,7 @@ events.REPEAT_S = 0.0  # one event per request: for the books one per minute is 
 
 
 def note_would_deny(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """
-    Remember that the request being handled is over a limit.
-    """
+    """Remember that the request being handled is over a limit."""
     if event["event"] == "request_would_be_denied" and has_request_context():
         g.would_deny = True
     return event
@@ -35,9 +33,7 @@ def note_would_deny(_logger: WrappedLogger, _method: str, event: EventDict) -> E
 
 @app.after_request
 def mark_would_deny(response: Response) -> Response:
-    """
-    Tell the client.
-    """
+    """Tell the client."""
     if g.get("would_deny"):
         response.headers[WOULD_DENY_HEADER] = "1"
     return response

@@ -1,5 +1,4 @@
-"""
-WSGI entry: ``gunicorn demo.wsgi:app``.
+"""WSGI entry: ``gunicorn demo.wsgi:app``.
 
 Environment:
     DEMO_DATABASE: The SQLite file; seeded with the demo's clients and users if it holds no clients.

@@ -1,5 +1,4 @@
-"""
-How the site is built from these pages: ``make docs``, or ``sphinx-build --fail-on-warning docs .venv/docs``.
+"""How the site is built from these pages: ``make docs``, or ``sphinx-build --fail-on-warning docs .venv/docs``.
 
 The pages are plain Markdown that reads well in a repository, too. What only the site needs stands here.
 """
@@ -54,16 +53,12 @@ pygments_dark_style = "native"
 
 
 def setup(app: Sphinx) -> None:
-    """
-    Look at what was built.
-    """
+    """Look at what was built."""
     app.connect("build-finished", refuse_other_hosts)
 
 
 def refuse_other_hosts(app: Sphinx, exception: Exception | None) -> None:
-    """
-    Fail if a page loads anything from elsewhere: fonts, scripts, styles, pictures. Links may lead anywhere.
-    """
+    """Fail if a page loads anything from elsewhere: fonts, scripts, styles, pictures. Links may lead anywhere."""
     loads = re.compile(
         r"""<(?:script|img|iframe|source)\b[^>]*\bsrc="(?:https?:)?//|<link\b[^>]*\bhref="(?:https?:)?//"""
     )

@@ -22,9 +22,7 @@ PROGRAM = "flask oauth-ratelimit"
 
 
 def cli_page() -> str:
-    """
-    Return the page about the command line: what ``--help`` says, for each command.
-    """
+    """Return the page about the command line: what ``--help`` says, for each command."""
     intro = "What `--help` says. Flask finds the application by `--app` or `FLASK_APP`."
     lines = ["# Command line", "", intro]
     for names, found in commands(command, ()):
@@ -34,9 +32,7 @@ def cli_page() -> str:
 
 
 def commands(found: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """
-    Yield a command and all below it, each with its names.
-    """
+    """Yield a command and all below it, each with its names."""
     yield names, found
     if isinstance(found, click.Group):
         for name in sorted(found.commands):
@@ -44,17 +40,13 @@ def commands(found: click.Command, names: tuple[str, ...]) -> Iterator[tuple[tup
 
 
 def help_of(found: click.Command, names: tuple[str, ...]) -> str:
-    """
-    Return what a command says of itself.
-    """
+    """Return what a command says of itself."""
     context = click.Context(found, info_name=" ".join((PROGRAM, *names)), terminal_width=WIDTH, max_content_width=WIDTH)
     return "\n".join(line.rstrip() for line in found.get_help(context).splitlines())
 
 
 def signals_page() -> str:
-    """
-    Return the page about metrics and events.
-    """
+    """Return the page about metrics and events."""
     return "\n".join(
         [
             "# Metrics and events",
@@ -79,9 +71,7 @@ def signals_page() -> str:
 
 
 def metric_rows() -> Iterator[str]:
-    """
-    Yield a row for each metric.
-    """
+    """Yield a row for each metric."""
     from prometheus_client import CollectorRegistry
 
     registry = CollectorRegistry()
@@ -93,9 +83,7 @@ def metric_rows() -> Iterator[str]:
 
 
 def event_rows() -> Iterator[str]:
-    """
-    Yield a row for each event.
-    """
+    """Yield a row for each event."""
     found: dict[str, tuple[str, set[str], set[str]]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         if "demo" in path.parts:
@@ -111,9 +99,7 @@ def event_rows() -> Iterator[str]:
 
 
 def events_of(path: Path) -> Iterator[tuple[str, str, set[str]]]:
-    """
-    Yield the events that a module logs by name: the event, its level, its keys.
-    """
+    """Yield the events that a module logs by name: the event, its level, its keys."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             continue
@@ -129,9 +115,7 @@ PAGES = {"cli.md": cli_page, "signals.md": signals_page}
 
 
 def main() -> None:
-    """
-    Write the pages.
-    """
+    """Write the pages."""
     folder = DOCS / "reference"
     folder.mkdir(exist_ok=True)
     for name, page in PAGES.items():

@@ -1,6 +1,4 @@
-"""
-Let MongoDB remove expired counters and statistics.
-"""
+"""Let MongoDB remove expired counters and statistics."""
 
 from collections.abc import Mapping
 from typing import Any

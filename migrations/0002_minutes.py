@@ -1,6 +1,4 @@
-"""
-Let statistics be read by time without a scan of the collection.
-"""
+"""Let statistics be read by time without a scan of the collection."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,4 @@
-"""
-Limits token creation at an OAuth 2 token endpoint, per client and user, shared over instances through MongoDB.
+"""Limits token creation at an OAuth 2 token endpoint, per client and user, shared over instances through MongoDB.
 
 The way of a request through the package::
 

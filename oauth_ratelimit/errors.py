@@ -1,5 +1,4 @@
-"""
-The exception tree.
+"""The exception tree.
 
 ::
 
@@ -15,14 +14,11 @@ from collections.abc import Sequence
 
 
 class RateLimitError(Exception):
-    """
-    Base of every error of this package.
-    """
+    """Base of every error of this package."""
 
 
 class ConfigError(RateLimitError, ValueError):
-    """
-    The configuration cannot be used.
+    """The configuration cannot be used.
 
     Attributes:
         problems: One line per bad value, ``path: what is wrong``, all of them at once.
@@ -34,18 +30,12 @@ class ConfigError(RateLimitError, ValueError):
 
 
 class StoreError(RateLimitError):
-    """
-    The shared store did not do what was asked.
-    """
+    """The shared store did not do what was asked."""
 
 
 class StoreUnavailable(StoreError):
-    """
-    The store could not be reached or did not answer. What was being written may or may not have been applied.
-    """
+    """The store could not be reached or did not answer. What was being written may or may not have been applied."""
 
 
 class StoreRejected(StoreError):
-    """
-    The store answered that it will not do this, so a retry cannot help.
-    """
+    """The store answered that it will not do this, so a retry cannot help."""

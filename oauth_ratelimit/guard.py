@@ -1,5 +1,4 @@
-"""
-Too many failed authentications: counted apart from tokens, in documents of their own, by a limiter of their own.
+"""Too many failed authentications: counted apart from tokens, in documents of their own, by a limiter of their own.
 
 So nobody who fails can use up a quota of tokens, and a flood of failures takes no room from the keys of tokens.
 """
@@ -20,12 +19,10 @@ from oauth_ratelimit.store.mongo.inspect import FAILURES
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """
-    An attempt that comes after too many failures.
+    """An attempt that comes after too many failures.
 
     Attributes:
         key: Whose limit it is; of several the one that lasts longest.
-
         decision: What is done about it, and for how long.
     """
 
@@ -34,9 +31,7 @@ class Alarm:
 
 
 class FailureCounts(Limiter):
-    """
-    A limiter that looks without leaving a trace, and counts without deciding: what fails has happened already.
-    """
+    """A limiter that looks without leaving a trace, and counts without deciding: what fails has happened already."""
 
     def look(self, key: FailureKey) -> FullDecision | None:
         """
@@ -55,9 +50,7 @@ class FailureCounts(Limiter):
             return client.preview(state, now_s, cost=1)
 
     def count(self, key: FailureKey) -> None:
-        """
-        Count a failure, however many there are already.
-        """
+        """Count a failure, however many there are already."""
         now_s = self._clock()
         with self._clients.held(key.client_id, endpoint=key.kind.scope) as client:
             if client.exempt is None:
@@ -65,26 +58,20 @@ class FailureCounts(Limiter):
                 client.count(state, now_s)
 
     def give_up(self) -> None:
-        """
-        Release everything without a last flush.
-        """
+        """Release everything without a last flush."""
         self._cycle.log_undelivered()
         self._cycle.close()
 
 
 class Guard:
-    """
-    Counts failures, and tells which attempts come after too many. Costs nothing while it is off.
+    """Counts failures, and tells which attempts come after too many. Costs nothing while it is off.
 
     Synchronises when its owner calls ``run``, and always after the counters of tokens.
 
     Args:
         settings: What applies.
-
         clock: Tells the time, seconds since the epoch.
-
         events: Where alarms are logged, with the denials of tokens; None for events of its own.
-
         metrics: Where failures and alarms are counted, too.
     """
 
@@ -104,20 +91,15 @@ class Guard:
 
     @property
     def is_on(self) -> bool:
-        """
-        Whether anything is counted.
-        """
+        """Whether anything is counted."""
         return self._mode is not Mode.OFF
 
     def is_watching(self, address: str) -> bool:
-        """
-        Whether failures from an address are counted.
-        """
+        """Whether failures from an address are counted."""
         return self.is_on and not is_within(address, self._settings.guard.trusted_addresses)
 
     def look(self, attempt: Attempt) -> Alarm | None:
-        """
-        Tell whether an attempt comes after too many failures, before anything of it is checked. Counts nothing.
+        """Tell whether an attempt comes after too many failures, before anything of it is checked. Counts nothing.
 
         It makes no difference whether what it claims exists, or whether its password is right: whoever guesses learns
         nothing from the answer. A trusted client is never denied; its alarms are a dry run.
@@ -149,9 +131,7 @@ class Guard:
         return alarm
 
     def count(self, keys: Iterable[FailureKey]) -> None:
-        """
-        Count a failure against each of these.
-        """
+        """Count a failure against each of these."""
         if self._counts is not None and self.is_on:
             for key in keys:
                 self._counts.count(key)
@@ -159,9 +139,7 @@ class Guard:
                     self._metrics.note_failure(key.kind.value)
 
     def reconfigure(self, settings: Settings) -> None:
-        """
-        Take over other limits and modes; counts stay.
-        """
+        """Take over other limits and modes; counts stay."""
         policies = settings.policies
         self._settings = settings
         self._mode = Mode.OFF if policies.mode is Mode.OFF else settings.guard.mode
@@ -180,17 +158,14 @@ class Guard:
             self._counts.denial_events = self._events or self._counts.denial_events
 
     def run(self) -> None:
-        """
-        Synchronise.
-        """
+        """Synchronise."""
         if self._counts is not None:
             self._counts.sync()
             if self._clock is time.time:  # an injected clock is right by definition
                 self._counts.correct_clock(self._counts.clock_offset_s)
 
     def close(self, *, is_failing: bool) -> None:
-        """
-        Synchronise once more, and release everything.
+        """Synchronise once more, and release everything.
 
         Args:
             is_failing: Whether MongoDB is out of reach, so that another try would only take time.

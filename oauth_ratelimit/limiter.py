@@ -1,6 +1,4 @@
-"""
-One pass from a request's facts to a decision.
-"""
+"""One pass from a request's facts to a decision."""
 
 import math
 import time
@@ -27,20 +25,17 @@ CLOSING_S = 5.0  # well within the 30 s that gunicorn gives a worker
 
 
 class Limiter:
-    """
-    Decides in memory whether a client may have one more token, and shares what it counted through a store.
+    """Decides in memory whether a client may have one more token, and shares what it counted through a store.
 
     Thread-safe. Starts no thread: its owner calls ``sync``.
 
     Args:
         settings: From ``load_config``.
-
         store: Where counters are shared; None takes the one that the settings name, if any.
-
         clock: Returns the time in seconds since the epoch. All instances must roughly agree.
+
     Attributes:
         settings: What applies now.
-
         denial_events: What the log is told of denials.
     """
 
@@ -64,9 +59,7 @@ class Limiter:
         return username if self._names is None else self._names(username)
 
     def _begin(self) -> None:
-        """
-        Start with nothing known.
-        """
+        """Start with nothing known."""
         sync = self.settings.sync
         self._reservations: Reservations | None = None
         reserves = self._store is not None and sync.near_limit == "reserve"
@@ -91,23 +84,17 @@ class Limiter:
         cost: int = 1,
         grant_type: str | None = None,
     ) -> Decision:
-        """
-        Decide about a request and count it, if it is admitted or would be under enforce.
+        """Decide about a request and count it, if it is admitted or would be under enforce.
 
         Args:
             client_id: The authenticated client.
-
             username: The resource owner, None for grants without a user.
-
             endpoint: Where the request came in.
-
             cost: Hits that it consumes.
-
             grant_type: Matters where a grant type has limits of its own.
 
         Raises:
             TypeError: An id is not text.
-
             ValueError: The cost is not a whole number from 1 to 2^53.
         """
         if cost != 1 or type(cost) is not int:
@@ -158,9 +145,7 @@ class Limiter:
     def _report(
         self, client: ClientState, state: KeyState, decision: FullDecision, *, grant_type: str | None, now_s: float
     ) -> None:
-        """
-        Tell of a denial. Until its end the same answer is given to all that follow it.
-        """
+        """Tell of a denial. Until its end the same answer is given to all that follow it."""
         suppression = self.denial_events.report(
             client.client_id,
             state.username,
@@ -183,9 +168,7 @@ class Limiter:
         cost: int = 1,
         grant_type: str | None = None,
     ) -> Decision:
-        """
-        Decide about a request as ``check`` does, and count nothing. ``remaining`` is what is left now.
-        """
+        """Decide about a request as ``check`` does, and count nothing. ``remaining`` is what is left now."""
         check_cost(cost)
         pseudonym = username if self._names is None else self._names(username)
         now_s = self._clock()
@@ -196,9 +179,7 @@ class Limiter:
             return client.preview(state, now_s, cost=cost)
 
     def counts(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> Counts:
-        """
-        Return what this instance knows of a key: the global snapshot and its own in-flight hits.
-        """
+        """Return what this instance knows of a key: the global snapshot and its own in-flight hits."""
         pseudonym = username if self._names is None else self._names(username)
         client = self._clients.get(client_id, endpoint=endpoint)
         with client.lock:
@@ -206,8 +187,7 @@ class Limiter:
             return state.counts() if state else Counts(0, 0)
 
     def sync(self) -> CycleReport:
-        """
-        Run one cycle now: flush what was counted here, pull what was counted elsewhere.
+        """Run one cycle now: flush what was counted here, pull what was counted elsewhere.
 
         Never raises for what the store does; ``CycleReport.error`` tells.
         """
@@ -216,14 +196,11 @@ class Limiter:
         return self._cycle.run(now_s)
 
     def sync_urgent(self) -> CycleReport | None:
-        """
-        Synchronise the keys that should not wait: new here, or near their limit. None if there are none.
-        """
+        """Synchronise the keys that should not wait: new here, or near their limit. None if there are none."""
         return self._cycle.run(self._clock(), urgent_only=True) if self._clients.dirty_queue.has_urgent else None
 
     def reconfigure(self, settings: Settings) -> None:
-        """
-        Take over new limits, modes and trusted clients. Counters stay where the frames stay as long as they are. The
+        """Take over new limits, modes and trusted clients. Counters stay where the frames stay as long as they are. The
         store, the interval and the keys of user names need a new limiter.
         """
         self.settings = settings
@@ -239,16 +216,13 @@ class Limiter:
 
     @property
     def clock_offset_s(self) -> float:
-        """
-        How far MongoDB's clock is ahead of this machine's; 0.0 while that is too little to matter, for the owner to
+        """How far MongoDB's clock is ahead of this machine's; 0.0 while that is too little to matter, for the owner to
         correct.
         """
         return self._cycle.clock_offset_s
 
     def correct_clock(self, offset_s: float) -> None:
-        """
-        Go by the given clock plus an offset from now on.
-        """
+        """Go by the given clock plus an offset from now on."""
         given = self._given_clock
         self._clock = (lambda: given() + offset_s) if offset_s else given
 
@@ -256,8 +230,7 @@ class Limiter:
         return self._clock()
 
     def close(self) -> None:
-        """
-        Flush once more, up to three tries of which none begins after five seconds, and release everything. Logs
+        """Flush once more, up to three tries of which none begins after five seconds, and release everything. Logs
         ``hits_undelivered`` with the clients whose hits could not be sent.
         """
         if self._reservations is not None:

@@ -1,5 +1,4 @@
-"""
-For tests of a server that is limited: time that stands still, and counters that nobody else sees.
+"""For tests of a server that is limited: time that stands still, and counters that nobody else sees.
 
 The pytest plugin makes fixtures of it; see ``docs/testing.md``. Other test runners use it as it is.
 """
@@ -20,8 +19,7 @@ MIDNIGHT_S = 1_999_987_200.0  # frames of all lengths begin at midnight, so that
 
 
 class FrozenClock:
-    """
-    A clock that stands still until a test moves it. Called, it tells the time.
+    """A clock that stands still until a test moves it. Called, it tells the time.
 
     Args:
         now_s: Where it stands, seconds since the epoch.
@@ -34,8 +32,7 @@ class FrozenClock:
         return self.now_s
 
     def advance(self, duration_s: float) -> None:
-        """
-        Let time pass.
+        """Let time pass.
 
         Raises:
             ValueError: The duration is negative.
@@ -46,20 +43,14 @@ class FrozenClock:
 
 
 class _IdleWorker(Worker):
-    """
-    Decides, and starts no background cycle: there is nothing to synchronise with.
-    """
+    """Decides, and starts no background cycle: there is nothing to synchronise with."""
 
     def start(self) -> None:
-        """
-        Start nothing.
-        """
+        """Start nothing."""
 
 
 class _FrozenAppLimiter(AppLimiter):
-    """
-    Decides by the configuration as it was at the start, without its database.
-    """
+    """Decides by the configuration as it was at the start, without its database."""
 
     worker_type = _IdleWorker
 
@@ -70,15 +61,13 @@ class _FrozenAppLimiter(AppLimiter):
 
 
 class FrozenRateLimit(OAuthRateLimit):
-    """
-    An ``OAuthRateLimit`` for one test: on a clock of the test's own, counting in memory alone, without a thread.
+    """An ``OAuthRateLimit`` for one test: on a clock of the test's own, counting in memory alone, without a thread.
 
     It takes the application's own configuration, except ``store.uri``. An application that is protected already has
     its own protection back after ``close``, or at the end of a ``with`` block.
 
     Args:
         clock: Tells the time.
-
         options: What else ``OAuthRateLimit`` takes: ``username_of``, ``on_denied`` and so on.
     """
 
@@ -97,17 +86,13 @@ class FrozenRateLimit(OAuthRateLimit):
         self.close()
 
     def init_app(self, app: Flask | None, server: Any) -> None:
-        """
-        Protect an application until ``close``. A second time starts it with nothing counted.
-        """
+        """Protect an application until ``close``. A second time starts it with nothing counted."""
         if app is not None:
             self._replaced.append((app, app.extensions.pop(EXTENSION, None)))
         super().init_app(app, server)
 
     def close(self) -> None:
-        """
-        Leave every application as it was.
-        """
+        """Leave every application as it was."""
         while self._replaced:
             app, found = self._replaced.pop()
             frozen = app.extensions.pop(EXTENSION, None)

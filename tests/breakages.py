@@ -1,5 +1,4 @@
-"""
-Check that the tests notice when the package is broken: ``python -m tests.breakages``.
+"""Check that the tests notice when the package is broken: ``python -m tests.breakages``.
 
 Each breakage below is a mistake that a user would notice. One after the other is made in a copy of the repository, and
 the tests that should catch it run there::
@@ -31,18 +30,13 @@ TESTS_FAILED = 1  # exit code of pytest; the others mean that the tests could no
 
 
 class Breakage(NamedTuple):
-    """
-    A deliberate mistake.
+    """A deliberate mistake.
 
     Attributes:
         name: What goes wrong, in plain words.
-
         file: Where, relative to the repository.
-
         old: Text that occurs exactly once in the file.
-
         new: What replaces it.
-
         tests: Test paths that should catch it, the quickest first, separated by spaces.
     """
 

@@ -1,6 +1,4 @@
-"""
-Real servers and a clock for every test that asks for them.
-"""
+"""Real servers and a clock for every test that asks for them."""
 
 import contextlib
 import os
@@ -21,8 +19,7 @@ from tests.support.replica_set import ReplicaSet
 
 
 def pytest_configure() -> None:
-    """
-    Have SIGINT end what tests start, even if a shell runs them in the background and so has it ignored; let older
+    """Have SIGINT end what tests start, even if a shell runs them in the background and so has it ignored; let older
     versions of Authlib serve plain HTTP; let no example of a property fail for its time, which is the machine's affair.
     """
     os.environ.setdefault("AUTHLIB_INSECURE_TRANSPORT", "1")
@@ -34,26 +31,20 @@ def pytest_configure() -> None:
 
 @pytest.fixture
 def clock() -> Clock:
-    """
-    A clock that the test moves.
-    """
+    """A clock that the test moves."""
     return Clock()
 
 
 @pytest.fixture(scope="session")
 def mongod() -> Iterator[Mongod]:
-    """
-    The session's MongoDB, fail points allowed. A test that stops or kills a server starts one of its own.
-    """
+    """The session's MongoDB, fail points allowed. A test that stops or kills a server starts one of its own."""
     with Mongod(allow_failpoints=True) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def mongodb(request: pytest.FixtureRequest) -> str:
-    """
-    The URI of the session's MongoDB: the one named in the environment, else ``mongod``.
-    """
+    """The URI of the session's MongoDB: the one named in the environment, else ``mongod``."""
     given = os.environ.get(MONGO_URI_VARIABLE)
     if given:
         return given
@@ -63,27 +54,21 @@ def mongodb(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def mongo_uri(mongodb: str) -> Iterator[str]:
-    """
-    The URI of an empty database that is this test's own.
-    """
+    """The URI of an empty database that is this test's own."""
     with _own_database(mongodb) as uri:
         yield uri
 
 
 @pytest.fixture(scope="session")
 def replica_set() -> Iterator[ReplicaSet]:
-    """
-    The session's replica set of three, as the last test left it: ``replica_set_uri`` makes it whole first.
-    """
+    """The session's replica set of three, as the last test left it: ``replica_set_uri`` makes it whole first."""
     with ReplicaSet(3, allow_failpoints=True) as servers:
         yield servers
 
 
 @pytest.fixture
 def replica_set_uri(replica_set: ReplicaSet) -> Iterator[str]:
-    """
-    The URI of an empty database that is this test's own, on a replica set with all members running.
-    """
+    """The URI of an empty database that is this test's own, on a replica set with all members running."""
     replica_set.heal()
     with _own_database(replica_set.uri, heal=replica_set) as uri:
         yield uri
@@ -91,9 +76,7 @@ def replica_set_uri(replica_set: ReplicaSet) -> Iterator[str]:
 
 @pytest.fixture
 def quick_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Let clients made from now on look for a lost server at once, not half a second later. Needs a proxy's ``uri``.
-    """
+    """Let clients made from now on look for a lost server at once, not half a second later. Needs a proxy's ``uri``."""
     monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.01)
 
 

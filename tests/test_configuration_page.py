@@ -1,6 +1,4 @@
-"""
-docs/configuration.md: what it prints works, and its reference is that of the models.
-"""
+"""docs/configuration.md: what it prints works, and its reference is that of the models."""
 
 import re
 from pathlib import Path
@@ -20,16 +18,12 @@ PAGE = PATH.read_text(encoding="utf-8")
 
 
 def test_reference_is_up_to_date() -> None:
-    """
-    The page holds the reference that the models give now.
-    """
+    """The page holds the reference that the models give now."""
     assert PAGE == with_reference(PAGE)
 
 
 def test_every_model_is_in_the_reference() -> None:
-    """
-    No section of the file is left out, and no key.
-    """
+    """No section of the file is left out, and no key."""
     schema = config_schema()
 
     assert set(schema["$defs"]) == set(SECTIONS)
@@ -39,17 +33,13 @@ def test_every_model_is_in_the_reference() -> None:
 
 
 def test_page_without_marks() -> None:
-    """
-    A page that has nowhere to put the reference is refused.
-    """
+    """A page that has nowhere to put the reference is refused."""
     with pytest.raises(ValueError, match="expected the marks"):
         with_reference(BEGIN)
 
 
 def test_commands_on_the_page(terminal: Terminal) -> None:
-    """
-    Every command on the page runs, one after the other, on one database.
-    """
+    """Every command on the page runs, one after the other, on one database."""
     for line in (line for block in blocks_of(PATH) if block.language == "shell" for line in commands_of(block)):
         program, group, *words = words_of(line)
         assert ("flask", "oauth-ratelimit") == (program, group)
@@ -59,9 +49,7 @@ def test_commands_on_the_page(terminal: Terminal) -> None:
 
 
 def test_links_on_the_page() -> None:
-    """
-    Every link within the page has its heading, and every file that is linked exists.
-    """
+    """Every link within the page has its heading, and every file that is linked exists."""
     headings = {
         re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
         for heading in re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)
@@ -73,9 +61,7 @@ def test_links_on_the_page() -> None:
 
 
 def test_defaults_of_durations() -> None:
-    """
-    A default is printed as one writes it into the file, and means what the models say.
-    """
+    """A default is printed as one writes it into the file, and means what the models say."""
     assert ["2s", "1s", "20ms", "30d", "30d", "1h"] == [
         text for text in re.findall(r"\| duration [^|]*\| `([^`]*)` \|", reference_text()) if parse_duration(text)
     ]

@@ -1,6 +1,4 @@
-"""
-Imports point one way.
-"""
+"""Imports point one way."""
 
 import configparser
 import os
@@ -17,9 +15,7 @@ LINT = "from importlinter.cli import lint_imports_command; lint_imports_command(
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
-    """
-    Check the contracts in ``setup.cfg`` on the package in a folder.
-    """
+    """Check the contracts in ``setup.cfg`` on the package in a folder."""
     return subprocess.run(
         [sys.executable, "-c", LINT, "--config", "setup.cfg", "--no-cache"],
         cwd=folder,
@@ -32,18 +28,14 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """
-    A folder with a copy of the package and its contracts.
-    """
+    """A folder with a copy of the package and its contracts."""
     shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "setup.cfg", tmp_path)
     return tmp_path
 
 
 def test_contracts() -> None:
-    """
-    Every contract is kept.
-    """
+    """Every contract is kept."""
     linted = lint(ROOT)
     assert 0 == linted.returncode, linted.stdout
     assert "0 broken" in linted.stdout
@@ -73,9 +65,7 @@ def test_contracts() -> None:
     ),
 )
 def test_import_the_wrong_way(copy: Path, module: str, line: str, contract: str) -> None:
-    """
-    One wrong import breaks the contract that forbids it.
-    """
+    """One wrong import breaks the contract that forbids it."""
     path = copy / PACKAGE.name / module
     path.write_text(path.read_text() + f"\n{line}\n")
     linted = lint(copy)
@@ -84,9 +74,7 @@ def test_import_the_wrong_way(copy: Path, module: str, line: str, contract: str)
 
 
 def test_every_module_has_its_layer() -> None:
-    """
-    None stands outside the contracts by having been forgotten.
-    """
+    """None stands outside the contracts by having been forgotten."""
     contracts = configparser.ConfigParser()
     contracts.read(ROOT / "setup.cfg")
     layers = contracts["importlinter:contract:layers"]["layers"].replace("|", " ").split()

@@ -1,6 +1,4 @@
-"""
-What is built from this tree is whole, and works where the tree is not.
-"""
+"""What is built from this tree is whole, and works where the tree is not."""
 
 import shutil
 import subprocess
@@ -19,9 +17,7 @@ IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*cache")
 
 
 def run(folder: Path, *arguments: str) -> str:
-    """
-    Run Python in a folder, without this tree in its path, and return what it printed.
-    """
+    """Run Python in a folder, without this tree in its path, and return what it printed."""
     done = subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=180, check=False
     )
@@ -31,9 +27,7 @@ def run(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """
-    A folder with the source distribution, and the wheel that was built from that.
-    """
+    """A folder with the source distribution, and the wheel that was built from that."""
     tree = tmp_path_factory.mktemp("tree")
     for path in ROOT.iterdir():
         if path.name in SOURCES:
@@ -46,36 +40,28 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(built: Path) -> Path:
-    """
-    The wheel.
-    """
+    """The wheel."""
     (path,) = built.glob("*.whl")
     return path
 
 
 @pytest.fixture(scope="module")
 def metadata(wheel: Path) -> Message:
-    """
-    What the wheel says of itself.
-    """
+    """What the wheel says of itself."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         return Parser().parsestr(archive.read(name).decode())
 
 
 def files_of(folder: str, *, as_folder: str) -> set[str]:
-    """
-    Return the files of a folder of this tree, as they are to be named in a wheel.
-    """
+    """Return the files of a folder of this tree, as they are to be named in a wheel."""
     found = (path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*") if path.is_file())
     kept = (path for path in found if not any(part.startswith((".", "__pycache__")) for part in path.parts))
     return {f"{as_folder}/{path.as_posix()}" for path in kept}
 
 
 def test_wheel(wheel: Path) -> None:
-    """
-    Every file of the package is in the wheel, data included, and nothing else is.
-    """
+    """Every file of the package is in the wheel, data included, and nothing else is."""
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
     package = files_of("oauth_ratelimit", as_folder="oauth_ratelimit")
@@ -85,9 +71,7 @@ def test_wheel(wheel: Path) -> None:
 
 
 def test_source_distribution(built: Path) -> None:
-    """
-    Who unpacks it has the whole project: what is tested, built and read can be tested, built and read there, too.
-    """
+    """Who unpacks it has the whole project: what is tested, built and read can be tested, built and read there, too."""
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -98,9 +82,7 @@ def test_source_distribution(built: Path) -> None:
 
 
 def test_metadata(metadata: Message) -> None:
-    """
-    The index is told the licence, the versions of Python, the extras, and what the README says.
-    """
+    """The index is told the licence, the versions of Python, the extras, and what the README says."""
     assert "MIT" == metadata["License"]
     assert ">=3.11" == metadata["Requires-Python"]
     assert "text/markdown" == metadata["Description-Content-Type"]
@@ -109,9 +91,7 @@ def test_metadata(metadata: Message) -> None:
 
 
 def test_installed_elsewhere(wheel: Path, tmp_path: Path) -> None:
-    """
-    The installed package has its migrations, its schema, its commands, its plugin for pytest and its demo.
-    """
+    """The installed package has its migrations, its schema, its commands, its plugin for pytest and its demo."""
     run(tmp_path, "-m", "pip", "-qq", "install", "--no-deps", "--no-index", "--target", "site", str(wheel))
     (tmp_path / "look.py").write_text(
         "import sys; sys.path.insert(0, 'site')\n"

@@ -1,6 +1,4 @@
-"""
-docs/performance.md: its tables are what was measured, its pictures are there and show the same.
-"""
+"""docs/performance.md: its tables are what was measured, its pictures are there and show the same."""
 
 import re
 from pathlib import Path
@@ -18,16 +16,12 @@ KEPT = {str(entry["name"]): entry for entry in load()}
 
 
 def test_tables_are_up_to_date() -> None:
-    """
-    The page holds what the kept results give: ``python -m benchmarks.document`` has nothing to do.
-    """
+    """The page holds what the kept results give: ``python -m benchmarks.document`` has nothing to do."""
     assert TEXT == with_tables(TEXT, load())
 
 
 def test_tables_are_marked() -> None:
-    """
-    Each table ends before the next one begins, and none is empty.
-    """
+    """Each table ends before the next one begins, and none is empty."""
     marks = re.findall(r"<!-- (results: .+|end) -->", TEXT)
     assert ["end"] * len(marks[1::2]) == marks[1::2]
     begins = [mark.removeprefix("results: ") for mark in marks[::2]]
@@ -36,9 +30,7 @@ def test_tables_are_marked() -> None:
 
 
 def test_results_change() -> None:
-    """
-    A table that says something else than the results is made anew, and nothing around it changes.
-    """
+    """A table that says something else than the results is made anew, and nothing around it changes."""
     page = "Before.\n<!-- results: pull -->\n| old |\n<!-- end -->\nAfter.\n"
     entry = {"name": "pull/each", "value": 1234.5, "unit": "us", "spread": 0.25, "goal": "<= 1000", "met": False}
     made = with_tables(page, [entry, {**entry, "name": "pull on/each"}])
@@ -47,9 +39,7 @@ def test_results_change() -> None:
 
 
 def test_pictures() -> None:
-    """
-    The page shows every picture, and no other; each is there, and small.
-    """
+    """The page shows every picture, and no other; each is there, and small."""
     shown = set(re.findall(r"\(images/(performance-[^)]+)\)", TEXT))
     assert shown == {path_of(name).name for name in PICTURES} == {path.name for path in IMAGES.glob("performance-*")}
     assert all((IMAGES / name).stat().st_size < 150_000 for name in shown)
@@ -57,9 +47,7 @@ def test_pictures() -> None:
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_numbers_in_pictures(name: str) -> None:
-    """
-    Pictures find results under their names, and the numbers beside bars are the kept ones.
-    """
+    """Pictures find results under their names, and the numbers beside bars are the kept ones."""
     picture = PICTURES[name]
     assert all(panel.is_in(KEPT) for panel in picture.panels)
     texts = set(re.findall(r"<text [^>]+>([^<]+)</text>", path_of(name).read_text(encoding="utf-8")))
@@ -68,9 +56,7 @@ def test_numbers_in_pictures(name: str) -> None:
 
 
 def test_missing_results(tmp_path: Path) -> None:
-    """
-    A picture shows what there is; without anything there is none.
-    """
+    """A picture shows what there is; without anything there is none."""
     path = tmp_path / "endpoint.svg"
     PICTURES["endpoint"].draw(path, {})
     assert not path.exists()
@@ -81,9 +67,7 @@ def test_missing_results(tmp_path: Path) -> None:
 
 
 def test_goals() -> None:
-    """
-    A goal lies where the value would just meet it, whichever of the two is divided by the other.
-    """
+    """A goal lies where the value would just meet it, whichever of the two is divided by the other."""
     kept: Kept = {
         "ours": {"value": 50.0, "goal": None},
         "ours of theirs": {"value": 0.05, "goal": "<= 0.1"},

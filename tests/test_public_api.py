@@ -1,6 +1,4 @@
-"""
-What users may rely on.
-"""
+"""What users may rely on."""
 
 import inspect
 from pathlib import Path
@@ -40,9 +38,7 @@ PROMISED = {
 
 
 def test_names() -> None:
-    """
-    The package offers what is promised and nothing else.
-    """
+    """The package offers what is promised and nothing else."""
     assert sorted(PROMISED) == sorted(oauth_ratelimit.__all__)
     extra = {
         name
@@ -54,9 +50,7 @@ def test_names() -> None:
 
 @pytest.mark.parametrize("name", PROMISED)
 def test_members(name: str) -> None:
-    """
-    Each name has the members that are promised, and says what it is for, as they do.
-    """
+    """Each name has the members that are promised, and says what it is for, as they do."""
     thing = getattr(oauth_ratelimit, name)
     assert inspect.getdoc(thing)
     annotated = {member for kind in getattr(thing, "__mro__", ()) for member in getattr(kind, "__annotations__", ())}
@@ -68,9 +62,7 @@ def test_members(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in PROMISED if inspect.isclass(getattr(oauth_ratelimit, name))])
 def test_every_public_member_is_documented(name: str) -> None:
-    """
-    What has no underscore in front is explained.
-    """
+    """What has no underscore in front is explained."""
     kind = getattr(oauth_ratelimit, name)
     for base in kind.__mro__:
         if not base.__module__.startswith("oauth_ratelimit"):
@@ -81,9 +73,7 @@ def test_every_public_member_is_documented(name: str) -> None:
 
 
 def test_signatures() -> None:
-    """
-    Arguments have the names and defaults of the contract.
-    """
+    """Arguments have the names and defaults of the contract."""
     check, peek = (inspect.signature(method) for method in (Limiter.check, Limiter.peek))
     assert check == peek
     assert ["self", "client_id", "username", "endpoint", "cost", "grant_type"] == list(check.parameters)
@@ -94,17 +84,13 @@ def test_signatures() -> None:
 
 
 def test_attributes_of_a_decision_are_documented() -> None:
-    """
-    Each stands in the class's docstring or has one of its own.
-    """
+    """Each stands in the class's docstring or has one of its own."""
     text = inspect.getdoc(Decision) or ""
     for member in PROMISED["Decision"]:
         assert f"{member}:" in text or inspect.getdoc(getattr(Decision, member))
 
 
 def test_typed() -> None:
-    """
-    Type checkers may look inside.
-    """
+    """Type checkers may look inside."""
     (folder,) = oauth_ratelimit.__path__
     assert (Path(folder) / "py.typed").exists()

@@ -1,6 +1,4 @@
-"""
-The fixtures for users' tests: on a frozen clock, in memory, and nothing left behind.
-"""
+"""The fixtures for users' tests: on a frozen clock, in memory, and nothing left behind."""
 
 import re
 import subprocess
@@ -22,18 +20,14 @@ HEAVY = ("oauth_ratelimit", "flask", "authlib", "pymongo", "pydantic", "apschedu
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """
-    The demo's accounts.
-    """
+    """The demo's accounts."""
     path = tmp_path / "demo.sqlite3"
     seed(path)
     return path
 
 
 def status_of(app: object) -> int:
-    """
-    Ask for a token and return the status of the answer.
-    """
+    """Ask for a token and return the status of the answer."""
     response = app.test_client().post(  # type: ignore[attr-defined]
         "/token",
         base_url="https://localhost",
@@ -44,18 +38,14 @@ def status_of(app: object) -> int:
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """
-    Run Python in a folder.
-    """
+    """Run Python in a folder."""
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )
 
 
 def test_example(tmp_path: Path) -> None:
-    """
-    The documented example passes as it is printed, found by pytest without any configuration.
-    """
+    """The documented example passes as it is printed, found by pytest without any configuration."""
     for name, text in re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
         (tmp_path / name).write_text(text)
     assert ["myserver.py", "ratelimit.yaml", "test_limits.py"] == sorted(path.name for path in tmp_path.iterdir())
@@ -65,9 +55,7 @@ def test_example(tmp_path: Path) -> None:
 
 
 def test_example_with_another_limit(tmp_path: Path) -> None:
-    """
-    The example's test fails if the limit is another: it tests the configuration, not itself.
-    """
+    """The example's test fails if the limit is another: it tests the configuration, not itself."""
     for name, text in re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
         (tmp_path / name).write_text(text.replace("limit: 5", "limit: 6"))
     done = run(tmp_path, "-m", "pytest", "-p", "no:cacheprovider")
@@ -76,9 +64,7 @@ def test_example_with_another_limit(tmp_path: Path) -> None:
 
 
 def test_start_of_pytest(tmp_path: Path) -> None:
-    """
-    A test run that asks for none of the fixtures has imported the plugin and nothing else of this package's.
-    """
+    """A test run that asks for none of the fixtures has imported the plugin and nothing else of this package's."""
     (tmp_path / "test_something.py").write_text(
         "import sys\n"
         "def test_modules():\n"
@@ -90,9 +76,7 @@ def test_start_of_pytest(tmp_path: Path) -> None:
 
 
 def test_protected_already(database: Path) -> None:
-    """
-    A protected application is protected anew for the test's length, without its database and without a thread.
-    """
+    """A protected application is protected anew for the test's length, without its database and without a thread."""
     app = create_app(database)
     server = app.extensions["authorization_server"]
     app.config["OAUTH_RATELIMIT_CONFIG"] = LIMITED
@@ -110,9 +94,7 @@ def test_protected_already(database: Path) -> None:
 
 
 def test_protected_by_nothing_else(database: Path) -> None:
-    """
-    An application that was not protected is not afterwards; protected twice it starts anew.
-    """
+    """An application that was not protected is not afterwards; protected twice it starts anew."""
     app = create_app(database)
     app.config["OAUTH_RATELIMIT_CONFIG"] = LIMITED
     with FrozenRateLimit(FrozenClock()) as ratelimit:
@@ -124,9 +106,7 @@ def test_protected_by_nothing_else(database: Path) -> None:
 
 
 def test_clock() -> None:
-    """
-    The clock stands at a midnight, moves when told, and never back.
-    """
+    """The clock stands at a midnight, moves when told, and never back."""
     clock = FrozenClock()
     assert 0 == MIDNIGHT_S % 86_400
     clock.advance(1.5)

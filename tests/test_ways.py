@@ -17,17 +17,13 @@ BURSTS = [Request(BEGIN_S + 20 * (number // 40) + number % 40 / 1000, f"key {num
 
 
 def way(name: str) -> Way:
-    """
-    Return a way by its name.
-    """
+    """Return a way by its name."""
     (found,) = [way for way in WAYS if way.name == name]
     return found
 
 
 def test_turns() -> None:
-    """
-    Who waits less goes on first, on a clock that says when.
-    """
+    """Who waits less goes on first, on a clock that says when."""
     clock, said = Clock(0.0), []
     turns = Turns(clock, most=2)
 
@@ -44,9 +40,7 @@ def test_turns() -> None:
 
 
 def test_turns_with_an_error() -> None:
-    """
-    What goes wrong in a part is not lost, and the others end all the same.
-    """
+    """What goes wrong in a part is not lost, and the others end all the same."""
     turns = Turns(Clock(0.0), most=2)
     ended = []
     with pytest.raises(ZeroDivisionError):
@@ -57,9 +51,7 @@ def test_turns_with_an_error() -> None:
 
 @pytest.mark.parametrize("each", WAYS, ids=lambda way: way.name)
 def test_same_again(each: Way) -> None:
-    """
-    The same trace gives the same numbers again, and costs something.
-    """
+    """The same trace gives the same numbers again, and costs something."""
     first, second = (measure(each, HOT[:30]) for _ in range(2))
     assert first[0] == second[0]
     assert (first[1].conflict_count, first[1].wait_count) == (second[1].conflict_count, second[1].wait_count)
@@ -77,9 +69,7 @@ def test_races_on_a_hot_key() -> None:
 
 
 def test_all_flush_then_all_pull() -> None:
-    """
-    Who pulls when all have flushed knows more, for more reads.
-    """
+    """Who pulls when all have flushed knows more, for more reads."""
     names = ("aligned, no early flush", "aligned, all flush, then all pull, no early flush")
     at_once, (tally, cycles) = (measure(way(name), STEADY) for name in names)
     assert tally.wrongly_allowed < at_once[0].wrongly_allowed
@@ -88,9 +78,7 @@ def test_all_flush_then_all_pull() -> None:
 
 
 def test_missed_deadlines() -> None:
-    """
-    A burst that is asked about too late is decided on what is known, so more is let through.
-    """
+    """A burst that is asked about too late is decided on what is known, so more is let through."""
     names = ("reserve", "reserve, half of the deadlines missed", "reserve, every deadline missed")
     kept, half, missed = (measure(way(name), BURSTS)[0].wrongly_allowed for name in names)
     assert kept < half < missed

@@ -1,5 +1,4 @@
-"""
-The charts of ``docs/performance.md``, drawn from the kept results: ``pictures.draw()``.
+"""The charts of ``docs/performance.md``, drawn from the kept results: ``pictures.draw()``.
 
 ::
 

@@ -1,6 +1,4 @@
-"""
-The pictures of what a sync cycle costs.
-"""
+"""The pictures of what a sync cycle costs."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,4 @@
-"""
-Where a goal lies among the values of a panel.
-"""
+"""Where a goal lies among the values of a panel."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,12 +15,10 @@ Kept = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class RequestState:
-    """
-    A goal as it is drawn.
+    """A goal as it is drawn.
 
     Args:
         value: Where it lies.
-
         text: What stands beside it.
     """
 
@@ -30,23 +26,18 @@ class RequestState:
     text: str
 
     def write(self, axes: "Axes", x: float, y: float) -> None:
-        """
-        Write the text to the right of a place.
-        """
+        """Write the text to the right of a place."""
         place = {"xytext": (3, 0), "textcoords": "offset points", "va": "center_baseline"}
         axes.annotate(self.text, (x, y), **place, color=LIMIT_COLOUR, fontsize=9)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """
-    A goal of a value that is drawn.
+    """A goal of a value that is drawn.
 
     Args:
         text: What stands beside it; ``{}`` is its number.
-
         of: The result that is drawn.
-
         ratio: The result that has the goal, if it is the ratio of ``of`` to another one, or of that to ``of``.
     """
 
@@ -55,9 +46,7 @@ class Goal:
     ratio: str | None = None
 
     def mark(self, kept: Kept) -> RequestState | None:
-        """
-        Return where ``of`` would just meet it, None if the results do not tell.
-        """
+        """Return where ``of`` would just meet it, None if the results do not tell."""
         entry = kept.get(self.ratio or self.of)
         if entry is None or entry["goal"] is None or self.of not in kept:
             return None

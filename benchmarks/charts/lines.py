@@ -1,6 +1,4 @@
-"""
-A panel of values that depend on something.
-"""
+"""A panel of values that depend on something."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,24 +18,16 @@ GOAL_WIDTH = 0.3  # of the same
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """
-    A line for each way to do something.
+    """A line for each way to do something.
 
     Args:
         title: Of the panel.
-
         unit: Stands at the axis of the values.
-
         axis: What the values depend on.
-
         places: The labels of that axis.
-
         lines: The names of the results, place by place, by the line's label.
-
         goals: By place.
-
         goal_label: What the goals are.
-
         is_log: Whether the scale is logarithmic.
     """
 
@@ -53,21 +43,15 @@ class Lines:
     shared: ClassVar = "sharey"
 
     def names(self) -> Iterator[str]:
-        """
-        Yield the names of the results.
-        """
+        """Yield the names of the results."""
         return (name for names in self.lines.values() for name in names)
 
     def is_in(self, kept: Kept) -> bool:
-        """
-        Return whether there is anything to draw.
-        """
+        """Return whether there is anything to draw."""
         return any(self._found(names, kept) for names in self.lines.values())
 
     def draw(self, axes: "Axes", kept: Kept) -> None:
-        """
-        Draw into a panel; what is not in the results is left out.
-        """
+        """Draw into a panel; what is not in the results is left out."""
         for number, (label, names) in enumerate(self.lines.items()):
             found = self._found(names, kept)
             if not found:

@@ -1,6 +1,4 @@
-"""
-Panels beside each other, in a file.
-"""
+"""Panels beside each other, in a file."""
 
 import itertools
 from collections.abc import Sequence
@@ -22,16 +20,12 @@ MOST_COLUMNS = 4
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """
-    What belongs together.
+    """What belongs together.
 
     Args:
         panels: Row by row.
-
         columns: How many of them stand beside each other.
-
         size: Width and height in inches.
-
         shares: Whether panels of the same unit have the same scale.
     """
 
@@ -42,15 +36,11 @@ class Picture:
 
     @property
     def topic(self) -> str:
-        """
-        The topic of its results.
-        """
+        """The topic of its results."""
         return next(self.panels[0].names()).partition("/")[0]
 
     def draw(self, path: Path, kept: Kept) -> None:
-        """
-        Write it. Without any results there is nothing to write.
-        """
+        """Write it. Without any results there is nothing to write."""
         from matplotlib import rc_context
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -73,9 +63,7 @@ class Picture:
             save(figure, path)
 
     def _explain(self, figure: Any, *, has_spread: bool) -> None:
-        """
-        Say what lines and whiskers are.
-        """
+        """Say what lines and whiskers are."""
         pairs = [zip(*axes.get_legend_handles_labels()[::-1], strict=True) for axes in figure.axes]
         lines = dict(sorted(itertools.chain(*pairs), key=lambda pair: pair[0].startswith("goal")))
         if lines or has_spread:

@@ -1,6 +1,4 @@
-"""
-The pictures of ``docs/performance.md``.
-"""
+"""The pictures of ``docs/performance.md``."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -25,16 +23,12 @@ PICTURES: Mapping[str, Picture] = {
 
 
 def path_of(name: str, images: Path = IMAGES) -> Path:
-    """
-    Return the file of a picture.
-    """
+    """Return the file of a picture."""
     return images / f"performance-{name}.svg"
 
 
 def draw(topics: Collection[str] | None = None) -> None:
-    """
-    Draw the pictures of some topics, or all, that of scale included.
-    """
+    """Draw the pictures of some topics, or all, that of scale included."""
     kept = {str(entry["name"]): entry for entry in load()}
     for name, picture in PICTURES.items():
         if topics is None or picture.topic in topics:

@@ -1,6 +1,4 @@
-"""
-The pictures of what a request pays.
-"""
+"""The pictures of what a request pays."""
 
 from collections.abc import Iterable, Mapping
 
@@ -14,9 +12,7 @@ def _rows(prefix: str, names: Iterable[str], look: Look = Look.OURS) -> list[Row
 
 
 def _decision(group: str, title: str, ours: Mapping[str, str], others: Iterable[str], *, goal: str = "") -> Rows:
-    """
-    Return the panel of a group of times: ours by label, the others by name.
-    """
+    """Return the panel of a group of times: ours by label, the others by name."""
     prefix = f"decision/{group}/"
     rows = [Row(label, f"decision/{name}") for label, name in ours.items()]
     return Rows(

@@ -1,6 +1,4 @@
-"""
-A panel of named values, one below the other, each with its number beside it.
-"""
+"""A panel of named values, one below the other, each with its number beside it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +13,7 @@ if TYPE_CHECKING:
 
 
 class Look(Enum):
-    """
-    Colours that differ in grey, too, and the marks on logarithmic scales.
-    """
+    """Colours that differ in grey, too, and the marks on logarithmic scales."""
 
     OURS = (STROKES[0][0], "o")
     OTHER = (STROKES[1][0], "s")
@@ -26,14 +22,11 @@ class Look(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """
-    A value.
+    """A value.
 
     Args:
         label: What it is.
-
         name: Of the result.
-
         look: Whose it is.
     """
 
@@ -44,18 +37,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """
-    Bars from zero, or marks on a logarithmic scale, which has no zero.
+    """Bars from zero, or marks on a logarithmic scale, which has no zero.
 
     Args:
         title: Of the panel.
-
         unit: Stands at the axis.
-
         rows: From top to bottom.
-
         goal: Drawn as a line.
-
         is_log: Whether the scale is logarithmic.
     """
 
@@ -68,27 +56,19 @@ class Rows:
     shared: ClassVar = "sharex"
 
     def names(self) -> Iterator[str]:
-        """
-        Yield the names of the results.
-        """
+        """Yield the names of the results."""
         return (row.name for row in self.rows)
 
     def numbers(self, kept: Kept) -> Iterator[str]:
-        """
-        Yield the numbers that stand in the panel.
-        """
+        """Yield the numbers that stand in the panel."""
         return (number(kept[name]["value"]) for name in self.names() if name in kept)
 
     def is_in(self, kept: Kept) -> bool:
-        """
-        Return whether there is anything to draw.
-        """
+        """Return whether there is anything to draw."""
         return any(name in kept for name in self.names())
 
     def draw(self, axes: "Axes", kept: Kept) -> None:
-        """
-        Draw into a panel; what is not in the results is left out.
-        """
+        """Draw into a panel; what is not in the results is left out."""
         rows = [row for row in self.rows if row.name in kept]
         for place, row in enumerate(rows):
             self._draw(axes, place, row.look, kept[row.name])
@@ -123,7 +103,5 @@ class Rows:
 
 
 def number(value: float) -> str:
-    """
-    Return a value as the page shows it.
-    """
+    """Return a value as the page shows it."""
     return f"{value:,.3g}" if abs(value) < 999.5 else f"{value:,.0f}"

@@ -1,6 +1,4 @@
-"""
-The same with requests-oauthlib: a session that takes a token when it has none, and waits when it is told to.
-"""
+"""The same with requests-oauthlib: a session that takes a token when it has none, and waits when it is told to."""
 
 import time
 from collections.abc import Callable
@@ -15,18 +13,13 @@ TIMEOUT_S = 10.0
 
 
 class PatientSession(OAuth2Session):
-    """
-    Asks for a token at the first request and when the one it has is expired, and not before.
+    """Asks for a token at the first request and when the one it has is expired, and not before.
 
     Args:
         token_url: The token endpoint.
-
         client_id: The client.
-
         client_secret: Its secret.
-
         attempts: How often to ask for a token before giving up.
-
         sleep: Waits for so many seconds.
     """
 
@@ -53,9 +46,7 @@ class PatientSession(OAuth2Session):
         return answer
 
     def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> requests.Response:
-        """
-        Send a request with a token. Requests to the token endpoint itself have none.
-        """
+        """Send a request with a token. Requests to the token endpoint itself have none."""
         if url == self._token_url:
             return super().request(method, url, *args, **kwargs)
         if not self.authorized:

@@ -1,6 +1,4 @@
-"""
-Access tokens for client credentials, each used until it expires.
-"""
+"""Access tokens for client credentials, each used until it expires."""
 
 import threading
 import time
@@ -15,9 +13,7 @@ TIMEOUT_S = 10.0
 
 
 class TokenDenied(Exception):
-    """
-    The server gave no token. ``answer`` is what it said.
-    """
+    """The server gave no token. ``answer`` is what it said."""
 
     def __init__(self, answer: requests.Response) -> None:
         self.answer = answer
@@ -30,15 +26,10 @@ class TokenSource(AuthBase):
 
     Args:
         url: The token endpoint.
-
         client_id: The client.
-
         client_secret: Its secret.
-
         attempts: How often to ask before giving up.
-
         clock: Tells the time in seconds.
-
         sleep: Waits for so many seconds.
     """
 
@@ -62,15 +53,12 @@ class TokenSource(AuthBase):
         self._renew_at_s = float("-inf")
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """
-        Put the token into a request.
-        """
+        """Put the token into a request."""
         request.headers["Authorization"] = f"Bearer {self.token()}"
         return request
 
     def token(self) -> str:
-        """
-        Return a token that is valid for a while.
+        """Return a token that is valid for a while.
 
         Raises:
             TokenDenied: The server gives none.
@@ -100,8 +88,6 @@ class TokenSource(AuthBase):
 
 
 def wait_s(answer: requests.Response) -> float:
-    """
-    Return how long a 429 asks to wait; a minute if it does not say, and never for ever.
-    """
+    """Return how long a 429 asks to wait; a minute if it does not say, and never for ever."""
     value = answer.headers.get("Retry-After", "")
     return min(float(value), LONGEST_WAIT_S) if value.isascii() and value.isdigit() else 60.0

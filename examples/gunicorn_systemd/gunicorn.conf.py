@@ -1,6 +1,4 @@
-"""
-How gunicorn runs the server.
-"""
+"""How gunicorn runs the server."""
 
 import os
 
@@ -17,18 +15,14 @@ max_requests_jitter = 10_000  # so that workers do not all begin anew at once
 
 
 def post_worker_init(worker):  # type: ignore[no-untyped-def]
-    """
-    Let a worker know the counts before it takes traffic.
-    """
+    """Let a worker know the counts before it takes traffic."""
     OAuthRateLimit.start(worker.wsgi)
 
 
 if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
 
     def child_exit(server, worker):  # type: ignore[no-untyped-def]
-        """
-        Forget the gauges of a worker that has ended.
-        """
+        """Forget the gauges of a worker that has ended."""
         from prometheus_client import multiprocess
 
         multiprocess.mark_process_dead(worker.pid)

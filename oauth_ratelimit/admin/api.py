@@ -1,6 +1,4 @@
-"""
-What the page asks for, as plain data.
-"""
+"""What the page asks for, as plain data."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -51,9 +49,7 @@ BY: dict[LimitKind, By] = {LimitKind.CLIENT: "client", LimitKind.USER: "user", L
 
 
 def what_if(readings: ReadCache, question: Question) -> object:
-    """
-    Return what a limit would have done in the last hour, day or week, about.
-    """
+    """Return what a limit would have done in the last hour, day or week, about."""
     span = _one_of(question, "span", tuple(SPANS), "day")
     by: By = _one_of(question, "by", get_args(By), "client")  # type: ignore[assignment]
     window_minutes = int(_one_of(question, "window", tuple(map(str, WINDOW_MINUTES)), "1"))
@@ -84,9 +80,7 @@ def what_if(readings: ReadCache, question: Question) -> object:
 
 
 def past_of(context: OperatorContext, kind: LimitKind, policy: Policy, *, client_id: str | None) -> Record | None:
-    """
-    Return what a limit would have done in the last day; None if the statistics cannot tell.
-    """
+    """Return what a limit would have done in the last day; None if the statistics cannot tell."""
     window_minutes, rest_s = divmod(policy.window.window_s, MINUTE_S)
     if rest_s:
         return None
@@ -100,8 +94,7 @@ def past_of(context: OperatorContext, kind: LimitKind, policy: Policy, *, client
 
 
 def _loads(context: OperatorContext, by: By, span_s: int, *, client_id: str | None) -> Loads:
-    """
-    Return what was offered.
+    """Return what was offered.
 
     Raises:
         ValueError: It is too much to read for a page.
@@ -135,9 +128,7 @@ HEAVIEST_SHOWN = 5
 
 
 def habits(readings: ReadCache, question: Question) -> object:
-    """
-    Return what a client has done in the last day.
-    """
+    """Return what a client has done in the last day."""
     client_id = checked_client_id(question.get("id", ""))
     return readings.read_once(
         ("habits", client_id), lambda context: _habits(context, client_id), keep_s=RECORDED_KEPT_S
@@ -204,9 +195,7 @@ HISTORY_SHOWN = 200
 
 
 def status(readings: ReadCache, question: Question) -> object:
-    """
-    Return the mode, the canary, the default limits, the database and the instances.
-    """
+    """Return the mode, the canary, the default limits, the database and the instances."""
     return readings.read_once("status", _status, keep_s=KEPT_S)
 
 
@@ -223,16 +212,12 @@ def _status(context: OperatorContext) -> Record:
 
 
 def limits_data(limits: Limits) -> Record:
-    """
-    Return limits, by what they count.
-    """
+    """Return limits, by what they count."""
     return {kind.value: [policy_text(policy) for policy in getattr(limits, kind.value)] for kind in LimitKind}
 
 
 def top(readings: ReadCache, question: Question) -> object:
-    """
-    Return who is nearest to a limit.
-    """
+    """Return who is nearest to a limit."""
     return readings.read_once("top", _top, keep_s=KEPT_S)
 
 
@@ -250,8 +235,7 @@ def _top(context: OperatorContext) -> Record:
 
 
 def _busy(context: OperatorContext) -> Iterator[Key]:
-    """
-    Yield who was busy in the last minutes, of each client itself and its heaviest users.
+    """Yield who was busy in the last minutes, of each client itself and its heaviest users.
 
     For where not every document can be read: those with long windows come first there, and those that are busy now,
     in a short one, might be missing.
@@ -265,9 +249,7 @@ def _busy(context: OperatorContext) -> Iterator[Key]:
 
 
 def _fullest(context: OperatorContext, documents: Iterable[tuple[Key, Snapshot]], count: int) -> list[Record]:
-    """
-    Return those that have used up most of a limit, each with the limit that it is nearest to.
-    """
+    """Return those that have used up most of a limit, each with the limit that it is nearest to."""
     usages = UsageReader(context.policies)
     each = (nearest(usages.of(key, snapshot, context.now_s), 1) for key, snapshot in documents)
     counted = (usage for first in each for usage in first if usage.estimate > 0)
@@ -275,9 +257,7 @@ def _fullest(context: OperatorContext, documents: Iterable[tuple[Key, Snapshot]]
 
 
 def client(readings: ReadCache, question: Question) -> object:
-    """
-    Return how a request of a client would be decided, and why; and which of its users are nearest to a limit.
-    """
+    """Return how a request of a client would be decided, and why; and which of its users are nearest to a limit."""
     client_id = checked_client_id(question.get("id", ""))
     username = question.get("user") or None
     grant = question.get("grant") or None
@@ -311,9 +291,7 @@ def client(readings: ReadCache, question: Question) -> object:
 
 
 def overrides(readings: ReadCache, question: Question) -> object:
-    """
-    Return what is overridden, and all that ever was, the latest first.
-    """
+    """Return what is overridden, and all that ever was, the latest first."""
 
     def look(context: OperatorContext) -> Record:
         history = context.override_store.history()
@@ -327,9 +305,7 @@ def overrides(readings: ReadCache, question: Question) -> object:
 
 
 def denial(readings: ReadCache, question: Question) -> object:
-    """
-    Return the denial with a decision id; nothing of it if it is not known.
-    """
+    """Return the denial with a decision id; nothing of it if it is not known."""
     number = parse_decision_id(question.get("decision", "").strip().lower())
 
     def look(context: OperatorContext) -> Record:

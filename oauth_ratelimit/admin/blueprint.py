@@ -1,6 +1,4 @@
-"""
-The blueprint: who is let in, and which request goes where.
-"""
+"""The blueprint: who is let in, and which request goes where."""
 
 import json
 import time
@@ -42,16 +40,13 @@ PAGES = {
 def admin_blueprint(
     authorize: Authorize, url: str = "/ratelimit", *, may_change: Callable[[str], bool] = lambda operator: True
 ) -> Blueprint:
-    """
-    Return the operators' page: charts, who is near a limit, why, and overrides.
+    """Return the operators' page: charts, who is near a limit, why, and overrides.
 
     Args:
         authorize: Called with each request, in its context. Returns the name of the operator who sends it, under which
             changes are put on record; None for anybody else, who is answered 403; or a response, such as a redirect to
             the login.
-
         url: Where.
-
         may_change: Whether the operator of a name may change anything, and not only look.
     """
     pages = Blueprint(
@@ -127,9 +122,7 @@ def _answerer(look: api.Look) -> Callable[[], Response]:
 
 
 def _question() -> Question:
-    """
-    Return the arguments. A user's name comes in a header, because addresses are kept in access logs.
-    """
+    """Return the arguments. A user's name comes in a header, because addresses are kept in access logs."""
     return {**request.args, "user": unquote(request.headers.get(USER_HEADER, ""))}
 
 

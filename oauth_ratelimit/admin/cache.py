@@ -1,5 +1,4 @@
-"""
-How the page reads MongoDB: never for long, and not more often than somebody could look.
+"""How the page reads MongoDB: never for long, and not more often than somebody could look.
 
 The page runs in the processes that issue tokens. A request for it may keep one of their threads waiting for the timeout
 of the database, so while MongoDB is out of reach one request finds that out and the others are told at once; and what
@@ -19,22 +18,17 @@ DOWN_S = 3.0  # so long nobody asks again
 KEPT_COUNT = 20  # answers; what was recorded of a week takes some megabytes
 
 Question = Mapping[str, str]
-"""
-The arguments of a request.
-"""
+"""The arguments of a request."""
 
 Found = TypeVar("Found")
 
 
 class NothingToRead(Exception):
-    """
-    There is no database to read; the message says why.
-    """
+    """There is no database to read; the message says why."""
 
 
 class ReadCache:
-    """
-    What one application's page has read. Thread-safe.
+    """What one application's page has read. Thread-safe.
 
     Args:
         gate: The application's part of the extension.
@@ -47,12 +41,10 @@ class ReadCache:
         self._down: tuple[float, str] | None = None  # until when, by the monotonic clock; why
 
     def read(self, look: Callable[[OperatorContext], Found]) -> Found:
-        """
-        Return what a look at the database finds.
+        """Return what a look at the database finds.
 
         Raises:
             NothingToRead: There is none.
-
             StoreError: It does not answer, or did not a moment ago.
         """
         self._refuse_while_down()
@@ -67,9 +59,7 @@ class ReadCache:
         return found
 
     def read_once(self, name: Hashable, look: Callable[[OperatorContext], Found], *, keep_s: float) -> Found:
-        """
-        Return what a look finds, or what one of the same name has found a moment ago.
-        """
+        """Return what a look finds, or what one of the same name has found a moment ago."""
         now_s = time.monotonic()
         with self._lock:
             until_s, kept = self._kept.get(name, (0.0, None))
@@ -83,9 +73,7 @@ class ReadCache:
         return found
 
     def forget(self) -> None:
-        """
-        Forget all answers: something was changed.
-        """
+        """Forget all answers: something was changed."""
         with self._lock:
             self._kept.clear()
 

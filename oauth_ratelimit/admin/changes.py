@@ -1,6 +1,4 @@
-"""
-What the page changes: overrides, looked at before they are made.
-"""
+"""What the page changes: overrides, looked at before they are made."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -31,16 +29,12 @@ Change = Callable[..., object]
 
 
 def preview(readings: ReadCache, body: Body, *, operator: str) -> object:
-    """
-    Return what a change would do, without making it.
-    """
+    """Return what a change would do, without making it."""
     return readings.read(lambda context: preview_of(context, _overrides(context, body, operator=operator)))
 
 
 def put(readings: ReadCache, body: Body, *, operator: str) -> object:
-    """
-    Put overrides in force.
-    """
+    """Put overrides in force."""
 
     def make(context: OperatorContext) -> object:
         made = _overrides(context, body, operator=operator)
@@ -55,9 +49,7 @@ def put(readings: ReadCache, body: Body, *, operator: str) -> object:
 
 
 def remove(readings: ReadCache, body: Body, *, operator: str) -> object:
-    """
-    Take an override back.
-    """
+    """Take an override back."""
     target, reason = _target(body), _reason(body)
 
     def take_back(context: OperatorContext) -> object:
@@ -75,8 +67,7 @@ CHANGES: Mapping[str, Change] = {"preview": preview, "put": put, "remove": remov
 
 
 def _overrides(context: OperatorContext, body: Body, *, operator: str) -> list[Override]:
-    """
-    Return the overrides that the form describes.
+    """Return the overrides that the form describes.
 
     Raises:
         ValueError: It cannot be made; a ``ConfigError`` for limits.

@@ -1,6 +1,4 @@
-"""
-What a change would do: before and after, for the client that it is about and for the keys that are counted now.
-"""
+"""What a change would do: before and after, for the client that it is about and for the keys that are counted now."""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,9 +17,7 @@ ANYBODY = "\0anybody"  # no client id: stands for all those of whom nothing is s
 
 
 def preview_of(context: OperatorContext, overrides: Sequence[Override]) -> Record:
-    """
-    Return what overrides would do now.
-    """
+    """Return what overrides would do now."""
     before, after = context.policies, _with(context, overrides)
     client_id = overrides[0].target.client_id
     return {
@@ -43,18 +39,14 @@ def preview_of(context: OperatorContext, overrides: Sequence[Override]) -> Recor
 
 
 def _with(context: OperatorContext, overrides: Sequence[Override]) -> PolicySet:
-    """
-    Return the policies with overrides instead of those that their targets have.
-    """
+    """Return the policies with overrides instead of those that their targets have."""
     targets = {override.target for override in overrides}
     kept = [override for override in context.overrides if override.target not in targets]
     return apply_overrides(context.settings.policies, [*kept, *overrides])
 
 
 def _changes(before: PolicySet, after: PolicySet, client_id: str) -> Iterator[Record]:
-    """
-    Yield what is different for a client at the token endpoint.
-    """
+    """Yield what is different for a client at the token endpoint."""
     old, new = before.matching(client_id), after.matching(client_id)
     old_limits, new_limits = before.limits_at(client_id)[1], after.limits_at(client_id)[1]
     rows = [
@@ -75,9 +67,7 @@ def _strange(context: OperatorContext, client_id: str | None) -> Iterator[str]:
 
 
 def _notes(before: PolicySet, override: Override) -> Iterator[str]:
-    """
-    Yield what somebody might not expect.
-    """
+    """Yield what somebody might not expect."""
     target = override.target
     if target.client_id is None:
         own = sorted(name for name, rules in before.clients.items() if _has_own(override, rules.mode, rules.limits))
@@ -106,8 +96,7 @@ def _has_own(override: Override, mode: Mode | None, limits: object) -> bool:
 
 
 def _keys(context: OperatorContext, before: PolicySet, after: PolicySet, *, client_id: str | None) -> Record:
-    """
-    Return what becomes of the keys that are counted now.
+    """Return what becomes of the keys that are counted now.
 
     A limit with another length of frames begins to count when it takes force, so nothing can be said of it.
     """

@@ -1,5 +1,4 @@
-"""
-What keeps others out of the admin page: who may see it, who may change something, what a browser may do in it.
+"""What keeps others out of the admin page: who may see it, who may change something, what a browser may do in it.
 
 A change has to pass three checks, each of which stops a request that another site makes in an operator's browser:
 
@@ -47,14 +46,11 @@ HEADERS = {
 }
 
 Authorize = Callable[[], str | AnyResponse | None]
-"""
-Returns the name of the operator who sends the request at hand, None for anybody else, or what to answer instead.
-"""
+"""Returns the name of the operator who sends the request at hand, None for anybody else, or what to answer instead."""
 
 
 def operator_of(authorize: Authorize) -> str | AnyResponse:
-    """
-    Return the operator's name, or what to answer somebody who is none.
+    """Return the operator's name, or what to answer somebody who is none.
 
     Raises:
         TypeError: The application answered with something else. True is no name: changes are on record with one.
@@ -79,12 +75,10 @@ def protect(response: Response, *, is_static: bool) -> Response:
 
 
 class Tokens:
-    """
-    Makes and checks the tokens that changes carry.
+    """Makes and checks the tokens that changes carry.
 
     Args:
         secret_key: The application's; the same on all instances.
-
         clock: Tells the time, seconds since the epoch.
     """
 
@@ -94,16 +88,12 @@ class Tokens:
         self._clock = clock
 
     def issue(self, operator: str) -> str:
-        """
-        Return a token for an operator.
-        """
+        """Return a token for an operator."""
         issued_s = int(self._clock())
         return f"{issued_s}.{self._sign(issued_s, operator)}"
 
     def is_valid(self, token: str, operator: str) -> bool:
-        """
-        Return whether this operator was given this token, not too long ago.
-        """
+        """Return whether this operator was given this token, not too long ago."""
         issued, _, signature = token.partition(".")
         if not issued.isascii() or not issued.isdecimal() or len(issued) > 15:
             return False
@@ -117,9 +107,7 @@ class Tokens:
 
 
 def why_refused(request: Request, tokens: Tokens | None, *, operator: str) -> str | None:
-    """
-    Return why a request must not change anything, None if it may.
-    """
+    """Return why a request must not change anything, None if it may."""
     if tokens is None:
         return "Changes need app.secret_key, the same on all instances; it is not set."
     if request.mimetype != "application/json":

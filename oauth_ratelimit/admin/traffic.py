@@ -1,6 +1,4 @@
-"""
-The charts: requests per minute and client over time, out of the statistics.
-"""
+"""The charts: requests per minute and client over time, out of the statistics."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -18,9 +16,7 @@ from oauth_ratelimit.operations.serialize import Record, policy_text, tally_data
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 
 SPANS = {"15m": (900, 60), "1h": (3600, 60), "6h": (21_600, 300), "1d": (86_400, 600), "7d": (604_800, 3600)}
-"""
-What may be asked for: its length and that of a step, in seconds.
-"""
+"""What may be asked for: its length and that of a step, in seconds."""
 
 MAX_READ = 12_000  # documents; a longer time is read as a sample of its minutes
 KEPT_S = 8.0  # processes write every ten seconds
@@ -29,9 +25,7 @@ LISTED_COUNT = 100
 
 
 def traffic(readings: ReadCache, question: Question) -> object:
-    """
-    Return requests per minute over time, of all clients or of one.
-    """
+    """Return requests per minute over time, of all clients or of one."""
     name = question.get("span", "1h")
     if name not in SPANS:
         raise ValueError(f"span: one of {', '.join(SPANS)}, got {name!r}")
@@ -48,16 +42,12 @@ def traffic(readings: ReadCache, question: Question) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """
-    Equal steps of time, the last one still running.
+    """Equal steps of time, the last one still running.
 
     Args:
         start_s: When the first begins, seconds since the epoch.
-
         step_s: How long each is, whole minutes.
-
         count: How many.
-
         now_s: The present, within the last one.
     """
 
@@ -68,21 +58,16 @@ class Timeline:
 
     @classmethod
     def before(cls, now_s: float, *, length_s: int, step_s: int) -> "Timeline":
-        """
-        Return the steps that end with the present.
-        """
+        """Return the steps that end with the present."""
         count = length_s // step_s
         return cls(int(now_s // step_s - count + 1) * step_s, step_s, count, now_s)
 
     def step_of(self, at_s: int) -> int:
-        """
-        Return the number of the step that a moment lies in.
-        """
+        """Return the number of the step that a moment lies in."""
         return (at_s - self.start_s) // self.step_s
 
     def sample_of(self, count: int, most: int) -> int:
-        """
-        Return n such that every n-th minute leaves ``most`` of so many documents, about.
+        """Return n such that every n-th minute leaves ``most`` of so many documents, about.
 
         It divides a step into equal parts, or takes whole steps together; then some steps have no sample.
         """
@@ -91,9 +76,7 @@ class Timeline:
         return next((n for n in fitting if count <= n * most), whole * self.count)
 
     def samples_of(self, step: int, *, every: int) -> int:
-        """
-        Return how many minutes of a step have begun and belong to the sample.
-        """
+        """Return how many minutes of a step have begun and belong to the sample."""
         start_s = self.start_s + step * self.step_s
         minute_count = math.ceil(min(max(self.now_s - start_s, 1), self.step_s) / MINUTE_S)
         first = -(start_s // MINUTE_S) % every
@@ -102,19 +85,15 @@ class Timeline:
 
 @dataclass(slots=True)
 class Line:
-    """
-    One client over time.
+    """One client over time.
 
     Args:
         client_id: The client.
-
         steps: Its requests in each step.
 
     Attributes:
         total: All its requests.
-
         without_user: Those that were made without a user.
-
         peaks: By name of the policy, the most that was used of it.
     """
 
@@ -125,9 +104,7 @@ class Line:
     peaks: dict[str, Peak] = field(default_factory=dict)
 
     def add(self, minute: ClientMinute, step: int) -> None:
-        """
-        Add a minute.
-        """
+        """Add a minute."""
         tally = minute.tally()
         self.steps[step] += tally
         self.total += tally
@@ -175,9 +152,7 @@ def _lines(minutes: Iterable[ClientMinute], timeline: Timeline) -> dict[str, Lin
 
 
 def _drawn(ranked: Sequence[Line]) -> list[Line]:
-    """
-    Return the clients with a line of their own: those most over a limit, then those with most requests.
-    """
+    """Return the clients with a line of their own: those most over a limit, then those with most requests."""
     named = [line for line in ranked if line.client_id != OTHER_CLIENTS]
     worst = [line for line in sorted(named, key=lambda line: -line.total.over) if line.total.over][:DRAWN_COUNT]
     most = [line for line in named if line not in worst]

@@ -1,6 +1,4 @@
-"""
-What a process tells the operators about itself: that it is there, and how its sync cycle fares.
-"""
+"""What a process tells the operators about itself: that it is there, and how its sync cycle fares."""
 
 import os
 import secrets
@@ -20,20 +18,14 @@ BEAT_EVERY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """
-    How the synchronisation of one process fares.
+    """How the synchronisation of one process fares.
 
     Attributes:
         instance: The process, None if nothing was started.
-
         lag_s: Seconds since its last full sync cycle without an error, or since its start.
-
         in_flight_hits: Requests counted here that the last full cycle could not bring to MongoDB.
-
         key_count: Keys in memory.
-
         last_error: Why a cycle has failed last, None if none has.
-
         last_error_ago_s: How long ago that was.
     """
 
@@ -51,11 +43,8 @@ class HealthMonitor:
 
     Args:
         limiter: Whose.
-
         store: Where to; None if nothing is shared.
-
         clock: Tells the time, seconds since the epoch.
-
         metrics: Where it is counted, too.
 
     Attributes:
@@ -86,9 +75,7 @@ class HealthMonitor:
         self.instance = f"{limiter.settings.policies.instance}:{os.getpid()}:{secrets.token_hex(2)}"
 
     def sync(self) -> CycleReport:
-        """
-        Run a cycle of the limiter.
-        """
+        """Run a cycle of the limiter."""
         begun_s = time.monotonic()
         report = self._limiter.sync()
         self._last_full = report
@@ -101,9 +88,7 @@ class HealthMonitor:
         return report
 
     def sync_urgent(self) -> CycleReport | None:
-        """
-        Run a cycle for the keys that should not wait.
-        """
+        """Run a cycle for the keys that should not wait."""
         begun_s = time.monotonic()
         report = self._limiter.sync_urgent()
         if report is not None:
@@ -111,9 +96,7 @@ class HealthMonitor:
         return report
 
     def health(self) -> Health:
-        """
-        Return how the sync cycle fares now.
-        """
+        """Return how the sync cycle fares now."""
         now_s = time.monotonic()
         message, failed_at_s = self._last_error or (None, None)
         return Health(
@@ -126,9 +109,7 @@ class HealthMonitor:
         )
 
     def note_state(self) -> None:
-        """
-        Bring the metrics up to date: the lag grows while no cycle runs.
-        """
+        """Bring the metrics up to date: the lag grows while no cycle runs."""
         if self._metrics is not None:
             health = self.health()
             self._metrics.note_state(
@@ -136,8 +117,7 @@ class HealthMonitor:
             )
 
     def beat(self, *, override_count: int) -> None:
-        """
-        Leave a sign of life, if it is time to, or if an operator has just changed what it tells.
+        """Leave a sign of life, if it is time to, or if an operator has just changed what it tells.
 
         Without an answer the next call tries again; a refusal is not hurried.
 
@@ -174,9 +154,7 @@ class HealthMonitor:
         self._next_beat_s, self._told, self._longest_lag_s = now_s + BEAT_EVERY_S, to_tell, 0.0
 
     def stop(self) -> None:
-        """
-        Take the sign of life away, unless MongoDB is out of reach anyway. If it is now, ``is_failing`` says so.
-        """
+        """Take the sign of life away, unless MongoDB is out of reach anyway. If it is now, ``is_failing`` says so."""
         if self._metrics is not None:
             self._metrics.note_state(in_flight_hits=0, key_count=0, lag_s=0.0)
         if self._store is None or self.is_failing or not self._next_beat_s:
@@ -201,9 +179,7 @@ class HealthMonitor:
 
 
 def package_version() -> str:
-    """
-    Return the version of this package, ``unknown`` if it runs from a directory and was never installed.
-    """
+    """Return the version of this package, ``unknown`` if it runs from a directory and was never installed."""
     try:
         return version("oauth_ratelimit")
     except PackageNotFoundError:

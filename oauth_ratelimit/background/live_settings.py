@@ -21,9 +21,7 @@ REREAD_S = 60.0  # so often everything is read although the revision is the same
 
 
 class OverrideReader(Protocol):
-    """
-    Where overrides come from: ``store.overrides.OverrideStore``.
-    """
+    """Where overrides come from: ``store.overrides.OverrideStore``."""
 
     def revision(self) -> str | None: ...
 
@@ -31,8 +29,7 @@ class OverrideReader(Protocol):
 
 
 class OverrideCache:
-    """
-    What lies over the configuration. Used by the background thread alone.
+    """What lies over the configuration. Used by the background thread alone.
 
     Args:
         store: Where overrides come from; None if there are none, because counters are not shared.
@@ -46,9 +43,7 @@ class OverrideCache:
         self._is_failing = False
 
     def refresh(self) -> None:
-        """
-        Look for changes. One small read, and one more if there are any. Without an answer, what is known stays.
-        """
+        """Look for changes. One small read, and one more if there are any. Without an answer, what is known stays."""
         if self._store is None:
             return
         try:
@@ -64,19 +59,15 @@ class OverrideCache:
             self._is_failing = False
 
     def active(self, now_s: float) -> tuple[Override, ...]:
-        """
-        Return the overrides that hold now.
-        """
+        """Return the overrides that hold now."""
         return active(self._known, now_s)
 
 
 class LiveSettings:
-    """
-    The settings of one application, as they are now. Outlives forks: whatever changes them runs in one thread.
+    """The settings of one application, as they are now. Outlives forks: whatever changes them runs in one thread.
 
     Args:
         settings: The configuration, until ``poll`` says otherwise.
-
         poll: Returns a changed configuration, or None.
 
     Attributes:
@@ -92,21 +83,16 @@ class LiveSettings:
 
     @property
     def base(self) -> Settings:
-        """
-        The configuration, without overrides.
-        """
+        """The configuration, without overrides."""
         return self._base
 
     @property
     def override_count(self) -> int:
-        """
-        How many overrides are in force.
-        """
+        """How many overrides are in force."""
         return len(self._overrides)
 
     def update(self, overrides: tuple[Override, ...]) -> bool:
-        """
-        Take over a changed configuration, if there is one, and these overrides. Logs what is different then.
+        """Take over a changed configuration, if there is one, and these overrides. Logs what is different then.
 
         Returns:
             Whether anything is.

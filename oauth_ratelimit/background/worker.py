@@ -1,6 +1,4 @@
-"""
-What a process starts for itself: the limiter, its background cycle, and what else is to be done now and then.
-"""
+"""What a process starts for itself: the limiter, its background cycle, and what else is to be done now and then."""
 
 import math
 import os
@@ -36,43 +34,29 @@ REPEAT_S = 60.0  # a lasting trouble is said again this often
 
 
 class BackgroundTask(Protocol):
-    """
-    Something to be done with MongoDB in the background, besides the counters.
-    """
+    """Something to be done with MongoDB in the background, besides the counters."""
 
     def run(self, now_s: float) -> None:
-        """
-        Do what is due. Called after each full sync cycle that reached MongoDB; may block on it, raises nothing.
-        """
+        """Do what is due. Called after each full sync cycle that reached MongoDB; may block on it, raises nothing."""
 
     def close(self) -> None:
-        """
-        Do what is left, once, when the process ends. Called after the last flush, if that reached MongoDB.
-        """
+        """Do what is left, once, when the process ends. Called after the last flush, if that reached MongoDB."""
 
 
 class Worker:
-    """
-    One process's share of the work. A fork must not use it: its thread, locks and connections stay with the parent.
+    """One process's share of the work. A fork must not use it: its thread, locks and connections stay with the parent.
 
     Args:
         live: The configuration.
-
         observer: Whose metrics the cycles are counted in.
-
         clock: Tells the time, seconds since the epoch.
-
         trace_of: Returns the trace of the request at hand.
 
     Attributes:
         pid: The process.
-
         limiter: Decides its requests.
-
         pulse: How its sync cycle fares.
-
         guard: Counts failed authentications.
-
         connection: To what is in MongoDB beside the counters; None if nothing is shared.
     """
 
@@ -103,15 +87,11 @@ class Worker:
         self._preloading = threading.Lock()  # held while MongoDB is asked, guards the flag
 
     def start(self) -> None:
-        """
-        Start the background cycle.
-        """
+        """Start the background cycle."""
         self._scheduler.start()
 
     def preload(self) -> None:
-        """
-        Learn the keys that were busy last, once. Blocks on MongoDB.
-        """
+        """Learn the keys that were busy last, once. Blocks on MongoDB."""
         with self._preloading:
             count = 0 if self._has_preloaded else self._live.current.sync.preload_count
             if count:
@@ -119,9 +99,7 @@ class Worker:
             self._has_preloaded = True
 
     def stop(self) -> None:
-        """
-        Flush for the last time and release everything.
-        """
+        """Flush for the last time and release everything."""
         self._scheduler.stop()
         self.limiter.close()
         self.health_monitor.stop()
@@ -152,9 +130,7 @@ class Worker:
         return self.limiter.clock_offset_s if self._clock is time.time else 0.0  # as _tick corrects the limiter
 
     def _tick(self, report: CycleReport | None) -> None:
-        """
-        Take over a changed configuration, and overrides that came or went; then do what else is due.
-        """
+        """Take over a changed configuration, and overrides that came or went; then do what else is due."""
         now_s = self._clock()
         if self._clock is time.time:  # an injected clock is right by definition
             self.limiter.correct_clock(self.limiter.clock_offset_s)

@@ -1,5 +1,4 @@
-"""
-The command line: ``flask oauth-ratelimit``.
+"""The command line: ``flask oauth-ratelimit``.
 
 ::
 
@@ -43,14 +42,10 @@ NO_DATABASE = 3
 
 
 class Commands(click.Group):
-    """
-    Turns the errors of this package into messages and exit codes.
-    """
+    """Turns the errors of this package into messages and exit codes."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """
-        Run the command.
-        """
+        """Run the command."""
         try:
             return super().invoke(ctx)
         except ConfigError as exc:
@@ -77,8 +72,7 @@ class Commands(click.Group):
 )
 @click.pass_context
 def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) -> None:
-    """
-    Look at and change the rate limit of an OAuth server while it runs.
+    """Look at and change the rate limit of an OAuth server while it runs.
 
     Works from MongoDB alone; no instance needs to be running. Changes arrive on every instance within two sync
     intervals.

@@ -1,6 +1,4 @@
-"""
-Commands about the configuration file. They need neither the application nor a database.
-"""
+"""Commands about the configuration file. They need neither the application nor a database."""
 
 import click
 
@@ -18,8 +16,7 @@ from oauth_ratelimit.store.mongo.client import problem_of
 @json_option
 @click.pass_context
 def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
-    """
-    Check a configuration FILE.
+    """Check a configuration FILE.
 
     Says everything that is wrong with it at once. Exits with 1 if it cannot be used.
     """
@@ -55,8 +52,7 @@ def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
 @click.command()
 @json_option
 def schema(as_json: bool) -> None:
-    """
-    Print the JSON Schema of the file.
+    """Print the JSON Schema of the file.
 
     Editors use it to complete and to check the configuration. It is JSON with and without --json.
     """

@@ -1,6 +1,4 @@
-"""
-What a command works with: the configuration of the application or of a file, and the database it names.
-"""
+"""What a command works with: the configuration of the application or of a file, and the database it names."""
 
 import os
 import time
@@ -23,14 +21,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class CliContext(OperatorContext):
-    """
-    One run of the command line. Everything is looked up when it is first needed.
+    """One run of the command line. Everything is looked up when it is first needed.
 
     Args:
         config_path: A configuration file; None takes the application's configuration.
-
         mongo_uri: Instead of the configuration's ``store.uri``.
-
         script: Flask's way to the application; None outside of Flask.
     """
 
@@ -64,17 +59,13 @@ class CliContext(OperatorContext):
 
     @property
     def servers(self) -> str | None:
-        """
-        The host and port of MongoDB; None if no connection was named yet.
-        """
+        """The host and port of MongoDB; None if no connection was named yet."""
         connection: Connection | None = self.__dict__.get("connection")
         return None if connection is None else connection.servers
 
     @property
     def is_switched_off(self) -> bool:
-        """
-        Whether the environment of this command has the emergency switch pulled.
-        """
+        """Whether the environment of this command has the emergency switch pulled."""
         return os.environ.get(MODE_KEY, "").strip().lower() == Mode.OFF.value
 
 
@@ -82,17 +73,13 @@ pass_context = click.make_pass_decorator(CliContext)
 
 
 def json_option(command: Function) -> Function:
-    """
-    Add ``--json`` to a command.
-    """
+    """Add ``--json`` to a command."""
     option = click.option("--json", "as_json", is_flag=True, help="Print JSON in ASCII, for programs.")
     return option(command)
 
 
 def format_of(form: str | None, *, as_json: bool, default: str) -> str:
-    """
-    Return the format that ``--format`` and ``--json``, its short way to JSON, ask for together.
-    """
+    """Return the format that ``--format`` and ``--json``, its short way to JSON, ask for together."""
     if as_json and form not in (None, "json"):
         raise click.UsageError("name either --json or --format")
     return "json" if as_json else form or default

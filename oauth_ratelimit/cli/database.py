@@ -1,6 +1,4 @@
-"""
-Commands that prepare the database: init-db, db upgrade, db status.
-"""
+"""Commands that prepare the database: init-db, db upgrade, db status."""
 
 from typing import Any
 
@@ -20,8 +18,7 @@ from oauth_ratelimit.store.mongo.migrations import Migrations
 @json_option
 @pass_context
 def init_db(context: CliContext, as_json: bool) -> None:
-    """
-    Create collections and indexes.
+    """Create collections and indexes.
 
     For instances that may not create them at run time: run it once with --mongo-uri and a user that may. Instances
     then need to read and write only. It can be run again at any time.
@@ -38,17 +35,14 @@ def init_db(context: CliContext, as_json: bool) -> None:
 
 @click.group()
 def db() -> None:
-    """
-    Keep the database's format up to date.
-    """
+    """Keep the database's format up to date."""
 
 
 @db.command()
 @json_option
 @pass_context
 def upgrade(context: CliContext, as_json: bool) -> None:
-    """
-    Run the migrations that were not run yet.
+    """Run the migrations that were not run yet.
 
     Any number of processes may call this at once, such as all instances when they start: each migration can run
     twice or in parallel without harm.
@@ -65,8 +59,7 @@ def upgrade(context: CliContext, as_json: bool) -> None:
 @pass_context
 @click.pass_context
 def show_status(ctx: click.Context, context: CliContext, as_json: bool) -> None:
-    """
-    List the migrations.
+    """List the migrations.
 
     Exits with 1 if some were not run yet.
     """
@@ -131,8 +124,7 @@ OUTSIDE = (
 @json_option
 @pass_context
 def erase(context: CliContext, user: str, client: str | None, dry_run: bool, as_json: bool) -> None:
-    """
-    Remove all records of a person.
+    """Remove all records of a person.
 
     Finds USER under the plain name and under every key that the configuration lists, or by a hash as logs show it.
     Counters of the user start at zero on all instances. Where somebody gave the name as the reason of an override, or

@@ -1,6 +1,4 @@
-"""
-The command that answers "why is this client limited like that".
-"""
+"""The command that answers "why is this client limited like that"."""
 
 import math
 
@@ -34,9 +32,7 @@ UNKNOWN = (
 
 
 def explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> None:
-    """
-    Show the denial with an id, or say that there is none.
-    """
+    """Show the denial with an id, or say that there is none."""
     try:
         number = parse_decision_id(decision_id.strip().lower())
     except ValueError as exc:
@@ -115,8 +111,7 @@ def explain(
     endpoint: str,
     as_json: bool,
 ) -> None:
-    """
-    Explain how a request would be decided, or why one was denied.
+    """Explain a decision, or a denial by its id.
 
     Now, of a CLIENT, for a USER of it or without one. Names each limit that applies, the layer of the configuration
     or the override that it comes from, how much of it is used, and when the next request is admitted.

@@ -1,6 +1,4 @@
-"""
-What all changes have in common: who, why, until when; put in force, taken back.
-"""
+"""What all changes have in common: who, why, until when; put in force, taken back."""
 
 import getpass
 import re
@@ -25,9 +23,7 @@ SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.01, 3600.0  # as in the configuratio
 
 
 def rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
-    """
-    Return the limit and the window in seconds of a text such as ``100/minute``.
-    """
+    """Return the limit and the window in seconds of a text such as ``100/minute``."""
     try:
         ((limit, window_s),) = parse_rates(value)
     except ValueError:
@@ -38,9 +34,7 @@ def rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, i
 
 
 def rate_by_minutes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
-    """
-    Return the limit and the window in seconds of a text such as ``100/minute``, the window in whole minutes.
-    """
+    """Return the limit and the window in seconds of a text such as ``100/minute``, the window in whole minutes."""
     limit, window_s = rate(ctx, param, value)
     if window_s % MINUTE_S:
         raise _bad(value, "has no window of whole minutes, which is what statistics can tell of")
@@ -48,9 +42,7 @@ def rate_by_minutes(ctx: click.Context, param: click.Parameter, value: str) -> t
 
 
 def span_s(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """
-    Return the seconds of a time that is over, such as ``day`` or ``36h``.
-    """
+    """Return the seconds of a time that is over, such as ``day`` or ``36h``."""
     try:
         seconds = SPANS_S[value] if value in SPANS_S else parse_duration(value)
     except ValueError:
@@ -61,9 +53,7 @@ def span_s(ctx: click.Context, param: click.Parameter, value: str) -> float:
 
 
 def lifetime_s(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-    """
-    Return the seconds for which a token can be used.
-    """
+    """Return the seconds for which a token can be used."""
     try:
         seconds = None if value is None else parse_duration(value)
     except ValueError:
@@ -74,9 +64,7 @@ def lifetime_s(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 def interval_s(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """
-    Return the seconds of a sync interval such as ``200ms``.
-    """
+    """Return the seconds of a sync interval such as ``200ms``."""
     try:
         seconds = parse_duration(float(value) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", value) else value)
     except ValueError:
@@ -87,9 +75,7 @@ def interval_s(ctx: click.Context, param: click.Parameter, value: str) -> float:
 
 
 def pattern(ctx: click.Context, param: click.Parameter, value: str | None) -> re.Pattern[str] | None:
-    """
-    Return a regular expression that finds a client.
-    """
+    """Return a regular expression that finds a client."""
     if value is None:
         return None
     try:
@@ -102,9 +88,7 @@ def pattern(ctx: click.Context, param: click.Parameter, value: str | None) -> re
 
 
 def frame_counts(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
-    """
-    Return the numbers of a list such as ``1,2,10``, each once.
-    """
+    """Return the numbers of a list such as ``1,2,10``, each once."""
     if value is None:
         return ()
     if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", value):
@@ -113,9 +97,7 @@ def frame_counts(ctx: click.Context, param: click.Parameter, value: str | None) 
 
 
 def columns(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    """
-    Return what ``time``, ``client`` and ``user`` are called in a file, from texts such as ``time=ts``.
-    """
+    """Return what ``time``, ``client`` and ``user`` are called in a file, from texts such as ``time=ts``."""
     named = {}
     for text in value:
         name, equals, field = text.partition("=")
@@ -126,18 +108,14 @@ def columns(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) 
 
 
 def filled(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """
-    Return a text that says something, as it can be put on record.
-    """
+    """Return a text that says something, as it can be put on record."""
     if not value.strip():
         raise _bad(value, "is empty")
     return kept(ctx, param, value)
 
 
 def kept(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """
-    Return a text as it can be put on record; it may be empty.
-    """
+    """Return a text as it can be put on record; it may be empty."""
     try:
         return kept_text(value)
     except ValueError as exc:
@@ -149,17 +127,13 @@ def _bad(value: str, reason: str) -> click.BadParameter:
 
 
 def who_and_why(command: Function) -> Function:
-    """
-    Add ``--by`` and ``--reason`` to a command: whom to ask about it later.
-    """
+    """Add ``--by`` and ``--reason`` to a command: whom to ask about it later."""
     option = click.option("--reason", required=True, metavar="TEXT", callback=filled, help="Why; kept on record.")
     return by_whom(option(command))
 
 
 def by_whom(command: Function) -> Function:
-    """
-    Add ``--by`` to a command.
-    """
+    """Add ``--by`` to a command."""
     option = click.option(
         "--by",
         "author",
@@ -172,9 +146,7 @@ def by_whom(command: Function) -> Function:
 
 
 def until_when(command: Function) -> Function:
-    """
-    Add ``--for`` and ``--until`` to a command.
-    """
+    """Add ``--for`` and ``--until`` to a command."""
     for option in (
         click.option("--until", "end", metavar="TIME", help="When it ends by itself: 2026-12-01T00:00:00Z."),
         click.option("--for", "length", metavar="DURATION", help="How long it holds: 30m, 12h, 7d."),
@@ -191,9 +163,7 @@ def _current_user() -> str:
 
 
 def checked(client_id: str) -> str:
-    """
-    Return a client id that can be stored; anything else is refused.
-    """
+    """Return a client id that can be stored; anything else is refused."""
     try:
         return checked_client_id(client_id)
     except ValueError as exc:
@@ -227,9 +197,7 @@ def _end(length: str | None, end: str | None, *, now_s: float) -> float | None:
 
 
 def put(context: CliContext, overrides: Iterable[Override], *, as_json: bool) -> None:
-    """
-    Put overrides in force, and say so.
-    """
+    """Put overrides in force, and say so."""
     made = tuple(overrides)
     client_id = made[0].target.client_id
     # Looked up before, because the overrides make the client known.
@@ -245,9 +213,7 @@ def put(context: CliContext, overrides: Iterable[Override], *, as_json: bool) ->
 
 
 def remove(context: CliContext, targets: Sequence[Target], *, author: str, reason: str, as_json: bool) -> int:
-    """
-    Take overrides back, say so, and return the exit code: 1 if there was none.
-    """
+    """Take overrides back, say so, and return the exit code: 1 if there was none."""
     store = context.override_store
     removed = [target for target in targets if store.remove(target, author=author, reason=reason, at_s=context.now_s)]
     if as_json:
@@ -271,16 +237,12 @@ def _of_kind(context: CliContext, kind: OverrideKind) -> tuple[Override, ...]:
 
 
 def data_of(context: CliContext, kind: OverrideKind) -> list[Any]:
-    """
-    Return the overrides of one kind that are in force, for programs.
-    """
+    """Return the overrides of one kind that are in force, for programs."""
     return [override_data(override) for override in _of_kind(context, kind)]
 
 
 def print_kind(context: CliContext, kind: OverrideKind, *, as_json: bool) -> None:
-    """
-    Print the overrides of one kind that are in force.
-    """
+    """Print the overrides of one kind that are in force."""
     if as_json:
         print_json(data_of(context, kind))
     else:

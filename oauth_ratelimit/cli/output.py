@@ -1,5 +1,4 @@
-"""
-What the commands print: JSON for programs, tables for people, with colours if rich is there and a terminal listens.
+"""What the commands print: JSON for programs, tables for people, with colours if rich is there and a terminal listens.
 
 Names come from clients, which may call themselves anything: no control character of theirs reaches the terminal.
 """
@@ -25,12 +24,10 @@ BAR_WIDTH = 12
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """
-    A column of a table.
+    """A column of a table.
 
     Args:
         title: Its heading.
-
         is_number: Whether it is aligned to the right.
     """
 
@@ -40,12 +37,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """
-    A text with a colour, where there are colours.
+    """A text with a colour, where there are colours.
 
     Args:
         text: The text.
-
         style: In the words of rich.
     """
 
@@ -57,9 +52,7 @@ Row = Sequence[str | Cell]
 
 
 def visible(text: str) -> str:
-    """
-    Return a text with everything that would not simply be seen written as an escape: controls, direction marks.
-    """
+    """Return a text with everything that would not simply be seen written as an escape: controls, direction marks."""
     shown = "".join(letter if letter.isprintable() else _escaped(letter) for letter in text.replace("\\", "\\\\"))
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return shown.encode(encoding, "backslashreplace").decode(encoding)
@@ -70,30 +63,22 @@ def _escaped(letter: str) -> str:
 
 
 def print_json(value: object) -> None:
-    """
-    Print a value as JSON in ASCII; a number that JSON does not have becomes null.
-    """
+    """Print a value as JSON in ASCII; a number that JSON does not have becomes null."""
     click.echo(json_text(value))
 
 
 def json_text(value: object) -> str:
-    """
-    Return a value as ``print_json`` prints it.
-    """
+    """Return a value as ``print_json`` prints it."""
     return json.dumps(finite(value), indent=2, allow_nan=False)
 
 
 def json_line(value: Mapping[str, object]) -> str:
-    """
-    Return a mapping as one line of JSON in ASCII.
-    """
+    """Return a mapping as one line of JSON in ASCII."""
     return json.dumps(finite(value), allow_nan=False)
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Row], *, title: str = "", empty: str = "nothing") -> None:
-    """
-    Print a table, or a word if there are no rows.
-    """
+    """Print a table, or a word if there are no rows."""
     if title:
         click.secho(title, bold=True)
     if not rows:
@@ -108,9 +93,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Row], *, title: str = 
 
 
 def print_facts(facts: Sequence[tuple[str, str | Cell]]) -> None:
-    """
-    Print names and values below each other.
-    """
+    """Print names and values below each other."""
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
         cell = _cell(value)
@@ -118,9 +101,7 @@ def print_facts(facts: Sequence[tuple[str, str | Cell]]) -> None:
 
 
 def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Any:
-    """
-    Return the table as rich draws it, None if rich is not installed.
-    """
+    """Return the table as rich draws it, None if rich is not installed."""
     try:
         from rich import box
         from rich.table import Table
@@ -136,9 +117,7 @@ def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Any
 
 
 def is_terminal() -> bool:
-    """
-    Whether somebody is looking.
-    """
+    """Whether somebody is looking."""
     return sys.stdout.isatty()
 
 
@@ -169,18 +148,14 @@ def _styled(cell: Cell) -> str:
 
 
 def share(ratio: float) -> Cell:
-    """
-    Return how much of something is used up, as a bar with its figure.
-    """
+    """Return how much of something is used up, as a bar with its figure."""
     filled = min(BAR_WIDTH, int(ratio * BAR_WIDTH))
     style = "bold red" if ratio >= 1 else "yellow" if ratio >= 0.8 else "green"  # 0.8: where "near the limit" begins
     return Cell(f"{'█' * filled}{'·' * (BAR_WIDTH - filled)} {ratio:4.0%}", style)
 
 
 def mode_cell(mode: str) -> Cell:
-    """
-    Return a mode in its colour.
-    """
+    """Return a mode in its colour."""
     return Cell(mode, {"enforce": "bold", "dry-run": "cyan"}.get(mode, "dim"))
 
 
@@ -190,8 +165,7 @@ def mode_cell(mode: str) -> Cell:
 @json_option
 @pass_context
 def list_overrides(context: CliContext, client: str | None, is_history: bool, as_json: bool) -> None:
-    """
-    List overrides, or their history.
+    """List overrides, or their history.
 
     Those in force, of one CLIENT or all; with --history what was done, resets of counters included: of each target the
     last thousand changes.
@@ -222,8 +196,7 @@ def list_overrides(context: CliContext, client: str | None, is_history: bool, as
 @json_option
 @pass_context
 def export(context: CliContext, what: str, form: str | None, as_json: bool) -> None:
-    """
-    Export counters, overrides or history.
+    """Export counters, overrides or history.
 
     Writes WHAT to the standard output; counters are the default. Of the counters, where every client and user stands
     in each limit. CSV is safe to open in a spreadsheet: a text that it would take for a formula gets an apostrophe.
@@ -247,9 +220,7 @@ def export(context: CliContext, what: str, form: str | None, as_json: bool) -> N
 
 
 def _write_list(records: Iterable[Mapping[str, object]]) -> None:
-    """
-    Write one JSON list, as it comes: counters may be many.
-    """
+    """Write one JSON list, as it comes: counters may be many."""
     separator = "["
     for record in records:
         click.echo(f"{separator}\n{json_line(record)}", nl=False)
@@ -267,9 +238,7 @@ def _write_csv(records: Iterable[Mapping[str, object]]) -> None:
 
 
 def print_overrides(chosen: Sequence[Override]) -> None:
-    """
-    Print overrides for people.
-    """
+    """Print overrides for people."""
     columns = [Column(name) for name in ("what", "whose", "value", "until", "who", "when", "why")]
     print_table(columns, list(map(_override_row, chosen)), empty="No overrides: the configuration holds.")
 
@@ -309,15 +278,11 @@ def _value(override: Override) -> str | Cell:
 
 
 def print_unknown_client_hint(context: CliContext, client_id: str) -> None:
-    """
-    Say on the standard error if nothing is known of a client: most likely it is mistyped.
-    """
+    """Say on the standard error if nothing is known of a client: most likely it is mistyped."""
     print_hint(unknown_client_hint(context, client_id))
 
 
 def print_hint(hint: str | None) -> None:
-    """
-    Say what ``unknown_client_hint`` has found, for where it has to be looked up earlier than said.
-    """
+    """Say what ``unknown_client_hint`` has found, for where it has to be looked up earlier than said."""
     if hint:
         click.secho(hint, fg="yellow", err=True)

@@ -1,6 +1,4 @@
-"""
-Commands that change limits.
-"""
+"""Commands that change limits."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,9 +30,7 @@ from oauth_ratelimit.operations.suggestions import trusted_client_hint
 
 @click.group()
 def limit() -> None:
-    """
-    Change limits at run time.
-    """
+    """Change limits at run time."""
 
 
 def _parameter(kind: LimitKind) -> str:
@@ -60,8 +56,7 @@ def _limit_options(command: Function) -> Function:
 @json_option
 @pass_context
 def set_limit(context: CliContext, /, client: str | None, everybody: bool, as_json: bool, **options: Any) -> None:
-    """
-    Put limits of a CLIENT in force, on all instances.
+    """Put limits of a CLIENT in force, on all instances.
 
     LIMIT is 100/minute, or a mapping as in the configuration: '{limit: 100, window: 1m, mode: dry-run}'; several make
     tiers; "none" lifts the limit. A kind that is not named stays as it is. They hold at the token endpoint; where a
@@ -112,8 +107,7 @@ def unset_limit(
     reason: str,
     as_json: bool,
 ) -> None:
-    """
-    Take limits of a CLIENT back: what the configuration says holds again.
+    """Take limits of a CLIENT back: what the configuration says holds again.
 
     Exits with 1 if there is nothing to take back.
     """
@@ -126,9 +120,7 @@ def unset_limit(
 @json_option
 @pass_context
 def list_limits(context: CliContext, as_json: bool) -> None:
-    """
-    List the limits that were put in force here.
-    """
+    """List the limits that were put in force here."""
     print_kind(context, OverrideKind.LIMIT, as_json=as_json)
 
 
@@ -143,9 +135,7 @@ def _whose(client: str | None, everybody: bool) -> str | None:
 @pass_context
 @click.pass_context
 def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
-    """
-    Show or change the mode at run time.
-    """
+    """Show or change the mode at run time."""
     if ctx.invoked_subcommand is None:
         if as_json:
             print_json({"mode": context.policies.mode.value, "overrides": data_of(context, OverrideKind.MODE)})
@@ -162,8 +152,7 @@ def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
 @json_option
 @pass_context
 def set_mode(context: CliContext, /, mode: str, client: str | None, as_json: bool, **options: Any) -> None:
-    """
-    Put a mode in force, on all instances.
+    """Put a mode in force, on all instances.
 
     off and dry-run hold for everybody, also where the configuration has a mode of its own; enforce holds where it has
     none. A canary stays in force. OAUTH_RATELIMIT_MODE=off in an instance's environment beats everything.
@@ -181,8 +170,7 @@ def set_mode(context: CliContext, /, mode: str, client: str | None, as_json: boo
 def unset_mode(
     ctx: click.Context, context: CliContext, client: str | None, author: str, reason: str, as_json: bool
 ) -> None:
-    """
-    Take a mode back: what the configuration says holds again.
+    """Take a mode back: what the configuration says holds again.
 
     Exits with 1 if there is nothing to take back.
     """
@@ -192,8 +180,7 @@ def unset_mode(
 
 @click.group()
 def trust() -> None:
-    """
-    Trust clients at run time.
+    """Trust clients at run time.
 
     A trusted client is never denied and never counted.
     """
@@ -206,9 +193,7 @@ def trust() -> None:
 @json_option
 @pass_context
 def add_trust(context: CliContext, /, client: str, as_json: bool, **options: Any) -> None:
-    """
-    Trust a CLIENT, or all that match a pattern such as 'mobile-*'.
-    """
+    """Trust a CLIENT, or all that match a pattern such as 'mobile-*'."""
     target = Target(OverrideKind.TRUSTED, checked(client))
     put(context, [override(context, target, options)], as_json=as_json)
 
@@ -220,8 +205,7 @@ def add_trust(context: CliContext, /, client: str, as_json: bool, **options: Any
 @pass_context
 @click.pass_context
 def remove_trust(ctx: click.Context, context: CliContext, client: str, author: str, reason: str, as_json: bool) -> None:
-    """
-    Trust a CLIENT no longer that was trusted here.
+    """Trust a CLIENT no longer that was trusted here.
 
     Exits with 1 if it was not. A client that the configuration trusts stays trusted, and that is said.
     """
@@ -237,9 +221,7 @@ def remove_trust(ctx: click.Context, context: CliContext, client: str, author: s
 @json_option
 @pass_context
 def list_trust(context: CliContext, as_json: bool) -> None:
-    """
-    List the clients that were trusted here.
-    """
+    """List the clients that were trusted here."""
     print_kind(context, OverrideKind.TRUSTED, as_json=as_json)
 
 
@@ -251,8 +233,7 @@ def list_trust(context: CliContext, as_json: bool) -> None:
 @json_option
 @pass_context
 def reset(context: CliContext, client: str, user: str | None, author: str, reason: str, as_json: bool) -> None:
-    """
-    Set counters to zero on all instances.
+    """Set counters to zero on all instances.
 
     Those of a CLIENT and all its users, or of one USER. An instance learns it with the next sync cycle in which the
     client asks. The total of the client goes on when only one user is reset. It is put on record: see overrides

@@ -1,6 +1,4 @@
-"""
-The command that replays recorded traffic. It needs neither the application nor a database.
-"""
+"""The command that replays recorded traffic. It needs neither the application nor a database."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -41,14 +39,11 @@ COLUMNS = (
 
 @dataclass(slots=True)
 class Denied:
-    """
-    A client with denied requests.
+    """A client with denied requests.
 
     Args:
         client_id: The client.
-
         denied: Its denied requests.
-
         user_count: Users of whom requests were denied.
     """
 
@@ -59,20 +54,14 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """
-    A recording and what each contender made of it.
+    """A recording and what each contender made of it.
 
     Args:
         path: The file.
-
         source: What it turned out to be.
-
         rows: Its rows, all taken.
-
         rate: The limit.
-
         entries: The contenders, the exact log first.
-
         denied: How many requests of each key the exact log has denied.
     """
 
@@ -84,9 +73,7 @@ class Comparison:
     denied: Mapping[Who, int]
 
     def data(self) -> Mapping[str, object]:
-        """
-        Return everything, for programs.
-        """
+        """Return everything, for programs."""
         source, rows = self.source, self.rows
         return {
             "file": self.path,
@@ -121,9 +108,7 @@ class Comparison:
         }
 
     def print(self) -> None:
-        """
-        Show everything, for people: what is wrong with the file on the standard error.
-        """
+        """Show everything, for people: what is wrong with the file on the standard error."""
         source, rows = self.source, self.rows
         self._complain()
         if rows.first_us is None or rows.last_us is None:
@@ -254,8 +239,7 @@ MAX_INSTANCES = 1000
 @json_option
 @click.pass_context
 def replay(ctx: click.Context, /, **options: Any) -> None:
-    """
-    Replay recorded traffic through algorithms.
+    """Replay recorded traffic through algorithms.
 
     FILE holds the requests: CSV or JSON lines with time, client and user, or an access log; packed by gzip or not; -
     is the standard input. The limit is enforced by each algorithm on the same requests, and each decision compared
@@ -296,9 +280,7 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
 
 
 def _contenders(options: Mapping[str, Any], window_s: int) -> list[Contender]:
-    """
-    Return what is compared, the exact log first: all others are measured by it.
-    """
+    """Return what is compared, the exact log first: all others are measured by it."""
     frames = options["frames"] or (default_frame_count(window_s),)
     for count in frames:
         if not 1 <= count <= MAX_FRAMES or window_s % count:
@@ -325,9 +307,7 @@ def _recording(options: Mapping[str, Any]) -> Recording:
 
 
 def _picture(name: str | None, recording: Recording) -> Path | None:
-    """
-    Return where to draw, after making sure that it can be done: a replay may take long.
-    """
+    """Return where to draw, after making sure that it can be done: a replay may take long."""
     if name is None:
         return None
     if Path(name).suffix not in SUFFIXES:

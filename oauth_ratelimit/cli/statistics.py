@@ -1,6 +1,4 @@
-"""
-The command report.
-"""
+"""The command report."""
 
 from pathlib import Path
 
@@ -58,8 +56,7 @@ def report(
     path: Path | None,
     as_json: bool,
 ) -> None:
-    """
-    Report who asks for more tokens than needed, and what to tell them.
+    """Report who asks for more tokens than needed.
 
     Per client: requests per user and hour against the lifetime of a token, refreshes, bursts, retries while denied; a
     rank by needless requests, a verdict, and a letter to the owner. From the statistics in MongoDB. Numbers of users
@@ -180,8 +177,7 @@ def what_if(
     count: int,
     as_json: bool,
 ) -> None:
-    """
-    Show whom another limit would have denied.
+    """Show whom another limit would have denied.
 
     From the statistics in MongoDB, denied requests included, trusted clients aside. An approximation: MongoDB has
     requests by the minute.

@@ -1,6 +1,4 @@
-"""
-Commands that look: status, top, show.
-"""
+"""Commands that look: status, top, show."""
 
 import time
 from collections.abc import Sequence
@@ -51,8 +49,7 @@ SWITCHED_OFF = (
 @json_option
 @pass_context
 def status(context: CliContext, as_json: bool) -> None:
-    """
-    Show the mode, the database and the instances.
+    """Show the mode, the database, the instances.
 
     An instance tells of itself every ten seconds, and when its mode or overrides have changed; "seen" is how long ago
     that was, "lag" the longest time from one sync cycle to the next since it told before. One that ended in good order
@@ -140,8 +137,7 @@ def _beat_row(beat: Heartbeat, now_s: float) -> Row:
 @json_option
 @pass_context
 def top(context: CliContext, count: int, every_s: float | None, as_json: bool) -> None:
-    """
-    Show who is nearest to a limit.
+    """Show who is nearest to a limit.
 
     Across all instances. Reads every counter document that still matters; what instances have counted in the last
     moment is not in it yet.
@@ -181,8 +177,7 @@ def _nearest(context: CliContext, count: int) -> list[LimitUsage]:
 @json_option
 @pass_context
 def show(context: CliContext, client: str, user: str | None, count: int, as_json: bool) -> None:
-    """
-    Show the counters of a CLIENT.
+    """Show the counters of a CLIENT.
 
     Of one USER of it, or of all and of the client itself. Of a client with many users, those nearest to their limit.
     """
@@ -198,9 +193,7 @@ def show(context: CliContext, client: str, user: str | None, count: int, as_json
 
 
 def usage_row(usage: LimitUsage) -> Row:
-    """
-    Return where a key stands, for people.
-    """
+    """Return where a key stands, for people."""
     key, policy = usage.key, usage.policy
     return (
         key.client_id,

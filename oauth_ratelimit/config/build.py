@@ -1,6 +1,4 @@
-"""
-From the file's models to the values that the package works with.
-"""
+"""From the file's models to the values that the package works with."""
 
 import socket
 from collections.abc import Iterator, Mapping
@@ -26,9 +24,7 @@ from oauth_ratelimit.core.window import Estimator, Window
 
 
 def build_settings(file: FileModel) -> Settings:
-    """
-    Return the settings that a checked file stands for.
-    """
+    """Return the settings that a checked file stands for."""
     return Settings(
         policies=_policy_set(file),
         store=StoreSettings(
@@ -130,9 +126,7 @@ def _canary(model: CanaryModel) -> Canary:
 
 
 def build_limits(model: LimitsModel) -> OwnLimits:
-    """
-    Return the limits that a section names itself.
-    """
+    """Return the limits that a section names itself."""
 
     def policies(kind: str, entries: list[Entry]) -> tuple[Policy, ...] | None:
         if kind not in model.model_fields_set:
@@ -158,9 +152,7 @@ def _policy(name: str, model: LimitModel) -> Policy:
 
 
 def find_clashes(policies: PolicySet) -> Iterator[str]:
-    """
-    Yield a problem for each place where two limits that meet in one request have the same name.
-    """
+    """Yield a problem for each place where two limits that meet in one request have the same name."""
     everywhere = set(_clashes(policies.limits_at("")[1]))
     for clash in sorted(everywhere):
         yield f"limits: {clash}"
@@ -170,9 +162,7 @@ def find_clashes(policies: PolicySet) -> Iterator[str]:
 
 
 def _places(policies: PolicySet) -> Iterator[tuple[str, Limits]]:
-    """
-    Yield all that has limits of its own, under the path of its key, with the limits that hold there.
-    """
+    """Yield all that has limits of its own, under the path of its key, with the limits that hold there."""
     for name in policies.endpoints:
         yield dotted(["endpoints", name]), policies.limits_at("", endpoint=name)[1]
     for grant in policies.grants:

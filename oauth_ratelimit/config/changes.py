@@ -1,6 +1,4 @@
-"""
-What a reload has changed, in words for the log.
-"""
+"""What a reload has changed, in words for the log."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -21,9 +19,7 @@ _SECRET = "store.uri"
 
 
 def describe_changes(old: Settings, new: Settings) -> list[str]:
-    """
-    Return one line per value that differs: ``mode: dry-run -> enforce``. Of a URI only that it has changed.
-    """
+    """Return one line per value that differs: ``mode: dry-run -> enforce``. Of a URI only that it has changed."""
     before, after = dict(_flatten(old)), dict(_flatten(new))
     changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
     lines = [_line(path, before.get(path), after.get(path)) for path in changed]
@@ -43,9 +39,7 @@ def _line(path: str, old: str | None, new: str | None) -> str:
 
 
 def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
-    """
-    Yield the path and the text of each value under ``path``; what is not set is left out.
-    """
+    """Yield the path and the text of each value under ``path``; what is not set is left out."""
     if is_dataclass(value):
         for part in fields(value):
             if isinstance(value, Canary) and value.instances and part.name != "instances":
@@ -62,9 +56,7 @@ def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _flatten_list(items: tuple[object, ...], path: str) -> Iterator[tuple[str, str]]:
-    """
-    Yield the items by name rather than by position, so that an item inserted at the front is one change.
-    """
+    """Yield the items by name rather than by position, so that an item inserted at the front is one change."""
     if path.rpartition(".")[0].endswith("limits"):
         yield path, ""  # no limit of a kind is not the same as nothing said about it
     for item in items:
@@ -80,9 +72,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _policy_text(policy: Policy) -> str:
-    """
-    Return a limit in one line: the amount, the window, and what is not the default.
-    """
+    """Return a limit in one line: the amount, the window, and what is not the default."""
     window = policy.window
     text = f"{policy.limit}/{window.window_s}s"
     if window.frame_count != default_frame_count(window.window_s):

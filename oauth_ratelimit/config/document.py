@@ -1,6 +1,4 @@
-"""
-Reading a YAML file that may be anything: huge, half written, hostile.
-"""
+"""Reading a YAML file that may be anything: huge, half written, hostile."""
 
 import os
 import re
@@ -22,9 +20,7 @@ EMPTY = "the file is empty, as one that is being written; for nothing but defaul
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """
-    What tells that a file has changed, without reading it.
-    """
+    """What tells that a file has changed, without reading it."""
 
     mtime_ns: int
     ctime_ns: int
@@ -34,15 +30,12 @@ class Stamp:
 
     @classmethod
     def of(cls, status: os.stat_result) -> "Stamp":
-        """
-        Return the stamp in a file's status.
-        """
+        """Return the stamp in a file's status."""
         return cls(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_dev)
 
 
 def read_file(path: str | os.PathLike[str]) -> tuple[bytes, Stamp]:
-    """
-    Return a file's content, and its stamp at that moment.
+    """Return a file's content, and its stamp at that moment.
 
     Raises:
         ConfigError: If it cannot be read, is no regular file or is too large.
@@ -70,8 +63,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[str | None, bytes, Stamp | None
 
 
 def parse_yaml(content: bytes, *, source: str) -> dict[str, object]:
-    """
-    Return the mapping that a YAML document holds.
+    """Return the mapping that a YAML document holds.
 
     Raises:
         ConfigError: If it is not YAML, is empty, holds an alias, a doubled key or too deep a nesting, or is no mapping.
@@ -95,8 +87,7 @@ def parse_yaml(content: bytes, *, source: str) -> dict[str, object]:
 
 
 def plain_mapping(source: Mapping[str, object]) -> dict[str, object]:
-    """
-    Return a mapping with every mapping in it turned into a dict and every tuple into a list.
+    """Return a mapping with every mapping in it turned into a dict and every tuple into a list.
 
     Raises:
         ConfigError: If it is nested too deeply, or holds itself.
@@ -123,9 +114,7 @@ def _plain(value: object, *, depth: int) -> object:
 
 
 def _describe(error: yaml.MarkedYAMLError) -> str:
-    """
-    Return what is wrong and where. Never the line itself, which may hold a password.
-    """
+    """Return what is wrong and where. Never the line itself, which may hold a password."""
     mark = error.problem_mark or error.context_mark
     where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
     return f"not usable YAML: {error.problem or error.context}{where}"

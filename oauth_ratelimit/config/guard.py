@@ -1,6 +1,4 @@
-"""
-The section about failed authentications.
-"""
+"""The section about failed authentications."""
 
 from ipaddress import ip_network
 from typing import Annotated, Any
@@ -35,9 +33,7 @@ Network = Annotated[
 
 
 class GuardLimitsModel(Section):
-    """
-    How many failures are allowed, by what they are counted by. All limits that apply must admit a request.
-    """
+    """How many failures are allowed, by what they are counted by. All limits that apply must admit a request."""
 
     user: list[Entry] = Field(
         default_factory=list,
@@ -68,9 +64,7 @@ class GuardLimitsModel(Section):
 
 
 def built_in_failure_limits() -> GuardLimitsModel:
-    """
-    Return the limits that hold when the section has no limits key.
-    """
+    """Return the limits that hold when the section has no limits key."""
     return GuardLimitsModel.model_validate(BUILT_IN_FAILURE_LIMITS)
 
 

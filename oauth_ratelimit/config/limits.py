@@ -1,6 +1,4 @@
-"""
-Limits in the configuration file: a mapping with all options, or a shorthand.
-"""
+"""Limits in the configuration file: a mapping with all options, or a shorthand."""
 
 from typing import Annotated, Any
 
@@ -19,9 +17,7 @@ BUILT_IN_LIMITS: dict[str, Any] = {
 
 
 class LimitModel(Switch):
-    """
-    At most so many requests in any window of time.
-    """
+    """At most so many requests in any window of time."""
 
     limit: Amount = Field(description="Requests per window.")
     window: WindowSeconds = Field(description="Length of the trailing window, in whole seconds.")
@@ -54,9 +50,7 @@ class LimitModel(Switch):
 
 
 def _entry(value: object) -> tuple[LimitModel, ...]:
-    """
-    Return the limits that one item of a list names: a mapping names one, a shorthand one or more.
-    """
+    """Return the limits that one item of a list names: a mapping names one, a shorthand one or more."""
     if not isinstance(value, str):
         if not isinstance(value, dict):
             raise not_allowed(f"a mapping with limit and window, or {RATES_NOTATION}")
@@ -77,9 +71,7 @@ Entry = Annotated[
 
 
 class LimitsModel(Section):
-    """
-    Limits by what they count. All limits that apply to a request must admit it.
-    """
+    """Limits by what they count. All limits that apply to a request must admit it."""
 
     client: list[Entry] = Field(
         default_factory=list, description="Per client, for grants without a user, such as client_credentials."
@@ -100,9 +92,7 @@ class LimitsModel(Section):
 
 
 def named(kind: str, entries: list[Entry]) -> list[tuple[str, LimitModel]]:
-    """
-    Return the limits of one list with their names.
-    """
+    """Return the limits of one list with their names."""
     models = [model for entry in entries for model in entry]
     if len(models) == 1:
         return [(models[0].name or kind, models[0])]
@@ -110,7 +100,5 @@ def named(kind: str, entries: list[Entry]) -> list[tuple[str, LimitModel]]:
 
 
 def built_in_limits() -> LimitsModel:
-    """
-    Return the limits that hold when the configuration has no limits key at all.
-    """
+    """Return the limits that hold when the configuration has no limits key at all."""
     return LimitsModel.model_validate(BUILT_IN_LIMITS)

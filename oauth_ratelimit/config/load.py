@@ -1,6 +1,4 @@
-"""
-Loading: one call from a path or a mapping to settings.
-"""
+"""Loading: one call from a path or a mapping to settings."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -23,14 +21,11 @@ from oauth_ratelimit.errors import ConfigError
 def load_config(
     source: str | os.PathLike[str] | Mapping[str, Any], *, mode: str | None = None, uri: str | None = None
 ) -> Settings:
-    """
-    Return the settings that a YAML file or a mapping holds.
+    """Return the settings that a YAML file or a mapping holds.
 
     Args:
         source: Path of the file, or what the file would hold. ``{}`` is nothing but defaults.
-
         mode: Instead of the global mode in ``source``; ``off`` is the emergency switch.
-
         uri: Instead of ``store.uri`` in ``source``.
 
     Raises:
@@ -44,8 +39,7 @@ def load_config(
 
 
 def settings_of(values: dict[str, Any], *, source: str, mode: str | None = None, uri: str | None = None) -> Settings:
-    """
-    Return the settings that checked out of plain values, with what overrides them on top.
+    """Return the settings that checked out of plain values, with what overrides them on top.
 
     Raises:
         ConfigError: As ``load_config``; ``source`` says where the values came from.
@@ -69,8 +63,7 @@ def settings_of(values: dict[str, Any], *, source: str, mode: str | None = None,
 
 
 def limits_of(values: Mapping[str, Any]) -> OwnLimits:
-    """
-    Return the limits that a ``limits`` section stands for: one that comes from a command and not from a file.
+    """Return the limits that a ``limits`` section stands for: one that comes from a command and not from a file.
 
     Raises:
         ConfigError: With every problem at once.
@@ -97,8 +90,7 @@ def _find_bad_overrides(mode: str | None, uri: str | None) -> list[str]:
 
 
 def _find_dangling_names(values: Mapping[str, Any]) -> Iterator[str]:
-    """
-    Yield a problem for each plan or endpoint that is referred to and not there.
+    """Yield a problem for each plan or endpoint that is referred to and not there.
 
     Looks at the raw values, so that these problems are found together with all others.
     """
@@ -119,7 +111,5 @@ def _dangling(location: list[str], name: str, *, section: str, known: list[str])
 
 
 def _mapping(value: object) -> dict[str, Any]:
-    """
-    Return a mapping's items that have text for a key; nothing for any other value.
-    """
+    """Return a mapping's items that have text for a key; nothing for any other value."""
     return {key: item for key, item in value.items() if isinstance(key, str)} if isinstance(value, dict) else {}

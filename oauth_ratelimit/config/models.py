@@ -1,5 +1,4 @@
-"""
-The configuration file, key by key: types, bounds, defaults and what each key is for.
+"""The configuration file, key by key: types, bounds, defaults and what each key is for.
 
 The JSON Schema and the documentation are made from these models, so every key has a description.
 """
@@ -34,9 +33,7 @@ from oauth_ratelimit.config.values import (
 
 
 class PlaceModel(Switch):
-    """
-    Limits and mode at one place.
-    """
+    """Limits and mode at one place."""
 
     limits: LimitsModel | None = Field(
         default=None,
@@ -55,9 +52,7 @@ GRANT_TYPES = {
 
 
 def _by_real_names(places: dict[str, PlaceModel]) -> dict[str, PlaceModel]:
-    """
-    Return what differs for grant types under their real names.
-    """
+    """Return what differs for grant types under their real names."""
     for short, real in GRANT_TYPES.items():
         if short in places and real in places:
             raise refused(f"{short} and {real} are the same grant type")
@@ -68,9 +63,7 @@ GrantPlaces = Annotated[dict[GrantType, PlaceModel], AfterValidator(_by_real_nam
 
 
 class EndpointModel(PlaceModel):
-    """
-    Another OAuth endpoint, or any other endpoint of the application.
-    """
+    """Another OAuth endpoint, or any other endpoint of the application."""
 
     path: list[Pattern] = Field(
         default_factory=list,
@@ -81,9 +74,7 @@ class EndpointModel(PlaceModel):
 
 
 class PlanModel(Switch):
-    """
-    A named set of rules that clients refer to.
-    """
+    """A named set of rules that clients refer to."""
 
     limits: LimitsModel | None = Field(
         default=None,
@@ -97,9 +88,7 @@ class PlanModel(Switch):
 
 
 class ClientModel(PlanModel):
-    """
-    What differs for one client.
-    """
+    """What differs for one client."""
 
     plan: Name | None = Field(
         default=None, description="Name of a plan under plans. What the client itself names comes before it."
@@ -107,9 +96,7 @@ class ClientModel(PlanModel):
 
 
 class CanaryModel(Section):
-    """
-    Where enforcing starts.
-    """
+    """Where enforcing starts."""
 
     percent: Annotated[float, Field(ge=0, le=100), expects("a number from 0 to 100")] | None = Field(
         default=None, description="Share of clients that is enforced. Raising it only adds clients."
@@ -127,9 +114,7 @@ class CanaryModel(Section):
 
 
 class StoreModel(Section):
-    """
-    Where counters are shared.
-    """
+    """Where counters are shared."""
 
     uri: MongoUri | None = Field(
         default=None,
@@ -146,9 +131,7 @@ class StoreModel(Section):
 
 
 class SyncModel(Section):
-    """
-    When counters are shared.
-    """
+    """When counters are shared."""
 
     interval: Annotated[float, Seconds(0.01, 3600, "10 ms to 1 h")] = Field(
         default=1.0, description="Time between two rounds of sending and fetching counts."
@@ -168,9 +151,7 @@ class SyncModel(Section):
 
 
 class DenialModel(Section):
-    """
-    What a denied client is told.
-    """
+    """What a denied client is told."""
 
     error: ErrorCode = Field(
         default="temporarily_unavailable", description="OAuth error code. The device grant gets slow_down."
@@ -186,9 +167,7 @@ class DenialModel(Section):
 
 
 class FileModel(Section):
-    """
-    Configuration of oauth_ratelimit.
-    """
+    """Configuration of oauth_ratelimit."""
 
     mode: ModeName = Field(
         default="dry-run",

@@ -1,6 +1,4 @@
-"""
-How durations and limits are written: ``500ms``, ``1h``, ``100/minute``, ``5 per 10 second; 100/hour``.
-"""
+"""How durations and limits are written: ``500ms``, ``1h``, ``100/minute``, ``5 per 10 second; 100/hour``."""
 
 import re
 from decimal import Decimal
@@ -30,8 +28,7 @@ _GRANULARITY_S = {
 
 
 def parse_duration(value: object) -> float:
-    """
-    Return a duration in seconds.
+    """Return a duration in seconds.
 
     Args:
         value: A number of seconds, or text with a unit. A bool is no number here.
@@ -51,8 +48,7 @@ def parse_duration(value: object) -> float:
 
 
 def parse_rates(text: str) -> tuple[tuple[int, int], ...]:
-    """
-    Return the limits and their windows in seconds that a text in the notation of the ``limits`` library names.
+    """Return the limits and their windows in seconds that a text in the notation of the ``limits`` library names.
 
     Raises:
         ValueError: If it is not in that notation.

@@ -1,6 +1,4 @@
-"""
-The section about the names of users, and where their keys are read from.
-"""
+"""The section about the names of users, and where their keys are read from."""
 
 import os
 from pathlib import Path
@@ -25,9 +23,7 @@ KeyPath = Annotated[str, Field(max_length=4096, pattern=r"^/"), expects("the abs
 
 
 class NameKeyModel(Section):
-    """
-    Where a key for names is: in the environment or in a file, never in the configuration itself.
-    """
+    """Where a key for names is: in the environment or in a file, never in the configuration itself."""
 
     env: VariableName | None = Field(default=None, description="The environment variable that holds the key.")
     file: KeyPath | None = Field(
@@ -40,8 +36,7 @@ class NameKeyModel(Section):
         return self
 
     def open(self) -> PseudonymKey:
-        """
-        Return the key.
+        """Return the key.
 
         Raises:
             PydanticCustomError: There is none that can be used. Says where it should be, and nothing of what is there.
@@ -74,9 +69,7 @@ class NameKeyModel(Section):
 
 
 class PrivacyModel(Section):
-    """
-    User pseudonyms in MongoDB, logs, metrics, hooks, pages and reports.
-    """
+    """User pseudonyms in MongoDB, logs, metrics, hooks, pages and reports."""
 
     user_names: Annotated[Literal["plain", "hashed"], expects("plain or hashed")] = Field(
         default="plain",
@@ -98,7 +91,5 @@ class PrivacyModel(Section):
         return self
 
     def name_keys(self) -> tuple[PseudonymKey, ...]:
-        """
-        Return the keys, the newest first.
-        """
+        """Return the keys, the newest first."""
         return tuple(key.open() for key in self.keys)

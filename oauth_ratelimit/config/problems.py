@@ -1,6 +1,4 @@
-"""
-What is wrong with a configuration, in words: where, what was found, what is allowed. Never a secret.
-"""
+"""What is wrong with a configuration, in words: where, what was found, what is allowed. Never a secret."""
 
 import json
 import re
@@ -49,9 +47,7 @@ _ALLOWED = {
 
 
 def expects(allowed: str) -> WrapValidator:
-    """
-    Return a validator that says what is allowed instead of what one of several checks has found.
-    """
+    """Return a validator that says what is allowed instead of what one of several checks has found."""
 
     def validate(value: object, handler: Any) -> Any:
         try:
@@ -64,16 +60,12 @@ def expects(allowed: str) -> WrapValidator:
 
 
 def not_allowed(allowed: str) -> PydanticCustomError:
-    """
-    Return the error for a value that cannot be used: ``path: got value, allowed: ...``.
-    """
+    """Return the error for a value that cannot be used: ``path: got value, allowed: ...``."""
     return PydanticCustomError("not_allowed", "{text}", {"text": allowed})
 
 
 def refused(reason: str) -> PydanticCustomError:
-    """
-    Return the error for values that do not fit together: ``path: reason``.
-    """
+    """Return the error for values that do not fit together: ``path: reason``."""
     return PydanticCustomError("refused", "{text}", {"text": reason})
 
 
@@ -85,9 +77,7 @@ def unknown_key(allowed: Iterable[str]) -> PydanticCustomError:
 
 
 def describe(error: ValidationError, *, at: Sequence[str] = ()) -> list[str]:
-    """
-    Return one line per problem that a validation has found; ``at`` is where the validated value stands.
-    """
+    """Return one line per problem that a validation has found; ``at`` is where the validated value stands."""
     lines = []
     for details in error.errors(include_url=False):
         mark = [KEY_MARK] if details["type"] == "invalid_key" else []
@@ -108,9 +98,7 @@ def _line(path: str, details: Mapping[str, Any]) -> str:
 
 
 def dotted(location: Sequence[str | int]) -> str:
-    """
-    Return a path such as ``clients.partner-app.limits.user[0].window``; an unusual key stands in quotes.
-    """
+    """Return a path such as ``clients.partner-app.limits.user[0].window``; an unusual key stands in quotes."""
     path = ""
     for part, following in zip(location, [*location[1:], None], strict=True):
         if part == KEY_MARK:
@@ -124,9 +112,7 @@ def dotted(location: Sequence[str | int]) -> str:
 
 
 def show(value: object) -> str:
-    """
-    Return a bad value for people: short, on one line, without what an address may carry.
-    """
+    """Return a bad value for people: short, on one line, without what an address may carry."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, int):

@@ -1,5 +1,4 @@
-"""
-The reference of the configuration file in Markdown, made from the models.
+"""The reference of the configuration file in Markdown, made from the models.
 
 ``python -m oauth_ratelimit.config.reference docs/configuration.md`` writes it into the documentation, between two
 marks; a test fails when that was forgotten.
@@ -41,9 +40,7 @@ _DURATIONS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"), (0.001, "ms"))
 
 
 def reference_text() -> str:
-    """
-    Return the reference.
-    """
+    """Return the reference."""
     schema = config_schema()
     parts = [*_section("The file", schema, schema)]
     for name, title in SECTIONS.items():
@@ -52,8 +49,7 @@ def reference_text() -> str:
 
 
 def with_reference(page: str) -> str:
-    """
-    Return a page with the reference between its marks brought up to date.
+    """Return a page with the reference between its marks brought up to date.
 
     Raises:
         ValueError: The page does not have both marks.
@@ -92,9 +88,7 @@ def _default(value: Mapping[str, Any]) -> str:
 
 
 def _words(value: Mapping[str, Any]) -> str:
-    """
-    Return what may stand for a value, in words.
-    """
+    """Return what may stand for a value, in words."""
     if "$ref" in value:
         title = SECTIONS[_name(value["$ref"])]
         return f"[{title}](#{title.lower().replace(' ', '-')})"
@@ -127,9 +121,7 @@ def _is_duration(value: Mapping[str, Any]) -> bool:
 
 
 def _written_duration(seconds: float) -> str:
-    """
-    Return a duration as one writes it into the file: in the largest unit of which it is a whole number.
-    """
+    """Return a duration as one writes it into the file: in the largest unit of which it is a whole number."""
     milliseconds = round(seconds * 1000)
     unit, size = next((unit, size) for unit, size in reversed(UNIT_MS.items()) if milliseconds % size == 0)
     return f"{milliseconds // size}{unit}"

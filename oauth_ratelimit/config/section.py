@@ -1,6 +1,4 @@
-"""
-What all mappings of the configuration file have in common.
-"""
+"""What all mappings of the configuration file have in common."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,18 +11,14 @@ from oauth_ratelimit.config.values import ModeName
 
 
 class Section(BaseModel):
-    """
-    A mapping of the file: no unknown keys, no conversions between types.
-    """
+    """A mapping of the file: no unknown keys, no conversions between types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
 
     @model_validator(mode="wrap")
     @classmethod
     def _name_allowed_keys(cls, value: Any, handler: Callable[[Any], "Section"]) -> "Section":
-        """
-        Restate the errors found below: an unknown key with the keys that are allowed here.
-        """
+        """Restate the errors found below: an unknown key with the keys that are allowed here."""
         try:
             return handler(value)
         except ValidationError as exc:
@@ -43,9 +37,7 @@ class Section(BaseModel):
 
 
 class Switch(Section):
-    """
-    What can be switched on and off.
-    """
+    """What can be switched on and off."""
 
     mode: ModeName | None = Field(
         default=None,

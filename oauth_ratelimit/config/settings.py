@@ -1,6 +1,4 @@
-"""
-The configuration as the rest of the package sees it: checked, complete, never changed in place.
-"""
+"""The configuration as the rest of the package sees it: checked, complete, never changed in place."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -20,16 +18,12 @@ DEFAULT_DESCRIPTION = (
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """
-    Where counters are shared.
+    """Where counters are shared.
 
     Args:
         uri: MongoDB connection string, None for this process only. Not in the repr, because it may hold a password.
-
         collection: Name of the collection.
-
         namespace: Keeps several issuers apart in one collection; None if there is one.
-
         timeout_s: How long one call to MongoDB may take.
     """
 
@@ -41,16 +35,12 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class SyncSettings:
-    """
-    When counters are shared.
+    """When counters are shared.
 
     Args:
         interval_s: Time between two sync cycles.
-
         near_limit: ``flush`` synchronises early in the background, ``reserve`` asks MongoDB before the last requests.
-
         deadline_s: How long ``reserve`` may keep a request waiting.
-
         preload_count: How many keys a process learns when it starts.
     """
 
@@ -62,16 +52,12 @@ class SyncSettings:
 
 @dataclass(frozen=True, slots=True)
 class DenialSettings:
-    """
-    What a denied client is told.
+    """What a denied client is told.
 
     Args:
         error: OAuth error code.
-
         error_description: Fixed ASCII text.
-
         error_uri: Address of a page that explains, None for none.
-
         headers: Which families of quota headers are sent.
     """
 
@@ -83,16 +69,12 @@ class DenialSettings:
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
-    """
-    Failed authentications.
+    """Failed authentications.
 
     Args:
         mode: What is done about too many.
-
         limits: How many are allowed.
-
         trusted_addresses: Addresses and networks that are not looked at.
-
         max_keys: How many keys an instance keeps in memory at most.
     """
 
@@ -104,14 +86,11 @@ class GuardSettings:
 
 @dataclass(frozen=True, slots=True)
 class EventSettings:
-    """
-    What the log and the database keep of denials.
+    """What the log and the database keep of denials.
 
     Args:
         per_minute: How many events about denials a process logs in a minute at most.
-
         keep_denials_s: How long ``explain --id`` finds a denial; 0 keeps none.
-
         request_id_header: The request header that becomes ``request_id``, None for none.
     """
 
@@ -122,16 +101,12 @@ class EventSettings:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsSettings:
-    """
-    What is kept of each client's minutes.
+    """What is kept of each client's minutes.
 
     Args:
         keep_s: How long; 0 keeps none.
-
         clients_per_minute: How many clients a process tells apart in a minute; the rest are one.
-
         users_per_client: How many of a client's users a process tells of in a minute, the heaviest.
-
         token_lifetime_s: How long a token can be used; the report goes by it.
     """
 
@@ -143,12 +118,10 @@ class StatisticsSettings:
 
 @dataclass(frozen=True, slots=True)
 class PrivacySettings:
-    """
-    How usernames are stored and shown.
+    """How usernames are stored and shown.
 
     Args:
         user_names: ``plain`` or ``hashed``.
-
         keys: Keys of the hashes. The first one hashes the names if they are hashed; the others are former keys.
     """
 
@@ -157,47 +130,32 @@ class PrivacySettings:
 
     @property
     def key(self) -> PseudonymKey | None:
-        """
-        The key that hashes usernames; None if they stay plain.
-        """
+        """The key that hashes usernames; None if they stay plain."""
         return self.keys[0] if self.user_names == "hashed" else None
 
     @property
     def former_keys(self) -> tuple[PseudonymKey, ...]:
-        """
-        The keys that only ``erase`` uses.
-        """
+        """The keys that only ``erase`` uses."""
         return self.keys[1:] if self.user_names == "hashed" else self.keys
 
     def names(self) -> Pseudonyms:
-        """
-        Return what turns usernames into pseudonyms.
-        """
+        """Return what turns usernames into pseudonyms."""
         return Pseudonyms(self.key, self.former_keys)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """
-    Everything that the configuration says.
+    """Everything that the configuration says.
 
     Args:
         policies: Who is limited, and how.
-
         store: Where counters are shared.
-
         sync: When counters are shared.
-
         denial: What a denied client is told.
-
         guard: Failed authentications.
-
         events: What the log and the database keep of denials.
-
         statistics: What is kept of each client's minutes.
-
         privacy: How usernames are stored and shown.
-
         max_keys: How many keys an instance keeps in memory at most.
     """
 
@@ -213,7 +171,5 @@ class Settings:
 
     @property
     def is_guarded(self) -> bool:
-        """
-        Whether failed authentications are counted.
-        """
+        """Whether failed authentications are counted."""
         return self.guard.mode is not OFF and self.policies.mode is not OFF

@@ -1,6 +1,4 @@
-"""
-The configuration file while the application runs: taken over when it changes, unless it is broken.
-"""
+"""The configuration file while the application runs: taken over when it changes, unless it is broken."""
 
 import hashlib
 import os
@@ -19,14 +17,11 @@ log = structlog.get_logger()
 
 
 class ConfigSource:
-    """
-    A configuration file that may change at any time. Not thread-safe: one thread loads and polls.
+    """A configuration file that may change at any time. Not thread-safe: one thread loads and polls.
 
     Args:
         path: The file. A link is followed anew with every look.
-
         mode: Instead of the global mode in the file.
-
         uri: Instead of ``store.uri`` in the file.
     """
 
@@ -41,8 +36,7 @@ class ConfigSource:
         self._rejected: bytes | None = None  # digest of the content that was reported last
 
     def load(self) -> Settings:
-        """
-        Return the file's settings now, and make them the last good ones.
+        """Return the file's settings now, and make them the last good ones.
 
         Raises:
             ConfigError: If there are none.
@@ -54,8 +48,7 @@ class ConfigSource:
         return self._settings
 
     def poll(self) -> Settings | None:
-        """
-        Return new settings if the file has changed and is in order, else None. Costs one look at the file's status.
+        """Return new settings if the file has changed and is in order, else None. Costs one look at the file's status.
 
         A change is read when two looks in a row find the same status, because a file that is being written may be
         valid and lack its end, such as the trusted clients. Never raises: a file that is broken or gone is reported
@@ -69,15 +62,11 @@ class ConfigSource:
         return self._take(expected=stamp) if settled and stamp != self._read_stamp else None
 
     def reload(self) -> Settings | None:
-        """
-        Do what ``poll`` does, now, even if the file looks unchanged: somebody asked for it.
-        """
+        """Do what ``poll`` does, now, even if the file looks unchanged: somebody asked for it."""
         return self._take(expected=None)
 
     def _take(self, *, expected: Stamp | None) -> Settings | None:
-        """
-        Read the file and return its settings if they are news; not if it is no longer the file with this stamp.
-        """
+        """Read the file and return its settings if they are news; not if it is no longer the file with this stamp."""
         content = None
         self._read_stamp = expected
         try:

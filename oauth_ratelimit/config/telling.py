@@ -1,6 +1,4 @@
-"""
-The sections about what operators and the owners of clients are told.
-"""
+"""The sections about what operators and the owners of clients are told."""
 
 from typing import Annotated
 
@@ -20,9 +18,7 @@ HeaderName = Annotated[
 
 
 class EventsModel(Section):
-    """
-    What the log and the database keep of denials.
-    """
+    """What the log and the database keep of denials."""
 
     per_minute: Annotated[int, Field(ge=1, le=1_000_000), expects("a whole number from 1 to 1000000")] = Field(
         default=300,
@@ -41,9 +37,7 @@ class EventsModel(Section):
 
 
 class StatisticsModel(Section):
-    """
-    What MongoDB keeps of each client's minutes: charts, what-if and the report work from it.
-    """
+    """What MongoDB keeps of each client's minutes: charts, what-if and the report work from it."""
 
     keep: Annotated[float, Seconds(0, MAX_KEPT_S, "0 to 366 days")] = Field(
         default=30 * 86_400.0,

@@ -1,6 +1,4 @@
-"""
-The values that stand in the configuration file: numbers, durations, names, each with what is allowed in words.
-"""
+"""The values that stand in the configuration file: numbers, durations, names, each with what is allowed in words."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -18,16 +16,12 @@ RESERVED_ENDPOINTS = (TOKEN_ENDPOINT, "client_total")  # they name counters of t
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """
-    The annotation of a duration within bounds.
+    """The annotation of a duration within bounds.
 
     Args:
         low_s: The shortest that is allowed.
-
         high_s: The longest that is allowed.
-
         allowed: The bounds in words.
-
         is_whole: Whether only whole seconds are allowed.
     """
 
@@ -44,9 +38,7 @@ class Seconds:
         return {"anyOf": [number, {"type": "string", "pattern": DURATION_PATTERN}]}
 
     def validate(self, value: object) -> float:
-        """
-        Return the duration in seconds, an int if it has to be whole.
-        """
+        """Return the duration in seconds, an int if it has to be whole."""
         try:
             seconds = parse_duration(value)
         except ValueError:

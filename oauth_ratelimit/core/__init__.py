@@ -1,3 +1,1 @@
-"""
-The arithmetic: keys, policies, windows, decisions. Standard library only; time comes in as a number.
-"""
+"""The arithmetic: keys, policies, windows, decisions. Standard library only; time comes in as a number."""

@@ -1,6 +1,4 @@
-"""
-What a request is told.
-"""
+"""What a request is told."""
 
 import math
 from dataclasses import dataclass, field
@@ -15,29 +13,20 @@ Outcome = Literal["allowed", "denied", "would_deny", "trusted"]
 
 
 class Decision:
-    """
-    What is decided about one request. Of several policies it describes the one that denies, else the one with least
+    """What is decided about one request. Of several policies it describes the one that denies, else the one with least
     left.
 
     Attributes:
         allowed: Whether the request may go on.
-
         would_deny: Whether it is over a limit: not ``allowed`` under enforce, ``allowed`` all the same in a dry run.
-
         mode: What was done with the decision.
-
         trusted: Whether the client is on the allowlist, so that nothing was decided or counted.
-
         rule: The policy described here, None if none applies.
-
         remaining: Hits left now in this policy's window, this request taken off if it was counted. Of a denial: in
             the fullest of the windows that deny.
-
         reset_after_s: Seconds until the whole quota is back, if nothing else happens.
-
         retry_after_s: Seconds until the request would be admitted, if nothing else happens; 0.0 if it is. Infinity
             if its cost is above the limit.
-
         decision_id: Names a denial in the answer and in the log; None of any other decision.
     """
 
@@ -55,28 +44,21 @@ class Decision:
 
     @property
     def policy(self) -> str | None:
-        """
-        The policy's name, None if no policy applies.
-        """
+        """The policy's name, None if no policy applies."""
         return self.rule.name if self.rule else None
 
     @property
     def limit(self) -> int | None:
-        """
-        Hits per window, None if no policy applies.
-        """
+        """Hits per window, None if no policy applies."""
         return self.rule.limit if self.rule else None
 
     @property
     def window_s(self) -> int | None:
-        """
-        The window's length in seconds, None if no policy applies.
-        """
+        """The window's length in seconds, None if no policy applies."""
         return self.rule.window.window_s if self.rule else None
 
     def quota(self) -> tuple[Policy | None, int, float]:
-        """
-        Return what a client is told of: ``rule``, ``remaining``, and the seconds until more is to be had, which are
+        """Return what a client is told of: ``rule``, ``remaining``, and the seconds until more is to be had, which are
         ``reset_after_s``, or ``retry_after_s`` of a denial.
         """
         return self.rule, self.remaining, self.reset_after_s if self.allowed else self.retry_after_s
@@ -90,9 +72,7 @@ class Decision:
 
 @dataclass(slots=True, repr=False)
 class FullDecision(Decision):
-    """
-    A decision whose figures are all known. Not frozen only because that would double the price of a denial.
-    """
+    """A decision whose figures are all known. Not frozen only because that would double the price of a denial."""
 
     allowed: bool
     would_deny: bool
@@ -106,24 +86,19 @@ class FullDecision(Decision):
 
 
 def outcome_of(decision: Decision) -> Outcome:
-    """
-    Return what became of a request.
-    """
+    """Return what became of a request."""
     if decision.would_deny:
         return "would_deny" if decision.allowed else "denied"
     return "trusted" if decision.trusted else "allowed"
 
 
 def whole_seconds(seconds: float, *, at_least: int = 0) -> int:
-    """
-    Return a delay for a header: rounded up, because a client that comes early is denied again.
-    """
+    """Return a delay for a header: rounded up, because a client that comes early is denied again."""
     return at_least if math.isinf(seconds) else max(at_least, math.ceil(seconds))
 
 
 def check_cost(cost: int) -> None:
-    """
-    Refuse what no limit could ever be compared with.
+    """Refuse what no limit could ever be compared with.
 
     Raises:
         ValueError: The cost is not a whole number from 1 to 2^53.
@@ -140,9 +115,7 @@ and the time of the request in seconds since the epoch.
 
 
 class Admission(Decision, Term):
-    """
-    The decision about a request that one tier admitted. Its figures are worked out when they are asked for.
-    """
+    """The decision about a request that one tier admitted. Its figures are worked out when they are asked for."""
 
     __slots__ = ()
 
@@ -154,9 +127,7 @@ class Admission(Decision, Term):
 
     @property
     def room(self) -> float:
-        """
-        What the estimate leaves of the limit.
-        """
+        """What the estimate leaves of the limit."""
         tier, full, edge, frame_end_s, now_s = self
         left_s = min(frame_end_s - now_s, tier.frame_s)  # more only if the clock stepped back
         return tier.limit - estimate_hits(full, edge, left_s, tier.frame_s)
@@ -178,9 +149,7 @@ class Admission(Decision, Term):
         return self.quota()[2]
 
     def quota(self) -> tuple[Policy, int, float]:
-        """
-        See ``Decision.quota``. Worked out together, because every admitted request needs them.
-        """
+        """See ``Decision.quota``. Worked out together, because every admitted request needs them."""
         tier, full, edge, frame_end_s, now_s = self
         frame_s = tier.frame_s
         left_s = frame_end_s - now_s
@@ -193,9 +162,7 @@ class Admission(Decision, Term):
 
 @final
 class JointAdmission(Decision, tuple[Term, ...]):
-    """
-    The decision about a request that several tiers admitted: it describes the one that has least left.
-    """
+    """The decision about a request that several tiers admitted: it describes the one that has least left."""
 
     __slots__ = ()
 
@@ -207,9 +174,7 @@ class JointAdmission(Decision, tuple[Term, ...]):
 
     @property
     def nearest(self) -> Admission:
-        """
-        The admission by the tier that has least left.
-        """
+        """The admission by the tier that has least left."""
         return min(map(Admission, self), key=attrgetter("room"))
 
     @property
@@ -229,25 +194,19 @@ class JointAdmission(Decision, tuple[Term, ...]):
         return self.nearest.reset_after_s
 
     def quota(self) -> tuple[Policy, int, float]:
-        """
-        See ``Decision.quota``.
-        """
+        """See ``Decision.quota``."""
         return self.nearest.quota()
 
 
 @dataclass(slots=True)
 class SuppressionPeriod:
-    """
-    Nothing more is said about the denials of a key, because it was said a moment ago.
+    """Nothing more is said about the denials of a key, because it was said a moment ago.
 
     Args:
         since_s: When it was, seconds since the epoch.
-
         until_s: When the next event may come.
-
         first_id: The number that names a denial with none left out before. Those after it have the numbers after it.
             None if denials get no name, because there was no room to keep what it would tell.
-
         suppressed_count: How many were left out.
     """
 
@@ -257,21 +216,16 @@ class SuppressionPeriod:
     suppressed_count: int = 0
 
     def decision_id(self, number: int) -> str | None:
-        """
-        Return the name of a denial, by how many were left out before and with it.
-        """
+        """Return the name of a denial, by how many were left out before and with it."""
         return None if self.first_id is None else f"{(self.first_id + number) % 2**64:016x}"
 
 
 class CachedDenial:
-    """
-    What requests are told until they would be admitted, if nothing else happens.
+    """What requests are told until they would be admitted, if nothing else happens.
 
     Args:
         first: What the first of them was told.
-
         since_s: When that was, seconds since the epoch.
-
         good_until_s: How long it surely holds: a little shorter than what the first request was told, which is rounded
             up.
 
@@ -289,9 +243,7 @@ class CachedDenial:
         self.suppression = NO_SUPPRESSION
 
     def enforce(self, suppression: SuppressionPeriod) -> None:
-        """
-        Let requests be refused without a word until the next event may come.
-        """
+        """Let requests be refused without a word until the next event may come."""
         self.suppression = suppression
         self.until_s = min(self._good_until_s, suppression.until_s)
 
@@ -300,8 +252,7 @@ NO_SUPPRESSION = SuppressionPeriod(0.0, 0.0, 0)
 
 
 class RepeatedDenial(Decision, tuple[CachedDenial, float, int]):
-    """
-    The decision about a request under a refusal: the first one's, with the delays counted from now.
+    """The decision about a request under a refusal: the first one's, with the delays counted from now.
 
     A tuple, as ``Admission`` is: the refusal, when the request came, and its number among those not reported.
     """

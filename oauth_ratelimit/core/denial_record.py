@@ -1,6 +1,4 @@
-"""
-What is kept of denials, so that each can be explained long after it happened.
-"""
+"""What is kept of denials, so that each can be explained long after it happened."""
 
 import re
 from dataclasses import dataclass
@@ -10,12 +8,10 @@ _DECISION_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Trace(NamedTuple):
-    """
-    What leads from a request to the records of other systems.
+    """What leads from a request to the records of other systems.
 
     Attributes:
         trace_id: The trace that the request belongs to, None if there is none.
-
         request_id: What a proxy or the application calls the request, None if nothing.
     """
 
@@ -25,34 +21,21 @@ class Trace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """
-    A denial that is recorded: the first of a key in a minute.
+    """A denial that is recorded: the first of a key in a minute.
 
     Args:
         first_id: The number that is its id. Those of the same key that followed it have the numbers after it.
-
         at_s: When it was, seconds since the epoch.
-
         client_id: Who asked.
-
         username: For whom, None for grants without a user.
-
         scope: Where it was counted, None for the plain token counter.
-
         grant_type: How, None if that is not known.
-
         policy: The name of the policy that denied.
-
         limit: Its hits per window.
-
         window_s: Its window.
-
         mode: What was done with the decision.
-
         is_canary: Whether a canary enforced it.
-
         retry_after_s: How long the client was told to wait; infinity if for ever.
-
         trace: The request in other systems.
     """
 
@@ -73,16 +56,12 @@ class Denial:
 
 @dataclass(frozen=True, slots=True)
 class DenialRecord:
-    """
-    A denial with those that followed it.
+    """A denial with those that followed it.
 
     Args:
         denial: The first one.
-
         instance: The process that denied.
-
         last_at_s: When the last one was, to about ten seconds.
-
         suppressed_count: How many followed.
     """
 
@@ -93,8 +72,7 @@ class DenialRecord:
 
 
 def parse_decision_id(text: str) -> int:
-    """
-    Return the number that a decision id stands for.
+    """Return the number that a decision id stands for.
 
     Raises:
         ValueError: It is not 16 hexadecimal digits.
@@ -105,7 +83,5 @@ def parse_decision_id(text: str) -> int:
 
 
 def decision_id_of(number: int) -> str:
-    """
-    Return a decision id.
-    """
+    """Return a decision id."""
     return f"{number % 2**64:016x}"

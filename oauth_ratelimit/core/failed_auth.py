@@ -1,5 +1,4 @@
-"""
-Failed authentications: whom each is counted against, and how many are allowed.
+"""Failed authentications: whom each is counted against, and how many are allowed.
 
 Four kinds, each counted apart and never together with tokens:
 
@@ -28,9 +27,7 @@ IGNORED = frozenset({"Mn", "Me", "Cf", "Cc"})  # accents, and what is not seen: 
 
 
 class FailureKind(enum.StrEnum):
-    """
-    What a failure is counted by.
-    """
+    """What a failure is counted by."""
 
     USER = "user"
     PASSED_ON = "passed_on"
@@ -39,21 +36,16 @@ class FailureKind(enum.StrEnum):
 
     @property
     def scope(self) -> str:
-        """
-        The scope of its keys. An endpoint in the configuration cannot have such a name.
-        """
+        """The scope of its keys. An endpoint in the configuration cannot have such a name."""
         return f"failures:{self.value}"
 
 
 class FailureKey(NamedTuple):
-    """
-    Whom a failure is counted against.
+    """Whom a failure is counted against.
 
     Attributes:
         kind: What it is counted by.
-
         client_id: The client, ``ANY_CLIENT`` for an address alone.
-
         name: The address, or ``<address> <name>``.
     """
 
@@ -67,14 +59,11 @@ NAMING_SCOPES = [FailureKind.USER.scope, FailureKind.PASSED_ON.scope]  # of keys
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """
-    What a request claims before anything is proven. A request may claim several things at once; each is looked at.
+    """What a request claims before anything is proven. A request may claim several things at once; each is looked at.
 
     Args:
         client_ids: The clients that it names.
-
         usernames: The users that it names with a password, as they are kept.
-
         address: Where it comes from.
     """
 
@@ -83,9 +72,7 @@ class Attempt:
     address: str
 
     def targets(self) -> Iterator[FailureKey]:
-        """
-        Yield all that this attempt could be counted against.
-        """
+        """Yield all that this attempt could be counted against."""
         for client_id in self.client_ids:
             yield self.client_key(client_id)
             yield from self.user_keys(client_id)
@@ -93,28 +80,21 @@ class Attempt:
         yield self.address_key()
 
     def user_keys(self, client_id: str, kind: FailureKind = FailureKind.USER) -> Iterator[FailureKey]:
-        """
-        Yield the keys of wrong passwords through a client.
-        """
+        """Yield the keys of wrong passwords through a client."""
         for name in self.usernames:
             yield FailureKey(kind, client_id, f"{self.address} {name}")
 
     def client_key(self, client_id: str) -> FailureKey:
-        """
-        Return the key of wrong secrets of a client.
-        """
+        """Return the key of wrong secrets of a client."""
         return FailureKey(FailureKind.CLIENT, client_id, self.address)
 
     def address_key(self) -> FailureKey:
-        """
-        Return the key of the address alone.
-        """
+        """Return the key of the address alone."""
         return FailureKey(FailureKind.ADDRESS, ANY_CLIENT, self.address)
 
 
 def folded(name: str) -> str:
-    """
-    Return a claimed name such that its spellings are one, as far as a server may take them for one user.
+    """Return a claimed name such that its spellings are one, as far as a server may take them for one user.
 
     Without it, a guess in capitals would be counted apart, or one with an accent or a character that is not seen, which
     databases ignore by default. Two users whom it takes for one share their failures at one address, and nothing else.
@@ -129,18 +109,14 @@ def folded(name: str) -> str:
 
 
 def claimed_name(failure_name: str) -> str | None:
-    """
-    Return the user in the name of a key with a failure scope, None if it is of an address alone.
-    """
+    """Return the user in the name of a key with a failure scope, None if it is of an address alone."""
     _, separator, name = failure_name.partition(" ")
     return name if separator else None
 
 
 @lru_cache(maxsize=10_000)
 def address_of(remote_addr: str | None) -> str | None:
-    """
-    Return the address that failures are counted by: an IPv4 address, an IPv6 network; None if there is none.
-    """
+    """Return the address that failures are counted by: an IPv4 address, an IPv6 network; None if there is none."""
     try:
         address = ip_address((remote_addr or "").partition("%")[0])
     except ValueError:
@@ -154,9 +130,7 @@ def address_of(remote_addr: str | None) -> str | None:
 
 @lru_cache(maxsize=10_000)
 def is_within(address: str, networks: tuple[str, ...]) -> bool:
-    """
-    Return whether an address, as ``address_of`` returns it, lies in one of the networks.
-    """
+    """Return whether an address, as ``address_of`` returns it, lies in one of the networks."""
     own = ip_network(address)
     found = map(ip_network, networks)
     return any(own.version == network.version and own.subnet_of(network) for network in found)  # type: ignore[arg-type]
@@ -164,9 +138,7 @@ def is_within(address: str, networks: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FailureLimits:
-    """
-    How many failures are allowed, by what they are counted by.
-    """
+    """How many failures are allowed, by what they are counted by."""
 
     user: tuple[Policy, ...] = ()
     passed_on: tuple[Policy, ...] = ()
@@ -175,9 +147,7 @@ class FailureLimits:
 
 
 def failure_policies(limits: FailureLimits, mode: Mode, *, ceiling: Mode | None) -> PolicySet:
-    """
-    Return the policy set that failures are counted under: each kind as an endpoint of its own.
-    """
+    """Return the policy set that failures are counted under: each kind as an endpoint of its own."""
     return PolicySet(
         mode=mode,
         endpoints={kind.scope: Rules(limits=OwnLimits(user=getattr(limits, kind.value))) for kind in FailureKind},

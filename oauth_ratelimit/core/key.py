@@ -1,6 +1,4 @@
-"""
-Who a counter belongs to.
-"""
+"""Who a counter belongs to."""
 
 import hashlib
 from typing import NamedTuple
@@ -9,16 +7,13 @@ MAX_NAME_LENGTH = 512  # characters; a key travels with every flush, and Authlib
 
 
 class Key(NamedTuple):
-    """
-    The identity of one shared document.
+    """The identity of one shared document.
 
     A tuple rather than joined text: ``("a:b", "c")`` and ``("a", "b:c")`` stay two keys, and None is not "None".
 
     Attributes:
         client_id: The OAuth client.
-
         username: The resource owner, None for grants without a user.
-
         scope: None for the plain token counter; names what else is counted, such as ``client_total`` or an endpoint.
     """
 
@@ -28,8 +23,7 @@ class Key(NamedTuple):
 
 
 def storable_name(name: str, max_length: int = MAX_NAME_LENGTH) -> str:
-    """
-    Return a client id or user name in a form that can be kept and sent: as it is, if it is short valid Unicode.
+    """Return a client id or user name in a form that can be kept and sent: as it is, if it is short valid Unicode.
 
     Any other name is cut and closed with a digest of the whole, so that two names stay two.
     """

@@ -1,6 +1,4 @@
-"""
-What operators have changed at run time: limits, modes and trusted clients, on top of the configuration file.
-"""
+"""What operators have changed at run time: limits, modes and trusted clients, on top of the configuration file."""
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,9 +8,7 @@ from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, Mode, OwnLimits, Policy,
 
 
 class OverrideKind(enum.StrEnum):
-    """
-    What an override changes.
-    """
+    """What an override changes."""
 
     LIMIT = "limit"
     MODE = "mode"
@@ -20,9 +16,7 @@ class OverrideKind(enum.StrEnum):
 
 
 class LimitKind(enum.StrEnum):
-    """
-    What a limit counts: the kinds of ``core.policy.Limits``.
-    """
+    """What a limit counts: the kinds of ``core.policy.Limits``."""
 
     CLIENT = "client"
     USER = "user"
@@ -31,14 +25,11 @@ class LimitKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """
-    What an override is about. There is one override per target at most.
+    """What an override is about. There is one override per target at most.
 
     Args:
         kind: What it changes.
-
         client_id: Whose; None for everybody. Of a trusted client an id or a pattern.
-
         limit_kind: Which limits; of limits only.
     """
 
@@ -55,22 +46,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """
-    One change, and who is to be asked about it.
+    """One change, and who is to be asked about it.
 
     Args:
         target: What it is about.
-
         author: Who made it.
-
         reason: Why.
-
         made_at_s: When, seconds since the epoch.
-
         until_s: When it ends by itself; None if it stays until it is taken back.
-
         policies: Instead of the limits of that kind, none is no limit; of limits only.
-
         mode: Instead of the mode; of modes only.
     """
 
@@ -91,12 +75,10 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """
-    Counters that were set to zero.
+    """Counters that were set to zero.
 
     Args:
         client_id: Of this client.
-
         username: Of this user of it; None for all of the client.
     """
 
@@ -106,18 +88,13 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """
-    One thing that was done.
+    """One thing that was done.
 
     Args:
         target: What it was done to.
-
         author: Who did it.
-
         reason: Why.
-
         at_s: When, seconds since the epoch.
-
         override: What was put in force; None if an override was taken back, or counters were reset.
     """
 
@@ -129,25 +106,19 @@ class HistoryEntry:
 
     @property
     def action(self) -> str:
-        """
-        What was done: ``set``, ``unset`` or ``reset``.
-        """
+        """What was done: ``set``, ``unset`` or ``reset``."""
         if isinstance(self.target, Counters):
             return "reset"
         return "set" if self.override else "unset"
 
 
 def active(overrides: Iterable[Override], now_s: float) -> tuple[Override, ...]:
-    """
-    Return the overrides that have not ended.
-    """
+    """Return the overrides that have not ended."""
     return tuple(override for override in overrides if override.until_s is None or now_s < override.until_s)
 
 
 def apply_overrides(policies: PolicySet, overrides: Iterable[Override]) -> PolicySet:
-    """
-    Return a policy set as the overrides make it. They must be in force.
-    """
+    """Return a policy set as the overrides make it. They must be in force."""
     for override in overrides:
         target = override.target
         if target.kind is OverrideKind.TRUSTED:
@@ -184,9 +155,7 @@ def _for_client(rules: Rules, override: Override) -> Rules:
 
 
 def _ceiling(mode: Mode | None) -> Mode | None:
-    """
-    Return the bound that a mode sets: who asks for a dry run wants nobody denied, whatever stands in the file.
-    """
+    """Return the bound that a mode sets: who asks for a dry run wants nobody denied, whatever stands in the file."""
     return mode if mode is Mode.DRY_RUN else None
 
 
@@ -196,12 +165,10 @@ OVERRIDE = "override"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """
-    Where a value comes from.
+    """Where a value comes from.
 
     Args:
         name: In the words of the configuration: ``clients.partner-app``, ``plans.gold``, ``limits``.
-
         override: The override that it comes from, None if it stands in the configuration.
     """
 
@@ -211,12 +178,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """
-    The configuration and the overrides that lie over it.
+    """The configuration and the overrides that lie over it.
 
     Args:
         policies: The configuration alone.
-
         overrides: Those in force.
     """
 
@@ -226,9 +191,7 @@ class Origins:
     def of_limits(
         self, client_id: str, kind: LimitKind, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
     ) -> Origin:
-        """
-        Return where the limits of one kind come from.
-        """
+        """Return where the limits of one kind come from."""
         client, plan = self.policies.rules_of(client_id)
         places = self.policies.rules_at(endpoint, grant_type, plan=plan, client=client)
         origins = [*zip(self._place_names(client_id, client, endpoint, grant_type), places, strict=True)]
@@ -245,9 +208,7 @@ class Origins:
         return Origin(DEFAULTS)
 
     def of_mode(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> Origin:
-        """
-        Return where the client's mode comes from. A canary is not a layer: it only spares.
-        """
+        """Return where the client's mode comes from. A canary is not a layer: it only spares."""
         modes = self._modes(client_id, endpoint=endpoint, grant_type=grant_type)
         layer, mode = next((layer, mode) for layer, mode in modes if mode is not None)
         if mode is Mode.ENFORCE:
@@ -257,9 +218,7 @@ class Origins:
         return layer
 
     def of_trust(self, client_id: str) -> Origin | None:
-        """
-        Return what makes a client trusted, None if nothing does.
-        """
+        """Return what makes a client trusted, None if nothing does."""
         for override in self.overrides:
             target = override.target
             if target.kind is OverrideKind.TRUSTED and matches_any([target.client_id or ""], client_id):
@@ -270,9 +229,7 @@ class Origins:
         return None
 
     def _modes(self, client_id: str, *, endpoint: str, grant_type: str | None) -> Iterator[tuple[Origin, Mode | None]]:
-        """
-        Yield what each layer says, the one that wins first.
-        """
+        """Yield what each layer says, the one that wins first."""
         client, plan = self.policies.rules_of(client_id)
         place, plan_place, client_place = self.policies.rules_at(endpoint, grant_type, plan=plan, client=client)
         names = self._place_names(client_id, client, endpoint, grant_type)
@@ -298,9 +255,7 @@ class Origins:
 
     @staticmethod
     def _place_names(client_id: str, client: Rules, endpoint: str, grant_type: str | None) -> tuple[str, str, str]:
-        """
-        Return what a place is called for everybody, in a plan and at a client.
-        """
+        """Return what a place is called for everybody, in a plan and at a client."""
         place = f"grants.{grant_type}" if endpoint == TOKEN_ENDPOINT else f"endpoints.{endpoint}"
         return place, f"plans.{client.plan}.{place}", f"clients.{client_id}.{place}"
 

@@ -1,6 +1,4 @@
-"""
-What is limited: policies, and the set of them that applies to a client.
-"""
+"""What is limited: policies, and the set of them that applies to a client."""
 
 import enum
 import hashlib
@@ -12,9 +10,7 @@ from oauth_ratelimit.core.window import Estimator, Window
 
 
 class Mode(enum.StrEnum):
-    """
-    What is done with a decision.
-    """
+    """What is done with a decision."""
 
     OFF = "off"
     """Admit without counting."""
@@ -31,14 +27,11 @@ OFF = Mode.OFF  # for what every request asks: Python 3.11 takes seven times as 
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """
-    Where enforcing starts: a stable share of clients, or some instances; dry run for the rest.
+    """Where enforcing starts: a stable share of clients, or some instances; dry run for the rest.
 
     Args:
         percent: Share of clients, 0 to 100. Raising it only adds clients.
-
         salt: Changes which clients come first.
-
         instances: Name patterns (``node-1*``); when given, they alone decide.
     """
 
@@ -47,25 +40,20 @@ class Canary:
     instances: tuple[str, ...] = ()
 
     def has_client(self, client_id: str, *, instance: str) -> bool:
-        """
-        Return whether a client is enforced on this instance.
-        """
+        """Return whether a client is enforced on this instance."""
         if self.instances:
             return matches_any(self.instances, instance)
         return _position(self.salt, client_id) < self.percent
 
 
 def _position(salt: str, client_id: str) -> float:
-    """
-    Return a client's stable place in 0..100. Not ``hash()``, which differs from process to process.
-    """
+    """Return a client's stable place in 0..100. Not ``hash()``, which differs from process to process."""
     digest = hashlib.sha256(f"{salt}\0{client_id}".encode("utf-8", "surrogatepass")).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53 * 100  # 53 bits: never rounded up to 100
 
 
 def matches_any(patterns: Sequence[str], name: str) -> bool:
-    """
-    Return whether a name is one of the patterns or matches one in shell style, case included.
+    """Return whether a name is one of the patterns or matches one in shell style, case included.
 
     Equality comes first, because a name itself may hold ``[``, ``*`` or ``?``.
     """
@@ -82,20 +70,14 @@ MAX_POLICY_NAME_LENGTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """
-    One named limit: at most ``limit`` hits in any ``window``.
+    """One named limit: at most ``limit`` hits in any ``window``.
 
     Args:
         name: Stands in headers, logs and metrics.
-
         limit: Hits per window, 1 to 2^53.
-
         window: The trailing period and its frames.
-
         estimator: How frames are weighed.
-
         count_denied: Whether a denied request counts too, so that hammering keeps a client out.
-
         mode: Overrides the client's mode for this policy; None takes the client's.
     """
 
@@ -109,14 +91,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """
-    The policies of one client at one place, by what they count.
+    """The policies of one client at one place, by what they count.
 
     Args:
         client: For grants without a user, per client.
-
         user: For grants with a user, per client and user.
-
         client_total: For all grants of a client together.
     """
 
@@ -127,9 +106,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class OwnLimits:
-    """
-    The limits that one layer of the configuration names itself: None inherits, ``()`` is no limit of that kind.
-    """
+    """The limits that one layer of the configuration names itself: None inherits, ``()`` is no limit of that kind."""
 
     client: tuple[Policy, ...] | None = None
     user: tuple[Policy, ...] | None = None
@@ -138,19 +115,14 @@ class OwnLimits:
 
 @dataclass(frozen=True, slots=True)
 class ClientPolicies:
-    """
-    All that is decided about one client at one place before a request is seen.
+    """All that is decided about one client at one place before a request is seen.
 
     Args:
         limits: What applies, without what is off. A policy carries a mode only where it differs from ``mode``.
-
         mode: What is done with a denial, canary and overrides included.
-
         trusted: Never denied, never counted.
-
         scope: Where it is counted: None for the plain token counter, ``grant:<grant_type>`` for a grant type with
             limits of its own, else the endpoint's name.
-
         is_canary: Whether the client is in the share that a canary enforces, and has no mode of its own.
     """
 
@@ -163,24 +135,16 @@ class ClientPolicies:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """
-    What the configuration says of one client, plan, grant type or endpoint: None inherits.
+    """What the configuration says of one client, plan, grant type or endpoint: None inherits.
 
     Args:
         mode: Instead of the mode above.
-
         limits: Instead of the limits above, kind by kind.
-
         plan: The plan whose rules come between these and the defaults; of a client only.
-
         grants: What differs for a grant type; of a client or a plan only.
-
         endpoints: What differs at another endpoint; of a client or a plan only.
-
         paths: Patterns of the request path; of an endpoint only.
-
         methods: HTTP methods in capitals, all if empty; of an endpoint only.
-
         ceiling: ``DRY_RUN`` denies nothing, whatever modes are nearer; of a client only.
     """
 
@@ -199,29 +163,19 @@ _NO_RULES = Rules()
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """
-    Everything that decides which policies a request meets. Never changed in place: a reload makes a new one.
+    """Everything that decides which policies a request meets. Never changed in place: a reload makes a new one.
 
     Args:
         mode: The mode of all that names none itself.
-
         limits: Defaults of the token endpoint.
-
         trusted: Client ids or patterns of them.
-
         clients: What differs for a client.
-
         endpoints: Other endpoints, each with limits of its own.
-
         canary: Where enforcing starts, if not everywhere.
-
         instance: This instance's name, for a canary by instance.
-
         plans: Named rules that clients refer to.
-
         grants: What differs for a grant type at the token endpoint. Holds every grant type that any rule names, those
             of clients and plans included: a grant type that is not a key here needs no look-up of its own.
-
         ceiling: ``DRY_RUN`` denies nobody, whatever modes are nearer.
     """
 
@@ -239,8 +193,7 @@ class PolicySet:
     def matching(
         self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
     ) -> ClientPolicies:
-        """
-        Return what applies to a client at an endpoint. An endpoint that is not configured has no limits.
+        """Return what applies to a client at an endpoint. An endpoint that is not configured has no limits.
 
         The nearest mode wins: the policy's, else the client's, its plan's, the grant type's or endpoint's, the global
         one. Off is different: at the top, at an endpoint, at a grant type or at a client it switches everything there
@@ -249,9 +202,7 @@ class PolicySet:
 
         Args:
             client_id: The OAuth client.
-
             endpoint: The endpoint's configured name.
-
             grant_type: The grant type of a token request, None if it does not matter.
         """
         client, plan = self.rules_of(client_id)
@@ -274,9 +225,7 @@ class PolicySet:
     def limits_at(
         self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
     ) -> tuple[str | None, Limits]:
-        """
-        Return where a client's requests are counted, and the limits that stand there, whatever the modes.
-        """
+        """Return where a client's requests are counted, and the limits that stand there, whatever the modes."""
         client, plan = self.rules_of(client_id)
         origins = [rules.limits for rules in self.rules_at(endpoint, grant_type, plan=plan, client=client)]
         if endpoint != TOKEN_ENDPOINT:
@@ -286,16 +235,13 @@ class PolicySet:
         return None, _complete(self.limits, plan.limits, client.limits)
 
     def endpoint_of(self, name: str | None, *, path: str, method: str) -> str | None:
-        """
-        Return the configured endpoint that a request belongs to, None if there is none.
+        """Return the configured endpoint that a request belongs to, None if there is none.
 
         One with path patterns is found by them, one without by its name; the first in the configuration wins.
 
         Args:
             name: What the web framework or the OAuth server calls the endpoint.
-
             path: Path of the request, without query.
-
             method: HTTP method in capitals.
         """
         for key, rules in self.endpoints.items():
@@ -305,9 +251,7 @@ class PolicySet:
         return None
 
     def rules_of(self, client_id: str) -> tuple[Rules, Rules]:
-        """
-        Return what a client and its plan say.
-        """
+        """Return what a client and its plan say."""
         client = self.clients.get(client_id, _NO_RULES)
         return client, _NO_RULES if client.plan is None else self.plans.get(client.plan, _NO_RULES)
 
@@ -325,9 +269,7 @@ class PolicySet:
 
 
 def _complete(base: Limits, *origins: OwnLimits | None) -> Limits:
-    """
-    Return the limits that hold after each layer has replaced the kinds it names; the last layer wins.
-    """
+    """Return the limits that hold after each layer has replaced the kinds it names; the last layer wins."""
     for own in origins:
         if own is not None:
             base = Limits(
@@ -343,9 +285,7 @@ def _spare(mode: Mode) -> Mode:
 
 
 def _with_modes(limits: Limits, *, mode: Mode, spared: bool) -> Limits:
-    """
-    Return limits without the policies that are off, and with the modes that differ from the client's.
-    """
+    """Return limits without the policies that are off, and with the modes that differ from the client's."""
     if mode is Mode.OFF:
         return Limits()
 
@@ -365,21 +305,16 @@ def _with_modes(limits: Limits, *, mode: Mode, spared: bool) -> Limits:
 
 
 class Tier:
-    """
-    One policy of a set of which all must admit.
+    """One policy of a set of which all must admit.
 
     Args:
         policy: The policy.
-
         mode: What is done with its denials.
-
         apart: Whether it counts other requests than the rest of its set does, being a dry run beside enforced policies.
-
         alone: Whether its set has no other.
 
     Attributes:
         series: Name of its counters in a document: the frame's length, marked where it counts other requests.
-
         is_alone: Whether no other tier applies to the same requests.
     """
 
@@ -415,8 +350,7 @@ class Tier:
         self.series = str(self.frame_s) + ("+denied" if policy.count_denied else "") + ("+dry-run" if apart else "")
 
     def frame_end_after(self, now_s: float) -> float:
-        """
-        Return the end of the frame that ``now_s`` lies in.
+        """Return the end of the frame that ``now_s`` lies in.
 
         A float, because it is compared with the time for each request. It is kept, so that all keys share one object:
         that is less memory, and most of all fewer places to fetch from.
@@ -428,14 +362,11 @@ class Tier:
 
 
 def tiers_of(policies: Iterable[Policy], mode: Mode, *, alone: bool = False) -> tuple[Tier, ...]:
-    """
-    Return the tiers of one kind of limit, the widest window first: of tiers with the same frames, it sends the hits.
+    """Return the tiers of one kind of limit, the widest window first: of tiers with the same frames, it sends the hits.
 
     Args:
         policies: The policies of that kind.
-
         mode: The mode of those that name none.
-
         alone: Whether no other kind of limit applies to the same requests.
     """
     chosen = [(policy, policy.mode or mode) for policy in policies if policy.mode is not Mode.OFF]

@@ -1,6 +1,4 @@
-"""
-User pseudonyms: the username or its keyed hash.
-"""
+"""User pseudonyms: the username or its keyed hash."""
 
 import hmac
 import re
@@ -21,8 +19,7 @@ _HEX_HASH = re.compile(rf"[0-9a-f]{{{2 * HASH_BYTES}}}")
 
 @dataclass(frozen=True, slots=True)
 class PseudonymKey:
-    """
-    A key that hashes usernames. It does not keep the secret, so it cannot print it.
+    """A key that hashes usernames. It does not keep the secret, so it cannot print it.
 
     Attributes:
         label: Prefix of every hash under this key. It is derived from the key, so two keys have two labels.
@@ -33,8 +30,7 @@ class PseudonymKey:
 
     @classmethod
     def of(cls, secret: bytes) -> "PseudonymKey":
-        """
-        Return the key of a secret.
+        """Return the key of a secret.
 
         Raises:
             ValueError: The secret is shorter than 32 bytes.
@@ -48,15 +44,11 @@ class PseudonymKey:
         return self.label
 
     def __call__(self, username: str) -> str:
-        """
-        Return the hash of a username. It covers the whole name, however long it is.
-        """
+        """Return the hash of a username. It covers the whole name, however long it is."""
         return f"{self.label}-{_hash(self._mac, username.encode('utf-8', 'surrogatepass'))}"
 
     def is_hash(self, text: str) -> bool:
-        """
-        Return whether a text has the form of a hash under this key.
-        """
+        """Return whether a text has the form of a hash under this key."""
         label, _, digest = text.partition("-")
         return label == self.label and _HEX_HASH.fullmatch(digest) is not None
 
@@ -68,12 +60,10 @@ def _hash(mac: hmac.HMAC, content: bytes) -> str:
 
 
 class Pseudonyms:
-    """
-    Turns usernames into pseudonyms. Thread-safe.
+    """Turns usernames into pseudonyms. Thread-safe.
 
     Args:
         key: Hashes the usernames; None keeps them plain.
-
         former_keys: Keys of older records, for ``all_of``.
     """
 
@@ -84,16 +74,13 @@ class Pseudonyms:
         self._cached = lru_cache(CACHED_NAMES)(self._make)
 
     def __call__(self, username: str | None) -> str | None:
-        """
-        Return the pseudonym of a user. None stays None.
-        """
+        """Return the pseudonym of a user. None stays None."""
         if not isinstance(username, str):
             return username  # the limiter rejects what is neither text nor None
         return self._cached(username) if len(username) <= MAX_CACHED_LENGTH else self._make(username)
 
     def typed(self, user: str) -> str:
-        """
-        Return the pseudonym of a user whom an operator has named.
+        """Return the pseudonym of a user whom an operator has named.
 
         Args:
             user: The username, or its hash under the current key as logs show it.
@@ -101,8 +88,7 @@ class Pseudonyms:
         return user if self._key is not None and self._key.is_hash(user) else self._make(user)
 
     def all_of(self, user: str) -> tuple[str, ...]:
-        """
-        Return every pseudonym that records of a user may carry: under each key, and plain.
+        """Return every pseudonym that records of a user may carry: under each key, and plain.
 
         Args:
             user: The username, or a hash as logs show it.

@@ -1,6 +1,4 @@
-"""
-What happened in a minute, client by client.
-"""
+"""What happened in a minute, client by client."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -21,18 +19,13 @@ Kind = Literal["client", "user"]
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """
-    Requests by outcome: see ``core.decision.Outcome``.
+    """Requests by outcome: see ``core.decision.Outcome``.
 
     Args:
         allowed: Admitted within all limits.
-
         denied: Over a limit, and told so.
-
         would_deny: Over a limit in a dry run: admitted.
-
         trusted: Of a trusted client: admitted without looking.
-
         retries: Those of the denied that came earlier than an answer before them had asked for.
     """
 
@@ -44,23 +37,17 @@ class Tally:
 
     @property
     def offered(self) -> int:
-        """
-        All requests.
-        """
+        """All requests."""
         return self.allowed + self.denied + self.would_deny + self.trusted
 
     @property
     def issued(self) -> int:
-        """
-        Those that were admitted.
-        """
+        """Those that were admitted."""
         return self.allowed + self.would_deny + self.trusted
 
     @property
     def over(self) -> int:
-        """
-        Those over a limit, denied or not.
-        """
+        """Those over a limit, denied or not."""
         return self.denied + self.would_deny
 
     def __add__(self, other: "Tally") -> "Tally":
@@ -78,12 +65,10 @@ NO_REQUESTS = Tally()
 
 
 class Source(NamedTuple):
-    """
-    Where requests come from.
+    """Where requests come from.
 
     Attributes:
         kind: Whether they are for a user.
-
         grant: The grant type; ``other`` if it is none of the server's, ``none`` if it is not known. Of another endpoint
             ``endpoint:`` and its name.
     """
@@ -93,23 +78,17 @@ class Source(NamedTuple):
 
     @property
     def is_token(self) -> bool:
-        """
-        Whether it is the token endpoint.
-        """
+        """Whether it is the token endpoint."""
         return not self.grant.startswith(ENDPOINT)
 
 
 class Peak(NamedTuple):
-    """
-    The most that was used of a limit; of one per user, by any of them.
+    """The most that was used of a limit; of one per user, by any of them.
 
     Attributes:
         share: Of the limit. Peaks compare by it, so that the fullest wins where a limit has changed.
-
         used: Hits in the window, by the estimate that decides.
-
         limit: Hits per window.
-
         window_s: The window.
     """
 
@@ -121,16 +100,12 @@ class Peak(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UserLoad:
-    """
-    Requests for one user, those of instances that did not count it among the heaviest left out.
+    """Requests for one user, those of instances that did not count it among the heaviest left out.
 
     Args:
         username: The user's pseudonym.
-
         offered: All requests.
-
         denied: Those that were denied.
-
         would_deny: Those that would have been under enforce.
     """
 
@@ -140,9 +115,7 @@ class UserLoad:
     would_deny: int = 0
 
     def plus(self, other: "UserLoad") -> "UserLoad":
-        """
-        Return both together, under this one's name.
-        """
+        """Return both together, under this one's name."""
         return UserLoad(
             self.username,
             self.offered + other.offered,
@@ -152,9 +125,7 @@ class UserLoad:
 
 
 class Load:
-    """
-    Requests of a client over some time: sums over where they come from.
-    """
+    """Requests of a client over some time: sums over where they come from."""
 
     __slots__ = ()
 
@@ -162,9 +133,7 @@ class Load:
     registers: Registers
 
     def tally(self, kind: Kind | None = None) -> Tally:
-        """
-        Return all requests at the token endpoint, or those of one kind.
-        """
+        """Return all requests at the token endpoint, or those of one kind."""
         total = NO_REQUESTS
         for source, tally in self.tallies.items():
             if source.is_token and kind in (None, source.kind):
@@ -173,31 +142,22 @@ class Load:
 
     @property
     def user_count(self) -> float:
-        """
-        How many users there were, about.
-        """
+        """How many users there were, about."""
         return estimate_distinct(self.registers)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientMinute(Load):
-    """
-    One client in one minute, over all instances.
+    """One client in one minute, over all instances.
 
     Args:
         client_id: The client, or ``OTHER_CLIENTS``.
-
         minute_s: When the minute begins, seconds since the epoch.
-
         tallies: Requests by where they come from.
-
         peaks: By name of the policy, the most that was used of it.
-
         users: The heaviest users at the token endpoint, the heaviest first. Known once the minute is over, as is the
             next.
-
         registers: Who the users were, for a count of them.
-
         burst: The most requests for tokens that one process has seen within a second.
     """
 
@@ -212,12 +172,10 @@ class ClientMinute(Load):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """
-    What one process has counted of a client's minute.
+    """What one process has counted of a client's minute.
 
     Args:
         minute: Its numbers. They only ever grow from one write to the next.
-
         is_complete: Whether the minute is over. Users are written then, so that those that led for a moment leave
             nothing behind.
     """
@@ -228,25 +186,18 @@ class Share:
 
 @dataclass(slots=True)
 class ClientSum(Load):
-    """
-    One client over some time. Grows minute by minute.
+    """One client over some time. Grows minute by minute.
 
     Args:
         client_id: The client, or ``OTHER_CLIENTS``.
 
     Attributes:
         minute_count: Minutes with requests, at whatever endpoint.
-
         tallies: Requests by where they come from.
-
         peaks: By name of the policy, the most that was used of it.
-
         users: By name, those that were among the heaviest in any minute; what they did in other minutes is not in it.
-
         registers: Who the users were, for a count of them.
-
         burst: The most requests for tokens that one process has seen within a second.
-
         busiest: Requests for tokens in the busiest minute, and when that began.
     """
 
@@ -260,9 +211,7 @@ class ClientSum(Load):
     busiest: tuple[int, int] = (0, 0)
 
     def add(self, minute: ClientMinute) -> None:
-        """
-        Add a minute.
-        """
+        """Add a minute."""
         self.minute_count += 1
         for source, tally in minute.tallies.items():
             self.tallies[source] = self.tallies.get(source, NO_REQUESTS) + tally
@@ -276,7 +225,5 @@ class ClientSum(Load):
         self.busiest = max(self.busiest, (minute.tally().offered, minute.minute_s))
 
     def heaviest(self, count: int) -> list[UserLoad]:
-        """
-        Return the users with most requests, the heaviest first.
-        """
+        """Return the users with most requests, the heaviest first."""
         return sorted(self.users.values(), key=lambda user: -user.offered)[:count]

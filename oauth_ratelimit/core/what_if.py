@@ -1,5 +1,4 @@
-"""
-Who would have been denied under another limit, from what the statistics have recorded.
+"""Who would have been denied under another limit, from what the statistics have recorded.
 
 An approximation, because a minute is all that is known of when requests came. A window that begins within a minute
 holds some of that minute: none of its requests at best, all of them at worst, and so the number of denials has two
@@ -24,12 +23,10 @@ HELD_OF_SHORT, HELD_OF_LONG = 1 / 3, 1 / 2  # of the minute that a window begins
 
 
 class Bearer(NamedTuple):
-    """
-    Whose limit it is.
+    """Whose limit it is.
 
     Attributes:
         client_id: The client.
-
         username: The user, None for all that the client's own limit counts.
     """
 
@@ -38,27 +35,19 @@ class Bearer(NamedTuple):
 
 
 Loads = Mapping[Bearer, Mapping[int, int]]
-"""
-Requests by whom, and by the start of the minute in seconds since the epoch.
-"""
+"""Requests by whom, and by the start of the minute in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """
-    What a limit would have done to one bearer.
+    """What a limit would have done to one bearer.
 
     Args:
         bearer: Whose requests.
-
         offered: All requests.
-
         denied: Those denied, about.
-
         at_least: The lower bound of that.
-
         at_most: The upper bound.
-
         peak: Most requests in a minute.
     """
 
@@ -71,12 +60,10 @@ class Effect:
 
 
 def loads(minutes: Iterable[ClientMinute], by: By) -> dict[Bearer, dict[int, int]]:
-    """
-    Return what was offered, denied requests included.
+    """Return what was offered, denied requests included.
 
     Args:
         minutes: The statistics, with the parts ``by``, and ``users`` for users.
-
         by: What the limit counts. Of users, only those are known that were among the heaviest of their client.
 
     Returns:
@@ -104,18 +91,13 @@ def loads(minutes: Iterable[ClientMinute], by: By) -> dict[Bearer, dict[int, int
 def effect_of(
     bearer: Bearer, load: Mapping[int, int], *, limit: int, window_minutes: int, since_s: float = 0.0
 ) -> Effect:
-    """
-    Return what a limit would have done to a bearer.
+    """Return what a limit would have done to a bearer.
 
     Args:
         bearer: Whose requests.
-
         load: They, by minute. Those before ``since_s`` fill the first windows.
-
         limit: Hits per window.
-
         window_minutes: The window.
-
         since_s: What came before is not told of.
     """
     held = HELD_OF_SHORT if window_minutes <= SHORT_WINDOW_MINUTES else HELD_OF_LONG
@@ -135,18 +117,14 @@ def effect_of(
 
 
 def effects(found: Loads, *, limit: int, window_minutes: int, since_s: float = 0.0) -> list[Effect]:
-    """
-    Return what a limit would have done to each bearer with requests, the most denied first.
+    """Return what a limit would have done to each bearer with requests, the most denied first.
 
     Not to ``OTHER_CLIENTS``: those are many, each with a limit of its own.
 
     Args:
         found: What was offered.
-
         limit: Hits per window.
-
         window_minutes: The window.
-
         since_s: What came before only fills the first windows.
     """
     all_effects = (
@@ -160,26 +138,19 @@ def effects(found: Loads, *, limit: int, window_minutes: int, since_s: float = 0
 
 
 def unjudged_count(found: Loads, *, since_s: float = 0.0) -> int:
-    """
-    Return how many requests ``effects`` leaves out, because it is not known whose they are.
-    """
+    """Return how many requests ``effects`` leaves out, because it is not known whose they are."""
     load = found.get(Bearer(OTHER_CLIENTS, None), {})
     return sum(offered for minute_s, offered in load.items() if minute_s >= since_s)
 
 
 def _denied(load: Mapping[int, int], *, limit: int, window_minutes: int, held: float, since_s: float) -> float:
-    """
-    Return how many would have been denied. What is denied does not count, as with the limits themselves.
+    """Return how many would have been denied. What is denied does not count, as with the limits themselves.
 
     Args:
         load: Requests by minute.
-
         limit: Hits per window.
-
         window_minutes: The window.
-
         held: How much of the minute that it begins in a window holds.
-
         since_s: What was denied before is left out.
     """
     denied = 0.0

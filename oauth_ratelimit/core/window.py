@@ -1,5 +1,4 @@
-"""
-The sliding window counter: frames, estimate, retry and reset, as plain arithmetic.
+"""The sliding window counter: frames, estimate, retry and reset, as plain arithmetic.
 
 Time is cut into frames aligned to the epoch. What a window holds is kept as two numbers that change only with a hit or
 with a new frame, so that an estimate costs the same for any number of frames:
@@ -22,9 +21,7 @@ MAX_DEFAULT_FRAMES = 10  # more frames gain little accuracy and cost document si
 
 
 class Estimator(enum.StrEnum):
-    """
-    How frames are weighed into one number.
-    """
+    """How frames are weighed into one number."""
 
     SLIDING = "sliding"
     """Frames wholly inside the window count in full, the oldest by the share of it still inside (Criteo)."""
@@ -38,12 +35,10 @@ PROPORTIONAL = Estimator.PROPORTIONAL  # looking it up in the class takes longer
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """
-    A trailing period cut into equal frames.
+    """A trailing period cut into equal frames.
 
     Args:
         window_s: Length in whole seconds.
-
         frame_count: Frames per window; must divide ``window_s``. 1 is the classic two-frame form.
     """
 
@@ -58,36 +53,26 @@ class Window:
 
     @classmethod
     def of(cls, window_s: int, frame_count: int | None = None) -> "Window":
-        """
-        Return a window with ``frame_count`` frames, by default the largest divisor of ``window_s`` up to 10.
-        """
+        """Return a window with ``frame_count`` frames, by default the largest divisor of ``window_s`` up to 10."""
         return cls(window_s, frame_count or default_frame_count(window_s))
 
     def frame_start_s(self, now_s: float) -> int:
-        """
-        Return the start of the frame that ``now_s`` lies in, seconds since the epoch.
-        """
+        """Return the start of the frame that ``now_s`` lies in, seconds since the epoch."""
         return int(now_s // self.frame_s) * self.frame_s
 
 
 def default_frame_count(window_s: int) -> int:
-    """
-    Return the largest divisor of ``window_s`` up to 10.
-    """
+    """Return the largest divisor of ``window_s`` up to 10."""
     return next(count for count in range(MAX_DEFAULT_FRAMES, 0, -1) if window_s % count == 0)
 
 
 def weigh(current: int, past: Sequence[int], frame_count: int, estimator: Estimator) -> tuple[int, int]:
-    """
-    Return ``(full, edge)``, the two numbers that an estimate is made of.
+    """Return ``(full, edge)``, the two numbers that an estimate is made of.
 
     Args:
         current: Hits of the current frame.
-
         past: Hits of the frames before it, newest first, at most ``frame_count``; missing ones count as zero.
-
         frame_count: Frames per window.
-
         estimator: Whether the current frame counts in full or by the part of it that has passed.
     """
     edge = past[frame_count - 1] if len(past) >= frame_count else 0
@@ -98,19 +83,15 @@ def weigh(current: int, past: Sequence[int], frame_count: int, estimator: Estima
 
 
 def estimate_hits(full: int, edge: int, left_s: float, frame_s: int) -> float:
-    """
-    Return the hits that the window holds.
+    """Return the hits that the window holds.
 
     Multiplied before it is divided: whenever the result is a whole number at a whole second, it is exact.
 
     Args:
         full: See ``weigh``.
-
         edge: See ``weigh``.
-
         left_s: Seconds until the current frame ends. Their share of the frame is also the share of the oldest frame
             that is still inside the window.
-
         frame_s: Length of a frame in seconds.
     """
     return full + edge * left_s / frame_s
@@ -120,9 +101,7 @@ BYTES = tuple(bytes((count,)) for count in range(256))  # each a sequence of one
 
 
 def pack(counts: Iterable[int]) -> Sequence[int]:
-    """
-    Return counts as a sequence that takes as little memory as they allow.
-    """
+    """Return counts as a sequence that takes as little memory as they allow."""
     counts = tuple(counts)
     try:
         return bytes(counts)
@@ -131,8 +110,7 @@ def pack(counts: Iterable[int]) -> Sequence[int]:
 
 
 def age(current: int, past: Sequence[int], frames: int, frame_count: int) -> tuple[int, Sequence[int]]:
-    """
-    Return ``(current, past)`` as they are ``frames`` frames later if nothing else happens.
+    """Return ``(current, past)`` as they are ``frames`` frames later if nothing else happens.
 
     The past never holds more than ``frame_count`` frames.
     """
@@ -148,20 +126,14 @@ def age(current: int, past: Sequence[int], frames: int, frame_count: int) -> tup
 def retry_after_s(
     current: int, past: Sequence[int], window: Window, estimator: Estimator, *, room: int, left_s: float
 ) -> float:
-    """
-    Return the seconds until the estimate has fallen to ``room``, if nothing else happens.
+    """Return the seconds until the estimate has fallen to ``room``, if nothing else happens.
 
     Args:
         current: Hits of the current frame.
-
         past: Hits of the frames before it, newest first.
-
         window: The window that the hits are counted in.
-
         estimator: How they are weighed.
-
         room: The largest estimate that still admits: limit minus cost.
-
         left_s: Seconds until the current frame ends.
 
     Returns:
@@ -189,9 +161,7 @@ def _rounded_up(seconds: float) -> float:
 
 
 def reset_after_s(current: int, past: Sequence[int], window: Window, *, left_s: float) -> float:
-    """
-    Return the seconds until nothing counts any more, if nothing else happens: 0.0 if nothing does now.
-    """
+    """Return the seconds until nothing counts any more, if nothing else happens: 0.0 if nothing does now."""
     if current:
         return window.window_s + left_s
     for frames, hits in enumerate(past, start=1):

@@ -1,5 +1,4 @@
-"""
-What an instance has counted: in-flight hits on top of the global snapshot.
+"""What an instance has counted: in-flight hits on top of the global snapshot.
 
 Per key an instance knows ``g``, the last global snapshot, and ``i``, what it has counted since; decisions use both.
 Only the sum is kept, with a note of how much of the current frame is known to be in ``g`` or on its way there: what a
@@ -21,24 +20,16 @@ NO_FRAMES: Frames = {}
 
 
 class Bucket:
-    """
-    Counter state of one policy and key. Guarded by the lock of its ``ClientState``.
+    """Counter state of one policy and key. Guarded by the lock of its ``ClientState``.
 
     Attributes:
         frame_end_s: End of the current frame, seconds since the epoch; a whole number.
-
         full, edge: What an estimate is made of, see ``core.window``.
-
         past: Hits of the frames before the current one, newest first.
-
         base: What ``full`` would be without the hits of the current frame.
-
         sent: What ``full`` would be without the hits of the current frame that no flush has taken yet.
-
         carried: Hits of earlier frames that no flush has taken yet.
-
         alert: When ``full`` reaches this, the other instances should hear of it soon.
-
         ceiling: Until ``full`` passes this, a hit is surely within the limit and below the alert, and counting it is to
             add it to ``full``.
     """
@@ -58,16 +49,12 @@ class Bucket:
         self._set_ceiling()
 
     def left_s(self, now_s: float) -> float:
-        """
-        Return the seconds until the current frame ends, after moving on to the frame that ``now_s`` lies in.
-        """
+        """Return the seconds until the current frame ends, after moving on to the frame that ``now_s`` lies in."""
         left_s = self.frame_end_s - now_s
         return left_s if 0.0 < left_s <= self.tier.frame_s else self.turn(now_s)
 
     def turn(self, now_s: float) -> float:
-        """
-        Move on to the frame that ``now_s`` lies in, and return the seconds until it ends.
-        """
+        """Move on to the frame that ``now_s`` lies in, and return the seconds until it ends."""
         tier = self.tier
         end_s = tier.frame_end_after(now_s)
         frames = int(end_s - self.frame_end_s) // tier.frame_s
@@ -103,37 +90,27 @@ class Bucket:
 
     @property
     def frame_start_s(self) -> int:
-        """
-        Start of the current frame.
-        """
+        """Start of the current frame."""
         return int(self.frame_end_s) - self.tier.frame_s
 
     @property
     def current(self) -> int:
-        """
-        Hits of the current frame.
-        """
+        """Hits of the current frame."""
         return self.full - self.base
 
     def estimate(self, now_s: float) -> float:
-        """
-        Return the hits that the window holds.
-        """
+        """Return the hits that the window holds."""
         left_s = self.left_s(now_s)
         return estimate_hits(self.full, self.edge, left_s, self.tier.frame_s)
 
     def add(self, cost: int) -> None:
-        """
-        Count a request in the current frame.
-        """
+        """Count a request in the current frame."""
         self.full += cost
         if self.tier.is_proportional:
             self.edge -= cost
 
     def retry_after_s(self, now_s: float, *, cost: int, later_s: float = 0.0) -> float:
-        """
-        Return the seconds until a request of this cost is admitted, not before ``later_s``.
-        """
+        """Return the seconds until a request of this cost is admitted, not before ``later_s``."""
         window, left_s = self.tier.policy.window, self.left_s(now_s)
         current, past = self.current, self.past
         early_s = self._early_s(now_s)
@@ -148,9 +125,7 @@ class Bucket:
         return max(later_s, early_s) + waiting_s if waiting_s else later_s
 
     def reset_after_s(self, now_s: float) -> float:
-        """
-        Return the seconds until nothing counts any more.
-        """
+        """Return the seconds until nothing counts any more."""
         left_s = self.left_s(now_s)
         waiting_s = reset_after_s(self.current, self.past, self.tier.policy.window, left_s=left_s)
         return self._early_s(now_s) + waiting_s if waiting_s else 0.0
@@ -162,9 +137,7 @@ class Bucket:
         return max(0.0, self.frame_start_s - now_s)
 
     def drain(self) -> dict[int, int] | None:
-        """
-        Return the hits that no flush has taken yet, by frame start, and note that one has now.
-        """
+        """Return the hits that no flush has taken yet, by frame start, and note that one has now."""
         frames, self.carried = self.carried, None
         fresh = self.full - self.sent
         if fresh:
@@ -175,14 +148,11 @@ class Bucket:
         return frames
 
     def watch(self, now_s: float, *, peers: int, reserves: bool) -> None:
-        """
-        Set the alert: this instance may use up its share of what is left before the others should hear of it.
+        """Set the alert: this instance may use up its share of what is left before the others should hear of it.
 
         Args:
             now_s: The time.
-
             peers: How many instances count this key, this one included.
-
             reserves: Whether the store is then asked, and before each of the last requests: two for each instance.
         """
         share = math.ceil((self.tier.limit - self.estimate(now_s)) / peers)
@@ -193,19 +163,15 @@ class Bucket:
         self._set_ceiling()
 
     def distrust(self) -> None:
-        """
-        Have the next request ask the store, because nothing is known yet.
-        """
+        """Have the next request ask the store, because nothing is known yet."""
         self.alert = self.full
         self._set_ceiling()
 
     def load(self, now_s: float, *sources: Frames) -> None:
-        """
-        Take over a global snapshot, and put on top what is not in it.
+        """Take over a global snapshot, and put on top what is not in it.
 
         Args:
             now_s: The time.
-
             sources: Hits by frame start: those of the snapshot, those that a flush has taken and the snapshot lacks.
         """
         self.left_s(now_s)
@@ -226,27 +192,21 @@ class Bucket:
         self._weigh(current, fresh)
 
     def frames(self) -> dict[int, int]:
-        """
-        Return the hits of every frame that is known, by frame start.
-        """
+        """Return the hits of every frame that is known, by frame start."""
         start_s = self.frame_start_s
         hits = {start_s: self.current}
         hits.update((start_s - age * self.tier.frame_s, count) for age, count in enumerate(self.past, start=1))
         return hits
 
     def copy(self) -> "Bucket":
-        """
-        Return another bucket with the same content.
-        """
+        """Return another bucket with the same content."""
         other = Bucket.__new__(Bucket)
         for name in Bucket.__slots__:
             setattr(other, name, getattr(self, name))
         return other
 
     def continue_from(self, former: "Bucket", now_s: float) -> None:
-        """
-        Start with the counts of a bucket of the same series whose hits were all taken.
-        """
+        """Start with the counts of a bucket of the same series whose hits were all taken."""
         former.left_s(now_s)
         self.frame_end_s = former.frame_end_s
         self.past = former.past[: self.tier.frame_count]

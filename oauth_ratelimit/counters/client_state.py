@@ -1,6 +1,4 @@
-"""
-A place is one client at one endpoint: its policies, and its keys.
-"""
+"""A place is one client at one endpoint: its policies, and its keys."""
 
 import math
 import threading
@@ -17,16 +15,12 @@ from oauth_ratelimit.counters.key_state import FORGOTTEN, KeyState
 
 
 def over_limit(buckets: Sequence[Bucket], now_s: float, cost: int) -> list[Bucket]:
-    """
-    Return the buckets that do not admit a request.
-    """
+    """Return the buckets that do not admit a request."""
     return [bucket for bucket in buckets if bucket.estimate(now_s) > bucket.tier.limit - cost]
 
 
 def describe_admission(buckets: Sequence[Bucket], now_s: float) -> FullDecision:
-    """
-    Describe a request that all buckets admit: the one with least left is told of.
-    """
+    """Describe a request that all buckets admit: the one with least left is told of."""
     room, nearest = min(((bucket.tier.limit - bucket.estimate(now_s), bucket) for bucket in buckets), key=itemgetter(0))
     tier = nearest.tier
     return FullDecision(
@@ -40,9 +34,7 @@ def describe_admission(buckets: Sequence[Bucket], now_s: float) -> FullDecision:
 
 
 def describe_denial(buckets: Sequence[Bucket], over: Sequence[Bucket], now_s: float, *, cost: int) -> FullDecision:
-    """
-    Describe a request that is over the limit of some buckets: it fits when all that can deny it admit it at once.
-    """
+    """Describe a request that is over the limit of some buckets: it fits when all that can deny it admit it at once."""
     denied = any(bucket.tier.is_enforced for bucket in over)
     concerned = [bucket for bucket in buckets if bucket.tier.is_enforced or not denied]
     retry_after_s, last = 0.0, over[0]
@@ -73,37 +65,23 @@ UNLIMITED = Tier(Policy("unlimited", MAX_LIMIT, Window(1, 1), Estimator.PROPORTI
 
 
 class ClientState:
-    """
-    One client at one endpoint: its policies and its keys.
+    """One client at one endpoint: its policies and its keys.
 
     Attributes:
         lock: Guards ``keys``, ``former``, both totals and the buckets of their states.
-
         configured_id: The client's id as the configuration may name it: not cut, if it could stand there.
-
         exempt: The answer to every request, if nothing is to be decided.
-
         blank: Stands for every user where users are not limited, so that they take no memory.
-
         keys: By user name, None for grants without a user.
-
         former: Keys that requests have not asked for since the policies last changed.
-
         total: All users together, if that is limited.
-
         former_total: The same, if it is not limited any more. A document has one state only, so it is used again if the
             limit comes back.
-
         total_buckets: Its buckets.
-
         horizon_s: How long a frame can matter, from its start.
-
         is_gone: Whether this place was forgotten, so that no key may be added: its client has another, or none.
-
         is_canary: Whether the client is in the share that a canary enforces.
-
         notices: Tells the sync cycle.
-
         reserves: Whether the store is asked before the last requests of a quota, and about keys that are new here.
     """
 
@@ -150,9 +128,7 @@ class ClientState:
         self.apply(policies, now_s)
 
     def apply(self, policies: ClientPolicies, now_s: float) -> None:
-        """
-        Take over new policies. Keys follow when a request asks for them.
-        """
+        """Take over new policies. Keys follow when a request asks for them."""
         limits, mode = policies.limits, policies.mode
         self.mode = mode
         self.is_canary = policies.is_canary
@@ -206,9 +182,7 @@ class ClientState:
         return state
 
     def is_near_limit(self, state: KeyState) -> bool:
-        """
-        Whether the store should be asked before a request is decided. The lock is held by the caller.
-        """
+        """Whether the store should be asked before a request is decided. The lock is held by the caller."""
         return state.is_near_limit or (self.total is not None and self.total.is_near_limit)
 
     def decide(self, state: KeyState, now_s: float, cost: int) -> Decision:
@@ -242,9 +216,7 @@ class ClientState:
         return JointAdmission(terms) if others else Admission(terms[0])
 
     def _decide_exactly(self, state: KeyState, now_s: float, *, cost: int) -> Decision:
-        """
-        Decide about a request that is near a limit.
-        """
+        """Decide about a request that is near a limit."""
         buckets = self._buckets(state)
         if not buckets:
             return FullDecision(True, False, self.mode)
@@ -259,25 +231,19 @@ class ClientState:
         return JointAdmission((bucket.tier, bucket.full, bucket.edge, bucket.frame_end_s, now_s) for bucket in buckets)
 
     def count(self, state: KeyState, now_s: float) -> None:
-        """
-        Count a request that nothing is decided about. The lock is held by the caller.
-        """
+        """Count a request that nothing is decided about. The lock is held by the caller."""
         self.dirty_queue.mark_dirty(state)
         for bucket in () if state is self.blank else state.buckets:
             bucket.left_s(now_s)
             bucket.add(1)
 
     def _buckets(self, state: KeyState) -> tuple[Bucket, ...]:
-        """
-        Return the buckets that a request of a key concerns.
-        """
+        """Return the buckets that a request of a key concerns."""
         own = () if state is self.blank else state.buckets
         return own + self.total_buckets
 
     def preview(self, state: KeyState, now_s: float, *, cost: int) -> FullDecision:
-        """
-        Decide as ``decide`` does, and count nothing. The lock is held by the caller.
-        """
+        """Decide as ``decide`` does, and count nothing. The lock is held by the caller."""
         self.dirty_queue.mark_dirty(state)
         if self.total is not None:
             self.dirty_queue.mark_dirty(self.total)
@@ -292,8 +258,7 @@ class ClientState:
     def _refuse(
         self, state: KeyState, buckets: Sequence[Bucket], over: Sequence[Bucket], *, now_s: float, cost: int
     ) -> FullDecision:
-        """
-        Describe a denial, and count the request where it counts all the same.
+        """Describe a denial, and count the request where it counts all the same.
 
         A dry run beside enforced policies denies nothing, so what they admit counts for them.
         """
@@ -310,8 +275,7 @@ class ClientState:
         return denial
 
     def forget(self, state: KeyState) -> bool:
-        """
-        Drop a key, unless something of it is still to be sent, or it is the total of all users and that is limited.
+        """Drop a key, unless something of it is still to be sent, or it is the total of all users and that is limited.
 
         Returns:
             Whether a key was dropped that counts towards the number of keys; a total does not.
@@ -332,18 +296,14 @@ class ClientState:
         return state is self.total or state is self.former_total
 
     def is_empty(self, now_s: float) -> bool:
-        """
-        Whether nothing would be lost if the place were forgotten. The lock is held by the caller.
-        """
+        """Whether nothing would be lost if the place were forgotten. The lock is held by the caller."""
         total = self.total or self.former_total
         if self.keys or self.former:
             return False
         return total is None or (total.is_settled and total.is_idle(now_s))
 
     def leave(self) -> None:
-        """
-        Have no key any more, for good. The lock is held by the caller, and the place is empty.
-        """
+        """Have no key any more, for good. The lock is held by the caller, and the place is empty."""
         self.is_gone = True
         for total in (self.total, self.former_total):
             if total is not None:

@@ -1,6 +1,4 @@
-"""
-What requests tell the sync cycle.
-"""
+"""What requests tell the sync cycle."""
 
 from collections import deque
 from typing import TYPE_CHECKING
@@ -10,8 +8,7 @@ if TYPE_CHECKING:
 
 
 class DirtyQueue:
-    """
-    Keys that the sync cycle is to look at. Requests append, the cycle takes; neither waits for the other.
+    """Keys that the sync cycle is to look at. Requests append, the cycle takes; neither waits for the other.
 
     Args:
         is_shared: Whether counters are shared at all, so that a key can be urgent.
@@ -28,9 +25,7 @@ class DirtyQueue:
 
     @property
     def has_urgent(self) -> bool:
-        """
-        Whether a key should not wait for the next cycle.
-        """
+        """Whether a key should not wait for the next cycle."""
         return bool(self._urgent)
 
     def mark_dirty(self, state: "KeyState") -> None:
@@ -45,29 +40,21 @@ class DirtyQueue:
                 self.mark_urgent(state)
 
     def mark_urgent(self, state: "KeyState") -> None:
-        """
-        Have a key looked at before the next cycle.
-        """
+        """Have a key looked at before the next cycle."""
         if self._is_shared and not state.is_urgent:
             state.is_urgent = True
             self._urgent.append(state)
 
     def see_peers(self, count: int) -> None:
-        """
-        Note how many instances count a key.
-        """
+        """Note how many instances count a key."""
         self.peer_count = max(self.peer_count, count)
 
     def take_dirty(self) -> list["KeyState"]:
-        """
-        Return the keys that requests have touched, and forget them here.
-        """
+        """Return the keys that requests have touched, and forget them here."""
         return _drained(self._touched)
 
     def take_urgent(self) -> list["KeyState"]:
-        """
-        Return the urgent keys, and forget them here.
-        """
+        """Return the urgent keys, and forget them here."""
         states = _drained(self._urgent)
         for state in states:
             state.is_urgent = False

@@ -6,9 +6,7 @@ from oauth_ratelimit.store.base import Hits
 
 
 def added(one: Hits, other: Hits) -> Hits:
-    """
-    Return the hits of both.
-    """
+    """Return the hits of both."""
     total = {series: dict(frames) for series, frames in one.items()}
     for series, frames in other.items():
         counts = total.setdefault(series, {})
@@ -18,9 +16,7 @@ def added(one: Hits, other: Hits) -> Hits:
 
 
 def taken_off(one: Hits, other: Hits) -> Hits:
-    """
-    Return what is left of ``one`` without ``other``; a frame that ``one`` no longer has stays away.
-    """
+    """Return what is left of ``one`` without ``other``; a frame that ``one`` no longer has stays away."""
     left = {
         series: {start_s: hits - other.get(series, {}).get(start_s, 0) for start_s, hits in frames.items()}
         for series, frames in one.items()
@@ -29,9 +25,7 @@ def taken_off(one: Hits, other: Hits) -> Hits:
 
 
 def later_than(one: Hits, oldest_s: float) -> Hits:
-    """
-    Return the hits of the frames that start after a moment.
-    """
+    """Return the hits of the frames that start after a moment."""
     left = {
         series: {start_s: hits for start_s, hits in frames.items() if start_s > oldest_s}
         for series, frames in one.items()
@@ -40,9 +34,7 @@ def later_than(one: Hits, oldest_s: float) -> Hits:
 
 
 def total(one: Hits) -> int:
-    """
-    Return the number of hits.
-    """
+    """Return the number of hits."""
     return sum(sum(frames.values()) for frames in one.values())
 
 

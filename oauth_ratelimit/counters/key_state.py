@@ -1,5 +1,4 @@
-"""
-A key as an instance knows it.
+"""A key as an instance knows it.
 
 The states of a key, seen from the cycle that synchronises it::
 
@@ -35,15 +34,13 @@ if TYPE_CHECKING:
 
 
 class Buckets(Bucket):
-    """
-    The buckets of one key: one for each of its tiers.
+    """The buckets of one key: one for each of its tiers.
 
     It is the bucket of its first tier itself: most keys have no other, and then one object is all that a request has to
     fetch and the garbage collector to look at.
 
     Attributes:
         others: The buckets of further tiers.
-
         pending: Hits by series that were counted before the tiers changed and that no flush has taken yet; None if
             there are none.
     """
@@ -60,28 +57,22 @@ class Buckets(Bucket):
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """
-        One for each tier.
-        """
+        """One for each tier."""
         return (self, *self.others)
 
     @property
     def is_near_limit(self) -> bool:
-        """
-        Whether the next request should not be decided without asking the store. The lock of the place is held.
-        """
+        """Whether the next request should not be decided without asking the store. The lock of the place is held."""
         return any(bucket.full >= bucket.alert for bucket in self.buckets)
 
     def has_used(self, ratio: float) -> bool:
-        """
-        Whether at least this share of a limit is used up. A glance without the lock, good enough to choose
+        """Whether at least this share of a limit is used up. A glance without the lock, good enough to choose
         what to read.
         """
         return any(bucket.full + bucket.edge >= ratio * bucket.tier.limit for bucket in self.buckets)
 
     def drain_all(self) -> Hits:
-        """
-        Return the hits that no flush has taken yet, by series, and mark them as taken.
+        """Return the hits that no flush has taken yet, by series, and mark them as taken.
 
         Tiers of the same series count the same requests, so one of their buckets is enough. The lock of the place is
         held by the caller.
@@ -105,9 +96,7 @@ class Buckets(Bucket):
 
         Args:
             tiers: The new tiers.
-
             now_s: The time.
-
             unsent: In-flight hits that a flush has taken.
 
         Returns:
@@ -138,9 +127,7 @@ UNLISTED, FORGOTTEN = 0, -2  # no slot of the agenda; and never one again
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """
-    A write whose outcome is unknown. All attempts of a key name the same version, so at most one is ever applied.
-    """
+    """A write whose outcome is unknown. All attempts of a key name the same version, so at most one is ever applied."""
 
     flush_id: int
     hits: Hits
@@ -148,12 +135,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """
-    What an instance knows of a key.
+    """What an instance knows of a key.
 
     Attributes:
         shared_hits: The global snapshot, ``g``.
-
         in_flight_hits: Counted here and not known to be in the store, ``i``.
     """
 
@@ -162,37 +147,24 @@ class Counts:
 
 
 class KeyState(Buckets):
-    """
-    All that an instance knows of one key.
+    """All that an instance knows of one key.
 
-    The lock of its place guards the buckets, ``cached_denial`` and ``is_dirty``; everything else is the sync cycle's alone.
+    The client's lock guards the buckets, ``cached_denial`` and ``is_dirty``; only the sync cycle uses the rest.
 
     Attributes:
         refusal: What requests are told until a moment, if nothing changes.
-
         is_touched: A request came since the last cycle.
-
         is_contested: The last write lost a race, so the next one reads first.
-
         is_urgent: A request asked for a sync before the next cycle.
-
         version: The document's version as last known; None if there is no document, or none was read yet.
-
         unsent: Hits that the cycle has taken and that are not known to be in the document. Never changed in place.
-
         attempts: Writes whose outcome is unknown.
-
         peers: How many instances have written the document lately, this one included.
-
         stale: What the next writes remove from the document.
-
         seen_s: When the cycle last saw a request's touch.
-
         read_s: When the document was last read; ``-inf`` if it may hold hits of a series that is new here. Guarded by
             the lock of the place, too.
-
         pull_gap: Cycles from one read to the next while nothing happens.
-
         agenda_slot: When the key is next looked at, see ``SyncSchedule``.
     """
 
@@ -238,14 +210,11 @@ class KeyState(Buckets):
 
     @property
     def key(self) -> Key:
-        """
-        The document's identity.
-        """
+        """The document's identity."""
         return Key(self.client.client_id, self.username, self.scope)
 
     def take(self, now_s: float) -> int:
-        """
-        Move what requests have counted to ``unsent``.
+        """Move what requests have counted to ``unsent``.
 
         Returns:
             How many hits were dropped, because their frames have left every window.
@@ -267,18 +236,14 @@ class KeyState(Buckets):
 
     @property
     def is_quarantined(self) -> bool:
-        """
-        Whether nothing can be sent, because the document is damaged. Hits are kept as long as they matter.
-        """
+        """Whether nothing can be sent, because the document is damaged. Hits are kept as long as they matter."""
         return self.version == UNUSABLE_VERSION
 
     def resolve(self, writer: str, snapshot: Snapshot | None) -> None:
-        """
-        Decide the attempts of unknown outcome, as far as the document tells.
+        """Decide the attempts of unknown outcome, as far as the document tells.
 
         Args:
             writer: This instance's name in the document.
-
             snapshot: The document; None if it does not exist.
         """
         mark = snapshot.writers.get(writer) if snapshot else None
@@ -290,14 +255,11 @@ class KeyState(Buckets):
             self.attempts = ()  # the version they name is over, so none of them can be applied any more
 
     def merge(self, snapshot: Snapshot | None, now_s: float, *, flush_id: int) -> None:
-        """
-        Take over what was read.
+        """Take over what was read.
 
         Args:
             snapshot: The document; None if it does not exist.
-
             now_s: The time.
-
             flush_id: This instance's present flush number, to tell old marks by.
         """
         hits: Hits = snapshot.hits if snapshot else {}
@@ -344,9 +306,7 @@ class KeyState(Buckets):
                     bucket.distrust()
 
     def commit(self, version: int, now_s: float) -> None:
-        """
-        Note that the hits in ``unsent`` are in the document, and that nobody else has written it.
-        """
+        """Note that the hits in ``unsent`` are in the document, and that nobody else has written it."""
         self.version = version
         self.unsent = None
         self.attempts = ()
@@ -375,35 +335,26 @@ class KeyState(Buckets):
         return Counts(max(0, sum(frames.values()) - known), in_flight)
 
     def is_to_be_read(self, now_s: float) -> bool:
-        """
-        Whether a document that is written without conflict should be read all the same: to see what it can lose, and
+        """Whether a document that is written without conflict should be read all the same: to see what it can lose, and
         what it holds of a series that is new here.
         """
         return now_s - self.read_s > 2 * self.client.horizon_s
 
     @property
     def is_filling(self) -> bool:
-        """
-        Whether so much of a limit is used up that what others count may soon matter.
-        """
+        """Whether so much of a limit is used up that what others count may soon matter."""
         return self.has_used(FOLLOWED_RATIO)
 
     @property
     def is_followed(self) -> bool:
-        """
-        Whether the document is to be read although nobody asks for the key here.
-        """
+        """Whether the document is to be read although nobody asks for the key here."""
         return not self.pull_gap or self.is_filling
 
     def is_idle(self, now_s: float) -> bool:
-        """
-        Whether everything counted here has left every window.
-        """
+        """Whether everything counted here has left every window."""
         return now_s - self.seen_s > self.client.horizon_s
 
     @property
     def is_settled(self) -> bool:
-        """
-        Whether nothing would be lost if the key were forgotten. Only true while the lock of the place is held.
-        """
+        """Whether nothing would be lost if the key were forgotten. Only true while the lock of the place is held."""
         return not (self.is_dirty or self.unsent or self.attempts)

@@ -1,6 +1,4 @@
-"""
-What documents can lose: frames that no window reaches any more, and marks of instances that are gone.
-"""
+"""What documents can lose: frames that no window reaches any more, and marks of instances that are gone."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -14,12 +12,10 @@ MAX_PRUNED = 50  # frames and marks removed by one write: MongoDB looks through 
 
 
 class Prunable(NamedTuple):
-    """
-    What the next writes remove from a document, ``MAX_PRUNED`` of each.
+    """What the next writes remove from a document, ``MAX_PRUNED`` of each.
 
     Attributes:
         frames: Series and frame starts.
-
         writers: Marks.
     """
 
@@ -27,9 +23,7 @@ class Prunable(NamedTuple):
     writers: tuple[str, ...] = ()
 
     def after_write(self) -> "Prunable":
-        """
-        Return what is left for later writes.
-        """
+        """Return what is left for later writes."""
         if self is NOTHING_PRUNABLE:
             return self
         return _prunable(self.frames[MAX_PRUNED:], self.writers[MAX_PRUNED:])
@@ -39,18 +33,13 @@ NOTHING_PRUNABLE = Prunable()  # of nearly all keys: one object instead of many
 
 
 def prunable_of(snapshot: Snapshot, own: Collection[str], *, horizon_s: int, now_s: float, flush_id: int) -> Prunable:
-    """
-    Return what a document can lose.
+    """Return what a document can lose.
 
     Args:
         snapshot: The document.
-
         own: The series that this instance counts in; those of others are kept for the widest window there can be.
-
         horizon_s: How long a frame can matter here, from its start.
-
         now_s: The time.
-
         flush_id: This instance's present flush number, to tell old marks by.
     """
     oldest_s = now_s - horizon_s - SLACK_S

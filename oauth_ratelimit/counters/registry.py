@@ -1,6 +1,4 @@
-"""
-All places and keys that an instance knows.
-"""
+"""All places and keys that an instance knows."""
 
 import math
 import threading
@@ -30,23 +28,17 @@ REPEAT_FULL_S = 60.0  # between two log lines on the same shortage
 
 
 class ClientRegistry:
-    """
-    Finds the place of a request, and makes those that are new.
+    """Finds the place of a request, and makes those that are new.
 
     Args:
         policies: What applies.
-
         notices: Tells the sync cycle.
-
         clock: Returns the time in seconds since the epoch.
-
         max_keys: How many keys are kept at most. Requests of further ones are admitted uncounted.
-
         reserves: See ``ClientState``.
 
     Attributes:
         grants: Grant types with limits of their own.
-
         plain: By client id, the places that most requests ask for: at the token endpoint, without a grant of their own.
     """
 
@@ -75,30 +67,23 @@ class ClientRegistry:
 
     @property
     def key_count(self) -> int:
-        """
-        How many keys are known.
-        """
+        """How many keys are known."""
         return self._key_count
 
     @property
     def client_count(self) -> int:
-        """
-        How many places are known.
-        """
+        """How many places are known."""
         return len(self.plain) + len(self._special)
 
     @property
     def excess_count(self) -> int:
-        """
-        How many keys should be forgotten to make room for new ones.
-        """
+        """How many keys should be forgotten to make room for new ones."""
         if self._key_count < self._max_keys * CROWDED_RATIO:
             return 0
         return self._key_count - int(self._max_keys * ROOMY_RATIO)
 
     def get(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> ClientState:
-        """
-        Return a client's place.
+        """Return a client's place.
 
         Raises:
             TypeError: The client id is not text.
@@ -134,17 +119,14 @@ class ClientRegistry:
         return known or client
 
     def find(self, client_id: str, *, endpoint: str) -> ClientState | None:
-        """
-        Return a client's place at another endpoint than the token endpoint if it is known, and make none.
-        """
+        """Return a client's place at another endpoint than the token endpoint if it is known, and make none."""
         return self._special.get((storable_name(client_id), endpoint, None))
 
     @contextmanager
     def held(
         self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
     ) -> Iterator[ClientState]:
-        """
-        Yield a client's place with its lock held, so that keys can be added.
+        """Yield a client's place with its lock held, so that keys can be added.
 
         Raises:
             TypeError: The client id is not text.
@@ -189,8 +171,7 @@ class ClientRegistry:
         return iter(clients)
 
     def add_key(self, client: ClientState, username: str | None, now_s: float) -> KeyState:
-        """
-        Return the state of a key that the place does not have under this name. Its lock is held by the caller.
+        """Return the state of a key that the place does not have under this name. Its lock is held by the caller.
 
         Raises:
             TypeError: The user name is neither text nor None.
@@ -218,16 +199,12 @@ class ClientRegistry:
         return state
 
     def count_forgotten(self) -> None:
-        """
-        Note that a key was dropped.
-        """
+        """Note that a key was dropped."""
         with self._lock:
             self._key_count -= 1
 
     def apply(self, policies: PolicySet) -> None:
-        """
-        Take over new policies, place by place: a request sees the old ones or the new ones.
-        """
+        """Take over new policies, place by place: a request sees the old ones or the new ones."""
         now_s = self._clock()
         with self._lock:
             self._policies = policies

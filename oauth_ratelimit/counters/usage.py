@@ -1,6 +1,4 @@
-"""
-Where a key stands according to its document: what an instance that has just read it would decide by.
-"""
+"""Where a key stands according to its document: what an instance that has just read it would decide by."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,22 +16,15 @@ MAX_REMEMBERED = 10_000  # places; a listing of all clients must not hold them a
 
 @dataclass(frozen=True, slots=True)
 class LimitUsage:
-    """
-    How much of one limit a key has used.
+    """How much of one limit a key has used.
 
     Args:
         key: The client and user.
-
         kind: What the limit counts.
-
         policy: The limit.
-
         mode: What is done with denials.
-
         estimate: Hits in the window now.
-
         retry_after_s: Seconds until a request is admitted, 0.0 if it is now.
-
         reset_after_s: Seconds until nothing counts any more.
     """
 
@@ -47,28 +38,21 @@ class LimitUsage:
 
     @property
     def remaining(self) -> int:
-        """
-        Hits left now.
-        """
+        """Hits left now."""
         return max(0, int(self.policy.limit - self.estimate))
 
     @property
     def used_ratio(self) -> float:
-        """
-        Share of the limit that is used up.
-        """
+        """Share of the limit that is used up."""
         return self.estimate / self.policy.limit
 
 
 class Scope(NamedTuple):
-    """
-    What the scope of a key means.
+    """What the scope of a key means.
 
     Attributes:
         endpoint: Where it was counted.
-
         grant_type: The grant type with limits of its own, None for the plain token counter and for endpoints.
-
         is_total: Whether it counts all users of the client together.
     """
 
@@ -78,9 +62,7 @@ class Scope(NamedTuple):
 
 
 def scope_of(scope: str | None) -> Scope:
-    """
-    Return what the scope of a key means.
-    """
+    """Return what the scope of a key means."""
     name = scope or ""
     is_total = name == CLIENT_TOTAL or name.endswith(f"/{CLIENT_TOTAL}")
     name = name.removesuffix(CLIENT_TOTAL).removesuffix("/") if is_total else name
@@ -90,8 +72,7 @@ def scope_of(scope: str | None) -> Scope:
 
 
 class UsageReader:
-    """
-    Tells where keys stand under a policy set.
+    """Tells where keys stand under a policy set.
 
     Args:
         policies: The limits and modes, overrides included.
@@ -102,14 +83,11 @@ class UsageReader:
         self._known: dict[tuple[str, str | None, LimitKind], tuple[Tier, ...]] = {}
 
     def of(self, key: Key, snapshot: Snapshot | None, now_s: float) -> list[LimitUsage]:
-        """
-        Return where a key stands in each of its limits; none if it has none, or is trusted.
+        """Return where a key stands in each of its limits; none if it has none, or is trusted.
 
         Args:
             key: The client and user.
-
             snapshot: Its document, None if there is none.
-
             now_s: The time, seconds since the epoch.
         """
         kind = LimitKind.CLIENT if key.username is None else LimitKind.USER
@@ -122,9 +100,7 @@ class UsageReader:
         return usages
 
     def of_all(self, documents: Iterable[tuple[Key, Snapshot]], now_s: float) -> Iterator[LimitUsage]:
-        """
-        Yield where every key stands in each of its limits.
-        """
+        """Yield where every key stands in each of its limits."""
         for key, snapshot in documents:
             yield from self.of(key, snapshot, now_s)
 

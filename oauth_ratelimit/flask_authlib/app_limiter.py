@@ -1,6 +1,4 @@
-"""
-What one application knows: its settings, and the limiter and background cycle of the process that serves it.
-"""
+"""What one application knows: its settings, and the limiter and background cycle of the process that serves it."""
 
 import atexit
 import os
@@ -32,12 +30,10 @@ REPORT_INTERVAL_S = 10.0  # between two log lines on the same trouble
 
 
 class Caller(NamedTuple):
-    """
-    Who asks at another endpoint than the token endpoint.
+    """Who asks at another endpoint than the token endpoint.
 
     Attributes:
         client_id: The client.
-
         username: The user, None if there is none.
     """
 
@@ -45,29 +41,20 @@ class Caller(NamedTuple):
     username: str | None
 
     def get_client_id(self) -> str:
-        """
-        Return the client's id, as Authlib's clients do.
-        """
+        """Return the client's id, as Authlib's clients do."""
         return self.client_id
 
 
 class AppLimiter:
-    """
-    Decides the requests of one application. Starts its background cycle with the first of them in each process.
+    """Decides the requests of one application. Starts its background cycle with the first of them in each process.
 
     Args:
         live: The configuration.
-
         username_of: Names a user.
-
         caller_of: Tells whose a token is.
-
         observer: Told of every decision.
-
         authorize_endpoint: Whether tokens from the authorization endpoint are decided, too.
-
         is_switched_off: Do nothing at all, whatever the settings say.
-
         clock: Tells the time, seconds since the epoch.
 
     Attributes:
@@ -101,22 +88,16 @@ class AppLimiter:
 
     @property
     def settings(self) -> Settings:
-        """
-        What applies now: the configuration with the overrides of operators on top.
-        """
+        """What applies now: the configuration with the overrides of operators on top."""
         return self._live.current
 
     @property
     def limiter(self) -> Limiter:
-        """
-        This process's limiter, started if it is not running.
-        """
+        """This process's limiter, started if it is not running."""
         return self._running().limiter
 
     def guard(self) -> Guard | None:
-        """
-        What counts failed authentications in this process, started if it is not running; None while that is off.
-        """
+        """What counts failed authentications in this process, started if it is not running; None while that is off."""
         return self._running().guard if not self.is_switched_off and self._live.current.is_guarded else None
 
     def _running(self) -> Worker:
@@ -126,15 +107,12 @@ class AppLimiter:
         return worker
 
     def start(self) -> None:
-        """
-        Start this process's background cycle, and have it know the keys that were busy last. Blocks on MongoDB.
-        """
+        """Start this process's background cycle, and have it know the keys that were busy last. Blocks on MongoDB."""
         if not self.is_switched_off:
             self._running().preload()
 
     def name_of(self, user: Any) -> str | None:
-        """
-        Return a user's name; None while nothing is decided.
+        """Return a user's name; None while nothing is decided.
 
         Raises:
             TypeError: The user has none, which would go unnoticed for ever if the token were issued all the same.
@@ -149,8 +127,7 @@ class AppLimiter:
     def decide_request(
         self, client: Any, username: str | None, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
     ) -> Ruling:
-        """
-        Decide and count one request.
+        """Decide and count one request.
 
         This is the place that fails open: whatever breaks in here, the token is issued.
         """
@@ -191,21 +168,16 @@ class AppLimiter:
             self.report("observer_failed", error=repr(exc), traceback=traceback.format_exc())
 
     def health(self) -> Health:
-        """
-        Return how the synchronisation of this process fares. Starts it if it is not running.
-        """
+        """Return how the synchronisation of this process fares. Starts it if it is not running."""
         return Health() if self.is_switched_off else self._running().health_monitor.health()
 
     def note_state(self) -> None:
-        """
-        Bring the metrics of this process up to date.
-        """
+        """Bring the metrics of this process up to date."""
         if not self.is_switched_off:
             self._running().health_monitor.note_state()
 
     def context(self) -> OperatorContext | None:
-        """
-        Return what operators look through; None if nothing is shared, or if the emergency switch is pulled here.
+        """Return what operators look through; None if nothing is shared, or if the emergency switch is pulled here.
 
         Uses the connection of this process, and starts its worker if that is not running.
         """
@@ -219,9 +191,7 @@ class AppLimiter:
         self.report("token_without_decision")
 
     def close(self) -> None:
-        """
-        Flush for the last time and release everything of this process. A later request starts anew.
-        """
+        """Flush for the last time and release everything of this process. A later request starts anew."""
         worker = self._worker
         if worker is not None and worker.pid == os.getpid():
             self._worker = None
@@ -229,9 +199,7 @@ class AppLimiter:
             worker.stop()
 
     def at_exit(self) -> None:
-        """
-        Close when the process ends. A fork inherits this handler; there it finds nothing of its own.
-        """
+        """Close when the process ends. A fork inherits this handler; there it finds nothing of its own."""
         try:
             self.close()
         except Exception as exc:  # noqa: BLE001  # nobody is left to handle it
@@ -241,8 +209,7 @@ class AppLimiter:
         return trace_of_request(self._live.current.events.request_id_header)
 
     def _start(self) -> Worker:
-        """
-        Start this process's worker, once.
+        """Start this process's worker, once.
 
         Safe with ``--preload`` and with gevent: nothing exists before the fork, and even the lock is made in the
         process that uses it, after gevent has replaced the threading module's.
@@ -263,9 +230,7 @@ class AppLimiter:
             return worker
 
     def report(self, event: str, **facts: Any) -> None:
-        """
-        Log a trouble that may come with every request, once per interval.
-        """
+        """Log a trouble that may come with every request, once per interval."""
         now_s = time.monotonic()
         logged_at_s, suppressed_count = self._reports.get(event, (-REPORT_INTERVAL_S, 0))
         if now_s - logged_at_s < REPORT_INTERVAL_S:

@@ -1,5 +1,4 @@
-"""
-Pages that an application may register: metrics for Prometheus, health for load balancers and probes.
+"""Pages that an application may register: metrics for Prometheus, health for load balancers and probes.
 
 Neither is protected here: register them where only those who should can reach them.
 """
@@ -25,8 +24,7 @@ MULTIPROCESS_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"  # the library's own variabl
 
 
 def metrics_blueprint(url: str = "/metrics") -> Blueprint:
-    """
-    Return a page with everything in the registry of ``prometheus_client``, the application's own metrics included.
+    """Return a page with everything in the registry of ``prometheus_client``, the application's own metrics included.
 
     Of all worker processes if ``PROMETHEUS_MULTIPROC_DIR`` is set, else of the one that answers.
 
@@ -51,12 +49,10 @@ def metrics_blueprint(url: str = "/metrics") -> Blueprint:
 
 
 def health_blueprint(url: str = "/health", *, max_lag_s: float | None = None) -> Blueprint:
-    """
-    Return a page that tells how the synchronisation of the process that answers fares, as JSON.
+    """Return a page that tells how the synchronisation of the process that answers fares, as JSON.
 
     Args:
         url: Where.
-
         max_lag_s: When the last sync cycle without an error lies back longer than this, the status is 503 and not
             200: for monitoring. Longer than ``sync.interval``. None always answers 200, with the lag in the body:
             requests are decided without MongoDB, too, and a probe that takes an instance out of service because

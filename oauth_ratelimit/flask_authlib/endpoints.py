@@ -1,5 +1,4 @@
-"""
-Endpoints beside the token endpoint: decided as soon as it is proven who asks, and never before.
+"""Endpoints beside the token endpoint: decided as soon as it is proven who asks, and never before.
 
 Who is only named, like a public client without a secret, is not counted: anybody could use up somebody else's quota.
 
@@ -27,9 +26,7 @@ from oauth_ratelimit.flask_authlib.responses import RateLimited
 
 
 def decide_client(endpoint: str, client: Any, *, oauth_request: Any) -> None:
-    """
-    Raise if an authenticated client is denied at one of Authlib's endpoints.
-    """
+    """Raise if an authenticated client is denied at one of Authlib's endpoints."""
     if getattr(oauth_request, "auth_method", None) != PUBLIC:
         decide_at(Caller(str(client.get_client_id()), None), authlib_name=endpoint)
 
@@ -44,12 +41,10 @@ def decide_token(_sender: Any, token: Any = None, **_extra: Any) -> None:
 
 
 def decide_at(caller: Caller, *, authlib_name: str | None = None) -> None:
-    """
-    Decide this HTTP request, once, if it is for a configured endpoint, and raise if it is denied.
+    """Decide this HTTP request, once, if it is for a configured endpoint, and raise if it is denied.
 
     Args:
         caller: Who asks.
-
         authlib_name: What Authlib calls the endpoint, if it is one of its own.
     """
     gate = _gate_with_endpoints()
@@ -96,9 +91,7 @@ def _gate_with_endpoints() -> AppLimiter | None:
 
 
 def _endpoint(gate: AppLimiter, authlib_name: str | None) -> str | None:
-    """
-    Return the configured name of the endpoint that this request is for.
-    """
+    """Return the configured name of the endpoint that this request is for."""
     find = gate.settings.policies.endpoint_of
     path, method = request.path, request.method
     found = None if authlib_name is None else find(authlib_name, path=path, method=method)

@@ -1,6 +1,4 @@
-"""
-The extension: one line that protects an Authlib server on Flask.
-"""
+"""The extension: one line that protects an Authlib server on Flask."""
 
 import json
 import os
@@ -29,8 +27,7 @@ from oauth_ratelimit.observe.observer import Hook, Observer
 
 
 class WatchedFile:
-    """
-    A configuration file that is looked at now and then, and read without looking when somebody asks.
+    """A configuration file that is looked at now and then, and read without looking when somebody asks.
 
     Args:
         source: The file. Only ``poll`` uses it.
@@ -47,9 +44,7 @@ class WatchedFile:
         self._is_asked = True
 
     def poll(self) -> Settings | None:
-        """
-        Return new settings, None if there are none.
-        """
+        """Return new settings, None if there are none."""
         if self._is_asked:
             self._is_asked = False
             log.info("reload_requested", path=self._source.path)
@@ -58,8 +53,7 @@ class WatchedFile:
 
 
 def ask_on_hangup(file: WatchedFile) -> bool:
-    """
-    Have SIGHUP ask for the file, and whoever handled the signal before handle it, too.
+    """Have SIGHUP ask for the file, and whoever handled the signal before handle it, too.
 
     Returns:
         Whether that is possible: not outside of the main thread, not where there is no such signal, and not where
@@ -92,28 +86,20 @@ SIGHUP_KEY = "OAUTH_RATELIMIT_RELOAD_ON_SIGHUP"
 
 
 class OAuthRateLimit:
-    """
-    Limits how many tokens a client takes from an Authlib authorization server.
+    """Limits how many tokens a client takes from an Authlib authorization server.
 
     Args:
         app: The Flask application; None if ``init_app`` follows.
-
         server: Its Authlib server.
-
         username_of: Names a user object; by default its ``username``, ``get_user_id()`` or ``id``.
-
         caller_of: Tells whose a token is that a ``ResourceProtector`` has validated; by default what its ``client_id``
             and its ``user``, ``username``, ``user_id`` or ``sub`` say. Matters for the configured ``endpoints`` only.
-
         authorize_endpoint: Whether tokens from the authorization endpoint (implicit, hybrid) are limited, too. A
             denial there goes to the client's redirect URI.
-
         on_denied: Called as ``on_denied(decision, client_id=..., username=..., grant_type=...)`` with each denied
             request, before it is answered; ``decision.decision_id`` names it in the answer and in the log. What it
             raises is logged and changes nothing.
-
         on_near_limit: Called likewise with each request that is admitted with less than a fifth of its quota left.
-
         clock: Tells the time in seconds since the epoch; instances that share counters must agree on it.
     """
 
@@ -141,8 +127,7 @@ class OAuthRateLimit:
             self.init_app(app, server)
 
     def init_app(self, app: Flask | None, server: Any) -> None:
-        """
-        Protect the token endpoint of an application, whatever grants are registered, before or after.
+        """Protect the token endpoint of an application, whatever grants are registered, before or after.
 
         Reads from ``app.config``, once:
 
@@ -162,9 +147,7 @@ class OAuthRateLimit:
 
         Raises:
             ConfigError: The configuration cannot be used.
-
             RuntimeError: The application is protected already.
-
             TypeError: An argument is missing, or no Authlib server.
         """
         if app is None or server is None:
@@ -198,8 +181,7 @@ class OAuthRateLimit:
 
     @staticmethod
     def start(app: Flask) -> None:
-        """
-        Start in this process now, instead of with its first request, and learn the keys that were busy last.
+        """Start in this process now, instead of with its first request, and learn the keys that were busy last.
 
         For a worker that should know the counts before it takes traffic. To be called after any fork, such as in
         gunicorn's ``post_worker_init``. Waits for MongoDB, as long as ``store.timeout``; without an answer the worker
@@ -216,15 +198,13 @@ class OAuthRateLimit:
 
     @staticmethod
     def limit(client_id: str, username: str | None = None) -> None:
-        """
-        Count this HTTP request at the configured endpoint that it is for, if any, and answer 429 if it is denied.
+        """Count this HTTP request at the configured endpoint that it is for, if any, and answer 429 if it is denied.
 
         For endpoints that neither Authlib's server nor its ``ResourceProtector`` guards. Call it when it is proven
         who asks. Does nothing in an application that this extension does not protect.
 
         Args:
             client_id: The authenticated client.
-
             username: The user on whose behalf, None if there is none.
 
         Raises:
@@ -238,9 +218,7 @@ class OAuthRateLimit:
 
 
 def _read(config: Mapping[str, Any], *, mode: str | None) -> LiveSettings:
-    """
-    Return the settings that the application's configuration names.
-    """
+    """Return the settings that the application's configuration names."""
     source, given = config.get(CONFIG_KEY), _given(config, mode=mode)
     if source is None or isinstance(source, Mapping):
         return LiveSettings(load_config(source or {}, **given), lambda: None)
@@ -252,23 +230,17 @@ def _read(config: Mapping[str, Any], *, mode: str | None) -> LiveSettings:
 
 
 def configured_settings(config: Mapping[str, Any]) -> Settings:
-    """
-    Return what the application's configuration names, now, whether or not the emergency switch is pulled here.
-    """
+    """Return what the application's configuration names, now, whether or not the emergency switch is pulled here."""
     return load_config(config.get(CONFIG_KEY) or {}, **_given(config))
 
 
 def _given(config: Mapping[str, Any], *, mode: str | None = None) -> dict[str, str | None]:
-    """
-    Return what the application's configuration says instead of the file's, a mode that is given first.
-    """
+    """Return what the application's configuration says instead of the file's, a mode that is given first."""
     return {"mode": mode or config.get(MODE_KEY) or None, "uri": config.get(MONGO_URI_KEY) or None}
 
 
 def _is_switched_off() -> bool:
-    """
-    Return whether the operator has pulled the emergency switch.
-    """
+    """Return whether the operator has pulled the emergency switch."""
     said = os.environ.get(MODE_KEY, "").strip().lower()
     if said and said != Mode.OFF.value:
         log.warning("environment_ignored", variable=MODE_KEY, value=said, allowed=[Mode.OFF.value])

@@ -1,5 +1,4 @@
-"""
-What a token request claims before anything is proven, and what became of it: the guard's part of a request.
+"""What a token request claims before anything is proven, and what became of it: the guard's part of a request.
 
 A request may claim several things at once, such as one client in its Authorization header and another in its form.
 All of them are looked at, so that nobody hides a guess behind a claim that does not count.
@@ -32,17 +31,13 @@ FAILED_USER = frozenset({"invalid_grant", "invalid_request", "access_denied"})  
 
 @dataclass(slots=True)
 class AuthAttempt:
-    """
-    What is known of the authentication of one request.
+    """What is known of the authentication of one request.
 
     Attributes:
         attempt: What it claims.
-
         is_late: Whether it comes after too many failures. Then its own failure is not counted, in a dry run neither,
             unless that is one of passwords passed on, alone.
-
         client_id: The client that has proven itself, None before that.
-
         is_public: Whether that took no secret.
     """
 
@@ -84,8 +79,7 @@ def look_first() -> bool:
 
 
 def note_client(client: Any, oauth_request: Any) -> None:
-    """
-    Note that the client of a token request is proven. Raise if there were too many failures of it or its users.
+    """Note that the client of a token request is proven. Raise if there were too many failures of it or its users.
 
     Only for a client that the request has not named in plain sight, such as one with a signed assertion: all others
     were looked at before.
@@ -108,9 +102,7 @@ def note_client(client: Any, oauth_request: Any) -> None:
 
 
 def note_error(error: Any) -> None:
-    """
-    Count the failure that Authlib is about to answer with, if it is one of authentication.
-    """
+    """Count the failure that Authlib is about to answer with, if it is one of authentication."""
     mark = current_state()
     claim = None if mark is None else mark.claim
     if mark is None or claim is None or claim.is_late or isinstance(error, RateLimited):
@@ -124,8 +116,7 @@ def note_error(error: Any) -> None:
 
 
 def _failures(claim: AuthAttempt, error: str | None) -> list[FailureKey]:
-    """
-    Return what a failure is counted against.
+    """Return what a failure is counted against.
 
     A wrong secret says nothing about the user, so it is not counted against the name that was sent along.
     """
@@ -155,9 +146,7 @@ def _denial(mark: RequestState, attempt: Attempt) -> RateLimited | None:
 
 
 def _attempt(http_request: Request, gate: AppLimiter) -> Attempt | None:
-    """
-    Return what a request claims; None if it does not say where it comes from, or seems to come from a proxy.
-    """
+    """Return what a request claims; None if it does not say where it comes from, or seems to come from a proxy."""
     address = address_of(http_request.remote_addr)
     if address is None:
         gate.report("guard_without_address", remote_addr=repr(http_request.remote_addr)[:100])
@@ -185,9 +174,7 @@ def _is_of_a_proxy(address: str, http_request: Request) -> bool:
 
 
 def _basic_client_id(http_request: Request) -> str | None:
-    """
-    Return the client in the Authorization header as Authlib reads it, None if it cannot read it.
-    """
+    """Return the client in the Authorization header as Authlib reads it, None if it cannot read it."""
     try:
         client_id: str | None = extract_basic_authorization(http_request.headers)[0]
     except ValueError:  # not Unicode: Authlib's answer is a 500

@@ -28,60 +28,44 @@ _ATTACHED = "_oauth_ratelimit_attached"  # on the server
 
 
 class RateLimitMixin:
-    """
-    The typed way in: ``class Server(RateLimitMixin, AuthorizationServer)``.
+    """The typed way in: ``class Server(RateLimitMixin, AuthorizationServer)``.
 
     Does what ``OAuthRateLimit.init_app`` does to any other server. The application still needs ``init_app``.
     """
 
     def create_token_response(self, request: Any = None) -> Any:
-        """
-        Answer a token request; its quota will be in the headers.
-        """
+        """Answer a token request; its quota will be in the headers."""
         return _answered(super().create_token_response)(request)  # type: ignore[misc]
 
     def get_token_grant(self, request: Any) -> Any:
-        """
-        Choose the grant of a token request, also of one that an early reference to the plain method answers.
-        """
+        """Choose the grant of a token request, also of one that an early reference to the plain method answers."""
         return _chosen(super().get_token_grant)(request)  # type: ignore[misc]
 
     def create_authorization_response(
         self, request: Any = None, grant_user: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """
-        Answer an authorization request; tokens that it issues are decided if the application asked for that.
-        """
+        """Answer an authorization request; tokens that it issues are decided if the application asked for that."""
         return _authorized(super().create_authorization_response)(request, grant_user, *args, **kwargs)  # type: ignore[misc]
 
     def generate_token(self, grant_type: str, client: Any, user: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """
-        Decide, then generate a token.
-        """
+        """Decide, then generate a token."""
         return _generated(super().generate_token)(grant_type, client, user, *args, **kwargs)  # type: ignore[misc]
 
     def save_token(self, token: Any, request: Any) -> Any:
-        """
-        Decide if that was not done yet, then save a token.
-        """
+        """Decide if that was not done yet, then save a token."""
         return _saved(super().save_token)(token, request)  # type: ignore[misc]
 
     def authenticate_client(self, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
-        """
-        Authenticate a client, unless there were too many failures; at an endpoint with limits of its own, decide.
-        """
+        """Authenticate a client, unless there were too many failures; at an endpoint with limits of its own, decide."""
         return _authenticated(super().authenticate_client)(request, methods, endpoint)  # type: ignore[misc]
 
     def handle_error_response(self, request: Any, error: Any) -> Any:
-        """
-        Answer an error; a denial goes where the client waits for it.
-        """
+        """Answer an error; a denial goes where the client waits for it."""
         return _failed(super().handle_error_response)(request, error)  # type: ignore[misc]
 
 
 def attach(server: Any) -> None:
-    """
-    Shadow the server's methods, on this instance only. A server that is attached already stays as it is.
+    """Shadow the server's methods, on this instance only. A server that is attached already stays as it is.
 
     Raises:
         TypeError: This is no Authlib authorization server.
@@ -97,9 +81,7 @@ def attach(server: Any) -> None:
 
 
 def has_grant(server: Any, grant_type: str) -> bool:
-    """
-    Whether a grant for a grant type is registered with a server.
-    """
+    """Whether a grant for a grant type is registered with a server."""
     grants = getattr(server, "_token_grants", ())
     return any(getattr(grant, "GRANT_TYPE", None) == grant_type for grant, _ in grants)
 

@@ -1,5 +1,4 @@
-"""
-Where an answer leaves the application, and gets its quota headers.
+"""Where an answer leaves the application, and gets its quota headers.
 
 Not on the response object, which would check each header when it is added and once more when it is copied for the
 server: that would be nearly half of all that a decided request costs more.

@@ -1,6 +1,4 @@
-"""
-What is known of one HTTP request, and how its mark is found again on the way through Authlib.
-"""
+"""What is known of one HTTP request, and how its mark is found again on the way through Authlib."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,22 +16,15 @@ QUOTA = "oauth_ratelimit.quota"  # the headers that are to be added when the ans
 
 @dataclass(slots=True)
 class RequestState:
-    """
-    What is known of one HTTP request. There is one decision per request, whatever its grant calls.
+    """What is known of one HTTP request. There is one decision per request, whatever its grant calls.
 
     Attributes:
         gate: Who decides.
-
         is_authorize: Whether this is the authorization endpoint, where a denial must go to the redirect URI.
-
         quota: What will be added to the headers of the answer.
-
         grant: The grant that the application has chosen there, None if Authlib looks for it.
-
         client: Who was decided, None before the decision.
-
         ruling: What it came to, None before the decision.
-
         claim: What the guard knows of the request, None if it does not look at it.
     """
 
@@ -47,15 +38,11 @@ class RequestState:
 
 
 answering: ContextVar[RequestState | None] = ContextVar("oauth_ratelimit.answering", default=None)
-"""
-The token request that is being answered, because asking Flask for it takes ten times as long.
-"""
+"""The token request that is being answered, because asking Flask for it takes ten times as long."""
 
 
 def environ_of_request() -> dict[str, Any] | None:
-    """
-    Return the WSGI environment of the request being handled. Asks Flask's proxy once, which costs most of it.
-    """
+    """Return the WSGI environment of the request being handled. Asks Flask's proxy once, which costs most of it."""
     try:
         environ: dict[str, Any] = request._get_current_object().environ  # type: ignore[attr-defined,unused-ignore]
     except RuntimeError:  # there is none
@@ -64,9 +51,7 @@ def environ_of_request() -> dict[str, Any] | None:
 
 
 def current_state() -> RequestState | None:
-    """
-    Return the mark of the request being handled, None if it has none.
-    """
+    """Return the mark of the request being handled, None if it has none."""
     mark = answering.get()
     if mark is not None:
         return mark
@@ -97,9 +82,7 @@ def username_of(user: Any) -> str:
 
 
 def begin(*, is_authorize: bool = False, grant: Any = None) -> RequestState | None:
-    """
-    Mark the HTTP request as one that may issue a token; None if nothing is decided there.
-    """
+    """Mark the HTTP request as one that may issue a token; None if nothing is decided there."""
     environ = environ_of_request()
     if environ is None:
         return None
@@ -113,8 +96,7 @@ def begin(*, is_authorize: bool = False, grant: Any = None) -> RequestState | No
 
 
 def decide(grant_type: str | None, client: Any, user: Any) -> None:
-    """
-    Raise if this request is denied. The first call decides.
+    """Raise if this request is denied. The first call decides.
 
     All by position, here and in ``AppLimiter.decide_request``: Python 3.11 takes twice as long for a call by keyword.
     """
@@ -133,9 +115,7 @@ def decide(grant_type: str | None, client: Any, user: Any) -> None:
 
 
 def decide_before_saving(oauth_request: Any) -> None:
-    """
-    Catch a grant that makes its token itself: the last moment before the token exists for others.
-    """
+    """Catch a grant that makes its token itself: the last moment before the token exists for others."""
     mark = current_state()
     if mark is None or isinstance(mark.ruling, list):
         return
@@ -159,16 +139,12 @@ def direct(error: Any, oauth_request: Any) -> None:
 
 
 def check_decided(mark: RequestState, response: Any) -> Any:
-    """
-    Return the answer to a token request as it is, and report it if it is a token that nobody has decided about.
-    """
+    """Return the answer to a token request as it is, and report it if it is a token that nobody has decided about."""
     if mark.ruling is None and getattr(response, "status_code", None) == 200:
         mark.gate.report_undecided()
     return response
 
 
 def _payload(oauth_request: Any) -> Any:
-    """
-    Return what holds the parameters: the request itself before Authlib 1.6.
-    """
+    """Return what holds the parameters: the request itself before Authlib 1.6."""
     return getattr(oauth_request, "payload", oauth_request)

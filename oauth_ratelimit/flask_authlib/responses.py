@@ -1,6 +1,4 @@
-"""
-The answer: a 429 that explains itself, and the quota headers of every decided request.
-"""
+"""The answer: a 429 that explains itself, and the quota headers of every decided request."""
 
 import functools
 import re
@@ -25,16 +23,13 @@ _NOT_IN_A_STRING = re.compile(r"[^ !#-\[\]-~]")  # what a structured field's str
 
 
 class RateLimited(OAuth2Error, RateLimitError):  # type: ignore[misc]  # Authlib is untyped
-    """
-    A token was denied. Authlib turns it into the HTTP answer.
+    """A token was denied. Authlib turns it into the HTTP answer.
 
     The description is fixed text: it never holds a name that a client has chosen.
 
     Args:
         decision: Why, and for how long.
-
         denial: What the answer says.
-
         grant_type: A device is told to slow down, because any other error would end its polling (RFC 8628, 3.5).
 
     Attributes:
@@ -54,34 +49,26 @@ class RateLimited(OAuth2Error, RateLimitError):  # type: ignore[misc]  # Authlib
         self._families = denial.headers
 
     def __call__(self, uri: str | None = None) -> tuple[int, Any, Headers]:
-        """
-        Return status, body and headers. Of two pages about the error, the one in our configuration wins.
-        """
+        """Return status, body and headers. Of two pages about the error, the one in our configuration wins."""
         status, body, headers = super().__call__(uri=self.uri or uri)
         return status, body, headers
 
     def get_body(self) -> list[tuple[str, str]]:
-        """
-        Return the members of the body. The last one names this denial, for the operator to find it in the log.
-        """
+        """Return the members of the body. The last one names this denial, for the operator to find it in the log."""
         body: list[tuple[str, str]] = super().get_body()
         if self.decision.decision_id is not None:
             body.append(("decision_id", self.decision.decision_id))
         return body
 
     def redirect_to(self, redirect_uri: str, *, state: str | None) -> None:
-        """
-        Answer at the client's redirect URI, in its fragment, where a denied authorization request belongs.
-        """
+        """Answer at the client's redirect URI, in its fragment, where a denied authorization request belongs."""
         self.error = "temporarily_unavailable"  # the one that RFC 6749, 4.2.2.1 knows for this
         self.redirect_uri = redirect_uri
         self.redirect_fragment = True
         self.state = state
 
     def get_headers(self) -> Headers:
-        """
-        Return the headers of the 429: when to come back, and the quota.
-        """
+        """Return the headers of the 429: when to come back, and the quota."""
         return [
             ("Content-Type", "application/json"),
             ("Cache-Control", "no-store"),
@@ -96,15 +83,13 @@ Ruling = Headers | RateLimited
 
 
 def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
-    """
-    Return what a client may know of its quota: nothing if no policy applied or if it is trusted.
+    """Return what a client may know of its quota: nothing if no policy applied or if it is trusted.
 
     The reset is in seconds from now, so that it needs no common clock. With a denial it is the moment of
     ``Retry-After``, which must not be earlier.
 
     Args:
         decision: What was decided.
-
         families: ``ietf`` for draft-ietf-httpapi-ratelimit-headers-10, ``x-ratelimit`` for the customary three.
     """
     if decision.trusted or not families:
@@ -130,9 +115,7 @@ def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
 
 @functools.lru_cache(maxsize=1000)
 def _constant_parts(name: str, limit: int, window_s: int) -> tuple[str, Header, Header]:
-    """
-    Return a policy's name as a structured field's string, and the headers that are the same in all its answers.
-    """
+    """Return a policy's name as a structured field's string, and the headers that are the same in all its answers."""
     quoted = f'"{_NOT_IN_A_STRING.sub("?", name)}"'
     policy = f"{quoted};q={min(limit, MAX_FIELD_INTEGER)};w={window_s}"
     return quoted, ("RateLimit-Policy", policy), ("X-RateLimit-Limit", str(limit))

@@ -1,6 +1,4 @@
-"""
-What leads from a request to the traces and logs of other systems. Looked at only when a denial is logged.
-"""
+"""What leads from a request to the traces and logs of other systems. Looked at only when a denial is logged."""
 
 import re
 
@@ -22,8 +20,7 @@ _REQUEST_ID = re.compile(rf"[!-~]{{1,{MAX_LENGTH}}}")
 
 
 def trace_of_request(request_id_header: str | None) -> Trace:
-    """
-    Return the trace of the request being handled.
+    """Return the trace of the request being handled.
 
     What the application has bound to structlog's context comes first, then the trace that OpenTelemetry is at, then
     the headers: ``traceparent`` of W3C Trace Context, and the one that carries a request id. A value that is not well
@@ -41,9 +38,7 @@ def trace_of_request(request_id_header: str | None) -> Trace:
 
 
 def trace_id_of(traceparent: str) -> str | None:
-    """
-    Return the trace id in a ``traceparent`` header, 32 hexadecimal digits; None if the header is not well formed.
-    """
+    """Return the trace id in a ``traceparent`` header, 32 hexadecimal digits; None if the header is not well formed."""
     found = _TRACEPARENT.fullmatch(traceparent)
     return found[1] if found else None
 

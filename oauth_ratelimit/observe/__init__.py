@@ -1,5 +1,4 @@
-"""
-What operators see: events, metrics, statistics.
+"""What operators see: events, metrics, statistics.
 
 ::
 

@@ -1,6 +1,4 @@
-"""
-Takes denials to MongoDB, now and then and in bulk.
-"""
+"""Takes denials to MongoDB, now and then and in bulk."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,18 +21,14 @@ MAX_ENTRIES = 10_000  # twice what may wait in DenialEvents
 
 
 class DenialWriter(Protocol):
-    """
-    Where records go: ``store.denials.DenialStore``.
-    """
+    """Where records go: ``store.denials.DenialStore``."""
 
     def put(self, records: Sequence[DenialRecord], *, keep_s: float) -> None: ...
 
 
 @dataclass(slots=True)
 class _Entry:
-    """
-    A denial whose record may have to be brought up to date.
-    """
+    """A denial whose record may have to be brought up to date."""
 
     logged: Logged
     last_at_s: float
@@ -42,9 +36,7 @@ class _Entry:
     written_count: int = -1
 
     def look(self, now_s: float) -> None:
-        """
-        Note whether more were suppressed.
-        """
+        """Note whether more were suppressed."""
         count = self.logged.suppression.suppressed_count
         if count != self.seen_count:
             self.seen_count = count
@@ -52,20 +44,15 @@ class _Entry:
 
 
 class DenialRecorder:
-    """
-    A duty of the background thread: one record per key and minute, brought up to date while more are suppressed.
+    """A duty of the background thread: one record per key and minute, brought up to date while more are suppressed.
 
     What waits is bounded here and in ``DenialEvents``; what is lost for that is logged with its number.
 
     Args:
         events: What was denied.
-
         store: Where records go.
-
         instance: The name of this process.
-
         keep_s: Returns how long records are kept; 0.0 for not at all.
-
         offset_s: Returns how far the right time, which denials go by, is ahead of the clock.
     """
 
@@ -92,9 +79,7 @@ class DenialRecorder:
         events.is_kept = True
 
     def run(self, now_s: float) -> None:
-        """
-        Write what is new, if it is time to; one bulk at most, because the next sync cycle waits for it.
-        """
+        """Write what is new, if it is time to; one bulk at most, because the next sync cycle waits for it."""
         self._now_s = right_s = now_s + self._offset_s()
         if not self._next_s - WRITE_EVERY_S <= now_s < self._next_s:
             self._next_s = now_s + WRITE_EVERY_S
@@ -103,9 +88,7 @@ class DenialRecorder:
             self._due = []  # the next round tries again
 
     def close(self) -> None:
-        """
-        Write what is left, as far as two seconds go.
-        """
+        """Write what is left, as far as two seconds go."""
         now_s = self._now_s + WRITE_EVERY_S
         deadline_s = monotonic() + CLOSING_S
         self._gather(now_s)
@@ -117,9 +100,7 @@ class DenialRecorder:
             self._complain(left_count, now_s, reason="the process has ended")
 
     def _gather(self, now_s: float) -> None:
-        """
-        Line up what is to be written, new records first, and forget what has been.
-        """
+        """Line up what is to be written, new records first, and forget what has been."""
         self._entries = [
             entry
             for entry in self._entries
@@ -131,9 +112,7 @@ class DenialRecorder:
         self._due.sort(key=lambda entry: entry.written_count >= 0)
 
     def _write_batch(self, now_s: float) -> bool:
-        """
-        Write the first in line, and return whether there was an answer.
-        """
+        """Write the first in line, and return whether there was an answer."""
         batch = self._due[:BATCH]
         try:
             self._store.put([self._record(entry) for entry in batch], keep_s=self._keep_s())
@@ -149,9 +128,7 @@ class DenialRecorder:
         return True
 
     def _take(self, now_s: float) -> None:
-        """
-        Take over what was denied, and look at what has become of the rest.
-        """
+        """Take over what was denied, and look at what has become of the rest."""
         new_count = sum(entry.written_count < 0 for entry in self._entries)
         new = self._events.take(
             MAX_ENTRIES - new_count
@@ -178,9 +155,7 @@ class DenialRecorder:
         )
 
     def _complain(self, count: int, now_s: float, *, reason: str) -> None:
-        """
-        Say how many denials cannot be found again, once in a while.
-        """
+        """Say how many denials cannot be found again, once in a while."""
         self._lost_count += count
         if not self._complain_at_s - COMPLAIN_EVERY_S <= now_s < self._complain_at_s:
             log.warning("denials_unrecorded", count=self._lost_count, reason=reason)

@@ -1,6 +1,4 @@
-"""
-Events about denials, few enough to be read while a client floods.
-"""
+"""Events about denials, few enough to be read while a client floods."""
 
 import heapq
 import math
@@ -26,9 +24,7 @@ MAX_NAMED = 5  # of them in the log
 
 @dataclass(slots=True)
 class _Minute:
-    """
-    What one minute has seen.
-    """
+    """What one minute has seen."""
 
     since_s: float
     logged_count: int = 0
@@ -38,8 +34,7 @@ class _Minute:
 
 
 class EventBudget:
-    """
-    So many events in a minute, a quarter of them for one client. Those left out are counted, and told afterwards.
+    """So many events in a minute, a quarter of them for one client. Those left out are counted, and told afterwards.
 
     Counts without a lock: an event more or less does no harm.
 
@@ -53,9 +48,7 @@ class EventBudget:
         self._turning = threading.Lock()  # so that a minute is told once
 
     def take(self, client_id: str, now_s: float) -> bool:
-        """
-        Return whether there is room for one more event about a client.
-        """
+        """Return whether there is room for one more event about a client."""
         self.turn(now_s)
         minute = self._minute
         of_client = minute.logged.get(client_id, 0)
@@ -69,8 +62,7 @@ class EventBudget:
         return False
 
     def turn(self, now_s: float) -> None:
-        """
-        Begin another minute if the last one is over, and say what was left out in that.
+        """Begin another minute if the last one is over, and say what was left out in that.
 
         Args:
             now_s: The time, seconds since the epoch; infinity at the end.
@@ -105,14 +97,11 @@ Whose = tuple[str, str | None, str | None]
 
 
 class Logged(NamedTuple):
-    """
-    A denial to be recorded, and the count of those that follow it unlogged.
+    """A denial to be recorded, and the count of those that follow it unlogged.
 
     Attributes:
         denial: The first.
-
         silence: Counts.
-
         before_count: How many of them it had counted before: all up to the first, if that was not logged itself.
     """
 
@@ -122,8 +111,7 @@ class Logged(NamedTuple):
 
 
 class DenialEvents:
-    """
-    Says once per key and minute that it is being denied, or would be; the next event tells how many were left out.
+    """Says once per key and minute that it is being denied, or would be; the next event tells how many were left out.
 
     Takes no lock: when two threads meet, one more event or a count off by one costs less than waiting.
 
@@ -132,13 +120,9 @@ class DenialEvents:
 
     Attributes:
         trace_of: Returns the trace of the request at hand; asked for each event, not for each denial.
-
         budget: What bounds the events over all keys.
-
         alarms: The same of the guard's, so that a flood of guesses leaves the denials of tokens their room.
-
         is_kept: Whether denials are kept for ``take``, one per key and minute, logged or not.
-
         dropped_count: For how many there was no room, because nobody took them in time. They have no id.
     """
 
@@ -148,9 +132,7 @@ class DenialEvents:
         self.begin_anew(per_minute)
 
     def begin_anew(self, per_minute: int) -> None:
-        """
-        Forget everything: after a fork, what the parent has said.
-        """
+        """Forget everything: after a fork, what the parent has said."""
         self.budget, self.alarms = EventBudget(per_minute), EventBudget(per_minute)
         self.dropped_count = 0
         self._said: dict[Whose, SuppressionPeriod] = {}
@@ -160,9 +142,7 @@ class DenialEvents:
         self._waiting: deque[Logged] = deque()
 
     def reconfigure(self, per_minute: int) -> None:
-        """
-        Say everything again, because it may be for another reason.
-        """
+        """Say everything again, because it may be for another reason."""
         self.budget.per_minute = self.alarms.per_minute = per_minute
         said, self._said = self._said, {}
         self._ended.update(said)
@@ -170,9 +150,7 @@ class DenialEvents:
             self._ended = said
 
     def turn(self, now_s: float) -> None:
-        """
-        Say what the last minute has left out, if it is over; infinity at the end.
-        """
+        """Say what the last minute has left out, if it is over; infinity at the end."""
         self.budget.turn(now_s)
         self.alarms.turn(now_s)
 
@@ -193,24 +171,17 @@ class DenialEvents:
         is_canary: bool,
         now_s: float,
     ) -> SuppressionPeriod:
-        """
-        Log ``request_denied`` or ``request_would_be_denied``, unless that was done a moment ago, or too often.
+        """Log ``request_denied`` or ``request_would_be_denied``, unless that was done a moment ago, or too often.
 
         Every denial gets its ``decision_id``, those that are not logged included, unless it could not be found by it.
 
         Args:
             client_id: Who asked.
-
             username: For whom, None for grants without a user.
-
             scope: Where it is counted, None for the plain token counter.
-
             grant_type: How, None if that is not known.
-
             decision: What was decided.
-
             is_canary: Whether the client is in the share that a canary enforces.
-
             now_s: The time, seconds since the epoch.
 
         Returns:
@@ -245,16 +216,12 @@ class DenialEvents:
         return suppression
 
     def _fall_silent(self, key: Whose, now_s: float, *, number: int | None, before_count: int) -> SuppressionPeriod:
-        """
-        Say nothing more of a key for a while.
+        """Say nothing more of a key for a while.
 
         Args:
             key: Whose denials.
-
             now_s: The time, seconds since the epoch.
-
             number: What the denial at hand is found by; None if it cannot be.
-
             before_count: How many came before it and are still to be told of, itself included if nothing was said.
         """
         if len(self._said) >= MAX_KEYS:

@@ -1,6 +1,4 @@
-"""
-The names of grant types in metrics and statistics, so few that no client can make up more.
-"""
+"""The names of grant types in metrics and statistics, so few that no client can make up more."""
 
 import threading
 from collections.abc import Callable
@@ -24,20 +22,16 @@ STANDARD = (
 
 
 class GrantNames:
-    """
-    Names grant types. Thread-safe.
-    """
+    """Names grant types. Thread-safe."""
 
     def __init__(self) -> None:
         self._names: dict[str | None, str] = {**{name: name for name in STANDARD}, None: NONE}
 
     def of(self, grant_type: str | None, is_grant: Callable[[str], bool]) -> str:
-        """
-        Return the name of a grant type: its own if it is a standard one or one of the server's, else ``other``.
+        """Return the name of a grant type: its own if it is a standard one or one of the server's, else ``other``.
 
         Args:
             grant_type: The grant type; None, named ``none``, if it is not known or does not matter.
-
             is_grant: Whether a grant type is one of the server's; any other is not worth a name.
         """
         name = self._names.get(grant_type)
@@ -53,21 +47,17 @@ FIRST_COME_CLIENTS = MAX_CLIENTS // 2  # whoever they are; the rest is kept for 
 
 
 class ClientLabels:
-    """
-    Names clients. Thread-safe.
-    """
+    """Names clients. Thread-safe."""
 
     def __init__(self) -> None:
         self._labels: dict[str, str] = {}  # client ids with series of their own, and their labels
         self._lock = threading.Lock()  # guards additions
 
     def of(self, client_id: str, *, is_over: bool) -> str:
-        """
-        Return the label of a client, after giving it one of its own if there are any left.
+        """Return the label of a client, after giving it one of its own if there are any left.
 
         Args:
             client_id: The client.
-
             is_over: Whether it is over a limit, so that it is worth more.
         """
         label = self._labels.get(client_id)

@@ -1,6 +1,4 @@
-"""
-What one process counts of one client in one minute.
-"""
+"""What one process counts of one client in one minute."""
 
 from heapq import nlargest
 
@@ -15,19 +13,15 @@ FOLLOWED = 10  # times as many users are followed as are told of in the end, so 
 
 
 class OpenMinute:
-    """
-    The counts of a client, growing. Not thread-safe.
+    """The counts of a client, growing. Not thread-safe.
 
     Args:
         client_id: The client.
-
         user_room: How many users are told of in the end.
 
     Attributes:
         count: Requests so far.
-
         written_count: Requests in what was written last.
-
         users: Of each user all requests, those denied, and those that would have been; users that were lightest when
             there were too many are left out.
     """
@@ -64,18 +58,13 @@ class OpenMinute:
         self._burst = 0
 
     def note(self, decision: Decision, grant: str, *, username: str | None, place: str | None, now_s: float) -> None:
-        """
-        Count one request.
+        """Count one request.
 
         Args:
             decision: What was decided.
-
             grant: See ``Source``.
-
             username: For whom, None for nobody.
-
             place: What stands before the names of policies, None at the token endpoint.
-
             now_s: The time, seconds since the epoch.
         """
         self.count += 1
@@ -130,9 +119,7 @@ class OpenMinute:
         return user
 
     def _drop_light(self) -> None:
-        """
-        Forget the lighter half of the users, but for that they were there.
-        """
+        """Forget the lighter half of the users, but for that they were there."""
         self._note_registers(self._registers)
         self.users = dict(nlargest(len(self.users) // 2, self.users.items(), key=_weight))
 
@@ -155,12 +142,10 @@ class OpenMinute:
             self._peaks[name] = max(peak, known or peak)
 
     def minute(self, minute_s: int, *, is_complete: bool) -> ClientMinute:
-        """
-        Return the counts as they are now.
+        """Return the counts as they are now.
 
         Args:
             minute_s: When the minute began, seconds since the epoch.
-
             is_complete: Whether users are told of.
         """
         kinds: tuple[tuple[Kind, dict[str, dict[str, int]]], ...] = (

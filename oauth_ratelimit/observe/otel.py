@@ -1,5 +1,4 @@
-"""
-Metrics and span attributes for OpenTelemetry, if its API is there (the extra ``otel``).
+"""Metrics and span attributes for OpenTelemetry, if its API is there (the extra ``otel``).
 
 Only the API: where an application has no SDK, or no provider, the calls here do nothing. Metrics have the names that
 they have for Prometheus.
@@ -31,8 +30,7 @@ SILENT = ("_ProxyMeterProvider", "NoOpMeterProvider")  # what the API has instea
 
 
 class OtelMetrics:
-    """
-    The instruments of this process, and the current span of each request. Thread-safe, as the library is.
+    """The instruments of this process, and the current span of each request. Thread-safe, as the library is.
 
     Args:
         provider: Where the instruments come from; None for the application's own. If that is set later, requests are
@@ -95,9 +93,7 @@ class OtelMetrics:
         duration_s: float,
         is_grant: Callable[[str], bool],
     ) -> None:
-        """
-        See ``Metrics.note_decision``.
-        """
+        """See ``Metrics.note_decision``."""
         if self._is_heard:
             self._count(
                 decision,
@@ -116,9 +112,7 @@ class OtelMetrics:
                 span.add_event(f"{NAMESPACE}.{outcome_of(decision)}", facts)
 
     def _listen(self) -> None:
-        """
-        Look whether there is a provider. That costs microseconds, so not with each request.
-        """
+        """Look whether there is a provider. That costs microseconds, so not with each request."""
         provider = self._own_provider or metrics.get_meter_provider()
         self._is_heard = type(provider).__name__ not in SILENT
 
@@ -137,9 +131,7 @@ class OtelMetrics:
             self._client_limit.set(rate, {"client_id": name, "kind": kind, "policy": policy})
 
     def note_cycle(self, report: CycleReport, *, duration_s: float) -> None:
-        """
-        See ``Metrics.note_cycle``.
-        """
+        """See ``Metrics.note_cycle``."""
         if report.error is not None:
             self._flush_failures.add(1)
         if report.error is not None or report.flushed_count or report.pulled_count:
@@ -150,31 +142,23 @@ class OtelMetrics:
             self._flush_conflicts.add(report.conflict_count)
 
     def note_state(self, *, in_flight_hits: int, key_count: int, lag_s: float) -> None:
-        """
-        See ``Metrics.note_state``.
-        """
+        """See ``Metrics.note_state``."""
         self._listen()
         self._in_flight_hits.set(in_flight_hits)
         self._tracked_keys.set(key_count)
         self._snapshot_age.set(lag_s)
 
     def note_failure(self, kind: str) -> None:
-        """
-        See ``Metrics.note_failure``.
-        """
+        """See ``Metrics.note_failure``."""
         self._failures.add(1, {"kind": kind})
 
     def note_alarm(self, decision: Decision) -> None:
-        """
-        See ``Metrics.note_alarm``.
-        """
+        """See ``Metrics.note_alarm``."""
         self._alarms.add(1, {"decision": outcome_of(decision), "policy": decision.policy or NONE})
 
 
 def current_trace_id() -> str | None:
-    """
-    Return the id of the trace that OpenTelemetry is at, 32 hexadecimal digits; None if it is at none.
-    """
+    """Return the id of the trace that OpenTelemetry is at, 32 hexadecimal digits; None if it is at none."""
     if not IS_AVAILABLE:
         return None
     context = trace.get_current_span().get_span_context()
@@ -182,9 +166,7 @@ def current_trace_id() -> str | None:
 
 
 def _facts(decision: Decision, client_id: str) -> Attributes:
-    """
-    Return the attributes of a span. No user is among them.
-    """
+    """Return the attributes of a span. No user is among them."""
     facts: Attributes = {
         "oauth_ratelimit.decision": outcome_of(decision),
         "oauth_ratelimit.mode": decision.mode.value,
@@ -208,9 +190,7 @@ _opened: list[OtelMetrics] = []
 
 
 def open_otel() -> OtelMetrics | None:
-    """
-    Return the instruments of this process, which all its applications share; None without the library.
-    """
+    """Return the instruments of this process, which all its applications share; None without the library."""
     if not IS_AVAILABLE:
         return None
     with _opening:

@@ -1,5 +1,4 @@
-"""
-Metrics for Prometheus, if its client library is there (the extra ``prometheus``).
+"""Metrics for Prometheus, if its client library is there (the extra ``prometheus``).
 
 They go to the library's own registry, beside those of the application. With several worker processes the library adds
 them up over files in ``PROMETHEUS_MULTIPROC_DIR``, which must be set before it is imported.
@@ -30,8 +29,7 @@ FLUSH_KEYS_BUCKETS = (1, 5, 25, 100, 500, 2500, 10_000, 50_000)
 
 
 class PrometheusMetrics:
-    """
-    The metrics of this process. Thread-safe, as the library is.
+    """The metrics of this process. Thread-safe, as the library is.
 
     Args:
         registry: Where they are registered, None for the library's own registry.
@@ -99,9 +97,7 @@ class PrometheusMetrics:
         duration_s: float,
         is_grant: Callable[[str], bool],
     ) -> None:
-        """
-        See ``Metrics.note_decision``.
-        """
+        """See ``Metrics.note_decision``."""
         outcome = outcome_of(decision)
         grant = self._grants.of(grant_type, is_grant)
         rule = decision.rule
@@ -125,21 +121,15 @@ class PrometheusMetrics:
             self._client_limit.labels(name, kind, rule.name).set(rule.limit / rule.window.window_s)
 
     def note_failure(self, kind: str) -> None:
-        """
-        Count a failed authentication.
-        """
+        """Count a failed authentication."""
         self._failures.labels(kind).inc()
 
     def note_alarm(self, decision: Decision) -> None:
-        """
-        Count a request that came after too many failures.
-        """
+        """Count a request that came after too many failures."""
         self._alarms.labels(outcome_of(decision), decision.policy or NONE).inc()
 
     def note_cycle(self, report: CycleReport, *, duration_s: float) -> None:
-        """
-        Note what a sync cycle did.
-        """
+        """Note what a sync cycle did."""
         if report.error is not None:
             self._flush_failures.inc()
         if report.error is not None or report.flushed_count or report.pulled_count:
@@ -150,9 +140,7 @@ class PrometheusMetrics:
             self._flush_conflicts.inc(report.conflict_count)
 
     def note_state(self, *, in_flight_hits: int, key_count: int, lag_s: float) -> None:
-        """
-        Note where the synchronisation stands.
-        """
+        """Note where the synchronisation stands."""
         self._in_flight_hits.set(in_flight_hits)
         self._tracked_keys.set(key_count)
         self._snapshot_age.set(lag_s)
@@ -163,8 +151,7 @@ _opened: list[PrometheusMetrics] = []
 
 
 def open_metrics() -> PrometheusMetrics | None:
-    """
-    Return the metrics of this process, which all its applications share; None without the library.
+    """Return the metrics of this process, which all its applications share; None without the library.
 
     Opened as late as the first request: in multiprocess mode they leave files behind, and commands should not.
     """

@@ -1,5 +1,4 @@
-"""
-Counts what happens, client by client and minute by minute, and has it taken to MongoDB now and then.
+"""Counts what happens, client by client and minute by minute, and has it taken to MongoDB now and then.
 
 A request costs a few look-ups under a lock that nobody holds for long. Memory is bounded: clients per minute, users per
 client, and what waits while MongoDB is out of reach; what is lost for that is logged with its number.
@@ -33,24 +32,18 @@ COMPLAIN_EVERY_S = 600.0
 
 
 class StatisticsWriter(Protocol):
-    """
-    Where statistics go: ``store.statistics.StatisticsStore``.
-    """
+    """Where statistics go: ``store.statistics.StatisticsStore``."""
 
     def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> Sequence[int]: ...
 
 
 class Entry(NamedTuple):
-    """
-    What is to be written of a client.
+    """What is to be written of a client.
 
     Attributes:
         writer: Under whose name.
-
         minute_s: When the minute began, seconds since the epoch.
-
         client: The counts.
-
         is_complete: Whether the minute is over, so that they stay as they are.
     """
 
@@ -61,12 +54,10 @@ class Entry(NamedTuple):
 
 
 class Outbox:
-    """
-    A line of entries. The background thread alone uses it, but for ``lose``.
+    """A line of entries. The background thread alone uses it, but for ``lose``.
 
     Args:
         store: Where statistics go.
-
         lock: Guards the counts of clients in a minute that is not over.
     """
 
@@ -84,21 +75,15 @@ class Outbox:
 
     @property
     def complete(self) -> list[Entry]:
-        """
-        The entries in line whose minute is over.
-        """
+        """The entries in line whose minute is over."""
         return [entry for entry in self._queue if entry.is_complete]
 
     def refill(self, entries: Iterable[Entry]) -> None:
-        """
-        Take these entries instead of those in line.
-        """
+        """Take these entries instead of those in line."""
         self._queue = deque(entries)
 
     def write_batch(self, *, keep_s: float) -> bool:
-        """
-        Write the first in line, and return whether there was an answer.
-        """
+        """Write the first in line, and return whether there was an answer."""
         batch = self._take_batch()
         shares: list[Share] = []
         counts: list[int] = []
@@ -121,18 +106,14 @@ class Outbox:
         return True
 
     def _take_batch(self) -> list[Entry]:
-        """
-        Return the first in line that one writer has, out of it.
-        """
+        """Return the first in line that one writer has, out of it."""
         batch = [self._queue.popleft()]
         while self._queue and len(batch) < BATCH and self._queue[0].writer == batch[0].writer:
             batch.append(self._queue.popleft())
         return batch
 
     def lose(self, count: int, *, reason: str | None = None) -> None:
-        """
-        Note that the minutes of so many clients are lost; without a reason, for the last one given.
-        """
+        """Note that the minutes of so many clients are lost; without a reason, for the last one given."""
         with self._loss_lock:
             self._lost_count += count
             self._reason = reason or self._reason
@@ -143,9 +124,7 @@ class Outbox:
             self.lose(count, reason=reason)
 
     def complain(self, now_s: float) -> None:
-        """
-        Say how many minutes of clients are missing, once in a while; at infinity whatever was said before.
-        """
+        """Say how many minutes of clients are missing, once in a while; at infinity whatever was said before."""
         if not self._lost_count or self._complain_at_s - COMPLAIN_EVERY_S <= now_s < self._complain_at_s:
             return
         self._complain_at_s = now_s + COMPLAIN_EVERY_S
@@ -161,9 +140,7 @@ CLOSING_S = 2.0  # the limiter's own last flush takes of the same time
 
 
 class _Minute(NamedTuple):
-    """
-    All clients in one minute that is over.
-    """
+    """All clients in one minute that is over."""
 
     writer: str
     minute_s: int
@@ -175,19 +152,15 @@ class _Minute(NamedTuple):
 
 
 class StatisticsRecorder:
-    """
-    A duty of the background thread, fed by requests.
+    """A duty of the background thread, fed by requests.
 
     Numbers of a minute only ever grow under one name of a writer. So requests that a slower thread brings after the
     minute has ended count in the next one, and a clock that is put back makes the process another writer.
 
     Args:
         store: Where statistics go.
-
         settings: Returns what applies now.
-
         clock: Tells the time, seconds since the epoch.
-
         offset_s: Returns how far the right time is ahead of the clock.
     """
 
@@ -228,20 +201,14 @@ class StatisticsRecorder:
         endpoint: str,
         is_grant: Callable[[str], bool],
     ) -> None:
-        """
-        Count one request.
+        """Count one request.
 
         Args:
             decision: What was decided.
-
             client_id: Who asked.
-
             username: For whom, None for nobody.
-
             grant_type: How, None if that is not known.
-
             endpoint: Where.
-
             is_grant: Whether a grant type is one of the server's; any other is not worth a name.
         """
         if not self._is_on:
@@ -268,9 +235,7 @@ class StatisticsRecorder:
         return client
 
     def _turn(self, now_s: float) -> None:
-        """
-        Begin the minute that it is now, unless a thread was only late.
-        """
+        """Begin the minute that it is now, unless a thread was only late."""
         minute_s = int(now_s // MINUTE_S) * MINUTE_S
         if self._minute_s - MINUTE_S <= minute_s < self._minute_s:
             return
@@ -288,9 +253,7 @@ class StatisticsRecorder:
         self._minute_s, self._end_s = minute_s, minute_s + MINUTE_S
 
     def run(self, now_s: float) -> None:
-        """
-        Write what is new, if it is time to; one bulk at most, because the next sync cycle waits for it.
-        """
+        """Write what is new, if it is time to; one bulk at most, because the next sync cycle waits for it."""
         self._settings, self._offset_s = self._read_settings(), self._read_offset_s()
         self._is_on = self._settings.keep_s > 0
         if not self._is_on:
@@ -306,9 +269,7 @@ class StatisticsRecorder:
         self._outbox.complain(now_s)
 
     def close(self) -> None:
-        """
-        Write what is left, as far as two seconds go: the process will not count any more in this minute.
-        """
+        """Write what is left, as far as two seconds go: the process will not count any more in this minute."""
         failure_count = 0
         deadline_s = monotonic() + CLOSING_S
         self._gather(self._end_s)

@@ -1,6 +1,4 @@
-"""
-Changes at run time, made of what operators type.
-"""
+"""Changes at run time, made of what operators type."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,8 +21,7 @@ NO_LIMIT = "none"
 
 
 def checked_client_id(client_id: str) -> str:
-    """
-    Return a client id that can be stored.
+    """Return a client id that can be stored.
 
     Raises:
         ValueError: It cannot; the message says what can.
@@ -38,8 +35,7 @@ def checked_client_id(client_id: str) -> str:
 
 
 def kept_text(text: str) -> str:
-    """
-    Return a name or a reason as it can be put on record: a terminal may send what is no Unicode.
+    """Return a name or a reason as it can be put on record: a terminal may send what is no Unicode.
 
     Raises:
         ValueError: It is too long; the message says what is allowed.
@@ -50,8 +46,7 @@ def kept_text(text: str) -> str:
 
 
 def end_after(length: str, *, now_s: float) -> float:
-    """
-    Return when something ends that begins now and lasts as long as ``12h`` says.
+    """Return when something ends that begins now and lasts as long as ``12h`` says.
 
     Raises:
         ValueError: That is no duration, or too long a one; the message says what is allowed.
@@ -66,8 +61,7 @@ def end_after(length: str, *, now_s: float) -> float:
 
 
 def end_at(text: str, *, now_s: float) -> float:
-    """
-    Return the moment that a text such as ``2026-12-01T00:00:00Z`` names.
+    """Return the moment that a text such as ``2026-12-01T00:00:00Z`` names.
 
     Raises:
         ValueError: It names none, or one that is over; the message says what is allowed.
@@ -86,16 +80,12 @@ def end_at(text: str, *, now_s: float) -> float:
 def limit_overrides(
     policies: PolicySet, client_id: str | None, named: Mapping[LimitKind, list[str]], *, like: Override
 ) -> list[Override]:
-    """
-    Return the overrides that put limits in force.
+    """Return the overrides that put limits in force.
 
     Args:
         policies: What holds now.
-
         client_id: Whose limits; None for everybody's.
-
         named: By kind, each limit as it was typed: a shorthand, a mapping in braces, or ``none``.
-
         like: An override with author, reason and times; its target does not matter.
 
     Raises:
@@ -117,9 +107,7 @@ def limit_overrides(
 
 
 def _limit(text: str) -> object:
-    """
-    Return what stands for a limit in a configuration file; None for no limit.
-    """
+    """Return what stands for a limit in a configuration file; None for no limit."""
     if text == NO_LIMIT:
         return None
     return parse_yaml(text.encode(), source="limit") if text.lstrip().startswith("{") else text

@@ -1,6 +1,4 @@
-"""
-Why a client is limited like that: everything that decides about one client and user at one place.
-"""
+"""Why a client is limited like that: everything that decides about one client and user at one place."""
 
 import enum
 import heapq
@@ -24,9 +22,7 @@ OTHERS_READ = 20_000  # documents, about a second
 
 
 class ForecastKind(enum.StrEnum):
-    """
-    What would become of the next request.
-    """
+    """What would become of the next request."""
 
     ADMITTED = "admitted"
     WOULD_BE_DENIED = "would-be-denied"
@@ -35,12 +31,10 @@ class ForecastKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """
-    What would become of the next request, and why.
+    """What would become of the next request, and why.
 
     Args:
         kind: What.
-
         text: Both, for people.
     """
 
@@ -49,18 +43,13 @@ class Forecast:
 
 
 class LimitExplanation:
-    """
-    One client and user at one place, and all that decides about them.
+    """One client and user at one place, and all that decides about them.
 
     Args:
         desk: What the operator works with.
-
         client_id: The client.
-
         username: The user as the operator names it, None for grants without a user.
-
         grant_type: The grant type, None if it does not matter.
-
         endpoint: Where the request comes in.
     """
 
@@ -87,9 +76,7 @@ class LimitExplanation:
         self._documents = dict(context.documents.of_keys(list(self.keys.values())))
 
     def usages(self) -> Iterator[tuple[LimitUsage, Origin]]:
-        """
-        Yield where the request stands in each limit that applies, and where that limit comes from.
-        """
+        """Yield where the request stands in each limit that applies, and where that limit comes from."""
         usages = UsageReader(self.context.policies)
         for kind, key in self.keys.items():
             layer = self.context.origins.of_limits(self.client_id, kind, **self.at)
@@ -97,9 +84,7 @@ class LimitExplanation:
                 yield usage, layer
 
     def forecast(self, usages: Iterable[LimitUsage]) -> Forecast:
-        """
-        Return what would become of the next request.
-        """
+        """Return what would become of the next request."""
         if self.trust_origin:
             return Forecast(ForecastKind.ADMITTED, "admitted: trusted")
         waiting = [usage for usage in usages if usage.retry_after_s > 0]
@@ -112,17 +97,13 @@ class LimitExplanation:
         return Forecast(ForecastKind.WOULD_BE_DENIED, f"admitted, would be denied: {when}")
 
     def instance_count(self) -> int:
-        """
-        Return how many instances have lately sent hits for this client and user.
-        """
+        """Return how many instances have lately sent hits for this client and user."""
         snapshots = [self._documents.get(key) for key in self.keys.values()]
         writers = {name for snapshot in snapshots if snapshot for name in _recent(snapshot, self.context.now_s)}
         return len(writers)
 
     def others(self) -> list[LimitUsage]:
-        """
-        Return who uses up the total of the client beside this user, most of it first.
-        """
+        """Return who uses up the total of the client beside this user, most of it first."""
         if not self.found.limits.client_total:
             return []
         ours = set(self.keys.values())
@@ -136,23 +117,17 @@ class LimitExplanation:
 
     @property
     def mode_origin(self) -> Origin:
-        """
-        Where the mode comes from.
-        """
+        """Where the mode comes from."""
         return self.context.origins.of_mode(self.client_id, **self.at)
 
     @property
     def trust_origin(self) -> Origin | None:
-        """
-        What makes the client trusted, None if nothing does.
-        """
+        """What makes the client trusted, None if nothing does."""
         return self.context.origins.of_trust(self.client_id)
 
     @property
     def canary(self) -> str:
-        """
-        What the canary has to do with it.
-        """
+        """What the canary has to do with it."""
         canary = self.context.policies.canary
         if canary is None:
             return "none"
@@ -164,8 +139,7 @@ class LimitExplanation:
         return "does not matter: the client has a mode of its own" if is_inside else "outside: a dry run"
 
     def data(self, *, known: Callable[[], set[str]] | None = None) -> Record:
-        """
-        Return all of it, for programs.
+        """Return all of it, for programs.
 
         Args:
             known: Returns the clients that an unknown one may have been mistyped for, where somebody keeps them;
@@ -191,9 +165,7 @@ class LimitExplanation:
 
 
 def _recent(snapshot: Snapshot, now_s: float) -> list[str]:
-    """
-    Return the instances whose mark in a document is not older than its oldest frame; a mark is a time.
-    """
+    """Return the instances whose mark in a document is not older than its oldest frame; a mark is a time."""
     starts = [start_s for frames in snapshot.hits.values() for start_s in frames]
     oldest_ms = min(starts, default=now_s) * 1000
     return [name for name, flush_id in snapshot.writers.items() if flush_id >= oldest_ms]

@@ -1,6 +1,4 @@
-"""
-What there is to see, as plain data for programs.
-"""
+"""What there is to see, as plain data for programs."""
 
 import heapq
 import math
@@ -19,9 +17,7 @@ from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
 
 
 def duration(seconds: float) -> str:
-    """
-    Return a duration for people, rounded up to whole seconds: somebody who comes early comes in vain.
-    """
+    """Return a duration for people, rounded up to whole seconds: somebody who comes early comes in vain."""
     if math.isinf(seconds):
         return "never"
     whole = math.ceil(seconds)
@@ -33,16 +29,12 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, word: str) -> str:
-    """
-    Return a number of things: ``1 instance``, ``2 instances``.
-    """
+    """Return a number of things: ``1 instance``, ``2 instances``."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def moment(at_s: float) -> str:
-    """
-    Return a time for people and programs.
-    """
+    """Return a time for people and programs."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
@@ -52,16 +44,12 @@ Record = dict[str, object]
 
 
 def nearest(usages: Iterable[LimitUsage], count: int) -> list[LimitUsage]:
-    """
-    Return those that have used up most of their limit, the first one first.
-    """
+    """Return those that have used up most of their limit, the first one first."""
     return heapq.nlargest(count, usages, key=attrgetter("used_ratio"))
 
 
 def usage_data(usage: LimitUsage) -> Record:
-    """
-    Return where a key stands.
-    """
+    """Return where a key stands."""
     return {
         "client_id": usage.key.client_id,
         "username": usage.key.username,
@@ -80,9 +68,7 @@ def usage_data(usage: LimitUsage) -> Record:
 
 
 def beat_data(beat: Heartbeat, now_s: float) -> Record:
-    """
-    Return what an instance has last said of itself.
-    """
+    """Return what an instance has last said of itself."""
     seen_s = max(0.0, now_s - beat.beat_at_s)
     return {
         "instance": beat.instance,
@@ -102,9 +88,7 @@ def beat_data(beat: Heartbeat, now_s: float) -> Record:
 
 
 def target_data(target: Target | Counters) -> Record:
-    """
-    Return what an override or a reset is about.
-    """
+    """Return what an override or a reset is about."""
     if isinstance(target, Counters):
         return {"kind": "counters", "client_id": target.client_id, "limit_kind": None}
     return {
@@ -115,9 +99,7 @@ def target_data(target: Target | Counters) -> Record:
 
 
 def override_data(override: Override) -> Record:
-    """
-    Return an override.
-    """
+    """Return an override."""
     return {
         **target_data(override.target),
         "mode": override.mode and override.mode.value,
@@ -130,9 +112,7 @@ def override_data(override: Override) -> Record:
 
 
 def entry_data(entry: HistoryEntry) -> Record:
-    """
-    Return one thing that was done.
-    """
+    """Return one thing that was done."""
     override = entry.override
     return {
         "action": entry.action,
@@ -148,17 +128,13 @@ def entry_data(entry: HistoryEntry) -> Record:
 
 
 def tally_data(tally: Tally, *, every: int = 1) -> Record:
-    """
-    Return what became of requests, of which every n-th minute was read.
-    """
+    """Return what became of requests, of which every n-th minute was read."""
     names = ("offered", "issued", "denied", "would_deny", "trusted", "retries")
     return {name: getattr(tally, name) * every for name in names}
 
 
 def effects_data(effects: Sequence[Effect]) -> Record:
-    """
-    Return what another limit would have done to all together.
-    """
+    """Return what another limit would have done to all together."""
     return {
         "offered": sum(effect.offered for effect in effects),
         "denied": sum(effect.denied for effect in effects),
@@ -170,9 +146,7 @@ def effects_data(effects: Sequence[Effect]) -> Record:
 
 
 def bearer_data(effect: Effect) -> Record:
-    """
-    Return what another limit would have done to one client or user.
-    """
+    """Return what another limit would have done to one client or user."""
     return {
         "client_id": effect.bearer.client_id,
         "username": effect.bearer.username,
@@ -184,9 +158,7 @@ def bearer_data(effect: Effect) -> Record:
 
 
 def origin_data(layer: Origin) -> Record:
-    """
-    Return where a value comes from.
-    """
+    """Return where a value comes from."""
     override = layer.override
     if override is None:
         return {"layer": layer.name}
@@ -195,9 +167,7 @@ def origin_data(layer: Origin) -> Record:
 
 
 def finite(value: Any) -> Any:
-    """
-    Return a value as JSON can have it: numbers rounded to thousandths, and none that are infinite.
-    """
+    """Return a value as JSON can have it: numbers rounded to thousandths, and none that are infinite."""
     if isinstance(value, float):
         return round(value, 3) if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -208,17 +178,13 @@ def finite(value: Any) -> Any:
 
 
 def policy_text(policy: Policy) -> str:
-    """
-    Return a limit in a few words.
-    """
+    """Return a limit in a few words."""
     mode = f" {policy.mode.value}" if policy.mode else ""
     return f"{policy.name}: {policy.limit}/{policy.window.window_s}s{mode}"
 
 
 def origin_text(layer: Origin) -> str:
-    """
-    Return where a value comes from, for people.
-    """
+    """Return where a value comes from, for people."""
     override = layer.override
     if override is None:
         return layer.name if "." in layer.name or "[" in layer.name else f"{layer.name}, for everybody"
@@ -227,12 +193,10 @@ def origin_text(layer: Origin) -> str:
 
 
 def denial_data(record: DenialRecord, position: int) -> Record:
-    """
-    Return a denial.
+    """Return a denial.
 
     Args:
         record: The logged one that it belongs to.
-
         position: How many it came after that.
     """
     denial = record.denial

@@ -1,27 +1,20 @@
-"""
-How all of it stands: the mode, the database, the instances.
-"""
+"""How all of it stands: the mode, the database, the instances."""
 
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.serialize import Record, beat_data, origin_data
 
 
 class Status:
-    """
-    One look at the whole.
+    """One look at the whole.
 
     Args:
         desk: What the operator works with.
 
     Attributes:
         policies: What instances go by.
-
         mode_layer: Where the mode comes from.
-
         override_count: How many overrides are in force.
-
         facts: What there is to know about the server.
-
         beats: What each instance has last said of itself.
     """
 
@@ -33,9 +26,7 @@ class Status:
         self.beats = context.heartbeats.read(self.facts.clock_s)
 
     def data(self) -> Record:
-        """
-        Return it for programs.
-        """
+        """Return it for programs."""
         canary, facts = self.policies.canary, self.facts
         return {
             "mode": self.policies.mode.value,

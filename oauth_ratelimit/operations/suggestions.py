@@ -20,14 +20,11 @@ PATTERN = frozenset("*?[")
 def unknown_client_hint(
     context: OperatorContext, client_id: str, *, known: Callable[[], set[str]] | None = None
 ) -> str | None:
-    """
-    Return what to tell somebody who has named a client that nobody has ever heard of.
+    """Return what to tell somebody who has named a client that nobody has ever heard of.
 
     Args:
         desk: What the operator works with.
-
         client_id: What was typed; a pattern of trusted clients is never strange.
-
         known: Returns what ``known_clients`` does, where somebody keeps it; otherwise they are looked up.
 
     Returns:
@@ -50,9 +47,7 @@ def unknown_client_hint(
 
 
 def trusted_client_hint(context: OperatorContext, client_id: str) -> str | None:
-    """
-    Return what to tell somebody who limits a client that is trusted; None if it is not.
-    """
+    """Return what to tell somebody who limits a client that is trusted; None if it is not."""
     if not context.policies.matching(client_id).trusted:
         return None
     return f"'{visible_name(client_id)}' is a trusted client: its limits do not matter as long as it is"
@@ -65,9 +60,7 @@ def _is_configured(context: OperatorContext, client_id: str) -> bool:
 
 
 def known_clients(context: OperatorContext) -> set[str]:
-    """
-    Return clients that are configured or have asked lately. Reads some thousand documents.
-    """
+    """Return clients that are configured or have asked lately. Reads some thousand documents."""
     policies = context.policies
     return {
         *policies.clients,

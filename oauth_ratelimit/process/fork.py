@@ -1,6 +1,4 @@
-"""
-What a forked process must not share with its parent, told in the child before anything else runs.
-"""
+"""What a forked process must not share with its parent, told in the child before anything else runs."""
 
 import os
 import weakref
@@ -8,30 +6,22 @@ from typing import Protocol
 
 
 class ForkAware(Protocol):
-    """
-    What a fork finds, and must not go on with as it is.
-    """
+    """What a fork finds, and must not go on with as it is."""
 
     def forget_parent(self) -> None:
-        """
-        Drop what is the parent's.
-        """
+        """Drop what is the parent's."""
 
 
 _heirs: "weakref.WeakSet[ForkAware]" = weakref.WeakSet()
 
 
 def follow(heir: ForkAware) -> None:
-    """
-    Tell something of each fork from now on, as long as it lives.
-    """
+    """Tell something of each fork from now on, as long as it lives."""
     _heirs.add(heir)
 
 
 def leave(heir: ForkAware) -> None:
-    """
-    Tell it no more.
-    """
+    """Tell it no more."""
     _heirs.discard(heir)
 
 

@@ -1,6 +1,4 @@
-"""
-What background work does so that requests in the same process go on meanwhile.
-"""
+"""What background work does so that requests in the same process go on meanwhile."""
 
 import gc
 import threading
@@ -20,8 +18,7 @@ _last = threading.local()
 
 
 def gently(items: Iterable[Item]) -> Iterator[Item]:
-    """
-    Yield items, and hand the interpreter over whenever this thread has computed for a millisecond.
+    """Yield items, and hand the interpreter over whenever this thread has computed for a millisecond.
 
     What others compute with the items counts, too, also before: one step of work may follow another. Up to ``STEP``
     items are not interrupted.
@@ -37,8 +34,7 @@ def gently(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def sweep_young(work: Sized) -> None:
-    """
-    Have the garbage collector look at what is new, now that the objects that a step needed are gone.
+    """Have the garbage collector look at what is new, now that the objects that a step needed are gone.
 
     Were it to look in the middle of a step, it would take them for old. After enough of those it looks at everything in
     the process, which keeps requests waiting for 100 ms where 100,000 keys are known.

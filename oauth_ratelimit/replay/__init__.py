@@ -1,5 +1,4 @@
-"""
-Recorded traffic through any algorithm: what a limit would do, and how far each algorithm is from an exact log.
+"""Recorded traffic through any algorithm: what a limit would do, and how far each algorithm is from an exact log.
 
 ::
 

@@ -1,5 +1,4 @@
-"""
-What an algorithm decided, against an exact log of what it admitted itself.
+"""What an algorithm decided, against an exact log of what it admitted itself.
 
 *Wrongly allowed* is a request that was admitted although the log of those admitted before holds the limit already;
 *wrongly denied* one that was denied although it holds fewer. So each error is judged by what it does, not by what an
@@ -12,24 +11,16 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Tally:
-    """
-    What one contender did.
+    """What one contender did.
 
     Attributes:
         requests: All of them.
-
         admitted: Of these.
-
         wrongly_allowed: Admitted although the window was full.
-
         wrongly_denied: Denied although it was not.
-
         peak: The most requests admitted in any window.
-
         operations: Documents written or read, conflicts included.
-
         conflicts: Writes that came too late, because another instance had written.
-
         waits: Requests that waited for the database.
     """
 
@@ -43,21 +34,16 @@ class Tally:
     waits: int = 0
 
     def percent(self, count: int) -> float:
-        """
-        Return a share of all requests.
-        """
+        """Return a share of all requests."""
         return 100 * count / self.requests if self.requests else 0.0
 
 
 class Judge:
-    """
-    Keeps the exact log of what was admitted of one key.
+    """Keeps the exact log of what was admitted of one key.
 
     Args:
         tally: Where to note the errors.
-
         limit: Requests per window.
-
         window_us: Its length; a request leaves the window exactly so long after it came.
     """
 
@@ -70,9 +56,7 @@ class Judge:
         self._admitted: list[int] = []
 
     def note(self, times: Sequence[int], decisions: Sequence[bool]) -> None:
-        """
-        Note decisions, in the order of time.
-        """
+        """Note decisions, in the order of time."""
         admitted, limit, window_us, tally = self._admitted, self._limit, self._window_us, self._tally
         tally.requests += len(times)
         if len(admitted) + len(times) <= min(limit, tally.peak) and all(decisions):  # there is nothing new to find

@@ -1,5 +1,4 @@
-"""
-The algorithms that limits are commonly enforced with, for one key each.
+"""The algorithms that limits are commonly enforced with, for one key each.
 
 All of them decide in whole numbers of microseconds, so none is judged by rounding. Denied requests do not count.
 """
@@ -12,13 +11,10 @@ from oauth_ratelimit.replay.formats import SECOND_US
 
 
 class Counter(Protocol):
-    """
-    Decides about the requests of one key.
-    """
+    """Decides about the requests of one key."""
 
     def decide(self, times: Sequence[int]) -> Sequence[bool]:
-        """
-        Decide about requests, and count those that are admitted.
+        """Decide about requests, and count those that are admitted.
 
         Args:
             times: When they come, in order, in microseconds since the epoch; never before those of earlier calls.
@@ -29,29 +25,21 @@ class Counter(Protocol):
         ...
 
     def finish(self) -> None:
-        """
-        Do what is left to be done after the last request.
-        """
+        """Do what is left to be done after the last request."""
         ...
 
 
 class InMemory:
-    """
-    Of a counter that has nothing left to do.
-    """
+    """Of a counter that has nothing left to do."""
 
     __slots__ = ()
 
     def finish(self) -> None:
-        """
-        See ``Counter.finish``.
-        """
+        """See ``Counter.finish``."""
 
 
 class FixedWindow(InMemory):
-    """
-    Counts from zero in each window, aligned to the epoch.
-    """
+    """Counts from zero in each window, aligned to the epoch."""
 
     __slots__ = ("_count", "_index", "_limit", "_window_us")
 
@@ -62,9 +50,7 @@ class FixedWindow(InMemory):
         self._count = 0
 
     def decide(self, times: Sequence[int]) -> Sequence[bool]:
-        """
-        See ``Counter.decide``.
-        """
+        """See ``Counter.decide``."""
         limit, window_us, index, count = self._limit, self._window_us, self._index, self._count
         decisions = []
         for at_us in times:
@@ -78,9 +64,7 @@ class FixedWindow(InMemory):
 
 
 class ExactLog(InMemory):
-    """
-    Remembers when each admitted request came: what the others are measured by.
-    """
+    """Remembers when each admitted request came: what the others are measured by."""
 
     __slots__ = ("_admitted", "_limit", "_window_us")
 
@@ -90,9 +74,7 @@ class ExactLog(InMemory):
         self._admitted: list[int] = []
 
     def decide(self, times: Sequence[int]) -> Sequence[bool]:
-        """
-        See ``Counter.decide``.
-        """
+        """See ``Counter.decide``."""
         limit, window_us, admitted = self._limit, self._window_us, self._admitted
         decisions = []
         for at_us in times:
@@ -105,14 +87,11 @@ class ExactLog(InMemory):
 
 
 class TokenBucket(InMemory):
-    """
-    Takes a token for each request, and gets them back evenly.
+    """Takes a token for each request, and gets them back evenly.
 
     Args:
         limit: Tokens that come back in a window.
-
         window_us: Its length.
-
         burst: Tokens that it holds at most.
     """
 
@@ -128,9 +107,7 @@ class TokenBucket(InMemory):
         self._seen_us = 0
 
     def decide(self, times: Sequence[int]) -> Sequence[bool]:
-        """
-        See ``Counter.decide``.
-        """
+        """See ``Counter.decide``."""
         limit, cost, capacity, level, seen_us = self._limit, self._cost, self._capacity, self._level, self._seen_us
         decisions = []
         for at_us in times:
@@ -145,16 +122,13 @@ class TokenBucket(InMemory):
 
 
 class Gcra(InMemory):
-    """
-    The generic cell rate algorithm: keeps the moment at which all admitted requests would have come at an even rate.
+    """The generic cell rate algorithm: keeps the moment at which all admitted requests would have come at an even rate.
 
     The token bucket in another form, with one number per key; both decide alike.
 
     Args:
         limit: Requests per window.
-
         window_us: Its length.
-
         burst: Requests that may come at once.
     """
 
@@ -168,9 +142,7 @@ class Gcra(InMemory):
         self._arrival = 0
 
     def decide(self, times: Sequence[int]) -> Sequence[bool]:
-        """
-        See ``Counter.decide``.
-        """
+        """See ``Counter.decide``."""
         limit, interval, tolerance, arrival = self._limit, self._interval, self._tolerance, self._arrival
         decisions = []
         for at_us in times:
@@ -184,9 +156,7 @@ class Gcra(InMemory):
 
 
 class SlidingWindowCounter(InMemory):
-    """
-    Ours: ``core.window`` on one instance, which keeps everything to itself.
-    """
+    """Ours: ``core.window`` on one instance, which keeps everything to itself."""
 
     __slots__ = ("_current", "_end_us", "_estimator", "_limit", "_past", "_window")
 
@@ -199,9 +169,7 @@ class SlidingWindowCounter(InMemory):
         self._end_us = 0  # of the current frame
 
     def decide(self, times: Sequence[int]) -> Sequence[bool]:
-        """
-        See ``Counter.decide``.
-        """
+        """See ``Counter.decide``."""
         frame_count, estimator = self._window.frame_count, self._estimator
         frame_us, room = self._window.frame_s * SECOND_US, self._limit - 1
         fading = 1 if estimator is Estimator.PROPORTIONAL else 0  # of a hit in the current frame

@@ -1,6 +1,4 @@
-"""
-Several instances that share their counts at an interval: how many, how often, and when their cycles come.
-"""
+"""Several instances that share their counts at an interval: how many, how often, and when their cycles come."""
 
 import enum
 import heapq
@@ -21,9 +19,7 @@ SEED = 2005  # the same file gives the same numbers again
 
 
 class Sharing(enum.StrEnum):
-    """
-    How instances share what they count.
-    """
+    """How instances share what they count."""
 
     INTERVAL = "interval"
     """At the sync interval, and only then."""
@@ -37,14 +33,11 @@ class Sharing(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """
-    What a fleet is made of.
+    """What a fleet is made of.
 
     Args:
         instance_count: Instances; each request goes to one of them at random.
-
         interval_s: The time between two sync cycles of an instance.
-
         sharing: How they share what they count.
     """
 
@@ -54,18 +47,13 @@ class FleetPlan:
 
 
 class Fleet:
-    """
-    What the keys of a fleet have in common.
+    """What the keys of a fleet have in common.
 
     Args:
         plan: What it is made of.
-
         tally: Where to note what is done in the database.
-
         limit: Requests per window.
-
         window: The window, and its frames.
-
         estimator: How they are weighed.
     """
 
@@ -85,41 +73,27 @@ class Fleet:
         self.most_peers = [1] * plan.instance_count  # that each instance has seen on any key
 
     def next_cycle_us(self, instance: int, at_us: int) -> int:
-        """
-        Return when an instance's next full cycle begins.
-        """
+        """Return when an instance's next full cycle begins."""
         return at_us + self.interval_us - (at_us - self.phases_us[instance]) % self.interval_us
 
     def next_tick_us(self, instance: int, at_us: int) -> int:
-        """
-        Return when an instance next looks at urgent keys.
-        """
+        """Return when an instance next looks at urgent keys."""
         return at_us + self.tick_us - (at_us - self.phases_us[instance]) % self.tick_us
 
 
 class Member:
-    """
-    A key on one instance.
+    """A key on one instance.
 
     Attributes:
         bucket: What it has counted, on top of what it knows of the others.
-
         version: The document's, as last known.
-
         peers: Instances that have written the document lately.
-
         is_noticed: A request came since the last full cycle.
-
         is_contested: The last write lost a race, so the next one reads first.
-
         cycle_us: When a full cycle next looks at it; 0 if none does.
-
         urgent_us: When an urgent tick does; 0 if none does.
-
         pull_gap: Cycles from one read to the next while nothing happens.
-
         seen_us: When a cycle last found that requests had come.
-
         refused_until_us: Until when requests are denied without a look at anything.
     """
 
@@ -152,8 +126,7 @@ class Member:
 
 
 class FleetKey:
-    """
-    One key on all instances, and its document. Decides as ``Counter`` says.
+    """One key on all instances, and its document. Decides as ``Counter`` says.
 
     Args:
         fleet: The instances.
@@ -173,9 +146,7 @@ class FleetKey:
         self._marks: dict[int, int] = {}  # when each instance last wrote
 
     def decide(self, times: Sequence[int]) -> Sequence[bool]:
-        """
-        See ``Counter.decide``.
-        """
+        """See ``Counter.decide``."""
         fleet, members, due = self._fleet, self._members, self._due
         draw, count = fleet.random, fleet.plan.instance_count
         decisions = []
@@ -196,9 +167,7 @@ class FleetKey:
         return decisions
 
     def finish(self) -> None:
-        """
-        Run the cycles until no instance looks at the key any more.
-        """
+        """Run the cycles until no instance looks at the key any more."""
         while self._due:
             self._run(*heapq.heappop(self._due))
 
@@ -248,9 +217,7 @@ class FleetKey:
         return True
 
     def _run(self, at_us: int, instance: int) -> None:
-        """
-        Run what an instance has planned for the key at a time, if that still holds.
-        """
+        """Run what an instance has planned for the key at a time, if that still holds."""
         member = self._members[instance]
         if member is None:
             return
@@ -264,9 +231,7 @@ class FleetKey:
             self._synchronise(member, at_us)
 
     def _synchronise(self, member: Member, at_us: int, *, is_dirty: bool = True) -> None:
-        """
-        Flush and pull the key, and plan its next cycle, as ``SyncCycle`` does.
-        """
+        """Flush and pull the key, and plan its next cycle, as ``SyncCycle`` does."""
         fleet, now_s = self._fleet, at_us / SECOND_US
         unsent = member.bucket.drain()
         is_changed = False
@@ -312,9 +277,7 @@ class FleetKey:
             self._watch(member, now_s)
 
     def _pull(self, member: Member, unsent: dict[int, int] | None, at_us: int, now_s: float) -> bool:
-        """
-        Read the document, and return whether it has changed.
-        """
+        """Read the document, and return whether it has changed."""
         fleet = self._fleet
         fleet.tally.operations += 1
         is_changed = member.version != self._version

@@ -1,6 +1,4 @@
-"""
-From a line of a file to a row: CSV, JSON lines, access logs.
-"""
+"""From a line of a file to a row: CSV, JSON lines, access logs."""
 
 import csv
 import enum
@@ -23,8 +21,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def moment_us(value: object) -> int:
-    """
-    Return the moment that a number or a text names, in microseconds since the epoch.
+    """Return the moment that a number or a text names, in microseconds since the epoch.
 
     Args:
         value: Seconds since the epoch; a number too large for that counts milli-, micro- or nanoseconds. Or ISO 8601,
@@ -72,8 +69,7 @@ def _written_us(text: str) -> int:
 
 @lru_cache(maxsize=1024)  # a busy log has many lines of one second
 def access_log_us(text: str) -> int:
-    """
-    Return the moment that an access log writes as ``01/Aug/1995:00:00:07 -0400``.
+    """Return the moment that an access log writes as ``01/Aug/1995:00:00:07 -0400``.
 
     Raises:
         ValueError: It does not look like that.
@@ -99,14 +95,11 @@ BATCH_SIZE = 100_000  # rows: about 20 MB; two requests further apart than that 
 
 
 class Row(NamedTuple):
-    """
-    One recorded request.
+    """One recorded request.
 
     Attributes:
         at_us: Microseconds since the epoch.
-
         client: Who asked.
-
         user: On whose behalf, None if on nobody's.
     """
 
@@ -116,23 +109,19 @@ class Row(NamedTuple):
 
 
 class Ordered:
-    """
-    Rows sorted by time, those of one moment as they came.
+    """Rows sorted by time, those of one moment as they came.
 
     Servers write a request when it ends, so logs are a little out of order. A row that comes later than a whole batch
     is taken for one of the moment that has been reached.
 
     Args:
         rows: As they were read.
-
         spread: Whether rows of one second are spread evenly over it; None does so if the first batch knows only whole
             seconds. Otherwise a second's requests would all come at its first instant.
 
     Attributes:
         is_spread: Whether they are; known once the first batch was read.
-
         late_count: Rows that came too late to be put in order.
-
         first_us, last_us: When the recording began and ended; None without rows.
     """
 
@@ -145,9 +134,7 @@ class Ordered:
         self.last_us: int | None = None
 
     def batches(self) -> Iterator[list[Row]]:
-        """
-        Yield the rows, in order within a batch and from one to the next.
-        """
+        """Yield the rows, in order within a batch and from one to the next."""
         held: list[Row] = []
         while more := list(islice(self._rows, self._batch_size)):
             if self.is_spread is None:
@@ -162,9 +149,7 @@ class Ordered:
             yield self._released(held)
 
     def _complete_count(self, held: list[Row]) -> int:
-        """
-        Return how many rows can go, not to cut a second that is to be spread.
-        """
+        """Return how many rows can go, not to cut a second that is to be spread."""
         count = len(held) - self._batch_size
         if count <= 0 or not self.is_spread:
             return max(0, count)
@@ -190,9 +175,7 @@ class Ordered:
 
 
 def _spread(rows: Iterable[Row]) -> Iterator[Row]:
-    """
-    Yield rows with those of each second at the middles of as many equal parts of it.
-    """
+    """Yield rows with those of each second at the middles of as many equal parts of it."""
     for second, group in groupby(rows, key=lambda row: row.at_us // SECOND_US):
         together = list(group)
         start_us, parts = second * SECOND_US, 2 * len(together)
@@ -208,9 +191,7 @@ ACCESS_LOG = re.compile(
 
 
 class Format(enum.StrEnum):
-    """
-    How a file is written.
-    """
+    """How a file is written."""
 
     CSV = "csv"
     """``time,client[,user]``, or a header with these names in any order."""
@@ -224,14 +205,11 @@ class Format(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pseudonyms:
-    """
-    Under which names a line of CSV or JSON holds what matters.
+    """Under which names a line of CSV or JSON holds what matters.
 
     Args:
         time: When the request came.
-
         client: Who asked.
-
         user: On whose behalf; it may be missing.
     """
 
@@ -241,13 +219,10 @@ class Pseudonyms:
 
 
 class Parser(Protocol):
-    """
-    Understands one format.
-    """
+    """Understands one format."""
 
     def parse(self, line: str) -> Row | None:
-        """
-        Return a line's row, None if it has none and need not: a header, say.
+        """Return a line's row, None if it has none and need not: a header, say.
 
         Raises:
             ValueError: The line is not in this format; the text says why.
@@ -256,8 +231,7 @@ class Parser(Protocol):
 
 
 class CsvParser:
-    """
-    Understands ``time,client[,user]``, and other orders after a header.
+    """Understands ``time,client[,user]``, and other orders after a header.
 
     Args:
         names: What the header calls the columns.
@@ -268,9 +242,7 @@ class CsvParser:
         self._columns: tuple[int, ...] | None = None
 
     def parse(self, line: str) -> Row | None:
-        """
-        See ``Parser.parse``.
-        """
+        """See ``Parser.parse``."""
         fields = line.split(",") if '"' not in line else _quoted(line)
         if self._columns is None:
             header = [field.strip() for field in fields]
@@ -293,8 +265,7 @@ def _quoted(line: str) -> list[str]:
 
 
 class JsonParser:
-    """
-    Understands one object a line.
+    """Understands one object a line.
 
     Args:
         names: Its names.
@@ -304,9 +275,7 @@ class JsonParser:
         self._names = names
 
     def parse(self, line: str) -> Row | None:
-        """
-        See ``Parser.parse``.
-        """
+        """See ``Parser.parse``."""
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
@@ -320,12 +289,10 @@ class JsonParser:
 
 
 class AccessLogParser:
-    """
-    Understands the common and the combined log format.
+    """Understands the common and the combined log format.
 
     Args:
         path: Only requests of this path count; None counts all.
-
         client_pattern: Finds the client in a line, in its group ``client`` or its first one, and the user in its group
             ``user`` if it has one; lines without a match do not count. None takes the authenticated user of the log,
             which is the client where clients authenticate by HTTP Basic, or the host where there is none.
@@ -339,9 +306,7 @@ class AccessLogParser:
         self._user_group = groups.get("user")
 
     def parse(self, line: str) -> Row | None:
-        """
-        See ``Parser.parse``.
-        """
+        """See ``Parser.parse``."""
         match = ACCESS_LOG.match(line)
         if match is None:
             raise ValueError("not the common or combined log format")
@@ -374,9 +339,7 @@ def _user(value: object) -> str | None:
 
 
 def guess(line: str) -> Format:
-    """
-    Return the format that a file's first line looks like.
-    """
+    """Return the format that a file's first line looks like."""
     if line.startswith("{"):
         return Format.JSON_LINES
     return Format.ACCESS_LOG if ACCESS_LOG.match(line) else Format.CSV

@@ -1,5 +1,4 @@
-"""
-Draws a scene with matplotlib, which the extra ``charts`` installs.
+"""Draws a scene with matplotlib, which the extra ``charts`` installs.
 
 On a white card with a border, so that it reads the same on light and dark pages; in colours that are told apart by
 everybody (Okabe and Ito), and by their strokes in print.
@@ -44,17 +43,14 @@ STYLE = {
 
 
 class NoCharts(RateLimitError):
-    """
-    The library that draws is not installed.
-    """
+    """The library that draws is not installed."""
 
     def __init__(self) -> None:
         super().__init__("pictures need matplotlib: pip install 'oauth_ratelimit[charts]'")
 
 
 def require_charts() -> None:
-    """
-    Do nothing, if pictures can be drawn.
+    """Do nothing, if pictures can be drawn.
 
     Raises:
         NoCharts: The library is not installed.
@@ -66,17 +62,14 @@ def require_charts() -> None:
 
 
 def draw(scene: Scene, path: Path) -> None:
-    """
-    Write a picture: above, the estimates against the exact count; below, what each algorithm let through.
+    """Write a picture: above, the estimates against the exact count; below, what each algorithm let through.
 
     Args:
         scene: What to show.
-
         path: Where to, ``.svg`` or ``.png``.
 
     Raises:
         NoCharts: The library is not installed.
-
         OSError: The file cannot be written.
     """
     require_charts()
@@ -124,9 +117,7 @@ def _plot(axes: "Axes", times: Sequence[float], line: Line, stroke: tuple[str, A
 
 
 def _bends(values: Sequence[float]) -> list[int]:
-    """
-    Return where values change, and the ends: what lies between says nothing, and makes files large.
-    """
+    """Return where values change, and the ends: what lies between says nothing, and makes files large."""
     last = len(values) - 1
     return [
         place
@@ -136,9 +127,7 @@ def _bends(values: Sequence[float]) -> list[int]:
 
 
 def save(figure: Any, path: Path) -> None:
-    """
-    Write a figure so that the same data gives the same file.
-    """
+    """Write a figure so that the same data gives the same file."""
     metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
     figure.savefig(path, dpi=150, metadata=metadata)
 
@@ -155,9 +144,7 @@ def _finish(axes: "Axes", scene: Scene, *, title: str) -> None:
 
 
 def _unit(window_s: int) -> tuple[int, str]:
-    """
-    Return the unit that a stretch of a few windows is told in.
-    """
+    """Return the unit that a stretch of a few windows is told in."""
     if window_s < 10:
         return 1, "seconds"
     if window_s < 1800:

@@ -1,6 +1,4 @@
-"""
-The same rows through every contender.
-"""
+"""The same rows through every contender."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +20,11 @@ Who = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """
-    What is allowed.
+    """What is allowed.
 
     Args:
         limit: Requests per window.
-
         window_s: Its length in whole seconds.
-
         burst: What a token bucket holds; None makes it the limit.
     """
 
@@ -40,16 +35,12 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """
-    An algorithm as it is replayed.
+    """An algorithm as it is replayed.
 
     Args:
         algorithm: One of ``ALGORITHMS``.
-
         frame_count: Frames per window; 0 where there are none.
-
         plan: The fleet that runs it; None decides in one place that knows everything at once.
-
         asks_database: Whether that place is the database, so that each request waits for it.
     """
 
@@ -60,33 +51,26 @@ class Contender:
 
     @property
     def is_ours(self) -> bool:
-        """
-        Whether it is one that this package enforces limits with.
-        """
+        """Whether it is one that this package enforces limits with."""
         return self.algorithm not in COMMON
 
 
 @dataclass(slots=True)
 class Entry:
-    """
-    A contender, and what it did.
-    """
+    """A contender, and what it did."""
 
     contender: Contender
     tally: Tally = field(default_factory=Tally)
 
 
 class Replay:
-    """
-    Sends rows through contenders, each key on its own.
+    """Sends rows through contenders, each key on its own.
 
     Keys that have been quiet for so long that nothing of them matters any more are forgotten.
 
     Args:
         rate: What is allowed.
-
         contenders: What is compared. All get the same rows.
-
         watch: Is told what each contender, named by its index, decided about a key's requests of a batch.
 
     Attributes:
@@ -115,9 +99,7 @@ class Replay:
         self.denied: dict[Who, int] = {}
 
     def run(self, batches: Iterable[Sequence[Row]]) -> None:
-        """
-        Replay batches of rows, in the order of time.
-        """
+        """Replay batches of rows, in the order of time."""
         for batch in batches:
             groups: dict[Who, list[int]] = {}
             for at_us, client, user in batch:
@@ -159,9 +141,7 @@ class Replay:
                 self._watch(index, who, times, decisions)
 
     def _forget_before(self, before_us: int | None) -> None:
-        """
-        Forget keys whose last request came before a moment; None forgets all.
-        """
+        """Forget keys whose last request came before a moment; None forgets all."""
         gone = [who for who, key in self._keys.items() if before_us is None or key.last_us < before_us]
         for who in gone:
             key = self._keys.pop(who)
@@ -175,14 +155,11 @@ class Replay:
 
 @dataclass(slots=True)
 class _Key:
-    """
-    What is known of a key.
+    """What is known of a key.
 
     Attributes:
         last_us: When it last came.
-
         quiet: Its requests, as long as they are so few that every algorithm admits them all, whenever they come.
-
         pairs: For each contender what decides and what judges; None while the key is quiet.
     """
 

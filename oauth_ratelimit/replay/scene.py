@@ -1,6 +1,4 @@
-"""
-What a picture shows: a busy stretch of one key, what estimates made of it, and what algorithms let through.
-"""
+"""What a picture shows: a busy stretch of one key, what estimates made of it, and what algorithms let through."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -22,14 +20,11 @@ BESIDE_OURS = (
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """
-    A part of a recording.
+    """A part of a recording.
 
     Args:
         who: The key.
-
         since_us: Where it begins, microseconds since the epoch.
-
         until_us: Where it ends.
     """
 
@@ -39,8 +34,7 @@ class Stretch:
 
 
 class Busiest:
-    """
-    Finds the key and stretch of which an exact log denies most, or else the one with most requests.
+    """Finds the key and stretch of which an exact log denies most, or else the one with most requests.
 
     To be given to ``Replay`` as ``watch``, with the exact log as the first contender.
 
@@ -66,9 +60,7 @@ class Busiest:
         self._open[who] = (number, denied, count)
 
     def found(self) -> Stretch | None:
-        """
-        Return it; None if there was no request.
-        """
+        """Return it; None if there was no request."""
         for who, (number, denied, count) in self._open.items():
             self._close(who, number, denied, count)
         return self._best[2] if self._best else None
@@ -81,12 +73,10 @@ class Busiest:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """
-    One line of a picture.
+    """One line of a picture.
 
     Args:
         label: What it is.
-
         values: At each of the scene's moments.
     """
 
@@ -96,20 +86,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """
-    Everything that a picture shows.
+    """Everything that a picture shows.
 
     Args:
         stretch: Of whom, from when to when.
-
         rate: What is allowed.
-
         moments_us: The moments of all lines.
-
         exact: Requests that came in the window, counted exactly.
-
         estimates: What estimates make of the same requests.
-
         admitted: Requests in the window that each algorithm let through, counted exactly.
     """
 
@@ -122,16 +106,12 @@ class Scene:
 
 
 def look(batches: Iterable[Sequence[Row]], stretch: Stretch, rate: Rate, *, contenders: Sequence[Contender]) -> Scene:
-    """
-    Return what there is to see in a stretch of a recording.
+    """Return what there is to see in a stretch of a recording.
 
     Args:
         batches: The recording, in the order of time.
-
         stretch: Which part of it.
-
         rate: What is allowed.
-
         contenders: What is compared; not more of them are shown than can be told apart.
     """
     shown = [one for one in contenders if one.is_ours or one.algorithm in BESIDE_OURS]
@@ -157,9 +137,7 @@ def look(batches: Iterable[Sequence[Row]], stretch: Stretch, rate: Rate, *, cont
 
 
 def name(contender: Contender) -> str:
-    """
-    Return what people call a contender.
-    """
+    """Return what people call a contender."""
     words = [contender.algorithm.replace("-", " ")]
     if contender.frame_count:
         words.append(f"k = {contender.frame_count}")
@@ -178,9 +156,7 @@ def _of(stretch: Stretch, batches: Iterable[Sequence[Row]]) -> Iterable[Sequence
 
 
 class _Camera:
-    """
-    Keeps the requests of a stretch, and of the two windows before it, on which its estimates depend.
-    """
+    """Keeps the requests of a stretch, and of the two windows before it, on which its estimates depend."""
 
     def __init__(self, stretch: Stretch, rate: Rate, *, count: int) -> None:
         self._stretch = stretch
@@ -196,8 +172,7 @@ class _Camera:
         self.admitted[index] += [at_us for at_us, ok in zip(times, decisions, strict=True) if ok and at_us >= begin_us]
 
     def moments_us(self) -> list[int]:
-        """
-        Return evenly spaced moments while there is something to see, and those of the requests, just before and at
+        """Return evenly spaced moments while there is something to see, and those of the requests, just before and at
         each.
         """
         first_us, last_us = self.came[0] - self._window_us, self.came[-1] + 2 * self._window_us
@@ -209,15 +184,11 @@ class _Camera:
         return sorted(moments)
 
     def inside(self, times: Sequence[int], at_us: int) -> int:
-        """
-        Return how many of the moments lie in the window that ends now.
-        """
+        """Return how many of the moments lie in the window that ends now."""
         return bisect_right(times, at_us) - bisect_right(times, at_us - self._window_us)
 
     def estimates(self, contender: Contender, moments_us: Sequence[int]) -> list[float]:
-        """
-        Return what an estimate makes of all requests that came.
-        """
+        """Return what an estimate makes of all requests that came."""
         window, estimator = Window(self._window_s, contender.frame_count), Estimator(contender.algorithm)
         frame_us = window.frame_s * SECOND_US
         values = []

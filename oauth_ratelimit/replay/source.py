@@ -1,6 +1,4 @@
-"""
-A file of recorded traffic: its lines, whatever the file is like.
-"""
+"""A file of recorded traffic: its lines, whatever the file is like."""
 
 import gzip
 import io
@@ -33,12 +31,10 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """
-    A line that was not understood.
+    """A line that was not understood.
 
     Args:
         line_number: Which, from 1.
-
         reason: Why not.
     """
 
@@ -47,27 +43,19 @@ class Problem:
 
 
 class Source:
-    """
-    Reads a file once, from its beginning.
+    """Reads a file once, from its beginning.
 
     Args:
         stream: The file in bytes, packed by gzip or not.
-
         choose: Returns the parser of a format.
-
         form: The format; None guesses it from the first line.
 
     Attributes:
         form: The format; None before the first line was read.
-
         row_count: Lines that were rows.
-
         left_out_count: Lines that need not be rows: blank ones, headers, other paths of an access log.
-
         bad_count: Lines that were not understood.
-
         problems: The first of those.
-
         is_cut_short: Whether the file could not be unpacked to its end, so that only its beginning counts.
     """
 
@@ -82,9 +70,7 @@ class Source:
         self.is_cut_short = False
 
     def rows(self) -> Iterator[Row]:
-        """
-        Yield the rows in the order of the file.
-        """
+        """Yield the rows in the order of the file."""
         parser: Parser | None = None
         for number, line in enumerate(self._lines(), start=1):
             if not line or line.isspace():
@@ -136,9 +122,7 @@ class Source:
 
 
 class _Rejoined(io.RawIOBase):
-    """
-    A stream with what was read from its head put back: a pipe cannot go back itself.
-    """
+    """A stream with what was read from its head put back: a pipe cannot go back itself."""
 
     def __init__(self, head: bytes, rest: BinaryIO) -> None:
         self._head = head
@@ -156,22 +140,15 @@ STANDARD_INPUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """
-    A file of recorded traffic.
+    """A file of recorded traffic.
 
     Args:
         path: Where it is; ``-`` is the standard input, which can be read only once.
-
         form: How it is written; None guesses.
-
         names: What its columns or members are called.
-
         request_path: Of an access log, only requests of this path count.
-
         client_pattern: Where an access log says who the client is.
-
         is_per_client: Whether users of one client are counted together.
-
         spread: See ``Ordered``.
     """
 
@@ -185,8 +162,7 @@ class Recording:
 
     @contextmanager
     def opened(self) -> Iterator[tuple[Source, Ordered]]:
-        """
-        Yield what the file turns out to be and its rows, both filled while the rows are taken.
+        """Yield what the file turns out to be and its rows, both filled while the rows are taken.
 
         Raises:
             OSError: The file cannot be read.
@@ -197,9 +173,7 @@ class Recording:
             yield source, Ordered(_without_users(rows) if self.is_per_client else rows, spread=self.spread)
 
     def parser(self, form: Format) -> Parser:
-        """
-        Return what understands a format.
-        """
+        """Return what understands a format."""
         match form:
             case Format.CSV:
                 return CsvParser(self.names)

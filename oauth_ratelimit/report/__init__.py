@@ -1,5 +1,4 @@
-"""
-Which clients mint tokens instead of reusing them: findings per client, and what to tell their owners.
+"""Which clients mint tokens instead of reusing them: findings per client, and what to tell their owners.
 
 ::
 

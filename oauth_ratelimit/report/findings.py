@@ -1,5 +1,4 @@
-"""
-What each client does wrong, worked out from its minutes.
+"""What each client does wrong, worked out from its minutes.
 
 The measure is what a client would need if it kept its tokens: for each user one token in each hour in which the user
 is active, more only if a token does not last an hour; for grants without a user one per hour and process of the client.
@@ -28,9 +27,7 @@ REFRESH_SHARE = 0.5
 
 
 class Fault(enum.StrEnum):
-    """
-    What a client may do wrong.
-    """
+    """What a client may do wrong."""
 
     REFRESHES_EARLY = "refreshes-early"
     """Refreshes tokens that would still be good."""
@@ -52,9 +49,7 @@ class Fault(enum.StrEnum):
 
 
 class Verdict(enum.StrEnum):
-    """
-    What to make of a client.
-    """
+    """What to make of a client."""
 
     FINE = "fine"
     """Keeps its tokens, or asks too little to tell."""
@@ -68,20 +63,14 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClientFinding:
-    """
-    One client over some time. Requests are those at the token endpoint, denied ones included.
+    """One client over some time. Requests are those at the token endpoint, denied ones included.
 
     Args:
         total: The sum of its minutes.
-
         hour_count: Hours with requests.
-
         own_hour_count: Hours with requests without a user.
-
         user_hours: Users with requests, about, added up hour by hour.
-
         needed: Tokens that it needs, about.
-
         faults: What it does wrong.
     """
 
@@ -94,52 +83,38 @@ class ClientFinding:
 
     @property
     def client_id(self) -> str:
-        """
-        The client.
-        """
+        """The client."""
         return self.total.client_id
 
     @property
     def offered(self) -> int:
-        """
-        All requests.
-        """
+        """All requests."""
         return self.total.tally().offered
 
     @property
     def needless(self) -> int:
-        """
-        Requests beyond what it needs, about; 0 if that may be due to the estimate. The rank goes by it.
-        """
+        """Requests beyond what it needs, about; 0 if that may be due to the estimate. The rank goes by it."""
         return self.offered - round(self.needed) if self.excess_ratio >= CERTAIN_RATIO else 0
 
     @property
     def excess_ratio(self) -> float:
-        """
-        Requests against what it needs.
-        """
+        """Requests against what it needs."""
         return self.offered / self.needed if self.needed else 0.0
 
     @property
     def tokens_per_user_hour(self) -> float | None:
-        """
-        Tokens asked for per user and hour, None without users.
-        """
+        """Tokens asked for per user and hour, None without users."""
         return self.total.tally("user").offered / self.user_hours if self.user_hours else None
 
     @property
     def tokens_per_hour(self) -> float | None:
-        """
-        Tokens without a user asked for per hour, None if there are none.
-        """
+        """Tokens without a user asked for per hour, None if there are none."""
         offered = self.total.tally("client").offered
         return offered / self.own_hour_count if offered else None
 
     @property
     def refresh_share(self) -> float | None:
-        """
-        Which share of the requests for users are refreshes, None without such requests.
-        """
+        """Which share of the requests for users are refreshes, None without such requests."""
         offered = self.total.tally("user").offered
         refreshes = sum(tally.offered for source, tally in self.total.tallies.items() if source == ("user", REFRESH))
         return refreshes / offered if offered else None
@@ -154,36 +129,28 @@ class ClientFinding:
 
     @property
     def requests_per_minute(self) -> float:
-        """
-        The average in the hours with requests.
-        """
+        """The average in the hours with requests."""
         return self.offered / (60 * self.hour_count) if self.hour_count else 0.0
 
     @property
     def is_trusted(self) -> bool:
-        """
-        Whether it was a trusted client most of the time.
-        """
+        """Whether it was a trusted client most of the time."""
         tally = self.total.tally()
         return tally.trusted * 2 > tally.offered
 
     @property
     def verdict(self) -> Verdict:
-        """
-        What to make of it.
-        """
+        """What to make of it."""
         if Fault.OVER_LIMIT in self.faults:
             return Verdict.OVER_LIMIT
         return Verdict.WASTEFUL if self.faults else Verdict.FINE
 
 
 def find(minutes: Iterable[ClientMinute], *, token_lifetime_s: float = HOUR_S) -> list[ClientFinding]:
-    """
-    Return what each client does, the one with most needless requests first.
+    """Return what each client does, the one with most needless requests first.
 
     Args:
         minutes: Its minutes, in order of time, with all parts.
-
         token_lifetime_s: How long a token can be used.
     """
     tracks: dict[str, _Track] = {}
@@ -195,9 +162,7 @@ def find(minutes: Iterable[ClientMinute], *, token_lifetime_s: float = HOUR_S) -
 
 
 class _Track:
-    """
-    A client's way through the hours.
-    """
+    """A client's way through the hours."""
 
     def __init__(self, client_id: str) -> None:
         self._total = ClientSum(client_id)
@@ -249,9 +214,7 @@ class _Track:
 
 
 def _manners(finding: ClientFinding) -> list[Fault]:
-    """
-    Return the faults that have nothing to do with what a client needs.
-    """
+    """Return the faults that have nothing to do with what a client needs."""
     faults = []
     tally = finding.total.tally()
     busiest = finding.total.busiest[0]

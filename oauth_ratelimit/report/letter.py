@@ -1,6 +1,4 @@
-"""
-What to tell the owner of a client: what it does, what is wrong with it, and what helps.
-"""
+"""What to tell the owner of a client: what it does, what is wrong with it, and what helps."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,12 +10,10 @@ from oauth_ratelimit.report.findings import ClientFinding, Fault
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """
-    A message to the owner of a client. It names no user.
+    """A message to the owner of a client. It names no user.
 
     Args:
         subject: One line.
-
         text: Paragraphs with empty lines between them.
     """
 
@@ -27,14 +23,11 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """
-    The time that a report is about.
+    """The time that a report is about.
 
     Args:
         since_s: When it begins, seconds since the epoch.
-
         until_s: When it ends.
-
         token_lifetime_s: How long a token could be used.
     """
 
@@ -48,9 +41,7 @@ class Span:
 
     @property
     def lifetime(self) -> str:
-        """
-        The lifetime of a token in words.
-        """
+        """The lifetime of a token in words."""
         for unit_s, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
             if self.token_lifetime_s >= unit_s and self.token_lifetime_s % unit_s == 0:
                 return _many(int(self.token_lifetime_s // unit_s), unit)
@@ -70,9 +61,7 @@ HELP = {
 
 
 def observations(finding: ClientFinding) -> Iterator[tuple[Fault, str]]:
-    """
-    Yield each fault with what was seen of it.
-    """
+    """Yield each fault with what was seen of it."""
     for fault in finding.faults:
         yield fault, _seen(fault, finding)
 
@@ -97,14 +86,11 @@ def _seen(fault: Fault, finding: ClientFinding) -> str:
 
 
 def letter_to(finding: ClientFinding, span: Span, *, error_uri: str | None = None) -> Letter:
-    """
-    Return the message to the owner of a client.
+    """Return the message to the owner of a client.
 
     Args:
         finding: What it does.
-
         span: When.
-
         error_uri: Address of a page that explains how to do better, None for none.
     """
     name = visible_name(finding.client_id)

@@ -1,6 +1,4 @@
-"""
-The report as one HTML page that needs nothing else: no script, no other host.
-"""
+"""The report as one HTML page that needs nothing else: no script, no other host."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -64,14 +62,11 @@ _FAULTS = {
 
 
 def html_page(findings: Sequence[ClientFinding], span: Span, *, error_uri: str | None = None) -> str:
-    """
-    Return the page.
+    """Return the page.
 
     Args:
         findings: What each client does, the worst first.
-
         span: When.
-
         error_uri: Address of a page that explains how to do better, for the letters; None for none.
     """
     title = f"Clients and their tokens, {span}"

@@ -1,6 +1,4 @@
-"""
-Findings as records, for programs and spreadsheets.
-"""
+"""Findings as records, for programs and spreadsheets."""
 
 import csv
 import io
@@ -17,9 +15,7 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff2
 
 
 def record_of(finding: ClientFinding, rank: int, *, span: Span, error_uri: str | None = None) -> Record:
-    """
-    Return a finding for programs.
-    """
+    """Return a finding for programs."""
     tally = finding.total.tally()
     busiest, busiest_s = finding.total.busiest
     letter = letter_to(finding, span, error_uri=error_uri)
@@ -49,9 +45,7 @@ def record_of(finding: ClientFinding, rank: int, *, span: Span, error_uri: str |
 
 
 def csv_text(records: Sequence[Record]) -> str:
-    """
-    Return records as CSV that is safe to open in a spreadsheet, and to look at in a terminal.
-    """
+    """Return records as CSV that is safe to open in a spreadsheet, and to look at in a terminal."""
     if not records:
         return ""
     text = io.StringIO()
@@ -63,13 +57,11 @@ def csv_text(records: Sequence[Record]) -> str:
 
 
 def csv_cell(value: object, *, separator: str) -> object:
-    """
-    Return a value for a cell: controls and direction marks as escapes, an apostrophe before what a spreadsheet would
+    """Return a value for a cell: controls and direction marks as escapes, an apostrophe before what a spreadsheet would
     take for a formula.
 
     Args:
         value: A number, a text or a list.
-
         separator: Stands between the items of a list.
     """
     if isinstance(value, list | tuple):

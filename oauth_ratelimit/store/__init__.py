@@ -1,3 +1,1 @@
-"""
-Where instances share what they have counted.
-"""
+"""Where instances share what they have counted."""

@@ -1,6 +1,4 @@
-"""
-The protocol of a shared store, and the values that cross it.
-"""
+"""The protocol of a shared store, and the values that cross it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,17 +15,13 @@ UNUSABLE_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """
-    One document as it was read.
+    """One document as it was read.
 
     Attributes:
         version: Grows by one with every write; never repeats, not even after the document was removed and made anew.
             ``UNUSABLE_VERSION`` if it is damaged.
-
         hits: What all instances have counted.
-
         writers: For each instance that wrote, the number of its last flush that is in the document.
-
         damage: Fields that are not of our form; what could not be read of them counts as not there.
     """
 
@@ -39,24 +33,16 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Change:
-    """
-    Hits to be added to one document, if it is still at the version that was read.
+    """Hits to be added to one document, if it is still at the version that was read.
 
     Args:
         key: The document.
-
         version: The version it must have; None if it must not exist.
-
         next_version: The version it will have.
-
         flush_id: The number of this attempt, left in the document as the writer's mark.
-
         hits: What to add.
-
         expire_at_s: When the last of these hits has left every window, seconds since the epoch.
-
         stale_frames: Series and frame starts to remove, because no window can hold them any more.
-
         stale_writers: Marks to remove, because nothing those instances sent can still matter.
     """
 
@@ -72,12 +58,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """
-    What a write did; every change in neither field was applied.
+    """What a write did; every change in neither field was applied.
 
     Attributes:
         lost: Positions of the changes whose document was not at the expected version. Nothing of them was applied.
-
         rejected: By position, why the store will never apply this change.
     """
 
@@ -86,8 +70,7 @@ class WriteResult:
 
 
 class CounterStore(Protocol):
-    """
-    Shared, versioned counters. Implementations compare and set; they never decide.
+    """Shared, versioned counters. Implementations compare and set; they never decide.
 
     All methods may block on the network. They raise ``StoreUnavailable`` when the store does not answer and
     ``StoreRejected`` when it refuses, and nothing else.
@@ -99,8 +82,7 @@ class CounterStore(Protocol):
         """
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        """
-        Apply each change whose document is at the expected version, in one round trip.
+        """Apply each change whose document is at the expected version, in one round trip.
 
         Each change is atomic by itself. A retry never counts twice as long as it names the same version: the document
         moves on with the first that arrives. After ``StoreUnavailable`` each change may have been applied, or may be
@@ -108,21 +90,13 @@ class CounterStore(Protocol):
         """
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
-        """
-        Return up to ``count`` documents, those that were written for the latest frames first.
-        """
+        """Return up to ``count`` documents, those that were written for the latest frames first."""
 
     def clock_offset_s(self) -> float:
-        """
-        Return how far the store's clock is ahead of this machine's, in seconds, to about half a round trip.
-        """
+        """Return how far the store's clock is ahead of this machine's, in seconds, to about half a round trip."""
 
     def abandon(self) -> None:
-        """
-        Forget connections without closing them: after a fork they are the parent's. Does not block.
-        """
+        """Forget connections without closing them: after a fork they are the parent's. Does not block."""
 
     def close(self) -> None:
-        """
-        Release connections. Idempotent.
-        """
+        """Release connections. Idempotent."""

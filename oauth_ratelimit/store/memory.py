@@ -1,6 +1,4 @@
-"""
-A store inside the process: for tests, and as the plainest reading of the protocol.
-"""
+"""A store inside the process: for tests, and as the plainest reading of the protocol."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -10,25 +8,19 @@ from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
 
 
 class MemoryStore:
-    """
-    Shared counters of the limiters in one process. Thread-safe; nothing ever expires.
-    """
+    """Shared counters of the limiters in one process. Thread-safe; nothing ever expires."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards _documents
         self._documents: dict[Key, Snapshot] = {}
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        """
-        See ``CounterStore.read``.
-        """
+        """See ``CounterStore.read``."""
         with self._lock:
             return {key: self._documents[key] for key in keys if key in self._documents}
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        """
-        See ``CounterStore.compare_and_set``.
-        """
+        """See ``CounterStore.compare_and_set``."""
         with self._lock:
             return WriteResult(lost=[index for index, change in enumerate(changes) if not self._apply(writer, change)])
 
@@ -51,36 +43,26 @@ class MemoryStore:
         return True
 
     def remove(self, key: Key) -> None:
-        """
-        Remove a document, as its expiry or an operator would.
-        """
+        """Remove a document, as its expiry or an operator would."""
         with self._lock:
             self._documents.pop(key, None)
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
-        """
-        See ``CounterStore.latest``.
-        """
+        """See ``CounterStore.latest``."""
         with self._lock:
             by_time = sorted(self._documents.items(), key=lambda item: -_latest_frame_s(item[1]))
             return dict(by_time[:count])
 
     def clock_offset_s(self) -> float:
-        """
-        See ``CounterStore.clock_offset_s``. It is the same clock.
-        """
+        """See ``CounterStore.clock_offset_s``. It is the same clock."""
         return 0.0
 
     def abandon(self) -> None:
-        """
-        See ``CounterStore.abandon``. A fork has a copy of its own from then on.
-        """
+        """See ``CounterStore.abandon``. A fork has a copy of its own from then on."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """
-        See ``CounterStore.close``.
-        """
+        """See ``CounterStore.close``."""
 
 
 def _latest_frame_s(document: Snapshot) -> int:

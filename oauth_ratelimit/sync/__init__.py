@@ -1,3 +1,1 @@
-"""
-What an instance has counted, and how it gets to the others.
-"""
+"""What an instance has counted, and how it gets to the others."""

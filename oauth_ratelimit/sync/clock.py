@@ -1,6 +1,4 @@
-"""
-Is this machine's clock right? Frames are only the same everywhere if clocks are.
-"""
+"""Is this machine's clock right? Frames are only the same everywhere if clocks are."""
 
 import structlog
 
@@ -14,8 +12,7 @@ NOTABLE_S = 0.5  # less is within what a loaded network adds to the measurement
 
 
 class ServerClock:
-    """
-    Compares this machine's clock with the store's, now and then.
+    """Compares this machine's clock with the store's, now and then.
 
     Args:
         store: Whose clock is the measure.
@@ -30,9 +27,7 @@ class ServerClock:
         self._next_s = 0.0
 
     def look(self, now_s: float) -> None:
-        """
-        Measure, if it is time to. Logs ``clock_skew`` when the clocks have come apart, or together again.
-        """
+        """Measure, if it is time to. Logs ``clock_skew`` when the clocks have come apart, or together again."""
         if self._next_s - LOOK_EVERY_S <= now_s < self._next_s:
             return
         try:

@@ -1,6 +1,4 @@
-"""
-The sync cycle of one limiter: which keys, in which order, and what is said about it.
-"""
+"""The sync cycle of one limiter: which keys, in which order, and what is said about it."""
 
 import threading
 import time
@@ -26,14 +24,11 @@ REPEAT_FAILURE_S = 60.0  # a lasting outage is said again this often
 
 
 class SyncCycle:
-    """
-    Flushes and pulls the keys that requests have touched.
+    """Flushes and pulls the keys that requests have touched.
 
     Args:
         store: The shared store; None counts in this process only.
-
         interval_s: The time between two full cycles.
-
         places: Whose keys.
     """
 
@@ -49,12 +44,10 @@ class SyncCycle:
         self._last_s: float | None = None  # when the last full cycle was
 
     def run(self, now_s: float, *, urgent_only: bool = False) -> CycleReport:
-        """
-        Run one cycle. Never raises for what the store does: the report tells.
+        """Run one cycle. Never raises for what the store does: the report tells.
 
         Args:
             now_s: The time.
-
             urgent_only: Only look at keys that requests have marked as urgent.
         """
         report = CycleReport()
@@ -84,9 +77,7 @@ class SyncCycle:
         return report
 
     def run_for(self, states: Iterable[KeyState], now_s: float) -> CycleReport:
-        """
-        Synchronise these keys only.
-        """
+        """Synchronise these keys only."""
         report = CycleReport()
         with self._lock:
             self._synchronise(list(dict.fromkeys(states)), now_s, report, touched=True)
@@ -95,15 +86,11 @@ class SyncCycle:
 
     @property
     def clock_offset_s(self) -> float:
-        """
-        How far the store's clock is ahead of this machine's, as last measured; 0.0 if that does not matter.
-        """
+        """How far the store's clock is ahead of this machine's, as last measured; 0.0 if that does not matter."""
         return self._clock_watch.offset_s if self._clock_watch else 0.0
 
     def preload(self, count: int, now_s: float) -> int:
-        """
-        Learn the keys that were busy last, and return how many there were; 0 if the store did not answer.
-        """
+        """Learn the keys that were busy last, and return how many there were; 0 if the store did not answer."""
         if self._store is None:
             return 0
         try:
@@ -124,9 +111,7 @@ class SyncCycle:
         return len(states)
 
     def _load(self, states: Mapping[KeyState, Snapshot], now_s: float) -> None:
-        """
-        Take over documents that were read for keys of which nothing is known here yet.
-        """
+        """Take over documents that were read for keys of which nothing is known here yet."""
         with self._lock:
             for state, snapshot in states.items():
                 if state.version is None and not state.attempts:
@@ -134,9 +119,7 @@ class SyncCycle:
             self.schedule.add(states)
 
     def log_undelivered(self) -> None:
-        """
-        Log what is still to be sent, by client, because nobody will send it any more.
-        """
+        """Log what is still to be sent, by client, because nobody will send it any more."""
         undelivered: Counter[str] = Counter()
         for state in self.schedule.listed():
             undelivered[state.client.client_id] += state.counts().in_flight_hits
@@ -149,23 +132,17 @@ class SyncCycle:
     def _synchronise_in_parts(
         self, states: list[KeyState], now_s: float, report: CycleReport, *, touched: bool
     ) -> None:
-        """
-        Flush and pull keys, not all at once: what is remembered of each meanwhile would double their memory.
-        """
+        """Flush and pull keys, not all at once: what is remembered of each meanwhile would double their memory."""
         for start in range(0, len(states), PART_SIZE):
             self._synchronise(states[start : start + PART_SIZE], now_s, report, touched=touched)
 
     def _synchronise(self, states: list[KeyState], now_s: float, report: CycleReport, *, touched: bool) -> None:
-        """
-        Flush and pull keys.
+        """Flush and pull keys.
 
         Args:
             states: The keys.
-
             now_s: The time.
-
             report: Is added to. If the store has failed in this cycle already, hits are only taken.
-
             touched: Whether requests have asked for them.
         """
         is_failed = False
@@ -205,8 +182,7 @@ class SyncCycle:
                 self.schedule.reschedule(state)
 
     def _make_room(self) -> None:
-        """
-        Forget keys before their time, those that have been quiet longest first, if there are nearly too many.
+        """Forget keys before their time, those that have been quiet longest first, if there are nearly too many.
 
         Costs accuracy when they come again, but no count: what is still to be sent stays.
         """
@@ -234,8 +210,6 @@ class SyncCycle:
             self._failing_since_s = None
 
     def close(self) -> None:
-        """
-        Release the store.
-        """
+        """Release the store."""
         if self._store is not None:
             self._store.close()

@@ -1,5 +1,4 @@
-"""
-One sync cycle: flush what was counted here, pull what was counted elsewhere.
+"""One sync cycle: flush what was counted here, pull what was counted elsewhere.
 
 Exactly once, whatever fails: each write names the version that was read, so of all writes that name it one is applied
 at most; each leaves its number in the document, so that a lost answer is found again however many others wrote since.
@@ -29,24 +28,18 @@ MAX_KEYS = 1000  # a collection full of damaged documents must not fill the log
 
 
 class Complaints:
-    """
-    Says once per key and minute what is wrong with its document. Used by the sync cycle alone.
-    """
+    """Says once per key and minute what is wrong with its document. Used by the sync cycle alone."""
 
     def __init__(self) -> None:
         self._said_s: dict[tuple[str, Key], float] = {}
 
     def say(self, event: str, key: Key, now_s: float, **facts: Any) -> None:
-        """
-        Log a complaint, unless that was done a moment ago or too many were.
+        """Log a complaint, unless that was done a moment ago or too many were.
 
         Args:
             event: What the log calls it.
-
             key: Whose document it is.
-
             now_s: The time, seconds since the epoch.
-
             facts: What else the log is told.
         """
         said_s = self._said_s.get((event, key))
@@ -68,28 +61,18 @@ FIRST_PAUSE_S = 0.002  # before a second round, doubled with each further one; j
 
 @dataclass(slots=True)
 class CycleReport:
-    """
-    What one cycle did.
+    """What one cycle did.
 
     Attributes:
         flushed_count: Documents written.
-
         pulled_count: Documents asked for.
-
         conflict_count: Writes that lost a race.
-
         round_count: Rounds of writing that the most contested key needed.
-
         dropped_hits: Hits given up because their frames have left every window.
-
         rejected_count: Writes that the store refused for good.
-
         error: What went wrong, None if nothing did.
-
         is_cut_short: Whether the store failed, so that it was asked nothing more.
-
         in_flight_hits: Of a full cycle: hits that it should have sent and that are not yet known to have arrived.
-
         key_count: Of a full cycle: keys known at its end.
     """
 
@@ -106,12 +89,10 @@ class CycleReport:
 
 
 class Flusher:
-    """
-    Moves hits between the keys of one instance and the store. One thread at a time.
+    """Moves hits between the keys of one instance and the store. One thread at a time.
 
     Args:
         store: Where to.
-
         sleep: Waits between two rounds on contested keys.
     """
 
@@ -123,8 +104,7 @@ class Flusher:
         self._complaints = Complaints()
 
     def flush(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
-        """
-        Send what the keys have counted.
+        """Send what the keys have counted.
 
         Returns:
             The keys whose document is now known to hold nothing that this instance does not know.
@@ -155,8 +135,7 @@ class Flusher:
         return current
 
     def _taken(self, states: Iterable[KeyState], now_s: float, report: CycleReport) -> Iterator[list[KeyState]]:
-        """
-        Take what the keys have counted, and yield those that have something to send, a batch at a time.
+        """Take what the keys have counted, and yield those that have something to send, a batch at a time.
 
         No sooner than the batch is wanted, so that few objects live at a time.
         """
@@ -172,9 +151,7 @@ class Flusher:
             yield batch
 
     def _read_first(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> None:
-        """
-        Read documents that may well be at another version than the one known here.
-        """
+        """Read documents that may well be at another version than the one known here."""
         changed = set(self.pull(states, now_s, report))
         for state in states:
             state.reads_first = state in changed
@@ -201,8 +178,7 @@ class Flusher:
         return lost
 
     def pull(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
-        """
-        Read documents and merge them.
+        """Read documents and merge them.
 
         Returns:
             The keys whose document has changed since it was last read or written here.
@@ -229,9 +205,7 @@ class Flusher:
         return changed
 
     def _write(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
-        """
-        Write once, and return the keys that lost the race.
-        """
+        """Write once, and return the keys that lost the race."""
         lost: list[KeyState] = []
         for batch in _batches(states):
             flush_id = self._next_flush_id()
@@ -259,9 +233,7 @@ class Flusher:
         return lost
 
     def _next_flush_id(self) -> int:
-        """
-        Return a number that grows with every write. It is a time, so that marks of writers long gone can be told.
-        """
+        """Return a number that grows with every write. It is a time, so that marks of writers long gone can be told."""
         self._flush_id = max(self._flush_id + 1, _now_ms())
         return self._flush_id
 

@@ -1,5 +1,4 @@
-"""
-Asking the store before the last requests of a quota: ``near_limit: reserve``.
+"""Asking the store before the last requests of a quota: ``near_limit: reserve``.
 
 A request whose key is that close waits for its key to be synchronised, is decided on what is known then, and waits
 until its own hit is sent, so that the next one finds it, but not past a deadline. A thread does it, for all requests
@@ -19,14 +18,11 @@ from oauth_ratelimit.sync.cycle import SyncCycle
 
 
 class Reservations:
-    """
-    Synchronises keys for requests that wait.
+    """Synchronises keys for requests that wait.
 
     Args:
         cycle: Does the work.
-
         clock: Returns the time in seconds since the epoch.
-
         deadline_s: How long a request waits at most.
     """
 
@@ -38,8 +34,7 @@ class Reservations:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="oauth_ratelimit-reserve")
 
     def decide(self, client: ClientState, state: KeyState, now_s: float, cost: int) -> Decision:
-        """
-        Decide with what the store knows, and tell it of the outcome, but return by the deadline.
+        """Decide with what the store knows, and tell it of the outcome, but return by the deadline.
 
         The lock of the place is held by the caller, before and after, not while this waits.
         """
@@ -71,7 +66,5 @@ class Reservations:
                     done.set()
 
     def close(self) -> None:
-        """
-        Let no further request ask, and wait for the ones that have.
-        """
+        """Let no further request ask, and wait for the ones that have."""
         self._executor.shutdown()

@@ -1,5 +1,4 @@
-"""
-Which keys a cycle looks at: those with something to send, those to read again, those to forget.
+"""Which keys a cycle looks at: those with something to send, those to read again, those to forget.
 
 A key that a request touched is flushed, or read if there was nothing to flush. A successful compare-and-set needs no
 reading: it proves that nobody else has written. A key that nobody touches any more is read once more; after that it is
@@ -18,8 +17,7 @@ TAKEN = -3  # and of those that the present one looks at
 
 
 class SyncSchedule:
-    """
-    What the cycles to come have on their lists. Used by the sync cycle alone.
+    """What the cycles to come have on their lists. Used by the sync cycle alone.
 
     Args:
         interval_s: Length of a cycle, the unit of the gaps between two reads.
@@ -32,18 +30,14 @@ class SyncSchedule:
         self._slot = 0
 
     def add(self, states: Iterable[KeyState]) -> None:
-        """
-        Have the next cycle look at keys.
-        """
+        """Have the next cycle look at keys."""
         for state in states:
             if state.due_cycle not in (NEXT, FORGOTTEN):
                 state.due_cycle = NEXT
                 self._next.append(state)
 
     def take(self, states: Iterable[KeyState]) -> list[KeyState]:
-        """
-        Return keys, each once, and have ``due`` leave them out: they are looked at now.
-        """
+        """Return keys, each once, and have ``due`` leave them out: they are looked at now."""
         taken = []
         for state in states:
             if state.due_cycle not in (TAKEN, FORGOTTEN):
@@ -52,9 +46,7 @@ class SyncSchedule:
         return taken
 
     def due(self, now_s: float) -> list[KeyState]:
-        """
-        Return the keys to look at now, and take them off the list.
-        """
+        """Return the keys to look at now, and take them off the list."""
         states = [state for state in self._next if state.due_cycle == NEXT]  # the others are looked at, or forgotten
         self._next = []
         slot = int(now_s / self.interval_s)
@@ -66,15 +58,11 @@ class SyncSchedule:
         return self.take(states)
 
     def listed(self) -> list[KeyState]:
-        """
-        Return the keys that the next cycle looks at.
-        """
+        """Return the keys that the next cycle looks at."""
         return list(self._next)
 
     def in_flight_hits(self) -> int:
-        """
-        Return the hits that were to be sent and are not yet known to have arrived.
-        """
+        """Return the hits that were to be sent and are not yet known to have arrived."""
         # A request is in the hits of every tier of its key and in those of the total: one of them is enough.
         return sum(
             max(sum(frames.values()) for frames in state.unsent.values())
@@ -83,23 +71,18 @@ class SyncSchedule:
         )
 
     def all(self) -> list[KeyState]:
-        """
-        Return all keys, those first that are to be looked at last: they have been quiet longest.
-        """
+        """Return all keys, those first that are to be looked at last: they have been quiet longest."""
         later = [state for slot in sorted(self._later, reverse=True) for state in self._later[slot]]
         return later + self._next
 
     def drop_forgotten(self) -> None:
-        """
-        Let go of keys that were forgotten before their time, which would stay in memory until they were due.
-        """
+        """Let go of keys that were forgotten before their time, which would stay in memory until they were due."""
         self._next = [state for state in self._next if state.due_cycle == NEXT]
         kept = ((slot, [state for state in states if state.due_cycle == slot]) for slot, states in self._later.items())
         self._later = {slot: states for slot, states in kept if states}
 
     def reschedule(self, state: KeyState) -> None:
-        """
-        Have a key looked at again: if it is followed, after twice the time that it was left alone before,
+        """Have a key looked at again: if it is followed, after twice the time that it was left alone before,
         and the sooner the closer it is to its limit.
         """
         if state.due_cycle not in (UNLISTED, TAKEN):

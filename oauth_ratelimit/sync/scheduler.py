@@ -1,6 +1,4 @@
-"""
-Runs the sync cycle in the background: one daemon thread, off the request path.
-"""
+"""Runs the sync cycle in the background: one daemon thread, off the request path."""
 
 import logging
 import random
@@ -24,9 +22,7 @@ LOGGER_NAME = "oauth_ratelimit"  # APScheduler logs each run as "apscheduler.exe
 
 
 class Synchronised(Protocol):
-    """
-    What the scheduler drives: a ``Limiter``.
-    """
+    """What the scheduler drives: a ``Limiter``."""
 
     def sync(self) -> CycleReport: ...
 
@@ -34,15 +30,12 @@ class Synchronised(Protocol):
 
 
 class SyncScheduler:
-    """
-    Drives one limiter. To be started in the process that serves requests, after any fork.
+    """Drives one limiter. To be started in the process that serves requests, after any fork.
 
     Args:
         limiter: Synchronised each interval, its urgent keys at each tick between.
-
         interval_s: The time between two full cycles. The first comes after a random part of it, so that instances
             started together do not write together.
-
         on_tick: Called after each full cycle, for what else is to be looked at: a changed configuration. Gets the
             cycle's report. The first call comes with the first tick, not to go without overrides for longer; then
             the report may be None.
@@ -66,9 +59,7 @@ class SyncScheduler:
         self._scheduler: BackgroundScheduler | None = None
 
     def start(self) -> None:
-        """
-        Start the thread.
-        """
+        """Start the thread."""
         # Runs jobs in the scheduler's own thread, so that there is one thread, and none that the exit would wait for.
         executor = DebugExecutor()
         logging.getLogger(f"apscheduler.executors.{LOGGER_NAME}").setLevel(logging.WARNING)
@@ -90,9 +81,7 @@ class SyncScheduler:
         self._scheduler.start()
 
     def run_once(self) -> None:
-        """
-        Run one tick. Whatever goes wrong is logged and the next tick comes all the same.
-        """
+        """Run one tick. Whatever goes wrong is logged and the next tick comes all the same."""
         with self._ticking:
             if self._stopped:
                 return
@@ -107,8 +96,7 @@ class SyncScheduler:
                 log.exception("cycle_failed")
 
     def stop(self, *, timeout_s: float = 5.0) -> bool:
-        """
-        Let no further tick begin, and wait for the one that runs.
+        """Let no further tick begin, and wait for the one that runs.
 
         ``pause`` and not ``shutdown``: under gevent the latter hangs in an exit handler. The thread is a daemon.
 

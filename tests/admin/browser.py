@@ -1,6 +1,4 @@
-"""
-A real Chromium that tests drive.
-"""
+"""A real Chromium that tests drive."""
 
 import shutil
 from collections.abc import Iterator
@@ -27,8 +25,7 @@ DESKTOP, PHONE, SMALL_PHONE = (1280, 900), (390, 844), (320, 568)
 
 
 class Browser:
-    """
-    One window.
+    """One window.
 
     Args:
         driver: Selenium's.
@@ -38,58 +35,42 @@ class Browser:
         self.driver = driver
 
     def resize(self, size: tuple[int, int], *, is_dark: bool = False) -> None:
-        """
-        Make the window so large, and let the system be dark or light.
-        """
+        """Make the window so large, and let the system be dark or light."""
         metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size[0] < 640}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
     def open(self, url: str) -> None:
-        """
-        Open a page.
-        """
+        """Open a page."""
         self.driver.get(url)
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """
-        Run a script in the page, and return what it returns.
-        """
+        """Run a script in the page, and return what it returns."""
         return self.driver.execute_script(script, *arguments)
 
     def one(self, selector: str) -> WebElement:
-        """
-        Return an element as soon as it is there.
-        """
+        """Return an element as soon as it is there."""
         found = wait_until(lambda: self.all(selector), f"{selector} is there")
         return found[0]
 
     def all(self, selector: str) -> list[WebElement]:
-        """
-        Return the elements that are there now.
-        """
+        """Return the elements that are there now."""
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str) -> str:
-        """
-        Return what an element shows; nothing if it is not there or has just been replaced.
-        """
+        """Return what an element shows; nothing if it is not there or has just been replaced."""
         try:
             return " ".join(each.text for each in self.all(selector))
         except StaleElementReferenceException:
             return ""
 
     def wait_for(self, words: str, selector: str = "main", timeout_s: float = 60.0) -> None:
-        """
-        Return as soon as an element shows some words.
-        """
+        """Return as soon as an element shows some words."""
         wait_until(lambda: words in self.text(selector), f"{selector} shows {words!r}", timeout_s)
 
     def click(self, selector: str) -> None:
-        """
-        Click an element. The page may replace it at any time.
-        """
+        """Click an element. The page may replace it at any time."""
 
         def is_clicked() -> bool:
             try:
@@ -102,21 +83,15 @@ class Browser:
         wait_until(is_clicked, f"{selector} is clicked")
 
     def type(self, selector: str, text: str) -> None:
-        """
-        Type into a field.
-        """
+        """Type into a field."""
         self.one(selector).send_keys(text)
 
     def press(self, *keys: str) -> None:
-        """
-        Press keys, wherever the focus is.
-        """
+        """Press keys, wherever the focus is."""
         self.driver.switch_to.active_element.send_keys(*keys)
 
     def tab_to(self, selector: str, most: int = 60) -> None:
-        """
-        Press Tab until an element has the focus.
-        """
+        """Press Tab until an element has the focus."""
         for _ in range(most):
             if self.run("return document.activeElement.matches(arguments[0])", selector):
                 return
@@ -124,17 +99,13 @@ class Browser:
         raise AssertionError(f"{selector} cannot be reached by Tab")
 
     def complaints(self) -> list[str]:
-        """
-        Return what the console holds since it was asked last: errors, and what a policy has blocked.
-        """
+        """Return what the console holds since it was asked last: errors, and what a policy has blocked."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """
-    Start Debian's Chromium, and end it afterwards.
-    """
+    """Start Debian's Chromium, and end it afterwards."""
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
     for argument in ARGUMENTS:

@@ -1,6 +1,4 @@
-"""
-The admin page in an application that is protected.
-"""
+"""The admin page in an application that is protected."""
 
 import re
 import time
@@ -23,8 +21,7 @@ LIMITS = {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]
 
 
 class Page:
-    """
-    What one operator's browser does.
+    """What one operator's browser does.
 
     Args:
         app: The application that has the page.
@@ -35,32 +32,24 @@ class Page:
         self.browser: FlaskClient = app.test_client()
 
     def get(self, path: str, **question: str) -> TestResponse:
-        """
-        Open something. The name of a user is sent as the page does.
-        """
+        """Open something. The name of a user is sent as the page does."""
         headers = {"X-Ratelimit-User": quote(question.pop("user", ""))}
         return self.browser.get(f"/ratelimit/{path}", query_string=question or None, headers=headers, buffered=True)
 
     def ask(self, name: str, **question: str) -> Any:
-        """
-        Return what the API tells.
-        """
+        """Return what the API tells."""
         response = self.get(f"api/{name}", **question)
         assert (200, "application/json") == (response.status_code, response.mimetype), response.text
         return response.json
 
     def token(self) -> str:
-        """
-        Return the token in a page.
-        """
+        """Return the token in a page."""
         found = re.search(r'data-token="([^"]*)"', self.get("overrides").text)
         assert found
         return found[1]
 
     def send(self, name: str, body: Any, **headers: str) -> TestResponse:
-        """
-        Send a change as the page does; headers may be others, or none with an empty text.
-        """
+        """Send a change as the page does; headers may be others, or none with an empty text."""
         sent = {
             "X-Ratelimit-Token": self.token(),
             **SAME_SITE,
@@ -73,9 +62,7 @@ class Page:
 
 @pytest.fixture
 def open_page() -> Iterator[Callable[..., Page]]:
-    """
-    Opens the page of an application with some settings.
-    """
+    """Opens the page of an application with some settings."""
     with ExitStack() as undo:
 
         def open_one(
@@ -98,17 +85,13 @@ def open_page() -> Iterator[Callable[..., Page]]:
 
 @pytest.fixture
 def page(open_page: Callable[..., Page], mongo_uri: str) -> Page:
-    """
-    The page of an application with an empty database.
-    """
+    """The page of an application with an empty database."""
     return open_page(store={"uri": mongo_uri})
 
 
 @pytest.fixture
 def limiter(mongo_uri: str) -> Iterator[Limiter]:
-    """
-    Another instance with the same limits. Its clock stands still, at the present.
-    """
+    """Another instance with the same limits. Its clock stands still, at the present."""
     now_s = time.time()
     limiter = Limiter(
         load_config({"mode": "enforce", "limits": LIMITS, "store": {"uri": mongo_uri}}), clock=lambda: now_s
@@ -118,9 +101,7 @@ def limiter(mongo_uri: str) -> Iterator[Limiter]:
 
 
 def spend(limiter: Limiter, count: int, *key: Any, **place: Any) -> None:
-    """
-    Count requests, and send them.
-    """
+    """Count requests, and send them."""
     for _ in range(count):
         limiter.check(*key, **place)
     limiter.sync()

@@ -50,9 +50,7 @@ CONFIG = {
 
 
 def main() -> int:
-    """
-    Take all pictures and return the exit status: 1 if one is too large for the repository.
-    """
+    """Take all pictures and return the exit status: 1 if one is too large for the repository."""
     IMAGES.mkdir(exist_ok=True)
     clients = [*APPS, *(caller.client for caller in (*MACHINES, LATECOMER))]
     users = {*DEMO_USERS, *(caller.user for _, caller in recorded() if caller.user)}
@@ -71,9 +69,7 @@ def main() -> int:
 
 @cache
 def recorded() -> Sequence[tuple[float, Caller]]:
-    """
-    Return the requests of the trace: when each came, and who plays it. The busiest hosts together play machines.
-    """
+    """Return the requests of the trace: when each came, and who plays it. The busiest hosts together play machines."""
     trace = list(hits())
     cast = assign(trace)
     ranked = [host for host, _ in Counter(hit.host for hit in trace).most_common()]
@@ -84,9 +80,7 @@ def recorded() -> Sequence[tuple[float, Caller]]:
 
 
 def relive(stage: Stage) -> None:
-    """
-    Record the trace as if it had happened in the last hours.
-    """
+    """Record the trace as if it had happened in the last hours."""
     settings = load_config(stage.config_path)
     calls = recorded()
     clock = Clock()
@@ -113,9 +107,7 @@ def relive(stage: Stage) -> None:
 
 
 def ask(servers: Sequence[Instance]) -> None:
-    """
-    Have some of them ask the servers, so that there is somebody to see now.
-    """
+    """Have some of them ask the servers, so that there is somebody to see now."""
     with requests.Session() as session:
         for number, (_, caller) in zip(range(LIVE_REQUESTS), recorded(), strict=False):
             caller = MACHINES[1] if number % 5 == 0 else MACHINES[2] if number % 9 == 0 else caller
@@ -127,9 +119,7 @@ def ask(servers: Sequence[Instance]) -> None:
 
 
 def take_all(browser: Browser, stage: Stage) -> Iterator[Path]:
-    """
-    Take one picture after the other.
-    """
+    """Take one picture after the other."""
     url = f"http://{stage.instances[0].address}/ratelimit/"
     browser.resize(WINDOW)
     browser.open(f"{url}?span=6h")
@@ -151,9 +141,7 @@ def take_all(browser: Browser, stage: Stage) -> Iterator[Path]:
 
 
 def take(browser: Browser, name: str, *, height: int, width: int = WINDOW[0], is_dark: bool = False) -> Path:
-    """
-    Store what the window shows, from the top.
-    """
+    """Store what the window shows, from the top."""
     browser.resize((width, height), is_dark=is_dark)
     wait_until(lambda: browser.run(CHARTS_FIT), "the charts follow the size of the window")
     shot = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": False})

@@ -1,6 +1,4 @@
-"""
-What the page is told.
-"""
+"""What the page is told."""
 
 import time
 from collections.abc import Callable
@@ -27,17 +25,13 @@ LIMIT = {"kind": "limit", "client_id": "app", "limits": {"user": ["2/hour"]}, "f
 
 
 def record(uri: str, minutes: list[ClientMinute]) -> None:
-    """
-    Write statistics as a process does.
-    """
+    """Write statistics as a process does."""
     with closing(Connection(uri)) as connection:
         StatisticsStore(connection).put("process", [Share(minute, True) for minute in minutes], keep_s=10_000_000)
 
 
 def minute(ago: int, client_id: str = "app", **outcomes: int) -> ClientMinute:
-    """
-    Return a minute of requests for users, so many minutes ago.
-    """
+    """Return a minute of requests for users, so many minutes ago."""
     start_s = int(time.time() // 60 - ago) * 60
     return ClientMinute(
         client_id,
@@ -51,9 +45,7 @@ def minute(ago: int, client_id: str = "app", **outcomes: int) -> ClientMinute:
 
 
 def test_status(page: Page) -> None:
-    """
-    The mode and where it comes from, the limits, the database, and each instance with its lag and conflicts.
-    """
+    """The mode and where it comes from, the limits, the database, and each instance with its lag and conflicts."""
     assert 200 == post(page.app)  # with its first request an instance starts
     told = wait_until(lambda: (found := page.ask("status"))["instances"] and found, "the instance tells of itself")
 
@@ -70,9 +62,7 @@ def test_status(page: Page) -> None:
 
 
 def test_top(page: Page, limiter: Limiter) -> None:
-    """
-    Who has used most of a limit comes first; each key once, with the limit that it is nearest to.
-    """
+    """Who has used most of a limit comes first; each key once, with the limit that it is nearest to."""
     spend(limiter, 4, "app", "alice")
     spend(limiter, 3, "batch")
     told = page.ask("top")
@@ -84,9 +74,7 @@ def test_top(page: Page, limiter: Limiter) -> None:
 
 
 def test_top_of_more_than_can_be_read(page: Page, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Of more keys than the page may read at once it reads some, and says so.
-    """
+    """Of more keys than the page may read at once it reads some, and says so."""
     monkeypatch.setattr("oauth_ratelimit.admin.api.TOP_READ", 3)
     for number in range(5):
         limiter.check(f"client-{number}")
@@ -99,9 +87,7 @@ def test_top_of_more_than_can_be_read(page: Page, limiter: Limiter, monkeypatch:
 def test_top_finds_the_busy_among_many(
     page: Page, limiter: Limiter, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Of more keys than the page may read at once, those that statistics name as busy are not missed.
-    """
+    """Of more keys than the page may read at once, those that statistics name as busy are not missed."""
     monkeypatch.setattr("oauth_ratelimit.admin.api.TOP_READ", 3)
     spend(limiter, 4, "zzz", "alice")
     for number in range(5):
@@ -113,9 +99,7 @@ def test_top_finds_the_busy_among_many(
 
 
 def test_client(page: Page, limiter: Limiter) -> None:
-    """
-    A client's page explains as the command line does, and lists its users.
-    """
+    """A client's page explains as the command line does, and lists its users."""
     spend(limiter, 6, "app", "alice")
     told = page.ask("client", id="app", user="alice")
 
@@ -128,9 +112,7 @@ def test_client(page: Page, limiter: Limiter) -> None:
 
 @pytest.mark.parametrize("question", [{}, {"id": ""}, {"id": "a" * 2000}], ids=["none", "empty", "long"])
 def test_client_that_cannot_be(page: Page, question: dict[str, str]) -> None:
-    """
-    A question about no possible client is answered with what would be one.
-    """
+    """A question about no possible client is answered with what would be one."""
     for name in ("client", "habits"):
         response = page.get(f"api/{name}", **question)
         assert 400 == response.status_code
@@ -138,26 +120,20 @@ def test_client_that_cannot_be(page: Page, question: dict[str, str]) -> None:
 
 
 def test_name_of_a_user_in_the_address(page: Page) -> None:
-    """
-    The name of a user comes in a header; it is not taken from an address, which access logs keep.
-    """
+    """The name of a user comes in a header; it is not taken from an address, which access logs keep."""
     response = page.browser.get("/ratelimit/api/client?id=app&user=alice", headers={"X-Ratelimit-User": "%C3%B6"})
     assert "ö" == response.json["username"]
 
 
 def test_traffic_before_there_are_statistics(page: Page) -> None:
-    """
-    Without statistics the time is there and nothing is in it.
-    """
+    """Without statistics the time is there and nothing is in it."""
     told = page.ask("traffic", span="1h")
 
     assert (60, [], None, 0) == (len(told["times"]), told["lines"], told["rest"], told["total"]["offered"])
 
 
 def test_traffic(page: Page, mongo_uri: str) -> None:
-    """
-    Each minute's requests stand in it by what became of them, for each client, with its limit as a rate.
-    """
+    """Each minute's requests stand in it by what became of them, for each client, with its limit as a rate."""
     record(
         mongo_uri, [minute(3, allowed=7, denied=2, would_deny=1), minute(2, allowed=5), minute(2, "other", trusted=9)]
     )
@@ -177,9 +153,7 @@ def test_traffic(page: Page, mongo_uri: str) -> None:
 
 
 def test_traffic_of_many_clients(page: Page, mongo_uri: str) -> None:
-    """
-    Five clients have lines: those most over a limit first, then the busiest; the others are one line together.
-    """
+    """Five clients have lines: those most over a limit first, then the busiest; the others are one line together."""
     busy = [minute(2, f"busy-{number}", allowed=100 + number) for number in range(8)]
     record(mongo_uri, [*busy, minute(2, "small-and-denied", denied=1), minute(2, "", allowed=3)])
     told = page.ask("traffic", span="15m")
@@ -189,9 +163,7 @@ def test_traffic_of_many_clients(page: Page, mongo_uri: str) -> None:
 
 
 def test_traffic_that_is_too_much_to_read(page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    More minutes than the page may read are read as a sample, rates stay what they were, and that is said.
-    """
+    """More minutes than the page may read are read as a sample, rates stay what they were, and that is said."""
     monkeypatch.setattr("oauth_ratelimit.admin.traffic.MAX_READ", 100)
     record(mongo_uri, [minute(ago, allowed=10) for ago in range(1, 400)])
     told = page.ask("traffic", span="1d")
@@ -202,16 +174,12 @@ def test_traffic_that_is_too_much_to_read(page: Page, mongo_uri: str, monkeypatc
 
 
 def test_span_that_is_not_offered(page: Page) -> None:
-    """
-    The lengths of time are fixed.
-    """
+    """The lengths of time are fixed."""
     assert 400 == page.get("api/traffic", span="10y").status_code
 
 
 def test_habits(page: Page, mongo_uri: str) -> None:
-    """
-    A client's habits of a day: users, tokens per user and hour, refreshes, bursts, by grant type.
-    """
+    """A client's habits of a day: users, tokens per user and hour, refreshes, bursts, by grant type."""
     refreshed = ClientMinute("app", minute(5).minute_s, {Source("user", "refresh_token"): Tally(allowed=5)})
     record(mongo_uri, [minute(3, allowed=12, denied=3, retries=2), refreshed])
     told = page.ask("habits", id="app")
@@ -229,9 +197,7 @@ def test_habits(page: Page, mongo_uri: str) -> None:
 
 
 def test_client_with_a_long_name(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    """
-    A client whose name is too long to be stored whole has its traffic, its own limits beside it, and its habits.
-    """
+    """A client whose name is too long to be stored whole has its traffic, its own limits beside it, and its habits."""
     name = "a" * 600
     page = open_page(store={"uri": mongo_uri}, clients={name: {"limits": {"client_total": ["120/minute"]}}})
     record(mongo_uri, [minute(3, storable_name(name), allowed=30)])
@@ -246,16 +212,12 @@ def test_client_with_a_long_name(open_page: Callable[..., Page], mongo_uri: str)
 
 
 def test_habits_of_a_client_that_is_not_there(page: Page) -> None:
-    """
-    Of a client without statistics there is nothing to tell.
-    """
+    """Of a client without statistics there is nothing to tell."""
     assert 0 == page.ask("habits", id="nobody")["offered"]
 
 
 def test_denial(page: Page, mongo_uri: str) -> None:
-    """
-    A denial that a client complains about is found by its id; an unknown one is said to be unknown.
-    """
+    """A denial that a client complains about is found by its id; an unknown one is said to be unknown."""
     told = Denial(
         first_id=1000,
         at_s=1_700_000_000.0,
@@ -283,9 +245,7 @@ def test_denial(page: Page, mongo_uri: str) -> None:
 
 
 def test_preview_changes_nothing(page: Page, limiter: Limiter) -> None:
-    """
-    A preview tells what is now and what would be, whom it would hit, and stores nothing.
-    """
+    """A preview tells what is now and what would be, whom it would hit, and stores nothing."""
     spend(limiter, 3, "app", "alice")
     told = page.send("preview", LIMIT).json
 
@@ -297,9 +257,7 @@ def test_preview_changes_nothing(page: Page, limiter: Limiter) -> None:
 
 
 def test_preview_says_what_might_surprise(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    """
-    Whom a change passes by is named: own rules, a canary, trust, the override that it replaces.
-    """
+    """Whom a change passes by is named: own rules, a canary, trust, the override that it replaces."""
     page = open_page(
         store={"uri": mongo_uri},
         canary={"percent": 10},
@@ -331,9 +289,7 @@ def test_preview_says_what_might_surprise(open_page: Callable[..., Page], mongo_
     ids=["limit", "no limit", "mode", "trust"],
 )
 def test_put_and_remove(page: Page, body: dict[str, Any], expected: tuple[Any, ...]) -> None:
-    """
-    What an operator puts in force is in force under their name, and can be taken back; both stay on record.
-    """
+    """What an operator puts in force is in force under their name, and can be taken back; both stay on record."""
     with capture_logs() as logs:
         assert 200 == page.send("put", body).status_code
         (found,) = page.ask("overrides")["overrides"]
@@ -353,9 +309,7 @@ def test_put_and_remove(page: Page, body: dict[str, Any], expected: tuple[Any, .
 
 
 def test_preview_of_the_past(page: Page, mongo_uri: str) -> None:
-    """
-    Where there are statistics, a preview tells what the limit would have done in the last day.
-    """
+    """Where there are statistics, a preview tells what the limit would have done in the last day."""
     record(mongo_uri, [minute(ago, allowed=10) for ago in (5, 6, 7)])
     (past,) = page.send("preview", {**LIMIT, "limits": {"user": ["8/minute"], "client": ["1/second"]}}).json["past"]
 
@@ -375,9 +329,7 @@ def test_preview_of_the_past(page: Page, mongo_uri: str) -> None:
     ids=str,
 )
 def test_what_if(page: Page, mongo_uri: str, question: dict[str, str], expected: tuple[int, int, int]) -> None:
-    """
-    The slider is told whom a limit would have hit, within bounds.
-    """
+    """The slider is told whom a limit would have hit, within bounds."""
     record(mongo_uri, [minute(ago, client_id, allowed=10) for ago in (5, 6, 7) for client_id in ("app", "other")])
     told = page.ask("what-if", span="hour", **question)
 
@@ -400,18 +352,14 @@ def test_what_if(page: Page, mongo_uri: str, question: dict[str, str], expected:
     ids=str,
 )
 def test_what_if_of_nonsense(page: Page, question: dict[str, str]) -> None:
-    """
-    A question that makes no sense is answered with what does.
-    """
+    """A question that makes no sense is answered with what does."""
     response = page.get("api/what-if", **question)
 
     assert (400, "question") == (response.status_code, response.json["problem"]["kind"])
 
 
 def test_what_if_of_too_much(page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    What a page cannot read within a moment it does not begin to read; the preview of an override does without.
-    """
+    """What a page cannot read within a moment it does not begin to read; the preview of an override does without."""
     monkeypatch.setattr("oauth_ratelimit.admin.api.MAX_READ", 2)
     record(mongo_uri, [minute(ago, allowed=10) for ago in (5, 6, 7)])
 
@@ -423,9 +371,7 @@ HOSTILE = "<script>alert(1)</script>\"'&\u202e\x1b[2J/../?#"
 
 
 def test_hostile_names(page: Page, limiter: Limiter) -> None:
-    """
-    Whatever a client or user is called, it is data in JSON and text in pages, never markup.
-    """
+    """Whatever a client or user is called, it is data in JSON and text in pages, never markup."""
     spend(limiter, 4, HOSTILE, HOSTILE)
     told = page.ask("top")["rows"][0]
     shown = page.ask("client", id=HOSTILE, user=HOSTILE)
@@ -435,9 +381,7 @@ def test_hostile_names(page: Page, limiter: Limiter) -> None:
 
 
 def test_hostile_operator(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    """
-    Nor does the name of an operator become markup.
-    """
+    """Nor does the name of an operator become markup."""
     page = open_page(authorize=lambda: "<b>ann</b>\ud800", store={"uri": mongo_uri})
 
     assert "&lt;b&gt;ann&lt;/b&gt;?" in page.get("overrides").text
@@ -475,9 +419,7 @@ def test_database_that_is_away(open_page: Callable[..., Page], monkeypatch: pyte
 
 @pytest.mark.usefixtures("quick_reconnect")
 def test_database_that_is_away_is_asked_once(open_page: Callable[..., Page], monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    While MongoDB is known to be away no further request waits for it: threads are for tokens.
-    """
+    """While MongoDB is known to be away no further request waits for it: threads are for tokens."""
     page = open_page(store={"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"})
     assert "database" == page.ask("top")["problem"]["kind"]
     asked = []
@@ -488,9 +430,7 @@ def test_database_that_is_away_is_asked_once(open_page: Callable[..., Page], mon
 
 
 def test_answers_are_shared(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    What several open pages ask for within a moment is read once, and again after a change.
-    """
+    """What several open pages ask for within a moment is read once, and again after a change."""
     first = page.ask("status")["now_s"]
     assert first == page.ask("status")["now_s"]
     page.send("put", LIMIT)
@@ -498,9 +438,7 @@ def test_answers_are_shared(page: Page, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_names_are_kept(page: Page, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    The page of an unknown client asks again and again; what its name is compared with is read once.
-    """
+    """The page of an unknown client asks again and again; what its name is compared with is read once."""
     spend(limiter, 1, "partner")
     read = []
     find = Documents.latest
@@ -517,16 +455,12 @@ def test_names_are_kept(page: Page, limiter: Limiter, monkeypatch: pytest.Monkey
 
 
 def test_nothing_is_shared(open_page: Callable[..., Page]) -> None:
-    """
-    Without a database there is nothing to look at, and that is said.
-    """
+    """Without a database there is nothing to look at, and that is said."""
     assert "no store.uri" in open_page().ask("top")["problem"]["text"]
 
 
 def test_emergency_switch(open_page: Callable[..., Page], monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    With the emergency switch pulled nothing is started, by the page neither, and that is said.
-    """
+    """With the emergency switch pulled nothing is started, by the page neither, and that is said."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
     page = open_page(store={"uri": "mongodb://127.0.0.1:1/"})
 

@@ -1,6 +1,4 @@
-"""
-Who sees the page, and what a browser is told about it.
-"""
+"""Who sees the page, and what a browser is told about it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,9 +25,7 @@ PATHS = [path.lstrip("/") for path, _ in PAGES.values()] + [
 
 @pytest.mark.parametrize("nobody", [None, ""])
 def test_somebody_else(open_page: Callable[..., Page], nobody: Any) -> None:
-    """
-    Whom the application does not name is told nothing, by no address.
-    """
+    """Whom the application does not name is told nothing, by no address."""
     page = open_page(authorize=lambda: nobody)
     answers = {path: page.get(path) for path in PATHS}
 
@@ -39,18 +35,14 @@ def test_somebody_else(open_page: Callable[..., Page], nobody: Any) -> None:
 
 
 def test_somebody_who_has_to_sign_in(open_page: Callable[..., Page]) -> None:
-    """
-    The application may send somebody to its login instead.
-    """
+    """The application may send somebody to its login instead."""
     response = open_page(authorize=lambda: redirect("/login")).get("")
 
     assert (302, "/login") == (response.status_code, response.location)
 
 
 def test_change_by_somebody_else(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    """
-    Nobody else changes anything, whatever they send along.
-    """
+    """Nobody else changes anything, whatever they send along."""
     operators = iter(["ann", None])
     page = open_page(authorize=lambda: next(operators), store={"uri": mongo_uri})
 
@@ -59,9 +51,7 @@ def test_change_by_somebody_else(open_page: Callable[..., Page], mongo_uri: str)
 
 @pytest.mark.parametrize("answer", [True, 1, b"ann"], ids=repr)
 def test_answer_that_is_no_name(open_page: Callable[..., Page], answer: Any) -> None:
-    """
-    An application that answers with anything but a name has made a mistake, and lets nobody in by it.
-    """
+    """An application that answers with anything but a name has made a mistake, and lets nobody in by it."""
     page = open_page(authorize=lambda: answer)
     page.app.testing = True
 
@@ -71,9 +61,7 @@ def test_answer_that_is_no_name(open_page: Callable[..., Page], answer: Any) -> 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_headers(open_page: Callable[..., Page], path: str) -> None:
-    """
-    Every answer binds the browser: no script and no style but ours, no frame around it, nothing kept, no outside.
-    """
+    """Every answer binds the browser: no script and no style but ours, no frame around it, nothing kept, no outside."""
     headers = open_page().get(path).headers
     rules = dict(rule.split(" ", 1) for rule in headers["Content-Security-Policy"].split("; "))
 
@@ -94,9 +82,7 @@ def test_headers(open_page: Callable[..., Page], path: str) -> None:
 
 @pytest.mark.parametrize("path", [path.lstrip("/") for path, _ in PAGES.values()])
 def test_markup_needs_nothing_that_the_policy_forbids(open_page: Callable[..., Page], path: str) -> None:
-    """
-    No page has a script, a style or a handler inline, or names another host.
-    """
+    """No page has a script, a style or a handler inline, or names another host."""
     text = open_page().get(path).text
 
     assert '<script type="module" src="/ratelimit/static/' in text
@@ -105,7 +91,5 @@ def test_markup_needs_nothing_that_the_policy_forbids(open_page: Callable[..., P
 
 
 def test_page_that_nobody_has_registered(open_page: Callable[..., Page]) -> None:
-    """
-    There is no page unless the application registers one.
-    """
+    """There is no page unless the application registers one."""
     assert 404 == open_page().browser.get("/admin/").status_code

@@ -1,6 +1,4 @@
-"""
-The admin page in a real browser, of two real servers that share a MongoDB.
-"""
+"""The admin page in a real browser, of two real servers that share a MongoDB."""
 
 import time
 import uuid
@@ -34,8 +32,7 @@ REQUESTS = {BATCH_JOBS: 100, PARTNER_BANK: 6, WEB_SHOP: 4}  # batch-jobs may hav
 
 
 class Clients:
-    """
-    Those who ask for tokens.
+    """Those who ask for tokens.
 
     Args:
         servers: Whom they ask.
@@ -50,9 +47,7 @@ class Clients:
         self._session = requests.Session()
 
     def ask(self, client: Client, *, server: int = 0) -> int:
-        """
-        Ask a server for a token, for a user if it is the web shop, and return the status.
-        """
+        """Ask a server for a token, for a user if it is the web shop, and return the status."""
         form = {"grant_type": "client_credentials"}
         if client is WEB_SHOP:
             form = {"grant_type": "password", "username": DEMO_USERS[0].username, "password": DEMO_USERS[0].password}
@@ -62,17 +57,13 @@ class Clients:
         return status
 
     def close(self) -> None:
-        """
-        Hang up.
-        """
+        """Hang up."""
         self._session.close()
 
 
 @pytest.fixture(scope="module")
 def stage(mongodb: str) -> Iterator[Stage]:
-    """
-    Two servers of the demo that share a database of their own.
-    """
+    """Two servers of the demo that share a database of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MONGO_URI_VARIABLE, patient(with_database(mongodb, f"test_{uuid.uuid4().hex[:12]}")))
         patch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
@@ -83,9 +74,7 @@ def stage(mongodb: str) -> Iterator[Stage]:
 
 @pytest.fixture(scope="module")
 def clients(stage: Stage) -> Iterator[Clients]:
-    """
-    Clients that have asked both servers, one of them for more than its limit allows.
-    """
+    """Clients that have asked both servers, one of them for more than its limit allows."""
     with closing(Clients(stage.instances)) as clients:
         for client, request_count in REQUESTS.items():
             for number in range(request_count):
@@ -101,18 +90,14 @@ def clients(stage: Stage) -> Iterator[Clients]:
 
 @pytest.fixture(scope="module")
 def window() -> Iterator[Browser]:
-    """
-    One window for all tests.
-    """
+    """One window for all tests."""
     with open_browser() as browser:
         yield browser
 
 
 @pytest.fixture
 def browser(window: Browser) -> Iterator[Browser]:
-    """
-    The window, of a desktop by day. Whatever a test does, the console stays empty: no error, nothing blocked.
-    """
+    """The window, of a desktop by day. Whatever a test does, the console stays empty: no error, nothing blocked."""
     window.open("about:blank")
     window.complaints()
     window.resize(DESKTOP)
@@ -122,24 +107,18 @@ def browser(window: Browser) -> Iterator[Browser]:
 
 @pytest.fixture
 def url(clients: Clients) -> str:
-    """
-    The page of the first server.
-    """
+    """The page of the first server."""
     return f"http://{clients.servers[0].address}/ratelimit/"
 
 
 def colour_of(browser: Browser, name: str) -> list[int]:
-    """
-    Return a colour of the page's palette, as red, green and blue.
-    """
+    """Return a colour of the page's palette, as red, green and blue."""
     text = browser.run("return getComputedStyle(document.documentElement).getPropertyValue(arguments[0])", name).strip()
     return [int(text[start : start + 2], 16) for start in (1, 3, 5)]
 
 
 def drawn_pixels(browser: Browser, chart: str, name: str) -> int:
-    """
-    Return how much of a chart has a colour of the palette.
-    """
+    """Return how much of a chart has a colour of the palette."""
     script = """
     const canvas = document.querySelector(arguments[0] + " canvas");
     if (!canvas || !canvas.width) return 0;
@@ -159,9 +138,7 @@ def drawn_pixels(browser: Browser, chart: str, name: str) -> int:
 
 
 def test_live_table(browser: Browser, clients: Clients, url: str) -> None:
-    """
-    Who is near a limit is shown and kept up to date, while whoever has the focus keeps it.
-    """
+    """Who is near a limit is shown and kept up to date, while whoever has the focus keeps it."""
     browser.open(url)
     browser.wait_for("batch-jobs", "#top")
     browser.run("document.querySelector('#top a').focus()")
@@ -177,16 +154,12 @@ def test_live_table(browser: Browser, clients: Clients, url: str) -> None:
 
 
 def come_back(browser: Browser) -> None:
-    """
-    Let the page look for news at once, as if somebody had come back to it.
-    """
+    """Let the page look for news at once, as if somebody had come back to it."""
     browser.run("document.dispatchEvent(new Event('visibilitychange'))")
 
 
 def test_name_of_a_user(browser: Browser, url: str) -> None:
-    """
-    The name of a user, typed or in a link, stays out of what a server's access log keeps.
-    """
+    """The name of a user, typed or in a link, stays out of what a server's access log keeps."""
     browser.open(f"{url}client?id=web-shop#user=ann+%C3%B6")
     browser.wait_for("ann ö", "#name")
     browser.run("document.querySelector('#user').value = ''")
@@ -227,9 +200,7 @@ def test_override_by_clicking(browser: Browser, clients: Clients, url: str) -> N
 
 
 def test_client_that_is_mistyped(browser: Browser, url: str) -> None:
-    """
-    Whoever looks at a client that nobody knows, or is about to change it, is told so, and which one may be meant.
-    """
+    """Whoever looks at a client that nobody knows, or is about to change it, is told so, and which one may be meant."""
     hint = "No counters, statistics or configuration for 'btach-jobs'; did you mean 'batch-jobs'?"
     browser.open(f"{url}client?id=btach-jobs")
     browser.wait_for(hint, "#hint")
@@ -241,9 +212,7 @@ def test_client_that_is_mistyped(browser: Browser, url: str) -> None:
 
 
 def test_moments(browser: Browser, url: str) -> None:
-    """
-    A moment in another year than the present one has its year.
-    """
+    """A moment in another year than the present one has its year."""
     browser.open(url)
     script = "return import(arguments[0]).then((words) => arguments[1].map(words.moment))"
     year = time.gmtime().tm_year
@@ -256,9 +225,7 @@ def test_moments(browser: Browser, url: str) -> None:
 
 
 def test_mistake_in_the_form(browser: Browser, url: str) -> None:
-    """
-    A mistake is answered with what is allowed.
-    """
+    """A mistake is answered with what is allowed."""
     browser.open(f"{url}overrides?id=app")
     browser.type("#limit-user", "lots")
     browser.type("#reason", "x")
@@ -271,9 +238,7 @@ def test_mistake_in_the_form(browser: Browser, url: str) -> None:
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
 def test_contrast(browser: Browser, url: str, is_dark: bool) -> None:
-    """
-    By day and by night text stands out from its ground, and lines of the charts do.
-    """
+    """By day and by night text stands out from its ground, and lines of the charts do."""
     browser.resize(DESKTOP, is_dark=is_dark)
     browser.open(f"{url}instances")
     browser.wait_for("dry-run", ".head")
@@ -300,9 +265,7 @@ def test_contrast(browser: Browser, url: str, is_dark: bool) -> None:
 
 
 def luminance(colour: list[int]) -> float:
-    """
-    Return the relative luminance of WCAG.
-    """
+    """Return the relative luminance of WCAG."""
     linear = [
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in (each / 255 for each in colour)
     ]
@@ -310,17 +273,13 @@ def luminance(colour: list[int]) -> float:
 
 
 def contrast(one: list[int], other: list[int]) -> float:
-    """
-    Return the contrast ratio of WCAG.
-    """
+    """Return the contrast ratio of WCAG."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
 def test_hostile_names(browser: Browser, stage: Stage, url: str) -> None:
-    """
-    A client that calls itself markup is shown as what it is, on every page that names it.
-    """
+    """A client that calls itself markup is shown as what it is, on every page that names it."""
     config = {
         "mode": "enforce",
         "limits": {"user": [{"limit": 20, "window": "5s", "name": "user-burst"}]},
@@ -345,18 +304,14 @@ def test_hostile_names(browser: Browser, stage: Stage, url: str) -> None:
 
 
 def uri_of(stage: Stage) -> str:
-    """
-    Return where the servers' database is.
-    """
+    """Return where the servers' database is."""
     host, port = stage.counters.database.client.address or ("", 0)
     return f"mongodb://{host}:{port}/{stage.counters.database.name}"
 
 
 @pytest.fixture
 def lonely_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Flask]:
-    """
-    An application whose MongoDB is away.
-    """
+    """An application whose MongoDB is away."""
     monkeypatch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
     store: dict[str, Any] = {"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"}
     with protected(OAUTH_RATELIMIT_CONFIG={"store": store}) as app:
@@ -366,9 +321,7 @@ def lonely_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Flask]:
 
 @pytest.mark.usefixtures("quick_reconnect")
 def test_mongodb_is_away(browser: Browser, lonely_app: Flask) -> None:
-    """
-    Without MongoDB every page says so in words.
-    """
+    """Without MongoDB every page says so in words."""
     with serving(lonely_app) as url:
         for page in ("", "client?id=app", "overrides", "instances"):
             browser.open(f"{url}/ratelimit/{page}")
@@ -410,9 +363,7 @@ def test_charts_of_real_traffic(browser: Browser, clients: Clients, url: str) ->
 
 
 def test_with_the_keyboard_alone(browser: Browser, url: str) -> None:
-    """
-    Everything is reached by Tab: another time, the values in a chart, an override up to its preview.
-    """
+    """Everything is reached by Tab: another time, the values in a chart, an override up to its preview."""
     browser.open(url)
     browser.wait_for("batch-jobs", "#clients")
     browser.tab_to("input[name=span]")
@@ -436,9 +387,7 @@ def test_with_the_keyboard_alone(browser: Browser, url: str) -> None:
 
 
 def test_what_if_with_the_slider(browser: Browser, clients: Clients, url: str) -> None:
-    """
-    Whoever lowers the limit sees whom it would have hit, and can make an override of it.
-    """
+    """Whoever lowers the limit sees whom it would have hit, and can make an override of it."""
     browser.open(url)
     browser.wait_for("batch-jobs", "#clients")
     browser.open(f"{url}what-if")
@@ -455,9 +404,7 @@ def test_what_if_with_the_slider(browser: Browser, clients: Clients, url: str) -
 
 @pytest.mark.parametrize("size", [PHONE, SMALL_PHONE], ids=["phone", "small phone"])
 def test_phone(browser: Browser, url: str, size: tuple[int, int]) -> None:
-    """
-    On a phone no page has to be scrolled sideways, and no table either.
-    """
+    """On a phone no page has to be scrolled sideways, and no table either."""
     browser.resize(size)
     for page in PAGES:
         browser.open(url + page)

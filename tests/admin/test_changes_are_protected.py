@@ -1,6 +1,4 @@
-"""
-Changes that somebody else's site, an old page or a wrong body would make.
-"""
+"""Changes that somebody else's site, an old page or a wrong body would make."""
 
 import json
 import time
@@ -37,9 +35,7 @@ BODY = {"kind": "mode", "client_id": None, "mode": "off", "reason": "a test"}
     ids=str,
 )
 def test_request_of_another_site(page: Page, headers: dict[str, str], words: str) -> None:
-    """
-    A change that another site could have made is refused, said so in the log, and not made.
-    """
+    """A change that another site could have made is refused, said so in the log, and not made."""
     with capture_logs() as logs:
         responses = [page.send(name, BODY, **headers) for name in ("preview", "put", "remove")]
 
@@ -50,18 +46,14 @@ def test_request_of_another_site(page: Page, headers: dict[str, str], words: str
 
 
 def test_browser_that_sends_no_fetch_metadata(page: Page) -> None:
-    """
-    Over plain HTTP browsers send only where a request comes from; that is enough.
-    """
+    """Over plain HTTP browsers send only where a request comes from; that is enough."""
     assert 200 == page.send("put", BODY, Sec_Fetch_Site="", Origin="http://localhost").status_code
 
 
 @pytest.mark.parametrize(("length", "expected"), [(MAX_BODY_BYTES, 200), (MAX_BODY_BYTES + 1, 413), (10**7, 413)])
 @pytest.mark.parametrize("is_chunked", [False, True], ids=["with its length", "chunked"])
 def test_body_that_is_long(page: Page, length: int, expected: int, is_chunked: bool) -> None:
-    """
-    A body may have so many bytes, whether or not it says beforehand how many it has; of more, few are read.
-    """
+    """A body may have so many bytes, whether or not it says beforehand how many it has; of more, few are read."""
     stream = BytesIO(json.dumps(BODY).encode().ljust(length))
     headers = {**SAME_SITE, "X-Ratelimit-Token": page.token(), "Content-Type": "application/json"}
     how: dict[str, Any] = {"content_length": length}
@@ -76,9 +68,7 @@ def test_body_that_is_long(page: Page, length: int, expected: int, is_chunked: b
 
 
 def test_other_methods(page: Page) -> None:
-    """
-    Nothing is changed by a link, and no other site is given leave to ask.
-    """
+    """Nothing is changed by a link, and no other site is given leave to ask."""
     for name in ("put", "remove", "preview"):
         answers = [page.get(f"api/{name}"), page.browser.options(f"/ratelimit/api/{name}", headers=SAME_SITE)]
         assert 405 == answers[0].status_code
@@ -86,9 +76,7 @@ def test_other_methods(page: Page) -> None:
 
 
 def test_token_of_another_operator(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    """
-    A token is good for the operator whose page it came with, on every instance, and for nobody else.
-    """
+    """A token is good for the operator whose page it came with, on every instance, and for nobody else."""
     first, second, other = (
         open_page(authorize=lambda name=name: name, store={"uri": mongo_uri}) for name in ("ann", "ann", "bob")
     )
@@ -98,9 +86,7 @@ def test_token_of_another_operator(open_page: Callable[..., Page], mongo_uri: st
 
 
 def test_token_that_is_old() -> None:
-    """
-    A token ends after some hours, and one from the future is none.
-    """
+    """A token ends after some hours, and one from the future is none."""
     clock = Clock()
     tokens = Tokens("secret", clock=clock)
     token = tokens.issue("ann")
@@ -114,9 +100,7 @@ def test_token_that_is_old() -> None:
 
 
 def test_operator_who_may_only_look(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    """
-    Somebody who may not change anything is given no token and no form, and a change is refused all the same.
-    """
+    """Somebody who may not change anything is given no token and no form, and a change is refused all the same."""
     page = open_page(store={"uri": mongo_uri}, may_change=lambda operator: operator == "bob")
 
     assert "" == page.token()
@@ -128,9 +112,7 @@ def test_operator_who_may_only_look(open_page: Callable[..., Page], mongo_uri: s
 
 
 def test_application_without_a_secret(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    """
-    Without a secret key nothing can be signed: the page shows, says why, and changes nothing.
-    """
+    """Without a secret key nothing can be signed: the page shows, says why, and changes nothing."""
     page = open_page(secret_key=None, store={"uri": mongo_uri})
     response = page.send("put", BODY)
 
@@ -166,9 +148,7 @@ def test_application_without_a_secret(open_page: Callable[..., Page], mongo_uri:
     ids=lambda value: str(value)[:60],
 )
 def test_change_that_makes_no_sense(page: Page, body: Any, words: str) -> None:
-    """
-    A change that cannot be made is refused with words that help, and nothing is stored.
-    """
+    """A change that cannot be made is refused with words that help, and nothing is stored."""
     for name in ("preview", "put"):
         response = page.send(name, body)
         assert (400, "input") == (response.status_code, response.json["problem"]["kind"]), response.text
@@ -177,7 +157,5 @@ def test_change_that_makes_no_sense(page: Page, body: Any, words: str) -> None:
 
 
 def test_body_that_is_too_long(page: Page) -> None:
-    """
-    A body that no form could have made is not read.
-    """
+    """A body that no form could have made is not read."""
     assert 413 == page.send("put", {**BODY, "more": "x" * 100_000}).status_code

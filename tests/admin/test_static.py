@@ -1,6 +1,4 @@
-"""
-What the page brings with it.
-"""
+"""What the page brings with it."""
 
 import configparser
 import re
@@ -15,9 +13,7 @@ SCRIPTS = sorted(path for path in FOLDER.rglob("*.js") if path.parent.name != "v
 
 
 def test_chart_library_is_the_one_that_is_named() -> None:
-    """
-    The version that the folder names is that of the file, and the licence is beside it.
-    """
+    """The version that the folder names is that of the file, and the licence is beside it."""
     vendor = FOLDER / "static" / "vendor"
     named = re.search(r"^# uPlot (\S+)$", (vendor / "README.md").read_text(), re.M)
     found = re.search(r"\(v([0-9.]+)\)", (vendor / "uPlot.esm.js").read_text()[:400])
@@ -28,9 +24,7 @@ def test_chart_library_is_the_one_that_is_named() -> None:
 
 
 def test_everything_is_in_the_package() -> None:
-    """
-    No file of the page is left out of the wheel.
-    """
+    """No file of the page is left out of the wheel."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     patterns = setup["options.package_data"]["oauth_ratelimit.admin"].split()
@@ -46,9 +40,7 @@ def test_everything_is_in_the_package() -> None:
 
 
 def test_scripts_make_no_markup() -> None:
-    """
-    No script makes elements or programs of text, whatever names may be in it.
-    """
+    """No script makes elements or programs of text, whatever names may be in it."""
     assert len(SCRIPTS) > 5
     for path in SCRIPTS:
         for forbidden in (

@@ -1,6 +1,4 @@
-"""
-Signs of life.
-"""
+"""Signs of life."""
 
 import time
 from collections.abc import Iterator
@@ -21,9 +19,7 @@ from tests.support.helpers import Clock
 
 @pytest.fixture(params=["mongomock", "mongod"])
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeartbeatStore]:
-    """
-    Where heartbeats go.
-    """
+    """Where heartbeats go."""
     uri = "mongodb://mocked/test"
     if request.param == "mongomock":
         client: Any = mongomock.MongoClient(uri, tz_aware=True)
@@ -36,24 +32,18 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.fixture
 def clock() -> Clock:
-    """
-    A clock far ahead, so that MongoDB removes nothing.
-    """
+    """A clock far ahead, so that MongoDB removes nothing."""
     return Clock(4_000_000_000.0)
 
 
 def pulse_of(store: HeartbeatStore | None, clock: Clock, name: str = "node-1") -> HealthMonitor:
-    """
-    Return the pulse of an instance.
-    """
+    """Return the pulse of an instance."""
     limiter = Limiter(load_config({"instance": name, "mode": "enforce"}), MemoryStore(), clock=clock)
     return HealthMonitor(limiter, store, clock=clock)
 
 
 def test_instances_that_are_there(store: HeartbeatStore, clock: Clock) -> None:
-    """
-    Every instance is seen by its name, with its mode and when it said so.
-    """
+    """Every instance is seen by its name, with its mode and when it said so."""
     pulses = [pulse_of(store, clock, name) for name in ("node-2", "node-1")]
     for health_monitor in pulses:
         health_monitor.beat(override_count=3)
@@ -66,9 +56,7 @@ def test_instances_that_are_there(store: HeartbeatStore, clock: Clock) -> None:
 
 
 def test_totals_of_the_cycles(store: HeartbeatStore, clock: Clock) -> None:
-    """
-    A heartbeat tells what all cycles did, urgent ones included.
-    """
+    """A heartbeat tells what all cycles did, urgent ones included."""
     health_monitor = pulse_of(store, clock)
     limiter = health_monitor._limiter
     limiter.check("a")
@@ -83,9 +71,7 @@ def test_totals_of_the_cycles(store: HeartbeatStore, clock: Clock) -> None:
 
 
 def test_lag(store: HeartbeatStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A heartbeat tells the longest time between two cycles since the one before.
-    """
+    """A heartbeat tells the longest time between two cycles since the one before."""
     told = []
     moment_s = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: moment_s)
@@ -102,9 +88,7 @@ def test_lag(store: HeartbeatStore, clock: Clock, monkeypatch: pytest.MonkeyPatc
 
 
 def test_beats_between_cycles(store: HeartbeatStore, clock: Clock) -> None:
-    """
-    An instance says so every ten seconds, however often it is asked; a clock that steps back does not silence it.
-    """
+    """An instance says so every ten seconds, however often it is asked; a clock that steps back does not silence it."""
     health_monitor = pulse_of(store, clock)
     seen = []
     for step_s in (0.0, 1.0, BEAT_EVERY_S, 1.0, -100.0):
@@ -116,9 +100,7 @@ def test_beats_between_cycles(store: HeartbeatStore, clock: Clock) -> None:
 
 
 def test_change_is_told_at_once(store: HeartbeatStore, clock: Clock) -> None:
-    """
-    When an operator has changed mode or overrides, nobody waits ten seconds to see that the instance follows.
-    """
+    """When an operator has changed mode or overrides, nobody waits ten seconds to see that the instance follows."""
     health_monitor = pulse_of(store, clock)
     health_monitor.beat(override_count=0)
     clock.advance(1.0)
@@ -129,9 +111,7 @@ def test_change_is_told_at_once(store: HeartbeatStore, clock: Clock) -> None:
 
 
 def test_instance_that_ends(store: HeartbeatStore, clock: Clock) -> None:
-    """
-    An instance that ends in good order is gone at once; one that died is seen for a while.
-    """
+    """An instance that ends in good order is gone at once; one that died is seen for a while."""
     ending, dying = pulse_of(store, clock, "ending"), pulse_of(store, clock, "dying")
     for health_monitor in (ending, dying):
         health_monitor.beat(override_count=0)
@@ -143,9 +123,7 @@ def test_instance_that_ends(store: HeartbeatStore, clock: Clock) -> None:
 
 
 def test_mongodb_out_of_reach(store: HeartbeatStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Without MongoDB nothing is raised, and the sign comes with the first call that gets through.
-    """
+    """Without MongoDB nothing is raised, and the sign comes with the first call that gets through."""
     health_monitor = pulse_of(store, clock)
 
     def fail(_beat: object) -> None:
@@ -165,9 +143,7 @@ def test_mongodb_out_of_reach(store: HeartbeatStore, clock: Clock, monkeypatch: 
 def test_mongodb_gone_at_the_end(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception, is_failing: bool
 ) -> None:
-    """
-    An instance that finds MongoDB gone as it ends says so, and what is left to write need not wait for it again.
-    """
+    """An instance that finds MongoDB gone as it ends says so, and what is left to write need not wait for it again."""
     store = HeartbeatStore(Connection("mongodb://127.0.0.1:1/test"))
 
     def fail(_instance: str) -> None:
@@ -183,9 +159,7 @@ def test_mongodb_gone_at_the_end(
 
 
 def test_rights_that_are_missing(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    An instance that may not write there does not try with every cycle.
-    """
+    """An instance that may not write there does not try with every cycle."""
     store = HeartbeatStore(Connection("mongodb://127.0.0.1:1/test"))
     tries: list[object] = []
 
@@ -202,9 +176,7 @@ def test_rights_that_are_missing(clock: Clock, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_counters_that_are_not_shared(clock: Clock) -> None:
-    """
-    An instance by itself tells nobody.
-    """
+    """An instance by itself tells nobody."""
     health_monitor = pulse_of(None, clock)
     health_monitor.beat(override_count=0)
     health_monitor.stop()

@@ -1,6 +1,4 @@
-"""
-What a process knows of the overrides.
-"""
+"""What a process knows of the overrides."""
 
 import time
 
@@ -17,9 +15,7 @@ ENDING = Override(Target(OverrideKind.TRUSTED, "app"), "ann", "", 0.0, until_s=1
 
 
 class FakeStore:
-    """
-    Overrides that the test changes. Counts how often they were read.
-    """
+    """Overrides that the test changes. Counts how often they were read."""
 
     def __init__(self, *overrides: Override) -> None:
         self.overrides = overrides
@@ -38,9 +34,7 @@ class FakeStore:
 
 
 def test_overrides_that_do_not_change() -> None:
-    """
-    As long as the revision stays, overrides are read once.
-    """
+    """As long as the revision stays, overrides are read once."""
     store = FakeStore(LASTING)
     override_cache = OverrideCache(store)
     for _ in range(5):
@@ -51,9 +45,7 @@ def test_overrides_that_do_not_change() -> None:
 
 
 def test_overrides_that_change() -> None:
-    """
-    A new revision makes the next look read them again.
-    """
+    """A new revision makes the next look read them again."""
     store = FakeStore(LASTING)
     override_cache = OverrideCache(store)
     override_cache.refresh()
@@ -64,9 +56,7 @@ def test_overrides_that_change() -> None:
 
 
 def test_overrides_edited_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Overrides are read again after a while although the revision is the same.
-    """
+    """Overrides are read again after a while although the revision is the same."""
     store = FakeStore()
     override_cache = OverrideCache(store)
     override_cache.refresh()
@@ -79,9 +69,7 @@ def test_overrides_edited_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_override_that_ends_meanwhile() -> None:
-    """
-    An override ends by itself, with or without MongoDB.
-    """
+    """An override ends by itself, with or without MongoDB."""
     override_cache = OverrideCache(FakeStore(LASTING, ENDING))
     override_cache.refresh()
 
@@ -90,9 +78,7 @@ def test_override_that_ends_meanwhile() -> None:
 
 
 def test_mongodb_out_of_reach() -> None:
-    """
-    Without MongoDB the overrides last known hold; the outage is reported once, a second one again.
-    """
+    """Without MongoDB the overrides last known hold; the outage is reported once, a second one again."""
     store = FakeStore(LASTING)
     override_cache = OverrideCache(store)
     override_cache.refresh()
@@ -107,9 +93,7 @@ def test_mongodb_out_of_reach() -> None:
 
 
 def test_counters_that_are_not_shared() -> None:
-    """
-    A limiter of one process has no overrides.
-    """
+    """A limiter of one process has no overrides."""
     override_cache = OverrideCache(None)
     override_cache.refresh()
 

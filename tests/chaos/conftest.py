@@ -1,6 +1,4 @@
-"""
-The table of faults that a chaos run prints at its end.
-"""
+"""The table of faults that a chaos run prints at its end."""
 
 import os
 from collections.abc import Iterator
@@ -14,17 +12,13 @@ IS_LONG = os.environ.get("CHAOS") == "long"
 
 @pytest.fixture
 def repetitions() -> int:
-    """
-    How often a fault is repeated: once in the short version, many times with CHAOS=long.
-    """
+    """How often a fault is repeated: once in the short version, many times with CHAOS=long."""
     return 100 if IS_LONG else 1
 
 
 @pytest.fixture
 def record(request: pytest.FixtureRequest) -> Iterator[list[Books]]:
-    """
-    Collects the books of a test's runs, for the table and for the assertion that nothing was lost or doubled.
-    """
+    """Collects the books of a test's runs, for the table and for the assertion that nothing was lost or doubled."""
     runs: list[Books] = []
     yield runs
     total = Books()
@@ -35,9 +29,7 @@ def record(request: pytest.FixtureRequest) -> Iterator[list[Books]]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """
-    Print the table.
-    """
+    """Print the table."""
     reports = [report for group in terminalreporter.stats.values() for report in group if hasattr(report, "when")]
     ledger = {
         report.nodeid.partition("::")[2].removeprefix("test_"): row

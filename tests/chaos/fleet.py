@@ -1,6 +1,4 @@
-"""
-Several limiters on one MongoDB under load, and the books: what was counted against what MongoDB holds.
-"""
+"""Several limiters on one MongoDB under load, and the books: what was counted against what MongoDB holds."""
 
 import random
 import threading
@@ -21,16 +19,12 @@ SETTLING_CYCLES = 40
 
 @dataclass
 class Books:
-    """
-    What a run did.
+    """What a run did.
 
     Attributes:
         requests: Checks made.
-
         lost: Counted hits that MongoDB does not hold.
-
         doubled: Hits that MongoDB holds more often than they were counted.
-
         slowest_ms: The longest check.
     """
 
@@ -41,9 +35,7 @@ class Books:
     notes: dict[str, Any] = field(default_factory=dict)
 
     def add(self, other: "Books") -> None:
-        """
-        Add another run.
-        """
+        """Add another run."""
         self.requests += other.requests
         self.lost += other.lost
         self.doubled += other.doubled
@@ -51,9 +43,7 @@ class Books:
 
 
 def settings_for(uri: str, *, window: str = "1h", timeout_s: float = 2.0) -> Any:
-    """
-    Return settings under which nothing is denied and every frame stays useful to the end of a run.
-    """
+    """Return settings under which nothing is denied and every frame stays useful to the end of a run."""
     return load_config(
         {
             "mode": "enforce",
@@ -64,9 +54,7 @@ def settings_for(uri: str, *, window: str = "1h", timeout_s: float = 2.0) -> Any
 
 
 class Instance:
-    """
-    A limiter and the hits that its caller counted for itself.
-    """
+    """A limiter and the hits that its caller counted for itself."""
 
     def __init__(self, uri: str, *, clock: Callable[[], float] = time.time, timeout_s: float = 2.0) -> None:
         self.limiter = Limiter(settings_for(uri, timeout_s=timeout_s), clock=clock)
@@ -74,9 +62,7 @@ class Instance:
         self.slowest_s = 0.0
 
     def hit(self, username: str) -> None:
-        """
-        Make one request.
-        """
+        """Make one request."""
         started = time.perf_counter()
         decision = self.limiter.check(CLIENT, username)
         self.slowest_s = max(self.slowest_s, time.perf_counter() - started)
@@ -84,9 +70,7 @@ class Instance:
         self.counted[username] += 1
 
     def settle(self) -> None:
-        """
-        Synchronise until nothing is left to send, then release everything.
-        """
+        """Synchronise until nothing is left to send, then release everything."""
         for _ in range(SETTLING_CYCLES):
             report = self.limiter.sync()
             if report.error is None and not any(
@@ -99,18 +83,13 @@ class Instance:
 def run(
     instances: Sequence[Instance], *, cycles: int, seed: int, keys: int = 5, before_cycle: Callable[[int], None] = id
 ) -> None:
-    """
-    Let each instance, in a thread of its own, make requests and synchronise in turn.
+    """Let each instance, in a thread of its own, make requests and synchronise in turn.
 
     Args:
         instances: Who takes part.
-
         cycles: Cycles of each instance.
-
         seed: Makes the requests the same again.
-
         keys: How many users there are; the fewer, the more races.
-
         before_cycle: Called by the first instance before each of its cycles, to break things.
     """
     barrier = threading.Barrier(len(instances))
@@ -142,9 +121,7 @@ def run(
 
 
 def balance(instances: Sequence[Instance], uri: str) -> Books:
-    """
-    Settle all instances and compare their books with MongoDB's.
-    """
+    """Settle all instances and compare their books with MongoDB's."""
     for instance in instances:
         instance.settle()
     counted: Counter[str] = Counter()
@@ -161,9 +138,7 @@ def balance(instances: Sequence[Instance], uri: str) -> Books:
 
 
 def held_in(uri: str, *, collection: str = "ratelimits") -> Counter[str]:
-    """
-    Return the hits in MongoDB by user name.
-    """
+    """Return the hits in MongoDB by user name."""
     held: Counter[str] = Counter()
     with MongoClient[dict[str, Any]](uri, serverSelectionTimeoutMS=30_000) as client:
         for document in client.get_default_database()[collection].find():

@@ -1,6 +1,4 @@
-"""
-Instances whose clocks are wrong.
-"""
+"""Instances whose clocks are wrong."""
 
 import time
 from types import SimpleNamespace
@@ -22,9 +20,7 @@ OFFSETS = [1.0, -1.0, 30.0, -30.0, 300.0, -300.0]
 
 @pytest.mark.parametrize("offset_s", OFFSETS)
 def test_wrong_clock(mongo_uri: str, monkeypatch: pytest.MonkeyPatch, offset_s: float, record: list[Books]) -> None:
-    """
-    It is reported, and once corrected its hits fall into the frames that they belong to.
-    """
+    """It is reported, and once corrected its hits fall into the frames that they belong to."""
     monkeypatch.setattr(mongo, "time", SimpleNamespace(time=lambda: time.time() + offset_s, monotonic=time.monotonic))
     wrong = Instance(mongo_uri, clock=lambda: time.time() + offset_s)
     wrong.hit(USER)
@@ -46,9 +42,7 @@ def test_wrong_clock(mongo_uri: str, monkeypatch: pytest.MonkeyPatch, offset_s: 
 
 @pytest.mark.parametrize("offset_s", OFFSETS)
 def test_wrong_clock_uncorrected(mongo_uri: str, offset_s: float, record: list[Books]) -> None:
-    """
-    Two instances whose clocks differ lose and double nothing.
-    """
+    """Two instances whose clocks differ lose and double nothing."""
     clocks = Clock(time.time()), Clock(time.time() + offset_s)
     instances = [Instance(mongo_uri, clock=clock) for clock in clocks]
     for _ in range(20):
@@ -63,9 +57,7 @@ def test_wrong_clock_uncorrected(mongo_uri: str, offset_s: float, record: list[B
 
 @pytest.mark.parametrize("step_s", [1.0, 30.0, 300.0, 4000.0])
 def test_clock_that_steps_back(mongo_uri: str, step_s: float, record: list[Books]) -> None:
-    """
-    Every hit before and after the step is counted once.
-    """
+    """Every hit before and after the step is counted once."""
     clock = Clock(time.time())
     instance = Instance(mongo_uri, clock=clock)
     for _ in range(3):

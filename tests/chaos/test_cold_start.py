@@ -1,6 +1,4 @@
-"""
-What an instance does not know yet: a key that is new to it, or everything, after a restart.
-"""
+"""What an instance does not know yet: a key that is new to it, or everything, after a restart."""
 
 import pytest
 
@@ -17,9 +15,7 @@ LIMIT = 20
 
 
 def limiter_on(uri: str, clock: Clock) -> Limiter:
-    """
-    Return a fresh instance that allows LIMIT hits per user and minute.
-    """
+    """Return a fresh instance that allows LIMIT hits per user and minute."""
     limits = {"user": [{"limit": LIMIT, "window": "60s"}]}
     return Limiter(load_config({"mode": "enforce", "limits": limits, "store": {"uri": uri}}), clock=clock)
 
@@ -41,9 +37,7 @@ def test_key_new_to_an_instance(mongo_uri: str, clock: Clock, record: list[Books
 
 
 def test_scheduler_learns_a_new_key_in_the_background(mongo_uri: str, clock: Clock, record: list[Books]) -> None:
-    """
-    A running instance learns it without being asked to, long before its next full cycle.
-    """
+    """A running instance learns it without being asked to, long before its next full cycle."""
     first, second = limiter_on(mongo_uri, clock), limiter_on(mongo_uri, clock)
     for _ in range(LIMIT):
         first.check(CLIENT, USER)
@@ -60,9 +54,7 @@ def test_scheduler_learns_a_new_key_in_the_background(mongo_uri: str, clock: Clo
 
 
 def test_preload(mongo_uri: str, clock: Clock, record: list[Books]) -> None:
-    """
-    An instance that preloads denies from its first request on.
-    """
+    """An instance that preloads denies from its first request on."""
     first, second = limiter_on(mongo_uri, clock), limiter_on(mongo_uri, clock)
     for _ in range(LIMIT):
         first.check(CLIENT, USER)
@@ -76,9 +68,7 @@ def test_preload(mongo_uri: str, clock: Clock, record: list[Books]) -> None:
 
 @pytest.mark.parametrize("is_preloaded", [False, True], ids=["no preload", "preload"])
 def test_rolling_restart(mongo_uri: str, clock: Clock, is_preloaded: bool, record: list[Books]) -> None:
-    """
-    Five instances at their limit are replaced one after another: each may admit one more, with preload none.
-    """
+    """Five instances at their limit are replaced one after another: each may admit one more, with preload none."""
     fleet = [limiter_on(mongo_uri, clock) for _ in range(5)]
     admitted = sum(limiter.check(CLIENT, USER).allowed for limiter in fleet for _ in range(LIMIT // 5))
     for _ in range(2):

@@ -1,6 +1,4 @@
-"""
-The primary is killed under load, and MongoDB is gone for longer than a window.
-"""
+"""The primary is killed under load, and MongoDB is gone for longer than a window."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -30,9 +28,7 @@ BACK_WITHIN_S = 2.0 if IS_LONG else 60.0  # the long form is for a machine that 
 
 @contextmanager
 def under_load(instances: Sequence[Instance]) -> Iterator[None]:
-    """
-    Let each instance make requests in a thread and synchronise in the background.
-    """
+    """Let each instance make requests in a thread and synchronise in the background."""
     stop = threading.Event()
 
     def work(instance: Instance) -> None:
@@ -56,9 +52,7 @@ def under_load(instances: Sequence[Instance]) -> Iterator[None]:
 
 
 def test_primary_killed(replica_set: ReplicaSet, replica_set_uri: str, repetitions: int, record: list[Books]) -> None:
-    """
-    Nothing is lost or doubled, no check waits, and flushing is back two seconds after the new primary.
-    """
+    """Nothing is lost or doubled, no check waits, and flushing is back two seconds after the new primary."""
     for repetition in range(10 if IS_LONG else repetitions):
         uri = with_database(replica_set_uri, f"failover_{repetition}")
         instances = [Instance(uri) for _ in range(3)]
@@ -81,9 +75,7 @@ def test_primary_killed(replica_set: ReplicaSet, replica_set_uri: str, repetitio
 
 
 def test_outage_longer_than_the_window(clock: Clock, record: list[Books]) -> None:
-    """
-    Requests are decided on what is known, what has left every window is dropped and said, and the rest arrives.
-    """
+    """Requests are decided on what is known, what has left every window is dropped and said, and the rest arrives."""
     with Mongod() as mongod:
         settings = load_config(
             {
@@ -148,9 +140,7 @@ def test_recovery_of_many(record: list[Books]) -> None:
 
 
 def settled(limiter: Limiter) -> CycleReport:
-    """
-    Synchronise as soon as MongoDB answers, all at once with everybody, and return what the first full cycle did.
-    """
+    """Synchronise as soon as MongoDB answers, all at once with everybody, and return what the first full cycle did."""
     reports: list[CycleReport] = []
 
     def is_answered() -> bool:
@@ -162,9 +152,7 @@ def settled(limiter: Limiter) -> CycleReport:
 
 
 def test_stopped_while_mongodb_is_down(record: list[Books]) -> None:
-    """
-    A limiter that cannot deliver its last hits says how many, by client, and soon.
-    """
+    """A limiter that cannot deliver its last hits says how many, by client, and soon."""
     with Mongod() as mongod:
         instance = Instance(mongod.uri, timeout_s=0.3)
         instance.hit(USER)

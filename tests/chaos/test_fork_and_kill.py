@@ -1,6 +1,4 @@
-"""
-Processes that fork, and processes that are killed.
-"""
+"""Processes that fork, and processes that are killed."""
 
 import os
 import signal
@@ -21,9 +19,7 @@ USER = "user-0"
 
 
 def held(uri: str) -> int:
-    """
-    Return all hits in MongoDB.
-    """
+    """Return all hits in MongoDB."""
     return held_in(uri).total()
 
 
@@ -31,9 +27,7 @@ def held(uri: str) -> int:
 @pytest.mark.filterwarnings("ignore:MongoClient opened before fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork")
 def test_fork(mongo_uri: str, record: list[Books]) -> None:
-    """
-    A child starts without what the parent has counted, on connections of its own, and both sums are right.
-    """
+    """A child starts without what the parent has counted, on connections of its own, and both sums are right."""
     parent = Instance(mongo_uri)
     parent.hit(USER)
     parent.limiter.sync()
@@ -59,9 +53,7 @@ def test_fork(mongo_uri: str, record: list[Books]) -> None:
 
 @pytest.mark.parametrize("worker_class", ["sync", "gthread", "gevent"])
 def test_killed_worker(tmp_path: Path, mongo_uri: str, worker_class: str, record: list[Books]) -> None:
-    """
-    A worker that is killed loses nothing that was flushed, and at most what came since.
-    """
+    """A worker that is killed loses nothing that was flushed, and at most what came since."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
     config = tmp_path / "ratelimit.yaml"

@@ -1,6 +1,4 @@
-"""
-Many instances that count one key.
-"""
+"""Many instances that count one key."""
 
 from urllib.parse import urlsplit
 
@@ -16,15 +14,12 @@ CYCLES = 5
 
 
 def database(uri: str, name: str) -> str:
-    """
-    Return the URI of a further database.
-    """
+    """Return the URI of a further database."""
     return with_database(uri, f"{urlsplit(uri).path[1:]}_{name}")
 
 
 def cost_of_cycles(uri: str, *, count: int, clock: Clock) -> tuple[float, int, list[Instance]]:
-    """
-    Let instances flush one key in turn, cycle after cycle.
+    """Let instances flush one key in turn, cycle after cycle.
 
     Returns:
         Document operations per instance and cycle, the most rounds that a flush needed, and the instances.
@@ -42,9 +37,7 @@ def cost_of_cycles(uri: str, *, count: int, clock: Clock) -> tuple[float, int, l
 
 
 def test_thirty_instances_in_turn(mongo_uri: str, record: list[Books]) -> None:
-    """
-    The cost per instance does not grow with their number, and a flush needs two rounds at most.
-    """
+    """The cost per instance does not grow with their number, and a flush needs two rounds at most."""
     few, few_rounds, few_instances = cost_of_cycles(database(mongo_uri, "few"), count=3, clock=Clock())
     many, many_rounds, many_instances = cost_of_cycles(database(mongo_uri, "many"), count=30, clock=Clock())
     assert many <= few * 1.5
@@ -56,9 +49,7 @@ def test_thirty_instances_in_turn(mongo_uri: str, record: list[Books]) -> None:
 
 
 def test_thirty_instances_at_once(mongo_uri: str, record: list[Books]) -> None:
-    """
-    Thirty flushes that collide on purpose, cycle after cycle: nothing is lost, and all of it arrives soon after.
-    """
+    """Thirty flushes that collide on purpose, cycle after cycle: nothing is lost, and all of it arrives soon after."""
     instances = [Instance(mongo_uri) for _ in range(30)]
     run(instances, cycles=CYCLES, seed=1, keys=1)
     books = balance(instances, mongo_uri)

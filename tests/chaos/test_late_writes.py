@@ -1,6 +1,4 @@
-"""
-A write that reaches the server late: after its sender gave up, read the document again, and sent the hits anew.
-"""
+"""A write that reaches the server late: after its sender gave up, read the document again, and sent the hits anew."""
 
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
@@ -21,9 +19,7 @@ USER = "user-0"
 
 
 class WatchedStore(MongoStore):
-    """
-    A MongoDB store that lets a test act after a read, when the flush has made up its mind.
-    """
+    """A MongoDB store that lets a test act after a read, when the flush has made up its mind."""
 
     after_read: Callable[[], object] = dict
 
@@ -34,9 +30,7 @@ class WatchedStore(MongoStore):
 
 
 def release(proxy: FaultyProxy) -> None:
-    """
-    Deliver what the proxy holds; whether the server applied it is for the books to tell.
-    """
+    """Deliver what the proxy holds; whether the server applied it is for the books to tell."""
     proxy.release()
 
 
@@ -44,9 +38,7 @@ def release(proxy: FaultyProxy) -> None:
 @pytest.mark.parametrize("others", [0, 3], ids=["nobody else", "others write in between"])
 @pytest.mark.parametrize("moment", ["before the re-read", "after the re-read", "after the next write"])
 def test_late_write(mongo_uri: str, moment: str, others: int, is_known: bool, record: list[Books]) -> None:
-    """
-    Whenever the late write arrives, each hit is counted once.
-    """
+    """Whenever the late write arrives, each hit is counted once."""
     server = urlsplit(mongo_uri)
     with FaultyProxy(server.hostname or "", server.port or 27017) as proxy:
         sender = Instance(mongo_uri)
@@ -82,9 +74,7 @@ def test_late_write(mongo_uri: str, moment: str, others: int, is_known: bool, re
 
 @pytest.mark.parametrize("is_applied", [True, False], ids=["replies vanish", "requests vanish"])
 def test_swallowed_packets(mongo_uri: str, is_applied: bool, record: list[Books]) -> None:
-    """
-    A network that swallows packets ends the cycle at its timeout, and costs no hit.
-    """
+    """A network that swallows packets ends the cycle at its timeout, and costs no hit."""
     server = urlsplit(mongo_uri)
     with FaultyProxy(server.hostname or "", server.port or 27017) as proxy:
         uri = with_database(proxy.uri, server.path[1:])

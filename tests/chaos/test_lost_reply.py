@@ -1,6 +1,4 @@
-"""
-The answer to a flush never comes: was it applied, or not, or will it be later?
-"""
+"""The answer to a flush never comes: was it applied, or not, or will it be later?"""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -20,9 +18,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("quick_reconnect")]
 
 @pytest.fixture(params=["standalone", "replica set"])
 def target(request: pytest.FixtureRequest) -> Iterator[tuple[str, int, str]]:
-    """
-    Host and port of a server that takes writes, and the URI of a database of this test's own.
-    """
+    """Host and port of a server that takes writes, and the URI of a database of this test's own."""
     if request.param == "standalone":
         uri = request.getfixturevalue("mongo_uri")
         server = urlsplit(uri)
@@ -35,9 +31,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[tuple[str, int, str]]:
 
 
 def through(proxy: FaultyProxy, uri: str, *, retry_writes: bool) -> str:
-    """
-    Return the URI of the same database by way of a proxy.
-    """
+    """Return the URI of the same database by way of a proxy."""
     return with_database(proxy.uri, urlsplit(uri).path[1:]) + f"&retryWrites={str(retry_writes).lower()}"
 
 

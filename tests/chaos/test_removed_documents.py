@@ -1,6 +1,4 @@
-"""
-A document is removed and made anew, while an instance still knows its former life.
-"""
+"""A document is removed and made anew, while an instance still knows its former life."""
 
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,16 +17,12 @@ USER = "user-0"
 
 
 def documents(client: MongoClient[dict[str, Any]]) -> Collection[dict[str, Any]]:
-    """
-    Return the collection of counters.
-    """
+    """Return the collection of counters."""
     return client.get_default_database()["ratelimits"]
 
 
 def version_of(collection: Collection[dict[str, Any]]) -> int:
-    """
-    Return the version of the only document.
-    """
+    """Return the version of the only document."""
     document = collection.find_one()
     assert document is not None
     return int(document["version"])
@@ -64,9 +58,7 @@ def test_removed_and_made_anew(mongo_uri: str, clock: Clock, record: list[Books]
 
 
 def test_late_write_to_a_removed_document(mongo_uri: str, record: list[Books]) -> None:
-    """
-    A write that arrives after its document was removed does not bring it back.
-    """
+    """A write that arrives after its document was removed does not bring it back."""
     server = urlsplit(mongo_uri)
     with FaultyProxy(server.hostname or "", server.port or 27017) as proxy:
         prunable = Instance(with_database(proxy.uri, server.path[1:]))

@@ -1,6 +1,4 @@
-"""
-Statistics when the way to MongoDB is broken: every request is in them once.
-"""
+"""Statistics when the way to MongoDB is broken: every request is in them once."""
 
 import random
 from collections.abc import Iterator
@@ -34,9 +32,7 @@ CREDENTIALS = {"grant_type": "client_credentials"}
 
 @pytest.fixture
 def read(mongo_uri: str) -> Iterator[StatisticsStore]:
-    """
-    The statistics, past the faults.
-    """
+    """The statistics, past the faults."""
     connection = Connection(mongo_uri)
     yield StatisticsStore(connection)
     connection.close()
@@ -44,9 +40,7 @@ def read(mongo_uri: str) -> Iterator[StatisticsStore]:
 
 @contextmanager
 def server(tmp_path: Path, uri: str) -> Iterator[str]:
-    """
-    Serve a protected application, and end it in good order.
-    """
+    """Serve a protected application, and end it in good order."""
     database = tmp_path / "demo.sqlite3"
     if not database.exists():
         seed(database)
@@ -58,16 +52,12 @@ def server(tmp_path: Path, uri: str) -> Iterator[str]:
 
 
 def total(read: StatisticsStore) -> Tally:
-    """
-    Return the sum of all that MongoDB has of the client.
-    """
+    """Return the sum of all that MongoDB has of the client."""
     return sum((minute.tally() for minute in read.minutes(0, 4e9, BATCH_JOBS.client_id)), Tally())
 
 
 class Process:
-    """
-    What counts in one process, on a way to MongoDB of its own.
-    """
+    """What counts in one process, on a way to MongoDB of its own."""
 
     def __init__(self, uri: str, clock: Clock) -> None:
         self.clock = clock
@@ -77,32 +67,25 @@ class Process:
         self.recorder = StatisticsRecorder(StatisticsStore(self.connection), settings=StatisticsSettings, clock=clock)
 
     def ask(self) -> Tally:
-        """
-        Make a request, and return what became of it.
-        """
+        """Make a request, and return what became of it."""
         decision = self.limiter.check("shop", "alice")
         facts = {"username": "alice", "grant_type": "password", "endpoint": "token"}
         self.recorder.note(decision, "shop", is_grant=lambda _: True, **facts)
         return Tally(allowed=1) if decision.allowed else Tally(denied=1)
 
     def run(self) -> None:
-        """
-        Do what the background thread does every ten seconds.
-        """
+        """Do what the background thread does every ten seconds."""
         self.recorder.run(self.clock())
 
     def close(self) -> None:
-        """
-        End in good order.
-        """
+        """End in good order."""
         self.recorder.close()
         self.connection.close()
 
 
 @pytest.mark.parametrize("retry_writes", [True, False], ids=["retryable writes", "no retryable writes"])
 def test_lost_replies(mongo_uri: str, read: StatisticsStore, clock: Clock, retry_writes: bool) -> None:
-    """
-    Writes of several processes are cut off, before or after MongoDB applied them, or reach it minutes later, and
+    """Writes of several processes are cut off, before or after MongoDB applied them, or reach it minutes later, and
     processes are replaced: MongoDB has what clients were told.
     """
     address = urlsplit(mongo_uri)
@@ -141,9 +124,7 @@ def test_lost_replies(mongo_uri: str, read: StatisticsStore, clock: Clock, retry
 def test_mongodb_that_is_down(
     tmp_path: Path, mongo_uri: str, read: StatisticsStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Requests go on without MongoDB, and are in the statistics when it is back.
-    """
+    """Requests go on without MongoDB, and are in the statistics when it is back."""
     monkeypatch.setattr(statistics, "WRITE_EVERY_S", 0.05)
     address = urlsplit(mongo_uri)
     with FaultyProxy(address.hostname or "", address.port or 27017) as proxy:

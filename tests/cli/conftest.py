@@ -1,6 +1,4 @@
-"""
-The command line on a real MongoDB.
-"""
+"""The command line on a real MongoDB."""
 
 import json
 import time
@@ -30,32 +28,24 @@ CONFIG: dict[str, Any] = {
 
 
 class Terminal:
-    """
-    Runs commands on one configuration, and remembers nothing between them.
-    """
+    """Runs commands on one configuration, and remembers nothing between them."""
 
     def __init__(self, config_path: Path, settings: dict[str, Any]) -> None:
         self.config_path = config_path
         self.settings = settings
 
     def run(self, *words: str) -> Result:
-        """
-        Run a command; an exception that is not turned into an exit code fails the test.
-        """
+        """Run a command; an exception that is not turned into an exit code fails the test."""
         return CliRunner().invoke(command, ["--config", str(self.config_path), *words], catch_exceptions=False)
 
     def ok(self, *words: str) -> str:
-        """
-        Run a command that succeeds, and return what it prints.
-        """
+        """Run a command that succeeds, and return what it prints."""
         result = self.run(*words)
         assert 0 == result.exit_code, result.output
         return result.stdout
 
     def data(self, *words: str) -> Any:
-        """
-        Run a command that succeeds, and return its JSON, which is ASCII.
-        """
+        """Run a command that succeeds, and return its JSON, which is ASCII."""
         text = self.ok(*words, "--json")
         assert text.isascii()
         return json.loads(text)
@@ -63,9 +53,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(tmp_path: Path, mongo_uri: str) -> Terminal:
-    """
-    The command line for a configuration with an empty database, in a process that has not configured its log.
-    """
+    """The command line for a configuration with an empty database, in a process that has not configured its log."""
     structlog.reset_defaults()
     settings = {**CONFIG, "store": {"uri": mongo_uri}}
     path = tmp_path / "ratelimit.yaml"
@@ -86,8 +74,6 @@ def limiter(terminal: Terminal) -> Iterator[Limiter]:
 
 @pytest.fixture
 def overrides(mongo_uri: str) -> Iterator[OverrideStore]:
-    """
-    What instances would read.
-    """
+    """What instances would read."""
     with closing(Connection(mongo_uri)) as connection:
         yield OverrideStore(connection)

@@ -1,6 +1,4 @@
-"""
-Commands that change what instances go by.
-"""
+"""Commands that change what instances go by."""
 
 import time
 
@@ -17,9 +15,7 @@ WHY = ("--reason", "ticket 4711", "--by", "ann")
 
 
 def test_limit_set(terminal: Terminal, overrides: OverrideStore) -> None:
-    """
-    A limit is put in force for one client and kind, with who, when, why and until when.
-    """
+    """A limit is put in force for one client and kind, with who, when, why and until when."""
     output = terminal.ok("limit", "set", "partner", "--user", "100/minute", "--for", "7d", *WHY)
     (override,) = overrides.read()
 
@@ -32,9 +28,7 @@ def test_limit_set(terminal: Terminal, overrides: OverrideStore) -> None:
 
 
 def test_limit_set_with_everything(terminal: Terminal, overrides: OverrideStore) -> None:
-    """
-    Several kinds, tiers, a whole mapping and no limit at all can be named in one command.
-    """
+    """Several kinds, tiers, a whole mapping and no limit at all can be named in one command."""
     text = "{limit: 9, window: 1m, name: trial, frames: 6, mode: dry-run, count_denied: true}"
     terminal.ok("limit", "set", "app", "--client", "5/second", "--client", text, "--client-total", "none", *WHY)
     found = {override.target.limit_kind: override.policies for override in overrides.read()}
@@ -47,9 +41,7 @@ def test_limit_set_with_everything(terminal: Terminal, overrides: OverrideStore)
 
 
 def test_limit_of_everybody(terminal: Terminal, overrides: OverrideStore) -> None:
-    """
-    The defaults can be changed, too.
-    """
+    """The defaults can be changed, too."""
     data = terminal.data("limit", "set", "--everybody", "--client", "20000/minute", *WHY)
 
     assert [None] == [override.target.client_id for override in overrides.read()]
@@ -57,9 +49,7 @@ def test_limit_of_everybody(terminal: Terminal, overrides: OverrideStore) -> Non
 
 
 def test_limit_unset(terminal: Terminal, overrides: OverrideStore) -> None:
-    """
-    All limits of a client are taken back, or one kind; when there is none the exit code is 1.
-    """
+    """All limits of a client are taken back, or one kind; when there is none the exit code is 1."""
     terminal.ok("limit", "set", "app", "--client", "5/second", "--user", "5/second", *WHY)
     terminal.ok("limit", "unset", "app", "--kind", "user", *WHY)
     assert [LimitKind.CLIENT] == [override.target.limit_kind for override in overrides.read()]
@@ -105,9 +95,7 @@ def test_limit_unset(terminal: Terminal, overrides: OverrideStore) -> None:
 def test_change_that_makes_no_sense(
     terminal: Terminal, overrides: OverrideStore, words: tuple[str, ...], exit_code: int, expected: str
 ) -> None:
-    """
-    A mistake is explained, and nothing is changed.
-    """
+    """A mistake is explained, and nothing is changed."""
     result = terminal.run(*words, *WHY)
 
     assert expected in result.stderr.replace("\n", " ")
@@ -116,9 +104,7 @@ def test_change_that_makes_no_sense(
 
 
 def test_change_without_a_reason(terminal: Terminal) -> None:
-    """
-    Every change has a reason.
-    """
+    """Every change has a reason."""
     for words in ((), ("--reason", " ")):
         result = terminal.run("mode", "set", "off", *words)
 
@@ -127,9 +113,7 @@ def test_change_without_a_reason(terminal: Terminal) -> None:
 
 
 def test_limit_of_a_trusted_client(terminal: Terminal) -> None:
-    """
-    Whoever limits a client that nothing is denied to is told.
-    """
+    """Whoever limits a client that nothing is denied to is told."""
     terminal.run("trust", "add", "app", *WHY)
 
     assert "'app' is a trusted client" in terminal.run("limit", "set", "app", "--user", "1/second", *WHY).stderr
@@ -137,9 +121,7 @@ def test_limit_of_a_trusted_client(terminal: Terminal) -> None:
 
 
 def test_trust(terminal: Terminal, overrides: OverrideStore) -> None:
-    """
-    A client is trusted, listed, and trusted no longer.
-    """
+    """A client is trusted, listed, and trusted no longer."""
     terminal.ok("trust", "add", "batch-*", "--until", "2120-01-01T00:00:00+02:00", *WHY)
     assert [Target(OverrideKind.TRUSTED, "batch-*")] == [override.target for override in overrides.read()]
     assert ["2119-12-31T22:00:00Z"] == [entry["until"] for entry in terminal.data("trust", "list")]
@@ -149,9 +131,7 @@ def test_trust(terminal: Terminal, overrides: OverrideStore) -> None:
 
 
 def test_trust_that_the_file_gives(terminal: Terminal) -> None:
-    """
-    A client that the configuration trusts cannot be untrusted from here, and that is said.
-    """
+    """A client that the configuration trusts cannot be untrusted from here, and that is said."""
     result = terminal.run("trust", "remove", "mobile-1", *WHY)
 
     assert 1 == result.exit_code
@@ -159,9 +139,7 @@ def test_trust_that_the_file_gives(terminal: Terminal) -> None:
 
 
 def test_mode(terminal: Terminal, overrides: OverrideStore) -> None:
-    """
-    The mode is shown, changed for everybody or one client, and taken back.
-    """
+    """The mode is shown, changed for everybody or one client, and taken back."""
     assert "enforce" == terminal.ok("mode").splitlines()[0]
     terminal.ok("mode", "set", "dry-run", *WHY)
     terminal.ok("mode", "set", "off", "--client", "app", *WHY)
@@ -179,9 +157,7 @@ def test_mode(terminal: Terminal, overrides: OverrideStore) -> None:
 
 
 def test_reset_of_a_client(terminal: Terminal, limiter: Limiter) -> None:
-    """
-    A denied client is admitted again after its counters were reset.
-    """
+    """A denied client is admitted again after its counters were reset."""
     for _ in range(11):
         limiter.check("app")
     limiter.sync()
@@ -194,9 +170,7 @@ def test_reset_of_a_client(terminal: Terminal, limiter: Limiter) -> None:
 
 
 def test_reset_of_a_user(terminal: Terminal, limiter: Limiter) -> None:
-    """
-    One user is reset and no other.
-    """
+    """One user is reset and no other."""
     limiter.check("app", "alice")
     limiter.check("app", "bob")
     limiter.sync()
@@ -206,9 +180,7 @@ def test_reset_of_a_user(terminal: Terminal, limiter: Limiter) -> None:
 
 
 def test_reset_on_record(terminal: Terminal) -> None:
-    """
-    A reset stays on record: when, by whom, of which counters, and why if that was said.
-    """
+    """A reset stays on record: when, by whom, of which counters, and why if that was said."""
     terminal.ok("reset", "app", "alice", "--by", "ann", "--reason", "ticket 7")
     terminal.ok("reset", "app", "--by", "bob")
 
@@ -223,9 +195,7 @@ def test_reset_on_record(terminal: Terminal) -> None:
 
 
 def test_history(terminal: Terminal) -> None:
-    """
-    Everything that was done stays on record.
-    """
+    """Everything that was done stays on record."""
     terminal.ok("limit", "set", "app", "--client", "5/second", "--reason", "one", "--by", "ann")
     terminal.ok("limit", "unset", "app", "--reason", "two", "--by", "bob")
     terminal.ok("mode", "set", "off", "--reason", "three", "--by", "ann")
@@ -240,9 +210,7 @@ def test_history(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize("words", [("mode", "set", "dry-run"), ("trust", "add", "app"), ("reset", "app")])
 def test_text_that_is_no_unicode(terminal: Terminal, words: tuple[str, ...]) -> None:
-    """
-    What a terminal sends in another encoding is put on record all the same; what is too long is refused.
-    """
+    """What a terminal sends in another encoding is put on record all the same; what is too long is refused."""
     terminal.ok(*words, "--reason", "f\udcfcr alle", "--by", "J\udcfcrgen")
     told = terminal.run(*words, "--reason", "x" * 1001)
 

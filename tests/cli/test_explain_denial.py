@@ -1,6 +1,4 @@
-"""
-Denials that are over, found by the id in their answers.
-"""
+"""Denials that are over, found by the id in their answers."""
 
 from contextlib import closing
 
@@ -16,9 +14,7 @@ from tests.cli.conftest import Terminal
 
 @pytest.fixture
 def ids(limiter: Limiter, mongo_uri: str) -> list[str]:
-    """
-    The ids of four denials of one user, of which the first was logged.
-    """
+    """The ids of four denials of one user, of which the first was logged."""
     limiter.denial_events.trace_of = lambda: Trace("4bf92f", None)
     with closing(Connection(mongo_uri)) as connection:
         recorder = DenialRecorder(
@@ -30,9 +26,7 @@ def ids(limiter: Limiter, mongo_uri: str) -> list[str]:
 
 
 def test_logged_denial(terminal: Terminal, ids: list[str]) -> None:
-    """
-    The id that is in the log leads to all that was known.
-    """
+    """The id that is in the log leads to all that was known."""
     data = terminal.data("explain", "--id", ids[0])
 
     assert data["first_at"] == data["last_at"]
@@ -59,9 +53,7 @@ def test_logged_denial(terminal: Terminal, ids: list[str]) -> None:
 
 
 def test_denial_that_was_not_logged(terminal: Terminal, ids: list[str]) -> None:
-    """
-    The id of a denial that followed leads to the same record, and says which it is.
-    """
+    """The id of a denial that followed leads to the same record, and says which it is."""
     assert [(ids[0], position) for position in range(4)] == [
         (data["logged_decision_id"], data["position"])
         for data in (terminal.data("explain", "--id", name) for name in ids)
@@ -72,9 +64,7 @@ def test_denial_that_was_not_logged(terminal: Terminal, ids: list[str]) -> None:
 
 
 def test_denial_that_is_not_counted_yet(terminal: Terminal, ids: list[str]) -> None:
-    """
-    A denial that its process has not told of yet is found, and that is said.
-    """
+    """A denial that its process has not told of yet is found, and that is said."""
     name = f"{int(ids[0], 16) + 10:016x}"
 
     assert not terminal.data("explain", "--id", name)["is_recorded"]
@@ -82,9 +72,7 @@ def test_denial_that_is_not_counted_yet(terminal: Terminal, ids: list[str]) -> N
 
 
 def test_denial_for_people(terminal: Terminal, ids: list[str]) -> None:
-    """
-    People read the limit and the user, however the id was copied.
-    """
+    """People read the limit and the user, however the id was copied."""
     output = terminal.ok("explain", "--id", f" {ids[0].upper()} ")
 
     for text in ("7 in 1 h", "alice", "grant:refresh_token", "4bf92f", "3 more within a minute followed"):
@@ -93,9 +81,7 @@ def test_denial_for_people(terminal: Terminal, ids: list[str]) -> None:
 
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=["for people", "as JSON"])
 def test_unknown_denial(terminal: Terminal, ids: list[str], words: tuple[str, ...]) -> None:
-    """
-    An id that nothing is kept of is the exit code 1 and a sentence why that may be.
-    """
+    """An id that nothing is kept of is the exit code 1 and a sentence why that may be."""
     unknown = f"{(int(ids[0], 16) - 1) % 2**64:016x}"
     result = terminal.run("explain", "--id", unknown, *words)
 
@@ -114,9 +100,7 @@ def test_unknown_denial(terminal: Terminal, ids: list[str], words: tuple[str, ..
     ],
 )
 def test_bad_words(terminal: Terminal, words: tuple[str, ...], reason: str) -> None:
-    """
-    What is no id, or not one question, is refused with the exit code 2.
-    """
+    """What is no id, or not one question, is refused with the exit code 2."""
     result = terminal.run("explain", *words)
 
     assert 2 == result.exit_code

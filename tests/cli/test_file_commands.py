@@ -1,6 +1,4 @@
-"""
-Commands about the file, the help, and the way to the application.
-"""
+"""Commands about the file, the help, and the way to the application."""
 
 import builtins
 import configparser
@@ -57,22 +55,16 @@ JSON_WORDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("trust", "remove"): ("app", *WHY),
     ("what-if",): ("--limit", "100/minute"),
 }
-"""
-What each command is called with, to have something to say.
-"""
+"""What each command is called with, to have something to say."""
 
 
 def run(*words: str) -> Any:
-    """
-    Run a command without an application and a configuration.
-    """
+    """Run a command without an application and a configuration."""
     return CliRunner().invoke(command, words, catch_exceptions=False)
 
 
 def test_good_file() -> None:
-    """
-    A file that is in order gives exit code 0.
-    """
+    """A file that is in order gives exit code 0."""
     path = str(ROOT / "config" / "oauth_ratelimit.yaml")
 
     assert "in order" in run("check-config", path).stdout
@@ -80,9 +72,7 @@ def test_good_file() -> None:
 
 
 def test_bad_file(tmp_path: Path) -> None:
-    """
-    A bad file gives exit code 1 and all its problems at once.
-    """
+    """A bad file gives exit code 1 and all its problems at once."""
     path = tmp_path / "bad.yaml"
     path.write_text('mode: "lo\\tud"\nmax_keys: 0\n')
     result = run("check-config", str(path))
@@ -136,9 +126,7 @@ def test_check_config_prints_labels_of_keys(
 
 
 def test_file_that_is_not_there() -> None:
-    """
-    A file that cannot be read is a problem like any other.
-    """
+    """A file that cannot be read is a problem like any other."""
     result = run("check-config", "/nowhere/\x1b[31m.yaml")
 
     assert 1 == result.exit_code
@@ -147,16 +135,12 @@ def test_file_that_is_not_there() -> None:
 
 
 def test_schema() -> None:
-    """
-    The schema is that of the models.
-    """
+    """The schema is that of the models."""
     assert config_schema() == json.loads(run("schema").stdout) == json.loads(run("schema", "--json").stdout)
 
 
 def every(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """
-    Yield each command below a group, whatever it is called by, that does something.
-    """
+    """Yield each command below a group, whatever it is called by, that does something."""
     for name, found in group.commands.items():
         if not isinstance(found, click.Group) or found.invoke_without_command:
             yield (*names, name), found
@@ -166,9 +150,7 @@ def every(group: click.Group, *names: str) -> Iterator[tuple[tuple[str, ...], cl
 
 @pytest.mark.parametrize("words", [pytest.param(words, id=" ".join(words)) for words, _ in every(command)])
 def test_json(terminal: Terminal, words: tuple[str, ...]) -> None:
-    """
-    Every command prints one JSON value for programs; none is added without one.
-    """
+    """Every command prints one JSON value for programs; none is added without one."""
     assert words in JSON_WORDS
     trace = terminal.config_path.with_name("trace.csv")
     trace.write_text("time,client\n1,app\n2,app\n")
@@ -180,9 +162,7 @@ def test_json(terminal: Terminal, words: tuple[str, ...]) -> None:
 
 
 def test_json_and_another_format(terminal: Terminal) -> None:
-    """
-    Where a command has formats, --json is the short way to one of them, and contradicts the others.
-    """
+    """Where a command has formats, --json is the short way to one of them, and contradicts the others."""
     for name in ("export", "report"):
         assert "name either --json or --format" in terminal.run(name, "--format", "csv", "--json").stderr
     assert [] == terminal.data("export") == json.loads(terminal.ok("export", "--format", "json"))
@@ -191,9 +171,7 @@ def test_json_and_another_format(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize("name", sorted(command.commands))
 def test_help(name: str) -> None:
-    """
-    Every command has a help that needs no configuration, and a first line short enough for the list.
-    """
+    """Every command has a help that needs no configuration, and a first line short enough for the list."""
     found = command.commands[name]
 
     assert 0 == run(name, "--help").exit_code
@@ -202,9 +180,7 @@ def test_help(name: str) -> None:
 
 
 def test_help_without_rich(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> None:
-    """
-    Nothing needs the extra: without rich tables are plain.
-    """
+    """Nothing needs the extra: without rich tables are plain."""
     real_import = builtins.__import__
 
     def without_rich(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -221,9 +197,7 @@ def test_help_without_rich(monkeypatch: pytest.MonkeyPatch, terminal: Terminal) 
 
 
 def test_command_without_a_configuration() -> None:
-    """
-    Outside of Flask a configuration has to be named.
-    """
+    """Outside of Flask a configuration has to be named."""
     result = run("top")
 
     assert 2 == result.exit_code
@@ -231,9 +205,7 @@ def test_command_without_a_configuration() -> None:
 
 
 def test_file_that_is_broken(terminal: Terminal) -> None:
-    """
-    A command on a broken configuration says what is wrong with it, exit code 1.
-    """
+    """A command on a broken configuration says what is wrong with it, exit code 1."""
     terminal.config_path.write_text("mode: loud")
     result = terminal.run("top")
 
@@ -242,18 +214,14 @@ def test_file_that_is_broken(terminal: Terminal) -> None:
 
 
 def flask(create_app: Any, *words: str) -> Any:
-    """
-    Run ``flask oauth-ratelimit`` for an application.
-    """
+    """Run ``flask oauth-ratelimit`` for an application."""
     group = FlaskGroup(create_app=create_app, add_default_commands=False)
     group.add_command(command)
     return CliRunner().invoke(group, ["oauth-ratelimit", *words], catch_exceptions=False)
 
 
 def test_application_with_the_extension(terminal: Terminal) -> None:
-    """
-    Under Flask the configuration is the application's.
-    """
+    """Under Flask the configuration is the application's."""
 
     def create_app() -> Flask:
         app = Flask(__name__)
@@ -265,9 +233,7 @@ def test_application_with_the_extension(terminal: Terminal) -> None:
 
 
 def test_application_under_the_emergency_switch(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    The switch in the environment of a command does not change what it says about instances.
-    """
+    """The switch in the environment of a command does not change what it says about instances."""
 
     def create_app() -> Flask:
         app = Flask(__name__)
@@ -282,9 +248,7 @@ def test_application_under_the_emergency_switch(terminal: Terminal, monkeypatch:
 
 
 def test_application_without_the_extension() -> None:
-    """
-    An application without the extension is told so.
-    """
+    """An application without the extension is told so."""
     result = flask(lambda: Flask(__name__), "top")
 
     assert 2 == result.exit_code
@@ -292,9 +256,7 @@ def test_application_without_the_extension() -> None:
 
 
 def test_entry_point() -> None:
-    """
-    Flask finds the command where the package's metadata says it is.
-    """
+    """Flask finds the command where the package's metadata says it is."""
     metadata = configparser.ConfigParser()
     metadata.read(ROOT / "setup.cfg")
     name, _, target = metadata["options.entry_points"]["flask.commands"].strip().partition(" = ")
@@ -305,9 +267,7 @@ def test_entry_point() -> None:
 
 
 def test_output_on_a_terminal(terminal: Terminal) -> None:
-    """
-    On a terminal tables have colours, and everything that was drawn is in them.
-    """
+    """On a terminal tables have colours, and everything that was drawn is in them."""
     terminal.ok("mode", "set", "dry-run", "--reason", "a test", "--by", "ann")
     program = "from oauth_ratelimit.cli import command; command()"
     master, slave = pty.openpty()
@@ -326,9 +286,7 @@ def test_output_on_a_terminal(terminal: Terminal) -> None:
 
 
 def _read_all(descriptor: int) -> str:
-    """
-    Return what is written to a pseudo-terminal until its other end is closed.
-    """
+    """Return what is written to a pseudo-terminal until its other end is closed."""
     chunks = []
     try:
         while chunk := os.read(descriptor, 65_536):
@@ -340,9 +298,7 @@ def _read_all(descriptor: int) -> str:
 
 
 def test_one_of_each(tmp_path: Path) -> None:
-    """
-    One client is not called clients.
-    """
+    """One client is not called clients."""
     path = tmp_path / "ratelimit.yaml"
     path.write_text("clients: {a: {mode: enforce}}\nendpoints: {revocation: {limits: {client: [600/minute]}}}")
     result = run("check-config", str(path))

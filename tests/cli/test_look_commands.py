@@ -1,6 +1,4 @@
-"""
-Commands that look.
-"""
+"""Commands that look."""
 
 import csv
 import io
@@ -23,18 +21,14 @@ WHY = ("--reason", "ticket 4711", "--by", "ann")
 
 
 def spend(limiter: Limiter, count: int, *key: Any, **place: Any) -> None:
-    """
-    Count requests, and send them.
-    """
+    """Count requests, and send them."""
     for _ in range(count):
         limiter.check(*key, **place)
     limiter.sync()
 
 
 def test_nobody_was_counted(terminal: Terminal) -> None:
-    """
-    On an empty database every command says so.
-    """
+    """On an empty database every command says so."""
     assert [] == terminal.data("top")
     assert [] == terminal.data("show", "app")
     assert [] == terminal.data("overrides")
@@ -47,9 +41,7 @@ def test_nobody_was_counted(terminal: Terminal) -> None:
 
 
 def test_top(terminal: Terminal, limiter: Limiter) -> None:
-    """
-    Who has used most of a limit comes first, whatever the limit is.
-    """
+    """Who has used most of a limit comes first, whatever the limit is."""
     spend(limiter, 5, "app", "alice")
     spend(limiter, 8, "batch")
     spend(limiter, 1, "other")
@@ -63,9 +55,7 @@ def test_top(terminal: Terminal, limiter: Limiter) -> None:
 
 
 def test_top_until_interrupted(terminal: Terminal, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Ctrl-C is how a watch ends: that is no failure.
-    """
+    """Ctrl-C is how a watch ends: that is no failure."""
     spend(limiter, 1, "app", "alice")
     waits = iter([None, KeyboardInterrupt])
 
@@ -79,9 +69,7 @@ def test_top_until_interrupted(terminal: Terminal, limiter: Limiter, monkeypatch
 
 
 def test_show(terminal: Terminal, limiter: Limiter) -> None:
-    """
-    A client's counters are shown, or those of one user of it.
-    """
+    """A client's counters are shown, or those of one user of it."""
     spend(limiter, 2, "app", "alice")
     spend(limiter, 1, "app", "bob")
     spend(limiter, 3, "app", "alice", grant_type="refresh_token")
@@ -121,25 +109,19 @@ def test_explain_a_denied_user(terminal: Terminal, limiter: Limiter) -> None:
     ],
 )
 def test_explain_which_layer_won(terminal: Terminal, words: tuple[str, ...], expected: dict[str, str]) -> None:
-    """
-    The layer of the configuration that a limit comes from is named.
-    """
+    """The layer of the configuration that a limit comes from is named."""
     assert expected == terminal.data("explain", *words)["limits"][0]["origin"]
 
 
 def test_explain_an_endpoint_that_is_mistyped(terminal: Terminal) -> None:
-    """
-    An endpoint that the configuration does not have is refused: it would look as if nothing were limited there.
-    """
+    """An endpoint that the configuration does not have is refused: it would look as if nothing were limited there."""
     result = terminal.run("explain", "app", "--endpoint", "revokation")
 
     assert (2, True) == (result.exit_code, "'revokation', allowed: token" in result.stderr)
 
 
 def test_explain_an_override(terminal: Terminal) -> None:
-    """
-    A limit and a mode from operators are named with who and why.
-    """
+    """A limit and a mode from operators are named with who and why."""
     terminal.ok("limit", "set", "partner", "--client", "1/hour", *WHY)
     terminal.ok("mode", "set", "dry-run", *WHY)
     data = terminal.data("explain", "partner")
@@ -150,9 +132,7 @@ def test_explain_an_override(terminal: Terminal) -> None:
 
 
 def test_explain_a_trusted_client(terminal: Terminal) -> None:
-    """
-    A trusted client is admitted, and what trusts it is named.
-    """
+    """A trusted client is admitted, and what trusts it is named."""
     data = terminal.data("explain", "mobile-1", "alice")
 
     assert ({"layer": "trusted_clients[mobile-*]"}, "admitted: trusted", []) == (
@@ -163,9 +143,7 @@ def test_explain_a_trusted_client(terminal: Terminal) -> None:
 
 
 def test_status(terminal: Terminal, mongo_uri: str) -> None:
-    """
-    The status shows the mode, and each instance with its conflicts and when it was seen.
-    """
+    """The status shows the mode, and each instance with its conflicts and when it was seen."""
     with closing(Connection(mongo_uri)) as connection:
         for name in ("node-1", "node-2"):
             limiter = Limiter(load_config({**terminal.settings, "instance": name}))
@@ -180,9 +158,7 @@ def test_status(terminal: Terminal, mongo_uri: str) -> None:
 
 
 def test_status_under_the_emergency_switch(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Somebody who looks with the emergency switch pulled is told that it is no instance's.
-    """
+    """Somebody who looks with the emergency switch pulled is told that it is no instance's."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
     result = terminal.run("status", "--json")
     told = json.loads(result.stdout)
@@ -194,9 +170,7 @@ def test_status_under_the_emergency_switch(terminal: Terminal, monkeypatch: pyte
 
 @pytest.mark.parametrize("what", ["counters", "overrides", "history"])
 def test_export(terminal: Terminal, limiter: Limiter, what: str) -> None:
-    """
-    Everything can be exported, a record a line, as one list or as a table, with the same content.
-    """
+    """Everything can be exported, a record a line, as one list or as a table, with the same content."""
     spend(limiter, 2, "app", "alice")
     terminal.ok("mode", "set", "off", *WHY)
     terminal.ok("limit", "set", "app", "--user", "9/hour", *WHY)
@@ -211,9 +185,7 @@ def test_export(terminal: Terminal, limiter: Limiter, what: str) -> None:
 
 
 def test_export_to_a_spreadsheet(terminal: Terminal, limiter: Limiter) -> None:
-    """
-    A client that calls itself a formula is text in a spreadsheet.
-    """
+    """A client that calls itself a formula is text in a spreadsheet."""
     spend(limiter, 1, "=1+1", "@alice")
     rows = list(csv.DictReader(io.StringIO(terminal.ok("export", "--format", "csv"))))
 
@@ -222,9 +194,7 @@ def test_export_to_a_spreadsheet(terminal: Terminal, limiter: Limiter) -> None:
 
 @pytest.mark.parametrize("words", [("top",), ("show", "a\x1b[2Jb"), ("explain", "a\x1b[2Jb", "\x07\u202e\x9b")])
 def test_names_with_control_characters(terminal: Terminal, limiter: Limiter, words: tuple[str, ...]) -> None:
-    """
-    No control character and no change of direction in a name reaches the terminal.
-    """
+    """No control character and no change of direction in a name reaches the terminal."""
     spend(limiter, 1, "a\x1b[2Jb", "\x07\u202e\x9b")
     output = terminal.ok(*words)
 
@@ -234,9 +204,7 @@ def test_names_with_control_characters(terminal: Terminal, limiter: Limiter, wor
 
 
 def test_history_with_control_characters(terminal: Terminal) -> None:
-    """
-    Nor does one in a reason.
-    """
+    """Nor does one in a reason."""
     terminal.ok("mode", "set", "off", "--reason", "\x1b]0;title\x07", "--by", "\x1bann")
 
     for words in (("overrides",), ("overrides", "--history"), ("mode",), ("status",), ("explain", "app")):
@@ -244,9 +212,7 @@ def test_history_with_control_characters(terminal: Terminal) -> None:
 
 
 def test_counters_that_are_not_shared(terminal: Terminal) -> None:
-    """
-    Without a database there is nothing to look at, and that is said.
-    """
+    """Without a database there is nothing to look at, and that is said."""
     terminal.config_path.write_text("mode: dry-run")
     result = terminal.run("top")
 
@@ -258,9 +224,7 @@ def test_counters_that_are_not_shared(terminal: Terminal) -> None:
     "words", [("top",), ("status",), ("reset", "app"), ("explain", "app"), ("erase", "ann", "--dry-run")]
 )
 def test_database_that_does_not_answer(terminal: Terminal, words: tuple[str, ...]) -> None:
-    """
-    Without MongoDB the exit code is 3, and there is one line about it.
-    """
+    """Without MongoDB the exit code is 3, and there is one line about it."""
     result = terminal.run("--mongo-uri", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50", *words)
 
     assert 3 == result.exit_code
@@ -268,9 +232,7 @@ def test_database_that_does_not_answer(terminal: Terminal, words: tuple[str, ...
 
 
 def test_connection_string_that_cannot_be_used(terminal: Terminal) -> None:
-    """
-    A mistake in the connection string is explained, without what may be secret in it.
-    """
+    """A mistake in the connection string is explained, without what may be secret in it."""
     result = terminal.run("--mongo-uri", "mongodb://ann:secret@127.0.0.1:1/?directConnection=maybe", "top")
 
     assert 3 == result.exit_code
@@ -287,9 +249,7 @@ def test_connection_string_that_cannot_be_used(terminal: Terminal) -> None:
     ids=["with a password", "IPv6"],
 )
 def test_which_database_does_not_answer(terminal: Terminal, uri: str, where: str) -> None:
-    """
-    Where MongoDB was looked for is named, and never the user or the password.
-    """
+    """Where MongoDB was looked for is named, and never the user or the password."""
     result = terminal.run("--mongo-uri", f"{uri}?serverSelectionTimeoutMS=50", "top")
 
     assert [f"Error: MongoDB is out of reach: ServerSelectionTimeoutError ({where})"] == result.stderr.splitlines()
@@ -303,9 +263,7 @@ def test_which_database_does_not_answer(terminal: Terminal, uri: str, where: str
     ],
 )
 def test_common_option_after_the_command(terminal: Terminal, words: tuple[str, ...], before: str) -> None:
-    """
-    Somebody who names the configuration behind the command is told where it belongs.
-    """
+    """Somebody who names the configuration behind the command is told where it belongs."""
     result = terminal.run(*words)
 
     assert 2 == result.exit_code
@@ -314,16 +272,12 @@ def test_common_option_after_the_command(terminal: Terminal, words: tuple[str, .
 
 
 def test_option_that_nothing_has(terminal: Terminal) -> None:
-    """
-    Any other option that does not exist is refused as ever.
-    """
+    """Any other option that does not exist is refused as ever."""
     assert "No such option '--colour'" in terminal.run("status", "--colour").stderr
 
 
 def test_status_right_after_a_change(terminal: Terminal, mongo_uri: str) -> None:
-    """
-    An instance that has not told of the new mode yet is not passed off as being in it.
-    """
+    """An instance that has not told of the new mode yet is not passed off as being in it."""
     with closing(Connection(mongo_uri)) as connection:
         limiter = Limiter(load_config(terminal.settings))
         HealthMonitor(limiter, HeartbeatStore(connection), clock=time.time).beat(override_count=0)
@@ -350,9 +304,7 @@ STRANGE = "No counters, statistics or configuration for"
     ids=lambda words: " ".join(words[:2]),
 )
 def test_client_that_is_mistyped(terminal: Terminal, limiter: Limiter, words: tuple[str, ...]) -> None:
-    """
-    Every command that is about a client says if nothing is known of it, and which one may be meant.
-    """
+    """Every command that is about a client says if nothing is known of it, and which one may be meant."""
     spend(limiter, 1, "web-shop", "alice")
     result = terminal.run(*words, "wbe-shop")
 
@@ -361,9 +313,7 @@ def test_client_that_is_mistyped(terminal: Terminal, limiter: Limiter, words: tu
 
 
 def test_client_that_is_strange_but_not_mistyped(terminal: Terminal) -> None:
-    """
-    Nothing is suggested where nothing is similar, and a name in the configuration or a pattern is not strange.
-    """
+    """Nothing is suggested where nothing is similar, and a name in the configuration or a pattern is not strange."""
     assert f"{STRANGE} 'unheard-of'." == terminal.run("show", "unheard-of").stderr.strip()
     assert "did you mean 'partner'?" in terminal.run("show", "Partnr").stderr
     assert "" == terminal.run("show", "partner").stderr
@@ -372,9 +322,7 @@ def test_client_that_is_strange_but_not_mistyped(terminal: Terminal) -> None:
 
 
 def test_hint_for_programs(terminal: Terminal) -> None:
-    """
-    Programs get the hint as a field where there is one record, and nothing on the standard error.
-    """
+    """Programs get the hint as a field where there is one record, and nothing on the standard error."""
     result = terminal.run("explain", "partnr", "--json")
 
     assert f"{STRANGE} 'partnr'; did you mean 'partner'?" == json.loads(result.stdout)["hint"]

@@ -1,6 +1,4 @@
-"""
-The command that replays recorded traffic.
-"""
+"""The command that replays recorded traffic."""
 
 import builtins
 import gzip
@@ -17,16 +15,12 @@ SHIPPED = Path(__file__).parents[2] / "demo" / "nasa19950801.csv.gz"
 
 
 def run(*words: str, stdin: str | None = None) -> Result:
-    """
-    Run the command without an application, a configuration and a database.
-    """
+    """Run the command without an application, a configuration and a database."""
     return CliRunner().invoke(command, ["replay", *words], input=stdin, catch_exceptions=False)
 
 
 def data(*words: str) -> Any:
-    """
-    Run the command and return its JSON.
-    """
+    """Run the command and return its JSON."""
     result = run(*words, "--json")
     assert 0 == result.exit_code, result.output
     assert result.stdout.isascii()
@@ -35,9 +29,7 @@ def data(*words: str) -> Any:
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    """
-    Thirty requests of a client within three seconds, and a few of another one.
-    """
+    """Thirty requests of a client within three seconds, and a few of another one."""
     path = tmp_path / "traffic.csv"
     burst = [f"{1_700_000_000 + n / 10},busy,ann" for n in range(30)]
     path.write_text("\n".join(["time,client,user", *burst, *(f"{1_700_000_100 + n}.5,calm," for n in range(5))]))
@@ -45,9 +37,7 @@ def recording(tmp_path: Path) -> Path:
 
 
 def test_shipped_trace() -> None:
-    """
-    The recorded traffic of the demo gives the numbers that the documentation tells.
-    """
+    """The recorded traffic of the demo gives the numbers that the documentation tells."""
     found = data(str(SHIPPED), "--limit", "10/minute", "--frames", "1,10")
     assert (30_969, "csv", True, 0) == tuple(found[name] for name in ("requests", "format", "is_spread", "bad_lines"))
     by_name = {(one["algorithm"], one["frames"]): one for one in found["contenders"]}
@@ -58,9 +48,7 @@ def test_shipped_trace() -> None:
 
 
 def test_table(recording: Path) -> None:
-    """
-    People get a table, and what is spread, left out or late.
-    """
+    """People get a table, and what is spread, left out or late."""
     result = run(str(recording), "--limit", "10/minute")
     assert 0 == result.exit_code
     lines = result.stdout.splitlines()
@@ -70,9 +58,7 @@ def test_table(recording: Path) -> None:
 
 
 def test_who_was_denied(tmp_path: Path) -> None:
-    """
-    Those who were denied most are named, with how many of their users it was; nobody where nobody was denied.
-    """
+    """Those who were denied most are named, with how many of their users it was; nobody where nobody was denied."""
     path = tmp_path / "traffic.csv"
     users = ("busy,ann", "busy,bob", "busy,cat", "calm,ann", "rude\x1b,ann")
     counts = (30, 20, 5, 5, 12)
@@ -90,9 +76,7 @@ def test_who_was_denied(tmp_path: Path) -> None:
 
 
 def test_instances(recording: Path) -> None:
-    """
-    With instances ours run on so many as well, in each way asked for, and the others ask the database.
-    """
+    """With instances ours run on so many as well, in each way asked for, and the others ask the database."""
     found = data(
         str(recording), "--limit", "10/minute", "--instances", "3", "--interval", "200ms",
         "--near-limit", "flush", "--near-limit", "reserve", "--algorithm", "sliding", "--algorithm", "gcra",
@@ -112,9 +96,7 @@ def test_instances(recording: Path) -> None:
 
 
 def test_per_client(tmp_path: Path) -> None:
-    """
-    The limit is each user's, or the client's for all of them together.
-    """
+    """The limit is each user's, or the client's for all of them together."""
     path = tmp_path / "traffic.jsonl"
     path.write_text("".join(json.dumps({"ts": n, "app": "a", "who": str(n)}) + "\n" for n in range(9)))
     columns = ("--column", "time=ts", "--column", "client=app", "--column", "user=who")
@@ -123,9 +105,7 @@ def test_per_client(tmp_path: Path) -> None:
 
 
 def test_access_log(tmp_path: Path) -> None:
-    """
-    An access log is filtered by path, its clients found by a pattern; it may be packed.
-    """
+    """An access log is filtered by path, its clients found by a pattern; it may be packed."""
     path = tmp_path / "access.log.1"
     line = '1.2.3.4 - - [01/Aug/1995:00:00:0{} -0400] "POST {}?client_id=app{} HTTP/1.1" 200 5 "-" "x"\n'
     text = "".join(line.format(n, path, n % 2) for n in range(8) for path in ("/token", "/other"))
@@ -136,9 +116,7 @@ def test_access_log(tmp_path: Path) -> None:
 
 
 def test_bad_lines(tmp_path: Path) -> None:
-    """
-    Bad lines are told with their numbers on the standard error, and counted; no control character gets through.
-    """
+    """Bad lines are told with their numbers on the standard error, and counted; no control character gets through."""
     path = tmp_path / "traffic.csv"
     path.write_text("5,a\n\x1b[31mnever,a\n6,b\n")
     result = run(str(path), "--limit", "3/minute")
@@ -157,9 +135,7 @@ def test_bad_lines(tmp_path: Path) -> None:
     ids=("empty", "blank", "binary", "packed"),
 )
 def test_file_without_requests(tmp_path: Path, content: bytes) -> None:
-    """
-    A file without a single request is told, exit code 1; there is nothing to draw.
-    """
+    """A file without a single request is told, exit code 1; there is nothing to draw."""
     path, picture = tmp_path / "traffic", tmp_path / "picture.svg"
     path.write_bytes(content)
     result = run(str(path), "--limit", "3/minute", "--picture", str(picture))
@@ -169,9 +145,7 @@ def test_file_without_requests(tmp_path: Path, content: bytes) -> None:
 
 
 def test_file_that_cannot_be_read(tmp_path: Path) -> None:
-    """
-    So are a missing file and a directory.
-    """
+    """So are a missing file and a directory."""
     for path in (tmp_path / "missing", tmp_path):
         result = run(str(path), "--limit", "3/minute")
         assert 1 == result.exit_code
@@ -179,9 +153,7 @@ def test_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_standard_input() -> None:
-    """
-    A pipe is read as it comes.
-    """
+    """A pipe is read as it comes."""
     result = run("-", "--limit", "3/minute", "--json", stdin="5.5,a\n6,a\n")
     assert 2 == json.loads(result.stdout)["requests"]
 
@@ -204,43 +176,33 @@ def test_standard_input() -> None:
     ),
 )
 def test_wrong_call(recording: Path, words: list[str], said: str) -> None:
-    """
-    What makes no sense is refused before anything is read, exit code 2.
-    """
+    """What makes no sense is refused before anything is read, exit code 2."""
     result = run(str(recording), *words)
     assert 2 == result.exit_code
     assert said in " ".join(result.stderr.split())
 
 
 def test_picture(recording: Path, tmp_path: Path) -> None:
-    """
-    The busiest stretch is drawn.
-    """
+    """The busiest stretch is drawn."""
     path = tmp_path / "picture.svg"
     assert 0 == run(str(recording), "--limit", "10/minute", "--picture", str(path)).exit_code
     assert "limit 10" in path.read_text()
 
 
 def test_picture_of_a_pipe() -> None:
-    """
-    A picture needs a file that can be read twice.
-    """
+    """A picture needs a file that can be read twice."""
     assert "read twice" in run("-", "--limit", "10/minute", "--picture", "x.svg", stdin="").stderr
 
 
 def test_picture_that_cannot_be_written(recording: Path, tmp_path: Path) -> None:
-    """
-    A picture that cannot be written is an error like any other.
-    """
+    """A picture that cannot be written is an error like any other."""
     result = run(str(recording), "--limit", "10/minute", "--picture", str(tmp_path / "missing" / "x.svg"))
     assert 1 == result.exit_code
     assert "x.svg: No such file" in result.stderr
 
 
 def test_picture_without_matplotlib(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Without the extra that is said before the replay begins, and everything else works.
-    """
+    """Without the extra that is said before the replay begins, and everything else works."""
     real_import = builtins.__import__
 
     def without_matplotlib(name: str, *args: Any, **kwargs: Any) -> Any:

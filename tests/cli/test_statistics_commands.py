@@ -1,6 +1,4 @@
-"""
-Commands that read the statistics: what-if, report.
-"""
+"""Commands that read the statistics: what-if, report."""
 
 import csv
 import io
@@ -23,8 +21,7 @@ OWN, LOGIN = Source("client", "client_credentials"), Source("user", "password")
 
 @pytest.fixture
 def recorded(mongo_uri: str) -> Iterator[None]:
-    """
-    An hour: one client asks 20 times a minute, one of whose users most of that, another is trusted, and one calls
+    """An hour: one client asks 20 times a minute, one of whose users most of that, another is trusted, and one calls
     itself a formula.
     """
     now_s = int(time.time() // 60) * 60
@@ -50,9 +47,7 @@ def recorded(mongo_uri: str) -> Iterator[None]:
 
 @pytest.mark.usefixtures("recorded")
 def test_what_if(terminal: Terminal) -> None:
-    """
-    A limit of half of what a client asks for would have denied about half.
-    """
+    """A limit of half of what a client asks for would have denied about half."""
     data = terminal.data("what-if", "--limit", "10/minute", "--last", "2h")
 
     assert (10, 60, "client", True) == tuple(data[name] for name in ("limit", "window_s", "by", "is_approximate"))
@@ -70,9 +65,7 @@ def test_what_if(terminal: Terminal) -> None:
 
 @pytest.mark.usefixtures("recorded")
 def test_what_if_by_user(terminal: Terminal) -> None:
-    """
-    A limit of users counts each user apart.
-    """
+    """A limit of users counts each user apart."""
     data = terminal.data("what-if", "--limit", "2/minute", "--by", "user", "--client", "shop")
 
     assert [("shop", "alice"), ("shop", "bob")] == [(each["client_id"], each["username"]) for each in data["bearers"]]
@@ -83,17 +76,13 @@ def test_what_if_by_user(terminal: Terminal) -> None:
 
 @pytest.mark.usefixtures("recorded")
 def test_what_if_in_total(terminal: Terminal) -> None:
-    """
-    A limit of all of a client counts its users, too.
-    """
+    """A limit of all of a client counts its users, too."""
     assert 32 * 60 == terminal.data("what-if", "--limit", "9/minute", "--by", "total")["bearers"][0]["offered"]
 
 
 @pytest.mark.usefixtures("recorded")
 def test_clients_that_are_not_told_apart(terminal: Terminal, mongo_uri: str) -> None:
-    """
-    Of requests that could be anybody's only the number is told.
-    """
+    """Of requests that could be anybody's only the number is told."""
     minute_s = int(time.time() // 60) * 60 - 600
     with closing(Connection(mongo_uri)) as connection:
         rest = ClientMinute(OTHER_CLIENTS, minute_s, {OWN: Tally(5000)})
@@ -105,9 +94,7 @@ def test_clients_that_are_not_told_apart(terminal: Terminal, mongo_uri: str) -> 
 
 
 def test_nothing_recorded(terminal: Terminal) -> None:
-    """
-    Without statistics both commands say so.
-    """
+    """Without statistics both commands say so."""
     assert "No statistics." in terminal.ok("what-if", "--limit", "10/minute")
     assert "No statistics." in terminal.ok("report")
     assert [] == json.loads(terminal.ok("report", "--format", "json"))["clients"]
@@ -128,9 +115,7 @@ def test_nothing_recorded(terminal: Terminal) -> None:
     ),
 )
 def test_wrong_calls(terminal: Terminal, words: tuple[str, ...], message: str) -> None:
-    """
-    What cannot be answered is refused with what is allowed.
-    """
+    """What cannot be answered is refused with what is allowed."""
     result = terminal.run("what-if", *words)
 
     assert 2 == result.exit_code
@@ -139,9 +124,7 @@ def test_wrong_calls(terminal: Terminal, words: tuple[str, ...], message: str) -
 
 @pytest.mark.usefixtures("recorded")
 def test_report(terminal: Terminal, tmp_path: Path) -> None:
-    """
-    The report names the clients, the worst first, as a table, as JSON, as CSV and as a page.
-    """
+    """The report names the clients, the worst first, as a table, as JSON, as CSV and as a page."""
     clients = json.loads(terminal.ok("report", "--format", "json", "--last", "2h"))["clients"]
     assert [("mobile-app", True), ("shop", False), ("=1+1", False)] == [
         (each["client_id"], each["is_trusted"]) for each in clients
@@ -161,9 +144,7 @@ def test_report(terminal: Terminal, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("recorded")
 def test_report_with_a_short_lifetime(terminal: Terminal) -> None:
-    """
-    With tokens that last a minute, a token a minute is what is needed.
-    """
+    """With tokens that last a minute, a token a minute is what is needed."""
     words = ("report", "--format", "json", "--token-lifetime", "1m", "--client", "shop")
     (shop,) = json.loads(terminal.ok(*words))["clients"]
 
@@ -172,9 +153,7 @@ def test_report_with_a_short_lifetime(terminal: Terminal) -> None:
 
 
 def test_report_that_cannot_be_written(terminal: Terminal, tmp_path: Path) -> None:
-    """
-    A file that cannot be written is named.
-    """
+    """A file that cannot be written is named."""
     result = terminal.run("report", "-o", str(tmp_path / "missing" / "report.html"))
 
     assert 1 == result.exit_code

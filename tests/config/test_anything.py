@@ -1,6 +1,4 @@
-"""
-Whatever the configuration holds, the outcome is settings or one error with all problems.
-"""
+"""Whatever the configuration holds, the outcome is settings or one error with all problems."""
 
 import contextlib
 from typing import Any
@@ -37,9 +35,7 @@ anything = st.recursive(
 @settings(max_examples=120, deadline=None)
 @given(values=st.dictionaries(keys, anything, max_size=5))
 def test_any_mapping(values: dict[Any, Any]) -> None:
-    """
-    A mapping of anything is settings, or an error whose every problem is one line with a path.
-    """
+    """A mapping of anything is settings, or an error whose every problem is one line with a path."""
     try:
         assert isinstance(load_config(values), Settings)
     except ConfigError as error:
@@ -50,9 +46,7 @@ def test_any_mapping(values: dict[Any, Any]) -> None:
 @settings(max_examples=120, deadline=None)
 @given(content=st.binary() | st.text(alphabet="ab:-[]{}&*!|>'\"%@#?, \n\t0.9é\x00~<=", max_size=60).map(str.encode))
 def test_any_file(content: bytes) -> None:
-    """
-    A file of anything is a mapping, or an error.
-    """
+    """A file of anything is a mapping, or an error."""
     try:
         assert isinstance(parse_yaml(content, source="file"), dict)
     except ConfigError as error:
@@ -61,9 +55,7 @@ def test_any_file(content: bytes) -> None:
 
 @given(text=st.text() | st.text(alphabet="0123456789.msh/per ;|day", max_size=30))
 def test_any_text_as_duration_or_limit(text: str) -> None:
-    """
-    A text is a duration that is not negative, or a limit over a window that is not, or a ValueError.
-    """
+    """A text is a duration that is not negative, or a limit over a window that is not, or a ValueError."""
     with contextlib.suppress(ValueError):
         assert 0 <= parse_duration(text)
     with contextlib.suppress(ValueError):
@@ -72,9 +64,7 @@ def test_any_text_as_duration_or_limit(text: str) -> None:
 
 @pytest.mark.parametrize("codec", ["utf-16", "utf-16-le", "utf-8-sig"])
 def test_other_encodings(codec: str) -> None:
-    """
-    A file with a byte-order mark, as some editors write it, is read; without one it has to be UTF-8.
-    """
+    """A file with a byte-order mark, as some editors write it, is read; without one it has to be UTF-8."""
     content = "mode: enforce".encode(codec)
     if codec == "utf-16-le":
         with pytest.raises(ConfigError, match="special characters are not allowed"):

@@ -1,6 +1,4 @@
-"""
-Every key of the configuration with values that it must not have, and the message each gets.
-"""
+"""Every key of the configuration with values that it must not have, and the message each gets."""
 
 from typing import Any
 
@@ -39,9 +37,7 @@ HEADER = "allowed: the name of an HTTP header, such as X-Request-ID"
 
 
 def a_limit(**options: object) -> dict[str, Any]:
-    """
-    Return a configuration whose only limit has these options.
-    """
+    """Return a configuration whose only limit has these options."""
     return {"limits": {"user": [{"limit": 10, "window": "60s"} | options]}}
 
 
@@ -402,18 +398,14 @@ BAD = [*TOP_LEVEL, *LIMITS, *PLACES, *CLIENTS, *STORE, *TELLING, *GUARD]
 
 @pytest.mark.parametrize(("values", "expected"), BAD, ids=[line.partition(",")[0][:80] for _, line in BAD])
 def test_value_that_is_not_allowed(values: dict[str, Any], expected: str) -> None:
-    """
-    A bad value is refused in one line: the path of the key, what was found, what is allowed.
-    """
+    """A bad value is refused in one line: the path of the key, what was found, what is allowed."""
     with pytest.raises(ConfigError) as caught:
         load_config(values)
     assert (expected,) == caught.value.problems
 
 
 def test_every_key_has_a_bad_value() -> None:
-    """
-    No key of the file is without a line above.
-    """
+    """No key of the file is without a line above."""
 
     def keys(model: type[BaseModel]) -> set[str]:
         found = set(model.model_fields)
@@ -427,9 +419,7 @@ def test_every_key_has_a_bad_value() -> None:
 
 
 def test_everything_at_once() -> None:
-    """
-    All problems of a configuration are named together, in the order of the keys.
-    """
+    """All problems of a configuration are named together, in the order of the keys."""
     values = {
         "mode": "on",
         "limits": {"user": [{"limit": 0, "window": 0, "frames": 0}, "x"], "clients": []},
@@ -473,9 +463,7 @@ def test_everything_at_once() -> None:
     ids=repr,
 )
 def test_password_in_the_wrong_place(values: dict[str, Any]) -> None:
-    """
-    No message, and nothing that a traceback shows, holds a password.
-    """
+    """No message, and nothing that a traceback shows, holds a password."""
     with pytest.raises(ConfigError) as caught:
         load_config(values)
     error = caught.value
@@ -484,9 +472,7 @@ def test_password_in_the_wrong_place(values: dict[str, Any]) -> None:
 
 
 def test_password_in_settings() -> None:
-    """
-    Settings can be logged: their repr does not show the connection string.
-    """
+    """Settings can be logged: their repr does not show the connection string."""
     settings = load_config({"store": {"uri": "mongodb://app:hunter2@db/oauth"}})
     assert settings.store.uri == "mongodb://app:hunter2@db/oauth"
     assert "hunter2" not in repr(settings)

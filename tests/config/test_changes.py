@@ -1,6 +1,4 @@
-"""
-What a reload has changed, in words.
-"""
+"""What a reload has changed, in words."""
 
 from dataclasses import replace
 from typing import Any
@@ -88,16 +86,12 @@ BASE: dict[str, Any] = {
     ],
 )
 def test_change(changed: dict[str, Any], expected: list[str]) -> None:
-    """
-    Each value that differs is one line with the path of its key, and a URI is not shown.
-    """
+    """Each value that differs is one line with the path of its key, and a URI is not shown."""
     assert expected == describe_changes(load_config(BASE), load_config(BASE | changed))
 
 
 def test_changed_default() -> None:
-    """
-    A changed default is one line, not one for each client that inherits it.
-    """
+    """A changed default is one line, not one for each client that inherits it."""
     clients = {f"client-{number}": {"mode": "enforce"} for number in range(100)}
     old = load_config({"limits": {"user": ["10/second"]}, "clients": clients})
     new = load_config({"limits": {"user": ["11/second"]}, "clients": clients})
@@ -105,18 +99,14 @@ def test_changed_default() -> None:
 
 
 def test_many_changes() -> None:
-    """
-    A rewritten file is cut short, with the number of what is left out.
-    """
+    """A rewritten file is cut short, with the number of what is left out."""
     new = load_config({"trusted_clients": [f"client-{number}" for number in range(500)]})
     lines = describe_changes(load_config({}), new)
     assert (51, "and 450 more") == (len(lines), lines[-1])
 
 
 def test_mode_that_is_overridden() -> None:
-    """
-    A dry run by override is said to hold wherever a stricter mode is named, too.
-    """
+    """A dry run by override is said to hold wherever a stricter mode is named, too."""
     old = load_config({**BASE, "mode": "enforce"})
     override = Override(
         Target(OverrideKind.MODE), author="ann", reason="incident", made_at_s=0.0, until_s=None, mode=Mode.DRY_RUN

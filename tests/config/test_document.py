@@ -1,6 +1,4 @@
-"""
-Files that may hold anything.
-"""
+"""Files that may hold anything."""
 
 import os
 import time
@@ -14,9 +12,7 @@ from oauth_ratelimit.errors import ConfigError
 
 
 def problem_of(content: bytes) -> str:
-    """
-    Return the one problem that a document has.
-    """
+    """Return the one problem that a document has."""
     with pytest.raises(ConfigError) as caught:
         parse_yaml(content, source="limits.yaml")
     (problem,) = caught.value.problems
@@ -25,9 +21,7 @@ def problem_of(content: bytes) -> str:
 
 @pytest.mark.parametrize("content", [b"", b"   \n", b"# nothing but a comment\n", b"---\n", b"null\n", b"\xef\xbb\xbf"])
 def test_empty_document(content: bytes) -> None:
-    """
-    An empty file is refused, because one that is being written looks the same; the message says what to write.
-    """
+    """An empty file is refused, because one that is being written looks the same; the message says what to write."""
     assert problem_of(content) == EMPTY
 
 
@@ -55,9 +49,7 @@ def test_empty_document(content: bytes) -> None:
     ],
 )
 def test_document_that_is_no_configuration(content: bytes, expected: str) -> None:
-    """
-    What cannot be read as one mapping is refused in one line that says where.
-    """
+    """What cannot be read as one mapping is refused in one line that says where."""
     assert problem_of(content).startswith(expected)
 
 
@@ -74,18 +66,14 @@ def test_document_that_is_no_configuration(content: bytes, expected: str) -> Non
     ids=["lists", "mappings", "block lists", "keys", "a billion laughs"],
 )
 def test_bomb(content: bytes) -> None:
-    """
-    A file made to exhaust memory, stack or time is refused, after little work.
-    """
+    """A file made to exhaust memory, stack or time is refused, after little work."""
     begun_s = time.thread_time()  # not time that passes: others may be at work on the machine
     assert problem_of(content).startswith("not usable YAML: ")
     assert time.thread_time() - begun_s < 5
 
 
 def test_secret_in_a_broken_line() -> None:
-    """
-    A line that cannot be parsed is not quoted: it may be the one with the password.
-    """
+    """A line that cannot be parsed is not quoted: it may be the one with the password."""
     assert "hunter2" not in problem_of(b"store: {uri: mongodb://u:hunter2@host/db, : :\n]")
 
 
@@ -111,17 +99,13 @@ def test_secret_in_a_broken_line() -> None:
     ],
 )
 def test_plain_value(written: str, expected: object) -> None:
-    """
-    Values mean what a reader expects, without the surprises of YAML 1.1.
-    """
+    """Values mean what a reader expects, without the surprises of YAML 1.1."""
     value = parse_yaml(f"key: {written}".encode(), source="limits.yaml")["key"]
     assert (expected, type(expected)) == (value, type(value))
 
 
 def test_file_that_is_read(tmp_path: Path) -> None:
-    """
-    A file gives its content, and the same stamp as long as nobody touches it.
-    """
+    """A file gives its content, and the same stamp as long as nobody touches it."""
     path = tmp_path / "limits.yaml"
     path.write_bytes(b"mode: off\n")
     assert read_file(path)[0] == b"mode: off\n"
@@ -129,9 +113,7 @@ def test_file_that_is_read(tmp_path: Path) -> None:
 
 
 def test_file_that_cannot_be_read(tmp_path: Path) -> None:
-    """
-    A path that leads to no regular file of sensible size is refused, without waiting for a pipe's writer.
-    """
+    """A path that leads to no regular file of sensible size is refused, without waiting for a pipe's writer."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "huge").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
     (tmp_path / "loop").symlink_to("loop")
@@ -152,17 +134,13 @@ def test_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_mapping_of_any_kind() -> None:
-    """
-    A mapping given by the application may hold mappings and tuples of any type.
-    """
+    """A mapping given by the application may hold mappings and tuples of any type."""
     source = MappingProxyType({"a": MappingProxyType({"b": (1, {"c": 2})})})
     assert plain_mapping(source) == {"a": {"b": [1, {"c": 2}]}}
 
 
 def test_mapping_that_holds_itself() -> None:
-    """
-    A mapping without an end is refused.
-    """
+    """A mapping without an end is refused."""
     source: dict[str, object] = {}
     source["clients"] = source
     with pytest.raises(ConfigError, match="nested deeper than 20 levels"):

@@ -1,6 +1,4 @@
-"""
-From a file or a mapping to settings.
-"""
+"""From a file or a mapping to settings."""
 
 import socket
 from pathlib import Path
@@ -23,16 +21,12 @@ BUILT_IN = Limits(
 
 
 def users(values: dict[str, Any]) -> tuple[Policy, ...]:
-    """
-    Return the default limits per user that a configuration has.
-    """
+    """Return the default limits per user that a configuration has."""
     return load_config(values).policies.limits.user
 
 
 def test_nothing_configured() -> None:
-    """
-    Without any key it is a dry run with the built-in limits, in this process only.
-    """
+    """Without any key it is a dry run with the built-in limits, in this process only."""
     settings = load_config({})
     assert PolicySet(mode=Mode.DRY_RUN, limits=BUILT_IN, instance=socket.gethostname()) == settings.policies
     assert StoreSettings(uri=None, collection="ratelimits", namespace=None, timeout_s=2.0) == settings.store
@@ -42,17 +36,13 @@ def test_nothing_configured() -> None:
 
 
 def test_limits_of_one_kind() -> None:
-    """
-    A limits key says all: a kind that it leaves out has no limit, not the built-in one.
-    """
+    """A limits key says all: a kind that it leaves out has no limit, not the built-in one."""
     policies = load_config({"limits": {"user": ["100/minute"]}}).policies
     assert Limits(user=(Policy("user", 100, Window(60, 10)),)) == policies.limits
 
 
 def test_every_option_of_a_limit() -> None:
-    """
-    All options of a limit arrive.
-    """
+    """All options of a limit arrive."""
     written = {
         "limit": MAX_LIMIT,
         "window": "2m",
@@ -68,9 +58,7 @@ def test_every_option_of_a_limit() -> None:
 
 @pytest.mark.parametrize("amount", [1, 10**9, 2**53])
 def test_any_amount(amount: int) -> None:
-    """
-    Any amount from 1 to 2^53 is a limit.
-    """
+    """Any amount from 1 to 2^53 is a limit."""
     assert [amount] == [policy.limit for policy in users({"limits": {"user": [{"limit": amount, "window": 60}]}})]
 
 
@@ -78,24 +66,18 @@ def test_any_amount(amount: int) -> None:
     ("window", "expected_s"), [(60, 60), (60.0, 60), ("2000ms", 2), ("1h", 3600), ("366d", 31_622_400)]
 )
 def test_window(window: object, expected_s: int) -> None:
-    """
-    A window may be written in any unit that comes to whole seconds.
-    """
+    """A window may be written in any unit that comes to whole seconds."""
     assert Window.of(expected_s) == users({"limits": {"user": [{"limit": 1, "window": window}]}})[0].window
 
 
 @pytest.mark.parametrize(("window", "frames"), [(60, 10), (7, 7), (11, 1), (90, 10), (3600, 10), (1, 1), (26, 2)])
 def test_default_frames(window: int, frames: int) -> None:
-    """
-    By default a window has as many frames as its largest divisor up to 10.
-    """
+    """By default a window has as many frames as its largest divisor up to 10."""
     assert frames == users({"limits": {"user": [{"limit": 1, "window": window}]}})[0].window.frame_count
 
 
 def test_default_names() -> None:
-    """
-    The only limit of its list is named by the kind; of several each is named by its window, or as it says itself.
-    """
+    """The only limit of its list is named by the kind; of several each is named by its window, or as it says itself."""
     several: list[Any] = ["1/second; 2/minute", {"limit": 3, "window": "1h", "name": "hourly"}]
     limits = load_config(
         {"limits": {"user": several, "client": ["9/minute"], "client_total": ["5/day"]}}
@@ -105,17 +87,13 @@ def test_default_names() -> None:
 
 
 def test_limit_that_is_switched_off() -> None:
-    """
-    ``enabled: false`` is mode off, whatever the mode says.
-    """
+    """``enabled: false`` is mode off, whatever the mode says."""
     values = {"limit": 1, "window": 1, "mode": "enforce", "enabled": False}
     assert Mode.OFF is users({"limits": {"user": [values]}})[0].mode
 
 
 def test_modes() -> None:
-    """
-    Modes arrive at every level, ``enabled: false`` as mode off.
-    """
+    """Modes arrive at every level, ``enabled: false`` as mode off."""
     policies = load_config(
         {
             "mode": "enforce",
@@ -134,16 +112,12 @@ def test_modes() -> None:
 
 @pytest.mark.parametrize("values", [{"mode": "off"}, {"mode": False}, {"enabled": False}, {"mode": Mode.OFF}], ids=str)
 def test_everything_switched_off(values: dict[str, Any]) -> None:
-    """
-    There are several ways to write off; YAML 1.1 reads the bare word as false.
-    """
+    """There are several ways to write off; YAML 1.1 reads the bare word as false."""
     assert Mode.OFF is load_config(values).policies.mode
 
 
 def test_clients_plans_and_grants() -> None:
-    """
-    What differs for clients, plans, grant types and endpoints arrives, with what each leaves out as None.
-    """
+    """What differs for clients, plans, grant types and endpoints arrives, with what each leaves out as None."""
     policies = load_config(
         {
             "grants": {"refresh_token": {"limits": {"user": ["5/second"]}}},
@@ -170,9 +144,7 @@ def test_clients_plans_and_grants() -> None:
 
 
 def test_same_name_where_they_never_meet() -> None:
-    """
-    Limits of users and of clients may share a name, because no request meets both.
-    """
+    """Limits of users and of clients may share a name, because no request meets both."""
     one = [{"limit": 1, "window": 1, "name": "tokens"}]
     limits = load_config({"limits": {"user": one, "client": one}}).policies.limits
     assert {"tokens"} == {policy.name for policy in (*limits.user, *limits.client)}
@@ -187,16 +159,12 @@ def test_same_name_where_they_never_meet() -> None:
     ],
 )
 def test_canary(written: dict[str, Any], expected: Canary) -> None:
-    """
-    A canary is by clients or by instances.
-    """
+    """A canary is by clients or by instances."""
     assert expected == load_config({"canary": written}).policies.canary
 
 
 def test_other_sections() -> None:
-    """
-    Store, sync, denial and the rest arrive, durations in seconds.
-    """
+    """Store, sync, denial and the rest arrive, durations in seconds."""
     settings = load_config(
         {
             "instance": "node-7",
@@ -215,9 +183,7 @@ def test_other_sections() -> None:
 
 
 def test_overrides() -> None:
-    """
-    What the caller gives takes the place of the global mode and of the URI, and leaves a client's mode alone.
-    """
+    """What the caller gives takes the place of the global mode and of the URI, and leaves a client's mode alone."""
     values = {"mode": "enforce", "enabled": False, "clients": {"app": {"mode": "enforce"}}}
     settings = load_config(values, mode="dry-run", uri="mongodb://other/db")
     assert (Mode.DRY_RUN, "mongodb://other/db") == (settings.policies.mode, settings.store.uri)
@@ -226,18 +192,14 @@ def test_overrides() -> None:
 
 
 def test_shipped_example() -> None:
-    """
-    The example file loads, as file and as the mapping that any YAML reader makes of it.
-    """
+    """The example file loads, as file and as the mapping that any YAML reader makes of it."""
     settings = load_config(EXAMPLE)
     assert settings == load_config(str(EXAMPLE)) == load_config(yaml.safe_load(EXAMPLE.read_text()))
     assert Mode.ENFORCE is settings.policies.matching("partner-app").mode
 
 
 def test_error_of_a_file(tmp_path: Path) -> None:
-    """
-    An error names the file and every problem in it.
-    """
+    """An error names the file and every problem in it."""
     path = tmp_path / "limits.yaml"
     path.write_text("mode: on\nlimits: {user: [{limit: 0, window: 1s}]}\n")
     with pytest.raises(ConfigError) as caught:

@@ -1,6 +1,4 @@
-"""
-Durations and the shorthand for limits.
-"""
+"""Durations and the shorthand for limits."""
 
 import pytest
 
@@ -23,9 +21,7 @@ from oauth_ratelimit.config.notation import parse_duration, parse_rates
     ],
 )
 def test_duration(written: object, expected_s: float) -> None:
-    """
-    A duration is a number of seconds or a text with a unit, exact in decimal.
-    """
+    """A duration is a number of seconds or a text with a unit, exact in decimal."""
     assert expected_s == parse_duration(written)
 
 
@@ -56,9 +52,7 @@ def test_duration(written: object, expected_s: float) -> None:
     ids=repr,
 )
 def test_text_that_is_no_duration(written: object) -> None:
-    """
-    Anything else is refused, numbers in text, bools and what is not finite included.
-    """
+    """Anything else is refused, numbers in text, bools and what is not finite included."""
     with pytest.raises(ValueError, match="seconds as a number, or text such as 500ms"):
         parse_duration(written)
 
@@ -80,9 +74,7 @@ def test_text_that_is_no_duration(written: object) -> None:
     ],
 )
 def test_shorthand(written: str, expected: tuple[tuple[int, int], ...]) -> None:
-    """
-    A shorthand means what it means to the limits library (5.8), a year of 360 days included.
-    """
+    """A shorthand means what it means to the limits library (5.8), a year of 360 days included."""
     assert expected == parse_rates(written)
 
 
@@ -109,8 +101,6 @@ def test_shorthand(written: str, expected: tuple[tuple[int, int], ...]) -> None:
     ids=repr,
 )
 def test_text_that_is_no_shorthand(written: str) -> None:
-    """
-    Anything else is refused, with examples of what is allowed.
-    """
+    """Anything else is refused, with examples of what is allowed."""
     with pytest.raises(ValueError, match="text such as 100/minute, 5 per 10 second, 10/second; 100/hour"):
         parse_rates(written)

@@ -1,6 +1,4 @@
-"""
-The section about the names of users.
-"""
+"""The section about the names of users."""
 
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def keys(*names: str) -> list[dict[str, str]]:
-    """
-    Return entries for keys in the environment.
-    """
+    """Return entries for keys in the environment."""
     return [{"env": name} for name in names]
 
 
@@ -84,9 +80,7 @@ def test_key_in_a_file(tmp_path: Path) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_refused(privacy: dict[str, Any], line: str) -> None:
-    """
-    The error names the place and what is allowed there, and nothing that may be a key.
-    """
+    """The error names the place and what is allowed there, and nothing that may be a key."""
     with pytest.raises(ConfigError) as caught:
         load_config({"privacy": privacy})
 
@@ -95,17 +89,13 @@ def test_what_is_refused(privacy: dict[str, Any], line: str) -> None:
 
 
 def test_file_without_an_end() -> None:
-    """
-    No more of a file is read than a key may have.
-    """
+    """No more of a file is read than a key may have."""
     with pytest.raises(ConfigError, match="the key is longer than 4096 bytes"):
         load_config({"privacy": {"keys": [{"file": "/dev/urandom"}]}})
 
 
 def test_changes_in_words() -> None:
-    """
-    A change of keys is told by their labels.
-    """
+    """A change of keys is told by their labels."""
     plain, one, two = (
         load_config({"privacy": privacy})
         for privacy in (

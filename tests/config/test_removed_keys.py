@@ -1,6 +1,4 @@
-"""
-Keys of former versions: each is refused with the sentence that says what replaces it.
-"""
+"""Keys of former versions: each is refused with the sentence that says what replaces it."""
 
 import pytest
 

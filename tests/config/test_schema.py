@@ -1,6 +1,4 @@
-"""
-The JSON Schema of the configuration file.
-"""
+"""The JSON Schema of the configuration file."""
 
 import json
 from pathlib import Path
@@ -51,25 +49,19 @@ BEYOND_A_SCHEMA = (
 
 @pytest.fixture(scope="module")
 def validator() -> Any:
-    """
-    A validator of the shipped schema.
-    """
+    """A validator of the shipped schema."""
     schema = json.loads(SHIPPED.read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 
 
 def test_shipped_schema() -> None:
-    """
-    The shipped file says what the models say: ``schema_text()`` makes it anew.
-    """
+    """The shipped file says what the models say: ``schema_text()`` makes it anew."""
     assert json.loads(schema_text()) == json.loads(SHIPPED.read_text())
 
 
 def test_every_key_is_described() -> None:
-    """
-    Every key of every mapping has a description, which the documentation is made of.
-    """
+    """Every key of every mapping has a description, which the documentation is made of."""
     schema = config_schema()
     undescribed = [
         f"{name}.{key}"
@@ -81,9 +73,7 @@ def test_every_key_is_described() -> None:
 
 
 def test_example_fits_the_schema(validator: Any) -> None:
-    """
-    The example names its schema, and fits it.
-    """
+    """The example names its schema, and fits it."""
     text = EXAMPLE.read_text()
     assert (EXAMPLE.parent / text.partition("$schema=")[2].partition("\n")[0]).samefile(SHIPPED)
     assert [] == [error.message for error in validator.iter_errors(yaml.safe_load(text))]
@@ -103,9 +93,7 @@ def test_example_fits_the_schema(validator: Any) -> None:
     ids=str,
 )
 def test_good_values(validator: Any, values: dict[str, Any]) -> None:
-    """
-    What loads fits the schema.
-    """
+    """What loads fits the schema."""
     load_config(values)
     assert [] == [error.message for error in validator.iter_errors(values)]
 
@@ -115,8 +103,6 @@ JUDGED = [(values, line) for values, line in BAD if not any(reason in line for r
 
 @pytest.mark.parametrize(("values", "line"), JUDGED, ids=[line.partition(",")[0][:80] for _, line in JUDGED])
 def test_bad_values(validator: Any, values: dict[str, Any], line: str) -> None:
-    """
-    What is refused when loading is marked by an editor already.
-    """
+    """What is refused when loading is marked by an editor already."""
     written = {str(key) if not isinstance(key, str) else key: value for key, value in values.items()}
     assert not validator.is_valid(written), line

@@ -1,6 +1,4 @@
-"""
-A configuration file that changes while the application runs.
-"""
+"""A configuration file that changes while the application runs."""
 
 import os
 from collections.abc import Iterator
@@ -22,9 +20,7 @@ BROKEN = "mode: enforce\nlimits: {user: [{limit: 0, window: 1s}]}\n"
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """
-    A configuration file in dry run.
-    """
+    """A configuration file in dry run."""
     path = tmp_path / "limits.yaml"
     path.write_text(DRY_RUN)
     return path
@@ -32,9 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def source(path: Path) -> ConfigSource:
-    """
-    The file, loaded once.
-    """
+    """The file, loaded once."""
     source = ConfigSource(path)
     source.load()
     return source
@@ -42,57 +36,43 @@ def source(path: Path) -> ConfigSource:
 
 @pytest.fixture
 def events() -> Iterator[list[Any]]:
-    """
-    What is logged.
-    """
+    """What is logged."""
     with capture_logs() as entries:
         yield entries
 
 
 def write(path: Path, text: str) -> None:
-    """
-    Change the file in place, surely at another time than it was changed before.
-    """
+    """Change the file in place, surely at another time than it was changed before."""
     before_ns = path.stat().st_mtime_ns if path.exists() else 0
     path.write_text(text)
     os.utime(path, ns=(before_ns + 10**9, before_ns + 10**9))
 
 
 def polled(source: ConfigSource) -> Settings | None:
-    """
-    Poll often enough for a change to settle.
-    """
+    """Poll often enough for a change to settle."""
     found = [source.poll(), source.poll(), source.poll(), source.poll()]
     return next((settings for settings in found if settings is not None), None)
 
 
 def modes(*found: Settings | None) -> list[Mode | None]:
-    """
-    Return the global mode of each of several outcomes.
-    """
+    """Return the global mode of each of several outcomes."""
     return [None if settings is None else settings.policies.mode for settings in found]
 
 
 def test_unchanged_file(source: ConfigSource, events: list[Any]) -> None:
-    """
-    As long as nothing changes there is no news.
-    """
+    """As long as nothing changes there is no news."""
     assert (None, []) == (polled(source), events)
 
 
 def test_changed_file(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """
-    A change is taken over once, when two looks in a row have found the same file.
-    """
+    """A change is taken over once, when two looks in a row have found the same file."""
     write(path, ENFORCE)
     assert [None, Mode.ENFORCE, None, None] == modes(source.poll(), source.poll(), source.poll(), source.poll())
     assert [] == events
 
 
 def test_file_that_is_being_written(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """
-    While it is being written a file is left alone, even if what is there by now is valid.
-    """
+    """While it is being written a file is left alone, even if what is there by now is valid."""
     found = []
     for written in (
         "",
@@ -112,9 +92,7 @@ def test_file_that_is_being_written(source: ConfigSource, path: Path, events: li
 def test_file_that_changes_between_look_and_reading(
     source: ConfigSource, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    A file that changes in the instant before it is read is left for the next look.
-    """
+    """A file that changes in the instant before it is read is left for the next look."""
     write(path, ENFORCE)
     assert source.poll() is None
     with monkeypatch.context() as patch:
@@ -130,9 +108,7 @@ def test_file_that_changes_between_look_and_reading(
 
 
 def test_replaced_file(source: ConfigSource, path: Path, tmp_path: Path) -> None:
-    """
-    A file that another one is renamed over is a change, even with the same size and time.
-    """
+    """A file that another one is renamed over is a change, even with the same size and time."""
     other = tmp_path / "new.yaml"
     other.write_text(ENFORCE)
     status = path.stat()
@@ -142,9 +118,7 @@ def test_replaced_file(source: ConfigSource, path: Path, tmp_path: Path) -> None
 
 
 def test_link_that_is_turned(path: Path, tmp_path: Path) -> None:
-    """
-    A link that is turned to another file, as container platforms do, is a change.
-    """
+    """A link that is turned to another file, as container platforms do, is a change."""
     link, second = tmp_path / "link.yaml", tmp_path / "second.yaml"
     link.symlink_to(path)
     second.write_text(ENFORCE)
@@ -157,9 +131,7 @@ def test_link_that_is_turned(path: Path, tmp_path: Path) -> None:
 
 
 def test_broken_file(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """
-    A broken file is reported once, with its problems, and repaired it is taken over.
-    """
+    """A broken file is reported once, with its problems, and repaired it is taken over."""
     write(path, BROKEN)
     assert (None, None) == (polled(source), polled(source))
     expected = {
@@ -175,9 +147,7 @@ def test_broken_file(source: ConfigSource, path: Path, events: list[Any]) -> Non
 
 
 def test_broken_file_that_is_touched(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """
-    Each broken content is reported once, however often it is saved; another broken content is reported again.
-    """
+    """Each broken content is reported once, however often it is saved; another broken content is reported again."""
     for text in (BROKEN, BROKEN, "mode: on\n", BROKEN):
         write(path, text)
         assert polled(source) is None
@@ -185,9 +155,7 @@ def test_broken_file_that_is_touched(source: ConfigSource, path: Path, events: l
 
 
 def test_broken_file_put_back(source: ConfigSource, path: Path) -> None:
-    """
-    A broken file that is put back as it was is news, so that its reader learns that the trouble is over.
-    """
+    """A broken file that is put back as it was is news, so that its reader learns that the trouble is over."""
     write(path, BROKEN)
     assert polled(source) is None
     write(path, DRY_RUN)
@@ -195,9 +163,7 @@ def test_broken_file_put_back(source: ConfigSource, path: Path) -> None:
 
 
 def test_change_without_meaning(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """
-    A file that is touched, or whose comments change, is no news.
-    """
+    """A file that is touched, or whose comments change, is no news."""
     for text in (DRY_RUN, f"# a comment\n{DRY_RUN}"):
         write(path, text)
         assert polled(source) is None
@@ -206,18 +172,14 @@ def test_change_without_meaning(source: ConfigSource, path: Path, events: list[A
 
 @pytest.mark.parametrize("text", ["", "\n", "# mode: enforce\n"])
 def test_emptied_file(source: ConfigSource, path: Path, events: list[Any], text: str) -> None:
-    """
-    An empty file is not a configuration without limits: it is reported, and the last good one stays.
-    """
+    """An empty file is not a configuration without limits: it is reported, and the last good one stays."""
     write(path, text)
     assert (None, None) == (polled(source), polled(source))
     assert [[EMPTY]] == [event["problems"] for event in events]
 
 
 def test_file_that_vanishes(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """
-    A file that is gone is reported once; when it is back it is taken over.
-    """
+    """A file that is gone is reported once; when it is back it is taken over."""
     path.unlink()
     assert (None, None) == (polled(source), polled(source))
     assert [["cannot be read: No such file or directory"]] == [event["problems"] for event in events]
@@ -226,9 +188,7 @@ def test_file_that_vanishes(source: ConfigSource, path: Path, events: list[Any])
 
 
 def test_file_that_is_gone_for_a_moment(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """
-    An editor that removes the file before it writes the new one causes no report.
-    """
+    """An editor that removes the file before it writes the new one causes no report."""
     path.unlink()
     assert source.poll() is None
     path.write_text(ENFORCE)
@@ -237,9 +197,7 @@ def test_file_that_is_gone_for_a_moment(source: ConfigSource, path: Path, events
 
 
 def test_directory_in_its_place(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """
-    What cannot be read is reported once and not read again with every look.
-    """
+    """What cannot be read is reported once and not read again with every look."""
     path.unlink()
     path.mkdir()
     assert (None, None) == (polled(source), polled(source))
@@ -247,9 +205,7 @@ def test_directory_in_its_place(source: ConfigSource, path: Path, events: list[A
 
 
 def test_reading_that_nobody_needs(source: ConfigSource, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Looking does not open the file unless it has changed, and a huge or broken one only once.
-    """
+    """Looking does not open the file unless it has changed, and a huge or broken one only once."""
     opened: list[object] = []
     real_open = os.open
     monkeypatch.setattr(os, "open", lambda *args, **options: opened.append(args) or real_open(*args, **options))
@@ -262,18 +218,14 @@ def test_reading_that_nobody_needs(source: ConfigSource, path: Path, monkeypatch
 
 
 def test_many_problems(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """
-    A log event is bounded, and says how many problems there are.
-    """
+    """A log event is bounded, and says how many problems there are."""
     write(path, "trusted_clients: [" + "1, " * 500 + "1]\n")
     polled(source)
     assert [(20, 501)] == [(len(event["problems"]), event["problem_count"]) for event in events]
 
 
 def test_reload_on_demand(source: ConfigSource, path: Path) -> None:
-    """
-    Who asks for a reload gets it at once, if there is news.
-    """
+    """Who asks for a reload gets it at once, if there is news."""
     assert source.reload() is None
     write(path, ENFORCE)
     assert [Mode.ENFORCE, None] == modes(source.reload(), source.reload())
@@ -281,9 +233,7 @@ def test_reload_on_demand(source: ConfigSource, path: Path) -> None:
 
 
 def test_overrides(path: Path) -> None:
-    """
-    What overrides the file does so after every reload.
-    """
+    """What overrides the file does so after every reload."""
     source = ConfigSource(path, mode="off", uri="mongodb://other/db")
     loaded = source.load()
     write(path, ENFORCE + "max_keys: 7\n")
@@ -295,9 +245,7 @@ def test_overrides(path: Path) -> None:
 
 
 def test_password_in_a_broken_file(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """
-    What is logged about a broken file holds no password.
-    """
+    """What is logged about a broken file holds no password."""
     for text in (
         "store: {url: 'mongodb://u:hunter2@h'}",
         "store: {uri: mongodb://u:hunter2@h",
@@ -310,9 +258,7 @@ def test_password_in_a_broken_file(source: ConfigSource, path: Path, events: lis
 
 
 def test_file_that_is_broken_at_start(path: Path) -> None:
-    """
-    At the start there is no last good one: a broken or missing file is an error.
-    """
+    """At the start there is no last good one: a broken or missing file is an error."""
     path.write_text(BROKEN)
     with pytest.raises(ConfigError, match=r"limits\.user\[0\]\.limit: got 0"):
         ConfigSource(path).load()

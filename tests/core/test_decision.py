@@ -1,6 +1,4 @@
-"""
-What a request is told, however it was decided.
-"""
+"""What a request is told, however it was decided."""
 
 import math
 
@@ -25,16 +23,12 @@ WIDE = Policy("wide", 12, Window(600, 10))
 
 
 def a_tier(policy: Policy = POLICY) -> Tier:
-    """
-    Return an enforced tier.
-    """
+    """Return an enforced tier."""
     return Tier(policy, Mode.ENFORCE)
 
 
 def test_decision_without_a_policy() -> None:
-    """
-    Where nothing applies, nothing is named.
-    """
+    """Where nothing applies, nothing is named."""
     decision = FullDecision(True, False, Mode.DRY_RUN)
     assert (None, None, None) == (decision.policy, decision.limit, decision.window_s)
     assert (0, 0.0, 0.0, False) == (
@@ -46,9 +40,7 @@ def test_decision_without_a_policy() -> None:
 
 
 def test_decision_about_a_policy() -> None:
-    """
-    A decision names its policy and what it allows.
-    """
+    """A decision names its policy and what it allows."""
     decision = FullDecision(True, False, Mode.ENFORCE, rule=POLICY, remaining=3)
     assert ("user", 10, 60) == (decision.policy, decision.limit, decision.window_s)
     assert "policy='user' remaining=3" in repr(decision)
@@ -59,16 +51,12 @@ def test_decision_about_a_policy() -> None:
     ((0.0, 0, 0), (0.001, 0, 1), (1.0, 0, 1), (1.002, 0, 2), (0.0, 1, 1), (math.inf, 0, 0), (math.inf, 1, 1)),
 )
 def test_whole_seconds(seconds: float, at_least: int, expected: int) -> None:
-    """
-    Delays are rounded up; one that never ends is as good as none.
-    """
+    """Delays are rounded up; one that never ends is as good as none."""
     assert expected == whole_seconds(seconds, at_least=at_least)
 
 
 def test_admission() -> None:
-    """
-    Its figures are those of the moment of the request.
-    """
+    """Its figures are those of the moment of the request."""
     decision = Admission((a_tier(), 4, 2, NOW_S + 6, NOW_S + 1.5))
     assert (True, False, False, 0.0) == (
         decision.allowed,
@@ -83,17 +71,13 @@ def test_admission() -> None:
 
 
 def test_admission_after_the_clock_stepped_back() -> None:
-    """
-    No figure is larger than it can be.
-    """
+    """No figure is larger than it can be."""
     decision = Admission((a_tier(), 4, 2, NOW_S + 6, NOW_S - 3600))
     assert (4, 66.0) == (decision.remaining, decision.reset_after_s)
 
 
 def test_admission_by_several_tiers() -> None:
-    """
-    The tier that has least left is described.
-    """
+    """The tier that has least left is described."""
     narrow = (a_tier(), 4, 0, NOW_S + 6, NOW_S)
     wide = (a_tier(WIDE), 7, 0, NOW_S + 60, NOW_S)
     for terms in ((narrow, wide), (wide, narrow)):
@@ -103,9 +87,7 @@ def test_admission_by_several_tiers() -> None:
 
 
 def test_repeated_denial() -> None:
-    """
-    It says what the first one said, with the delays that are left.
-    """
+    """It says what the first one said, with the delays that are left."""
     first = FullDecision(
         False, True, Mode.ENFORCE, rule=POLICY, remaining=0, reset_after_s=66.0, retry_after_s=31.0, decision_id="a0"
     )
@@ -122,16 +104,12 @@ def test_repeated_denial() -> None:
 
 
 def test_every_kind_is_a_decision() -> None:
-    """
-    Callers need to know of one type only.
-    """
+    """Callers need to know of one type only."""
     assert all(issubclass(kind, Decision) for kind in (FullDecision, Admission, JointAdmission, RepeatedDenial))
 
 
 def test_tiers() -> None:
-    """
-    The widest comes first; those that are off are left out.
-    """
+    """The widest comes first; those that are off are left out."""
     off = Policy("off", 1, Window(1, 1), mode=Mode.OFF)
     tiers = tiers_of((POLICY, off, WIDE), Mode.ENFORCE)
     assert [("wide", "60"), ("user", "6")] == [(tier.policy.name, tier.series) for tier in tiers]
@@ -139,9 +117,7 @@ def test_tiers() -> None:
 
 
 def test_series() -> None:
-    """
-    Tiers that count other requests have counters of their own, though their frames are as long.
-    """
+    """Tiers that count other requests have counters of their own, though their frames are as long."""
     angry = Policy("angry", 1, Window(60, 10), count_denied=True)
     trial = Policy("trial", 1, Window(60, 10), mode=Mode.DRY_RUN)
     both = Policy("both", 1, Window(60, 10), count_denied=True, mode=Mode.DRY_RUN)
@@ -152,9 +128,7 @@ def test_series() -> None:
 
 @pytest.mark.parametrize(("now_s", "end_s"), ((0.0, 6), (5.999, 6), (6.0, 12), (3.0, 6), (100.0, 102)))
 def test_end_of_a_frame(now_s: float, end_s: int) -> None:
-    """
-    It is the same whatever was asked for before, forward and back.
-    """
+    """It is the same whatever was asked for before, forward and back."""
     tier = a_tier()
     for before_s in (0.0, 50.0, 99.0, 6.0, now_s):
         tier.frame_end_after(before_s)

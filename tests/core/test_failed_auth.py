@@ -1,6 +1,4 @@
-"""
-Whom a failed authentication is counted against.
-"""
+"""Whom a failed authentication is counted against."""
 
 import pytest
 from hypothesis import given
@@ -40,9 +38,7 @@ from tests.support.limiters import a_policy
     ],
 )
 def test_address(remote_addr: str | None, expected: str | None) -> None:
-    """
-    An IPv4 address stands for itself, an IPv6 address for its /64, and anything else for nobody.
-    """
+    """An IPv4 address stands for itself, an IPv6 address for its /64, and anything else for nobody."""
     assert expected == address_of(remote_addr)
 
 
@@ -51,9 +47,7 @@ def test_address(remote_addr: str | None, expected: str | None) -> None:
     [("10.1.2.3", True), ("192.0.2.7", True), ("192.0.2.8", False), ("2001:db8::/64", True), ("2001:db9::/64", False)],
 )
 def test_networks(address: str, expected: bool) -> None:
-    """
-    An address lies in a network of its own version or in none.
-    """
+    """An address lies in a network of its own version or in none."""
     assert expected is is_within(address, ("10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"))
     assert not is_within(address, ())
 
@@ -68,17 +62,13 @@ def test_networks(address: str, expected: bool) -> None:
     ids=ascii,
 )
 def test_spellings_of_a_name(spelling: str) -> None:
-    """
-    Spellings that a server may take for one user are one.
-    """
+    """Spellings that a server may take for one user are one."""
     assert "alice" == folded(spelling)
 
 
 @given(st.text(max_size=40) | st.text(min_size=MAX_CLAIM_LENGTH - 2, max_size=MAX_CLAIM_LENGTH + 2))
 def test_any_name(name: str) -> None:
-    """
-    Whatever is claimed becomes a name that is kept as it is, with any address before it.
-    """
+    """Whatever is claimed becomes a name that is kept as it is, with any address before it."""
     claim = folded(name)
     kept = f"2001:db8:1111:2222::/64 {claim}"
 
@@ -88,18 +78,14 @@ def test_any_name(name: str) -> None:
 
 
 def test_names_that_expand() -> None:
-    """
-    A name is cut before it is normalised, and two long names stay two.
-    """
+    """A name is cut before it is normalised, and two long names stay two."""
     assert len(folded("\ufdfa" * 5_000_000)) <= MAX_CLAIM_LENGTH
     assert len(folded("\ufdfa" * MAX_CLAIM_LENGTH)) <= MAX_CLAIM_LENGTH
     assert folded("x" * 5_000_000 + "a") != folded("x" * 5_000_000 + "b")
 
 
 def test_targets() -> None:
-    """
-    Each claimed client with each claimed name is a target, and the address once. An address alone has no name.
-    """
+    """Each claimed client with each claimed name is a target, and the address once. An address alone has no name."""
     attempt = Attempt(("a", "b"), ("x y",), "192.0.2.7")
 
     assert [
@@ -115,9 +101,7 @@ def test_targets() -> None:
 
 
 def test_policies() -> None:
-    """
-    Each kind has its own limits, under its own scope; a dry run that an operator has asked for holds here, too.
-    """
+    """Each kind has its own limits, under its own scope; a dry run that an operator has asked for holds here, too."""
     limits = FailureLimits(user=(a_policy(1, name="u"),), address=(a_policy(2, name="a"),))
     enforced = failure_policies(limits, Mode.ENFORCE, ceiling=None)
     spared = failure_policies(limits, Mode.ENFORCE, ceiling=Mode.DRY_RUN)

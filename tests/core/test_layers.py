@@ -1,6 +1,4 @@
-"""
-Which layer has won.
-"""
+"""Which layer has won."""
 
 from typing import Any
 
@@ -25,9 +23,7 @@ ENDPOINTS = {"endpoints": {"revocation": {"limits": LIMITS}}}
 
 
 def mode_override(mode: str, client_id: str | None = None) -> Override:
-    """
-    Return an override of a mode.
-    """
+    """Return an override of a mode."""
     return Override(Target(OverrideKind.MODE, client_id), "ann", mode, 0.0, mode=Mode(mode))
 
 
@@ -62,9 +58,7 @@ def mode_override(mode: str, client_id: str | None = None) -> Override:
     ],
 )
 def test_layer_of_a_limit(config: Any, overrides: list[Override], place: Any, expected: str) -> None:
-    """
-    The layer that is named has the limits that are in force.
-    """
+    """The layer that is named has the limits that are in force."""
     layer = Origins(load_config(config).policies, overrides).of_limits("app", LimitKind.CLIENT, **place)
 
     assert expected == (layer.override.reason if layer.override else layer.name)
@@ -111,9 +105,7 @@ def test_layer_of_a_limit(config: Any, overrides: list[Override], place: Any, ex
     ],
 )
 def test_layer_of_a_mode(config: Any, overrides: list[Override], place: Any, expected: tuple[str, str]) -> None:
-    """
-    The layer that is named has the mode that is in force.
-    """
+    """The layer that is named has the mode that is in force."""
     policies = load_config(config).policies
     layer = Origins(policies, overrides).of_mode("app", **place)
     name = layer.override.reason if layer.override else layer.name
@@ -122,9 +114,7 @@ def test_layer_of_a_mode(config: Any, overrides: list[Override], place: Any, exp
 
 
 def test_layer_of_trust() -> None:
-    """
-    What makes a client trusted is named: an override, or a pattern of the file.
-    """
+    """What makes a client trusted is named: an override, or a pattern of the file."""
     override = Override(Target(OverrideKind.TRUSTED, "mobile-*"), "ann", "", 0.0)
     origins = Origins(load_config({"trusted_clients": ["own-*", "own-1"]}).policies, [override])
 

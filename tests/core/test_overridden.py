@@ -1,6 +1,4 @@
-"""
-Overrides on top of a policy set.
-"""
+"""Overrides on top of a policy set."""
 
 from typing import Any
 
@@ -15,31 +13,23 @@ POLICY = Policy("client", 7, Window.of(60))
 
 
 def override(kind: OverrideKind = OverrideKind.LIMIT, client_id: str | None = "app", **more: Any) -> Override:
-    """
-    Return an override; a limit override is about the client's own limits.
-    """
+    """Return an override; a limit override is about the client's own limits."""
     limit_kind = more.pop("limit_kind", LimitKind.CLIENT if kind is OverrideKind.LIMIT else None)
     return Override(Target(kind, client_id, limit_kind), "ann", "a test", made_at_s=1000.0, **more)
 
 
 def policies(**config: Any) -> PolicySet:
-    """
-    Return the policies of a configuration.
-    """
+    """Return the policies of a configuration."""
     return load_config(config).policies
 
 
 def mode_of(base: PolicySet, *overrides: Override, client_id: str = "app", **place: str) -> Mode:
-    """
-    Return the mode of a client under overrides.
-    """
+    """Return the mode of a client under overrides."""
     return apply_overrides(base, overrides).matching(client_id, **place).mode
 
 
 def test_moment_that_an_override_ends() -> None:
-    """
-    An override holds until its end and no longer; one without an end stays.
-    """
+    """An override holds until its end and no longer; one without an end stays."""
     lasting, ending = override(policies=(POLICY,)), override(OverrideKind.TRUSTED, until_s=2000.0)
 
     assert (lasting, ending) == active([lasting, ending], 1999.9)
@@ -47,9 +37,7 @@ def test_moment_that_an_override_ends() -> None:
 
 
 def test_limit_of_one_client() -> None:
-    """
-    A limit replaces that kind of that client, and nothing else.
-    """
+    """A limit replaces that kind of that client, and nothing else."""
     base = policies(clients={"app": {"limits": {"user": ["3/second"], "client_total": ["9/minute"]}}})
     changed = apply_overrides(base, [override(policies=(POLICY,))])
 
@@ -61,25 +49,19 @@ def test_limit_of_one_client() -> None:
 
 
 def test_limit_of_a_client_with_a_plan() -> None:
-    """
-    An override comes before what the client's plan says.
-    """
+    """An override comes before what the client's plan says."""
     base = policies(plans={"gold": {"limits": {"client": ["100/minute"]}}}, clients={"app": {"plan": "gold"}})
 
     assert (POLICY,) == apply_overrides(base, [override(policies=(POLICY,))]).matching("app").limits.client
 
 
 def test_limit_that_is_lifted() -> None:
-    """
-    An override without limits means no limit of that kind.
-    """
+    """An override without limits means no limit of that kind."""
     assert () == apply_overrides(policies(), [override()]).matching("app").limits.client
 
 
 def test_default_limit() -> None:
-    """
-    A limit of everybody replaces the default; a client with a limit of its own keeps it.
-    """
+    """A limit of everybody replaces the default; a client with a limit of its own keeps it."""
     base = policies(clients={"app": {"limits": {"client": ["100/minute"]}}})
     changed = apply_overrides(base, [override(client_id=None, policies=(POLICY,))])
 
@@ -88,9 +70,7 @@ def test_default_limit() -> None:
 
 
 def test_trusted_client() -> None:
-    """
-    A trusted client joins those of the file, patterns included.
-    """
+    """A trusted client joins those of the file, patterns included."""
     changed = apply_overrides(policies(trusted_clients=["own"]), [override(OverrideKind.TRUSTED, "app-*")])
 
     assert [True, True, False] == [changed.matching(name).trusted for name in ("own", "app-1", "other")]
@@ -98,17 +78,13 @@ def test_trusted_client() -> None:
 
 @pytest.mark.parametrize("mode", list(Mode), ids=str)
 def test_mode_of_everybody(mode: Mode) -> None:
-    """
-    The global mode is replaced.
-    """
+    """The global mode is replaced."""
     assert mode is mode_of(policies(mode="enforce"), override(OverrideKind.MODE, None, mode=mode))
 
 
 @pytest.mark.parametrize("mode", list(Mode), ids=str)
 def test_mode_of_one_client(mode: Mode) -> None:
-    """
-    A client's mode is replaced, others keep theirs.
-    """
+    """A client's mode is replaced, others keep theirs."""
     change = override(OverrideKind.MODE, mode=mode)
 
     assert mode is mode_of(policies(mode="enforce", clients={"app": {"mode": "enforce"}}), change)
@@ -133,9 +109,7 @@ def test_dry_run_for_everybody() -> None:
 
 
 def test_dry_run_of_one_client_beats_its_places() -> None:
-    """
-    A client in dry run is denied nowhere.
-    """
+    """A client in dry run is denied nowhere."""
     base = policies(clients={"app": {"grants": {"password": {"mode": "enforce"}}}})
 
     change = override(OverrideKind.MODE, mode=Mode.DRY_RUN)
@@ -144,9 +118,7 @@ def test_dry_run_of_one_client_beats_its_places() -> None:
 
 
 def test_off_for_one_client_beats_its_places() -> None:
-    """
-    A client that is switched off is off for every grant type and at every endpoint.
-    """
+    """A client that is switched off is off for every grant type and at every endpoint."""
     base = policies(
         endpoints={"revocation": {"limits": {"client": ["1/second"]}}},
         clients={
@@ -160,9 +132,7 @@ def test_off_for_one_client_beats_its_places() -> None:
 
 
 def test_enforcing_outside_the_canary() -> None:
-    """
-    A client that is told to be enforced is, in the canary's share or not; being in it is told apart.
-    """
+    """A client that is told to be enforced is, in the canary's share or not; being in it is told apart."""
     base = policies(mode="enforce", canary={"percent": 0})
     change = override(OverrideKind.MODE, mode=Mode.ENFORCE)
 
@@ -173,9 +143,7 @@ def test_enforcing_outside_the_canary() -> None:
 
 
 def test_overrides_of_one_client_together() -> None:
-    """
-    Several overrides of one client hold together.
-    """
+    """Several overrides of one client hold together."""
     changed = apply_overrides(
         policies(),
         [
@@ -201,8 +169,6 @@ def test_overrides_of_one_client_together() -> None:
     ids=["limit of no kind", "mode with a kind", "everybody trusted", "no mode", "a mode", "limits"],
 )
 def test_override_that_says_nothing(build: Any) -> None:
-    """
-    An override that does not fit its target cannot be made.
-    """
+    """An override that does not fit its target cannot be made."""
     with pytest.raises(ValueError, match=r"override|trusting"):
         build()

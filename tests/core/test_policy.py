@@ -1,6 +1,4 @@
-"""
-Which policies a request meets.
-"""
+"""Which policies a request meets."""
 
 import pytest
 
@@ -9,9 +7,7 @@ from oauth_ratelimit.core.window import Window
 
 
 def a_policy(name: str, *, mode: Mode | None = None) -> Policy:
-    """
-    Return a policy that only its name and mode tell from others.
-    """
+    """Return a policy that only its name and mode tell from others."""
     return Policy(name, 10, Window.of(60), mode=mode)
 
 
@@ -22,17 +18,13 @@ OFF, DRY_RUN, ENFORCE = Mode.OFF, Mode.DRY_RUN, Mode.ENFORCE
 
 
 def test_unknown_client() -> None:
-    """
-    A client that the configuration does not name has the defaults and the global mode.
-    """
+    """A client that the configuration does not name has the defaults and the global mode."""
     policies = PolicySet(mode=ENFORCE, limits=DEFAULTS)
     assert ClientPolicies(DEFAULTS, ENFORCE, trusted=False, scope=None) == policies.matching("anybody")
 
 
 def test_client_with_limits() -> None:
-    """
-    A client's limits replace the defaults kind by kind: a kind left out is inherited, an empty one is no limit.
-    """
+    """A client's limits replace the defaults kind by kind: a kind left out is inherited, an empty one is no limit."""
     own = OwnLimits(user=(OTHER,), client_total=())
     policies = PolicySet(limits=DEFAULTS, clients={"app": Rules(limits=own)})
     assert Limits(client=(CLIENT,), user=(OTHER,), client_total=()) == policies.matching("app").limits
@@ -40,9 +32,7 @@ def test_client_with_limits() -> None:
 
 
 def test_client_with_a_plan() -> None:
-    """
-    A plan comes between the defaults and what the client itself says.
-    """
+    """A plan comes between the defaults and what the client itself says."""
     policies = PolicySet(
         limits=DEFAULTS,
         plans={"gold": Rules(mode=ENFORCE, limits=OwnLimits(client=(OTHER,), user=()))},
@@ -57,9 +47,7 @@ def test_client_with_a_plan() -> None:
 
 
 def test_other_endpoint() -> None:
-    """
-    An endpoint has its own limits and counters, and inherits none of the token endpoint's, nor of a client there.
-    """
+    """An endpoint has its own limits and counters, and inherits none of the token endpoint's, nor of a client there."""
     policies = PolicySet(
         limits=DEFAULTS,
         endpoints={"revocation": Rules(limits=OwnLimits(client=(OTHER,)))},
@@ -70,17 +58,13 @@ def test_other_endpoint() -> None:
 
 
 def test_endpoint_that_is_not_configured() -> None:
-    """
-    An endpoint that nobody configured has no limits.
-    """
+    """An endpoint that nobody configured has no limits."""
     policies = PolicySet(limits=DEFAULTS)
     assert Limits() == policies.matching("app", endpoint="userinfo").limits
 
 
 def test_client_at_an_endpoint() -> None:
-    """
-    Client and plan may have limits and a mode of their own at an endpoint.
-    """
+    """Client and plan may have limits and a mode of their own at an endpoint."""
     policies = PolicySet(
         endpoints={"revocation": Rules(limits=OwnLimits(client=(CLIENT,), user=(USER,)))},
         plans={"gold": Rules(endpoints={"revocation": Rules(limits=OwnLimits(client_total=(TOTAL,)))})},
@@ -93,9 +77,7 @@ def test_client_at_an_endpoint() -> None:
 
 
 def test_grant_with_limits() -> None:
-    """
-    A grant type with limits of its own is counted apart and has only those; other grant types are not affected.
-    """
+    """A grant type with limits of its own is counted apart and has only those; other grant types are not affected."""
     policies = PolicySet(limits=DEFAULTS, grants={"refresh_token": Rules(limits=OwnLimits(user=(OTHER,)))})
     expected = ClientPolicies(Limits(user=(OTHER,)), DRY_RUN, scope="grant:refresh_token")
     assert expected == policies.matching("app", grant_type="refresh_token")
@@ -104,17 +86,13 @@ def test_grant_with_limits() -> None:
 
 
 def test_grant_with_a_mode_only() -> None:
-    """
-    A grant type that differs in its mode alone is counted with all others.
-    """
+    """A grant type that differs in its mode alone is counted with all others."""
     policies = PolicySet(limits=DEFAULTS, mode=ENFORCE, grants={"refresh_token": Rules(mode=DRY_RUN)})
     assert ClientPolicies(DEFAULTS, DRY_RUN) == policies.matching("app", grant_type="refresh_token")
 
 
 def test_grant_of_one_client() -> None:
-    """
-    A client may have limits for a grant type that nobody else has.
-    """
+    """A client may have limits for a grant type that nobody else has."""
     own = {"refresh_token": Rules(limits=OwnLimits(user=(OTHER,)))}
     policies = PolicySet(limits=DEFAULTS, grants={"refresh_token": Rules()}, clients={"app": Rules(grants=own)})
     assert "grant:refresh_token" == policies.matching("app", grant_type="refresh_token").scope
@@ -122,9 +100,7 @@ def test_grant_of_one_client() -> None:
 
 
 def test_grant_at_another_endpoint() -> None:
-    """
-    Grant types matter at the token endpoint only.
-    """
+    """Grant types matter at the token endpoint only."""
     policies = PolicySet(
         grants={"refresh_token": Rules(limits=OwnLimits(user=(USER,)))},
         endpoints={"revocation": Rules(limits=OwnLimits(user=(OTHER,)))},
@@ -151,9 +127,7 @@ def test_grant_at_another_endpoint() -> None:
 def test_nearest_mode(
     top: Mode, place: Mode | None, plan: Mode | None, client: Mode | None, client_place: Mode | None, expected: Mode
 ) -> None:
-    """
-    The nearest mode wins, at an endpoint and for a grant type alike; off at the top or at the place is final.
-    """
+    """The nearest mode wins, at an endpoint and for a grant type alike; off at the top or at the place is final."""
     at = {"somewhere": Rules(mode=client_place)}
     policies = PolicySet(
         mode=top,
@@ -167,26 +141,20 @@ def test_nearest_mode(
 
 
 def test_policy_with_a_mode() -> None:
-    """
-    A policy's own mode stands only where it differs from the client's, and a policy that is off is left out.
-    """
+    """A policy's own mode stands only where it differs from the client's, and a policy that is off is left out."""
     tiers = tuple(a_policy(mode or "none", mode=mode) for mode in (None, OFF, DRY_RUN, ENFORCE))
     found = PolicySet(mode=ENFORCE, limits=Limits(user=tiers)).matching("app").limits.user
     assert [("none", None), ("dry-run", DRY_RUN), ("enforce", None)] == [(tier.name, tier.mode) for tier in found]
 
 
 def test_everything_off() -> None:
-    """
-    Where the mode is off no policy is left, not even one that enforces.
-    """
+    """Where the mode is off no policy is left, not even one that enforces."""
     limits = Limits(user=(a_policy("strict", mode=ENFORCE),))
     assert ClientPolicies(Limits(), OFF) == PolicySet(mode=OFF, limits=limits).matching("app")
 
 
 def test_client_outside_of_the_canary() -> None:
-    """
-    Outside of the canary all that would be enforced is a dry run: the global mode, an endpoint's and a policy's.
-    """
+    """Outside of the canary all that would be enforced is a dry run: the global mode, an endpoint's and a policy's."""
     strict = Limits(user=(USER, a_policy("strict", mode=ENFORCE), a_policy("off", mode=OFF)))
     policies = PolicySet(mode=ENFORCE, limits=strict, endpoints={"x": Rules(mode=ENFORCE)}, canary=Canary(percent=0))
     found = policies.matching("app")
@@ -195,17 +163,13 @@ def test_client_outside_of_the_canary() -> None:
 
 
 def test_client_in_the_canary() -> None:
-    """
-    Inside of the canary the modes are what the configuration says; a canary enforces nothing by itself.
-    """
+    """Inside of the canary the modes are what the configuration says; a canary enforces nothing by itself."""
     assert ENFORCE is PolicySet(mode=ENFORCE, canary=Canary(percent=100)).matching("app").mode
     assert DRY_RUN is PolicySet(mode=DRY_RUN, canary=Canary(percent=100)).matching("app").mode
 
 
 def test_client_with_a_mode_outside_of_the_canary() -> None:
-    """
-    Who names a client's or a plan's mode means it, canary or not.
-    """
+    """Who names a client's or a plan's mode means it, canary or not."""
     policies = PolicySet(
         canary=Canary(percent=0),
         plans={"gold": Rules(mode=ENFORCE)},
@@ -215,9 +179,7 @@ def test_client_with_a_mode_outside_of_the_canary() -> None:
 
 
 def test_canary_by_instance() -> None:
-    """
-    A canary by instance enforces where the instance's name matches.
-    """
+    """A canary by instance enforces where the instance's name matches."""
     canary = Canary(instances=("node-1*", "edge"))
     modes = {
         name: PolicySet(mode=ENFORCE, canary=canary, instance=name).matching("app").mode
@@ -227,9 +189,7 @@ def test_canary_by_instance() -> None:
 
 
 def test_trusted_clients() -> None:
-    """
-    A client is trusted by id or pattern, everywhere; patterns may overlap.
-    """
+    """A client is trusted by id or pattern, everywhere; patterns may overlap."""
     policies = PolicySet(trusted=("mobile", "mob*", "batch-?"), endpoints={"x": Rules()})
     clients = ("mobile", "mob", "batch-1", "batch-10", "Mobile", "")
     found = [client_id for client_id in clients if policies.matching(client_id).trusted]
@@ -238,17 +198,13 @@ def test_trusted_clients() -> None:
 
 
 def test_limits_whatever_the_modes() -> None:
-    """
-    The limits at a place can be asked for where everything is off.
-    """
+    """The limits at a place can be asked for where everything is off."""
     policies = PolicySet(mode=OFF, limits=DEFAULTS)
     assert (None, DEFAULTS) == policies.limits_at("app")
 
 
 def test_endpoint_of_a_request() -> None:
-    """
-    An endpoint is found by its path patterns if it has some, else by its name, and by its methods if it has some.
-    """
+    """An endpoint is found by its path patterns if it has some, else by its name, and by its methods if it has some."""
     policies = PolicySet(
         endpoints={
             "revocation": Rules(),

@@ -1,6 +1,4 @@
-"""
-Sums over minutes, and the number of users.
-"""
+"""Sums over minutes, and the number of users."""
 
 import math
 import random
@@ -23,16 +21,12 @@ PASSWORD, REFRESH, BATCH = Source("user", "password"), Source("user", "refresh_t
 
 
 def registers(names: list[str]) -> dict[int, int]:
-    """
-    Return the registers that have seen names.
-    """
+    """Return the registers that have seen names."""
     return merged(dict([register_of(name)]) for name in names)
 
 
 def test_tally() -> None:
-    """
-    What was offered was issued or denied; a dry run issues what is over the limit.
-    """
+    """What was offered was issued or denied; a dry run issues what is over the limit."""
     tally = Tally(allowed=10, denied=3, would_deny=2, trusted=1, retries=2)
 
     assert (16, 13, 5) == (tally.offered, tally.issued, tally.over)
@@ -40,9 +34,7 @@ def test_tally() -> None:
 
 
 def test_sums() -> None:
-    """
-    The minutes of a client add up; peaks and bursts are the highest, users are the same in all minutes.
-    """
+    """The minutes of a client add up; peaks and bursts are the highest, users are the same in all minutes."""
     first = ClientMinute(
         "shop",
         60,
@@ -74,18 +66,14 @@ def test_sums() -> None:
 
 
 def test_nothing() -> None:
-    """
-    Without requests there are no users.
-    """
+    """Without requests there are no users."""
     assert 0.0 == ClientMinute("shop", 60).user_count
     assert 0.0 == ClientSum("shop").user_count
 
 
 @pytest.mark.parametrize("count", (1, 10, 100, 700, 5_000, 20_000))
 def test_number_of_users(count: int) -> None:
-    """
-    The number of users is right to 6.5 % of standard error, over some sets of users to three of that.
-    """
+    """The number of users is right to 6.5 % of standard error, over some sets of users to three of that."""
     errors = []
     for salt in range(5):
         estimate = estimate_distinct(registers([f"user {salt} {number}" for number in range(count)]))
@@ -97,9 +85,7 @@ def test_number_of_users(count: int) -> None:
 
 @given(st.lists(st.text(), max_size=30), st.randoms(use_true_random=False))
 def test_order_of_merges(names: list[str], rng: random.Random) -> None:
-    """
-    Names that come twice, in any order and from any number of processes, give the same registers.
-    """
+    """Names that come twice, in any order and from any number of processes, give the same registers."""
     shuffled = [*names, *names]
     rng.shuffle(shuffled)
     cut = rng.randrange(len(shuffled) + 1)
@@ -109,7 +95,5 @@ def test_order_of_merges(names: list[str], rng: random.Random) -> None:
 
 
 def test_registers_of_other_processes() -> None:
-    """
-    A name has the same register and rank in every process and release: documents outlive both.
-    """
+    """A name has the same register and rank in every process and release: documents outlive both."""
     assert {"alice": (77, 1), "bob": (116, 1)} == {name: register_of(name) for name in ("alice", "bob")}

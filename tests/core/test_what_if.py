@@ -1,6 +1,4 @@
-"""
-What another limit would have done, from recorded minutes.
-"""
+"""What another limit would have done, from recorded minutes."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -24,32 +22,24 @@ BATCH, PASSWORD, REVOCATION = (
 
 
 def bounds(load: Mapping[int, int], limit: int, window_minutes: int = 1, since_s: float = 0.0) -> tuple[int, int, int]:
-    """
-    Return the fewest, the likely and the most denials.
-    """
+    """Return the fewest, the likely and the most denials."""
     effect = effect_of(SHOP, load, limit=limit, window_minutes=window_minutes, since_s=since_s)
     return effect.at_least, effect.denied, effect.at_most
 
 
 def test_minutes_apart() -> None:
-    """
-    What a minute has beyond the limit is denied; minutes that no window holds together do not add up.
-    """
+    """What a minute has beyond the limit is denied; minutes that no window holds together do not add up."""
     assert (50, 50, 50) == bounds({60: 150, 300: 80}, 100)
     assert (0, 0, 0) == bounds({60: 100, 300: 100}, 100)
 
 
 def test_minutes_side_by_side() -> None:
-    """
-    A window of a minute holds some of the minute before: how much is not known, hence the bounds.
-    """
+    """A window of a minute holds some of the minute before: how much is not known, hence the bounds."""
     assert (0, 7, 60) == bounds({60: 80, 120: 80}, 100)
 
 
 def test_wide_window() -> None:
-    """
-    A window of five minutes holds the four before in full, and some of the fifth.
-    """
+    """A window of five minutes holds the four before in full, and some of the fifth."""
     load = {60 * minute: 10 for minute in range(1, 7)}
 
     assert (10, 15, 20) == bounds(load, 40, 5)
@@ -58,16 +48,12 @@ def test_wide_window() -> None:
 
 
 def test_denied_requests_do_not_count() -> None:
-    """
-    What was denied does not keep later requests out.
-    """
+    """What was denied does not keep later requests out."""
     assert 900 == effect_of(SHOP, {60: 1000, 180: 100}, limit=100, window_minutes=1).denied
 
 
 def test_time_before() -> None:
-    """
-    What came before the time fills the windows at its beginning, and is not told of.
-    """
+    """What came before the time fills the windows at its beginning, and is not told of."""
     load = {60: 40, 120: 40}
 
     assert (30, 30, 30) == bounds(load, 50, 60, since_s=120)
@@ -75,8 +61,7 @@ def test_time_before() -> None:
 
 
 def test_what_a_limit_counts() -> None:
-    """
-    A limit of clients counts requests without a user, one of users those of each user, a total everything; no other
+    """A limit of clients counts requests without a user, one of users those of each user, a total everything; no other
     endpoint, and no trusted client.
     """
     users = (UserLoad("alice", 4, denied=3), UserLoad("bob", 1))
@@ -93,9 +78,7 @@ def test_what_a_limit_counts() -> None:
 
 @pytest.mark.parametrize(("by", "expected"), (("client", 40), ("user", 60), ("total", 100)))
 def test_clients_that_are_not_told_apart(by: By, expected: int) -> None:
-    """
-    Clients that were counted as one are not judged as one; it is told how many requests that concerns.
-    """
+    """Clients that were counted as one are not judged as one; it is told how many requests that concerns."""
     tallies = {BATCH: Tally(40, trusted=90), PASSWORD: Tally(60)}
     minutes = [
         ClientMinute(OTHER_CLIENTS, start_s, tallies, users=(UserLoad("alice", 50), UserLoad("bob", 10)))
@@ -108,9 +91,7 @@ def test_clients_that_are_not_told_apart(by: By, expected: int) -> None:
 
 
 def test_order() -> None:
-    """
-    Who would have been denied most comes first; who had no request in the time is left out.
-    """
+    """Who would have been denied most comes first; who had no request in the time is left out."""
     found = {
         Bearer(name, None): {60 * start: count} for name, start, count in (("a", 5, 9), ("b", 5, 20), ("c", 1, 99))
     }
@@ -126,9 +107,7 @@ def test_order() -> None:
     st.integers(1, 10),
 )
 def test_bounds(load: dict[int, int], limit: int, window_minutes: int) -> None:
-    """
-    The likely number lies between the bounds, and a limit nobody can reach denies nobody.
-    """
+    """The likely number lies between the bounds, and a limit nobody can reach denies nobody."""
     at_least, denied, at_most = bounds(load, limit, window_minutes)
 
     assert 0 <= at_least <= denied <= at_most <= sum(load.values())

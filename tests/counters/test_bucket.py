@@ -1,6 +1,4 @@
-"""
-Buckets: what one instance has counted, on top of what it was told.
-"""
+"""Buckets: what one instance has counted, on top of what it was told."""
 
 from collections import Counter
 from fractions import Fraction
@@ -20,17 +18,13 @@ START_S = 1_200_000_000  # where a minute begins
 def a_bucket(
     window: Window, now_s: float = START_S, *, estimator: Estimator = Estimator.SLIDING, limit: int = 1000
 ) -> Bucket:
-    """
-    Return the bucket of a client's only policy.
-    """
+    """Return the bucket of a client's only policy."""
     policies = ClientPolicies(Limits(client=(Policy("client", limit, window, estimator),)), Mode.ENFORCE)
     return ClientState("app", policies, now_s, dirty_queue=DirtyQueue(is_shared=True)).add_key(None, now_s)
 
 
 def test_taking() -> None:
-    """
-    What was counted since the last time is taken once, by frame.
-    """
+    """What was counted since the last time is taken once, by frame."""
     bucket = a_bucket(Window(60, 10))
     bucket.add(2)
     assert {START_S: 2} == bucket.drain()
@@ -57,9 +51,7 @@ def test_clock_that_steps_back_two_frames_and_forward_again_keeps_hits() -> None
 
 
 def test_merging_what_was_taken() -> None:
-    """
-    Hits in flight are laid on top of a snapshot that lacks them, and those not yet taken stay.
-    """
+    """Hits in flight are laid on top of a snapshot that lacks them, and those not yet taken stay."""
     bucket = a_bucket(Window(60, 10))
     bucket.add(1)
     taken = bucket.drain()
@@ -71,9 +63,7 @@ def test_merging_what_was_taken() -> None:
 
 
 def test_merging_across_a_frame() -> None:
-    """
-    Hits of a frame that ended before anything took them are neither lost nor doubled by a snapshot.
-    """
+    """Hits of a frame that ended before anything took them are neither lost nor doubled by a snapshot."""
     bucket = a_bucket(Window(60, 10))
     bucket.add(1)
     bucket.turn(START_S + 6)
@@ -85,9 +75,7 @@ def test_merging_across_a_frame() -> None:
 
 
 def test_snapshot_of_a_clock_that_is_ahead() -> None:
-    """
-    Frames that begin a little later count as the current one; those far ahead count when they begin.
-    """
+    """Frames that begin a little later count as the current one; those far ahead count when they begin."""
     bucket = a_bucket(Window(10, 10))
     far_s = START_S + AHEAD_S + 1
     bucket.load(START_S, {START_S + 1: 1, START_S + AHEAD_S: 2, far_s: 40})
@@ -108,9 +96,7 @@ EVENTS = st.lists(
 
 @given(events=EVENTS, window=st.sampled_from((Window(4, 1), Window(6, 3), Window(6, 6))), is_sliding=st.booleans())
 def test_any_order(events: list[tuple[str, int]], window: Window, is_sliding: bool) -> None:
-    """
-    Over any mix of counting, taking and merging, the estimate is that of the hits known, and each is sent once.
-    """
+    """Over any mix of counting, taking and merging, the estimate is that of the hits known, and each is sent once."""
     estimator = Estimator.SLIDING if is_sliding else Estimator.PROPORTIONAL
     bucket = a_bucket(window, estimator=estimator)
     now_s = START_S
@@ -145,9 +131,7 @@ def test_any_order(events: list[tuple[str, int]], window: Window, is_sliding: bo
 
 
 def estimated(frames: Counter[int], window: Window, *, now_s: int, estimator: Estimator) -> float:
-    """
-    Return what the window holds, by the formula.
-    """
+    """Return what the window holds, by the formula."""
     start_s, frame_s = window.frame_start_s(now_s), window.frame_s
     left = Fraction(start_s + frame_s - now_s, frame_s)
     current = frames[start_s] * (1 - left if estimator is Estimator.PROPORTIONAL else 1)
@@ -156,9 +140,7 @@ def estimated(frames: Counter[int], window: Window, *, now_s: int, estimator: Es
 
 
 def test_alert() -> None:
-    """
-    With others about, an instance stops taking the short cut when it has used its share of what was left.
-    """
+    """With others about, an instance stops taking the short cut when it has used its share of what was left."""
     bucket = a_bucket(Window(60, 10), limit=100)
     bucket.add(20)
     bucket.watch(START_S, peers=4, reserves=False)
@@ -168,9 +150,7 @@ def test_alert() -> None:
 
 
 def test_alert_moves_with_the_frames() -> None:
-    """
-    What fades out of the window does not count as used.
-    """
+    """What fades out of the window does not count as used."""
     bucket = a_bucket(Window(60, 10), limit=100)
     bucket.add(20)
     bucket.watch(START_S, peers=4, reserves=False)

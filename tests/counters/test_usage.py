@@ -1,6 +1,4 @@
-"""
-Where a key stands according to its document, beside what a limiter decides by it.
-"""
+"""Where a key stands according to its document, beside what a limiter decides by it."""
 
 from typing import Any
 
@@ -25,18 +23,14 @@ CONFIG: dict[str, Any] = {
 
 
 def stand(store: MemoryStore, key: Key, now_s: float, config: dict[str, Any] | None = None) -> list[LimitUsage]:
-    """
-    Return where a key stands.
-    """
+    """Return where a key stands."""
     return UsageReader(load_config(config or CONFIG).policies).of(key, store.read([key]).get(key), now_s)
 
 
 @pytest.mark.parametrize("estimator", ["sliding", "proportional"])
 @pytest.mark.parametrize("later_s", [0.0, 1.5, 6.0, 31.0, 60.0, 66.0, 120.0])
 def test_standing_is_what_the_limiter_sees(estimator: str, later_s: float) -> None:
-    """
-    Read from its document, a key stands where an instance that knows it sees it, at any time.
-    """
+    """Read from its document, a key stands where an instance that knows it sees it, at any time."""
     config = {"mode": "enforce", "limits": {"client": [{"limit": 10, "window": 60, "estimator": estimator}]}}
     clock, store = Clock(1_700_000_003.0), MemoryStore()
     limiter = Limiter(load_config(config), store, clock=clock)
@@ -55,9 +49,7 @@ def test_standing_is_what_the_limiter_sees(estimator: str, later_s: float) -> No
 
 
 def test_kinds_and_places() -> None:
-    """
-    Every key is measured by the limits of its kind and place.
-    """
+    """Every key is measured by the limits of its kind and place."""
     clock, store = Clock(), MemoryStore()
     limiter = Limiter(load_config(CONFIG), store, clock=clock)
     limiter.check("app")
@@ -86,16 +78,12 @@ def test_kinds_and_places() -> None:
     "key", [Key("friend", None), Key("off", "alice"), Key("app", None, "gone")], ids=["trusted", "off", "no endpoint"]
 )
 def test_keys_without_limits(key: Key) -> None:
-    """
-    A key that nothing limits stands nowhere.
-    """
+    """A key that nothing limits stands nowhere."""
     assert [] == stand(MemoryStore(), key, 0.0)
 
 
 def test_key_without_a_document() -> None:
-    """
-    A key that was never counted has its whole quota.
-    """
+    """A key that was never counted has its whole quota."""
     assert [(0.0, 5, 0.0, 0.0)] == [
         (found.estimate, found.remaining, found.retry_after_s, found.reset_after_s)
         for found in stand(MemoryStore(), Key("app", "nobody"), 1000.0)
@@ -114,7 +102,5 @@ def test_key_without_a_document() -> None:
     ],
 )
 def test_meaning_of_a_scope(scope: str | None, expected: Scope) -> None:
-    """
-    A key's scope tells where it was counted.
-    """
+    """A key's scope tells where it was counted."""
     assert expected == scope_of(scope)

@@ -1,6 +1,4 @@
-"""
-The whole demo, small: what a newcomer runs first.
-"""
+"""The whole demo, small: what a newcomer runs first."""
 
 import gzip
 import os
@@ -59,9 +57,7 @@ def _run_demo(env: dict[str, str], *options: str) -> tuple[int, str]:
 
 
 def test_demo(tmp_path: Path, mongodb: str) -> None:
-    """
-    The demo denies in the second replay alone, ends with equal counts and status 0, and leaves nothing behind.
-    """
+    """The demo denies in the second replay alone, ends with equal counts and status 0, and leaves nothing behind."""
     uri = with_database(mongodb, "somebodys_own")
     env = _environment(tmp_path, **{MONGO_URI_VARIABLE: uri})
     status, output = _run_demo(env, "--requests=1000", "--speed=500")
@@ -83,9 +79,7 @@ def test_demo(tmp_path: Path, mongodb: str) -> None:
 
 
 def test_no_mongodb(tmp_path: Path) -> None:
-    """
-    Where no MongoDB can be started, the demo says what helps and ends with status 2.
-    """
+    """Where no MongoDB can be started, the demo says what helps and ends with status 2."""
     broken = tmp_path / "mongod"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
@@ -109,9 +103,7 @@ def test_no_mongodb(tmp_path: Path) -> None:
     ids=["nobody there", "no URI"],
 )
 def test_mongodb_that_does_not_answer(tmp_path: Path, uri: str, reason: str) -> None:
-    """
-    A URI that leads nowhere is the same as no MongoDB, and is not shown: it may hold a password.
-    """
+    """A URI that leads nowhere is the same as no MongoDB, and is not shown: it may hold a password."""
     status, output = _run_demo(_environment(tmp_path, **{MONGO_URI_VARIABLE: uri}))
     assert 2 == status, output
     assert reason in output
@@ -132,9 +124,7 @@ def test_mongodb_that_does_not_answer(tmp_path: Path, uri: str, reason: str) -> 
 def test_stopped_in_between(
     tmp_path: Path, mongodb: str, *, module: str, awaited: str, number: signal.Signals, status: int
 ) -> None:
-    """
-    Stopping the demo or its server ends everything that it has started.
-    """
+    """Stopping the demo or its server ends everything that it has started."""
     with _running(module, _environment(tmp_path, **{MONGO_URI_VARIABLE: mongodb})) as process:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
@@ -148,9 +138,7 @@ def test_stopped_in_between(
 
 @pytest.fixture
 def counters(mongo_uri: str) -> Iterator["Collection[dict[str, Any]]"]:
-    """
-    A collection that holds three requests of one machine, in two tiers.
-    """
+    """A collection that holds three requests of one machine, in two tiers."""
     client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
     with client:
         collection = client.get_default_database()["counters"]
@@ -197,8 +185,7 @@ def test_conclusion(
     is_admitted_again: bool,
     is_right: bool,
 ) -> None:
-    """
-    The demo ends well only if MongoDB holds what was admitted, the trusted client never met a limit, and Retry-After
+    """The demo ends well only if MongoDB holds what was admitted, the trusted client never met a limit, and Retry-After
     was true. What was over a limit is not counted.
     """
     story = Story(Display(), request_count=1, speed=1)
@@ -213,9 +200,7 @@ def test_conclusion(
 
 
 def test_trace() -> None:
-    """
-    The shipped trace is whole and in order, and the hits of a second are spread over it.
-    """
+    """The shipped trace is whole and in order, and the hits of a second are spread over it."""
     packed = files("demo").joinpath("nasa19950801.csv.gz").read_bytes()
     times = [hit.at_s for hit in hits()]
     assert 30_969 == len(times) == gzip.decompress(packed).count(b"\n")
@@ -225,9 +210,7 @@ def test_trace() -> None:
 
 
 def test_configuration() -> None:
-    """
-    The demo's configuration is in order, starts as a dry run and trusts the client that is called so.
-    """
+    """The demo's configuration is in order, starts as a dry run and trusts the client that is called so."""
     settings = load_config(Path(str(files("demo").joinpath("demo.yaml"))))
     assert "dry-run" == settings.policies.mode
     assert settings.policies.matching(TRUSTED).trusted

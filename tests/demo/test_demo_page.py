@@ -1,6 +1,4 @@
-"""
-Who may use the page of the demo's server.
-"""
+"""Who may use the page of the demo's server."""
 
 import pytest
 from flask import Flask
@@ -21,9 +19,7 @@ from demo.operator import operator
     ids=["address", "name", "IPv6", "another machine", "another name", "a name that begins like it"],
 )
 def test_demo_page_is_for_this_machine(address: str, host: str, is_let_in: bool) -> None:
-    """
-    Whoever sits at the machine is let in, under the machine's own name only: a page from elsewhere has another.
-    """
+    """Whoever sits at the machine is let in, under the machine's own name only: a page from elsewhere has another."""
     with Flask("demo").test_request_context(
         "/ratelimit/", base_url=f"http://{host}", environ_base={"REMOTE_ADDR": address}
     ):

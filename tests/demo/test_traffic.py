@@ -1,6 +1,4 @@
-"""
-The recorded traffic that a demo server is played.
-"""
+"""The recorded traffic that a demo server is played."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +15,7 @@ from tests.support.helpers import wait_until
 
 
 class Server(NamedTuple):
-    """
-    What there is to know about a server, to send requests to it.
-    """
+    """What there is to know about a server, to send requests to it."""
 
     name: str
     port: int
@@ -27,9 +23,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def server(statuses: Iterator[int]) -> Iterator[tuple[Any, list[int]]]:
-    """
-    A server that answers token requests with some statuses, and what it has answered.
-    """
+    """A server that answers token requests with some statuses, and what it has answered."""
     answered: list[int] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -45,9 +39,7 @@ def server(statuses: Iterator[int]) -> Iterator[tuple[Any, list[int]]]:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """
-            Say nothing.
-            """
+            """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         thread = Thread(target=http.serve_forever)
@@ -60,9 +52,7 @@ def server(statuses: Iterator[int]) -> Iterator[tuple[Any, list[int]]]:
 
 
 def test_traffic_survives_a_bad_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Clients go on asking when a server has refused or failed, until they are told to stop.
-    """
+    """Clients go on asking when a server has refused or failed, until they are told to stop."""
     monkeypatch.setattr(module, "PAUSE_S", 0.0)
     monkeypatch.setattr(module, "SPEED", 10_000.0)
     with server(iter((200, 500, 429))) as (instance, answered):
@@ -74,9 +64,7 @@ def test_traffic_survives_a_bad_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_clients_that_somebody_tries_for_himself() -> None:
-    """
-    They have no part in it, and there is a user of each of the other applications.
-    """
+    """They have no part in it, and there is a user of each of the other applications."""
     traffic = Traffic(without=(BATCH_JOBS, WEB_SHOP))
 
     assert not {client.client_id for client in traffic.clients} & {BATCH_JOBS.client_id, WEB_SHOP.client_id}

@@ -1,5 +1,4 @@
-"""
-The code blocks of the documentation, and what may stand in them.
+"""The code blocks of the documentation, and what may stand in them.
 
 A block that a test cannot run has a comment in the line before it that says why::
 
@@ -27,18 +26,13 @@ _FENCE = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """
-    One fenced block.
+    """One fenced block.
 
     Attributes:
         page: Its file, relative to the project.
-
         line: Where it begins.
-
         language: What stands after the fence.
-
         text: What is in it, without what indents it.
-
         reason: Why it is not run, None if it is.
     """
 
@@ -50,16 +44,12 @@ class Block:
 
     @property
     def name(self) -> str:
-        """
-        Where to find it.
-        """
+        """Where to find it."""
         return f"{self.page}:{self.line}"
 
 
 def blocks_of(path: Path) -> Iterator[Block]:
-    """
-    Yield the blocks of a page.
-    """
+    """Yield the blocks of a page."""
     page = path.read_text(encoding="utf-8")
     for found in _FENCE.finditer(page):
         line = page.count("\n", 0, found.start("fence")) + 1
@@ -68,16 +58,12 @@ def blocks_of(path: Path) -> Iterator[Block]:
 
 
 def all_blocks(*languages: str) -> list[Block]:
-    """
-    Return the blocks of all pages in these languages.
-    """
+    """Return the blocks of all pages in these languages."""
     return [block for path in PAGES for block in blocks_of(path) if block.language in languages]
 
 
 def the_block(path: Path, language: str, containing: str) -> str:
-    """
-    Return the one block of a page in this language that contains a text.
-    """
+    """Return the one block of a page in this language that contains a text."""
     (found,) = [block for block in blocks_of(path) if block.language == language and containing in block.text]
     return found.text
 
@@ -96,7 +82,5 @@ def commands_of(block: Block) -> Iterator[str]:
 
 
 def words_of(command: str) -> list[str]:
-    """
-    Return the words of a command line without the comment at its end.
-    """
+    """Return the words of a command line without the comment at its end."""
     return shlex.split(command, comments=True)

@@ -23,12 +23,10 @@ SEEN_TIMEOUT_S = 60.0
 
 
 class Reader:
-    """
-    Somebody who follows a page in an empty directory, with one server in a terminal of its own.
+    """Somebody who follows a page in an empty directory, with one server in a terminal of its own.
 
     Args:
         place: The directory.
-
         replace: What is different here: addresses, for example.
     """
 
@@ -40,9 +38,7 @@ class Reader:
         self._environment = {**os.environ, "PATH": f"{BINARIES}{os.pathsep}{os.environ['PATH']}"}
 
     def follow(self, block: Block) -> None:
-        """
-        Do what a block says.
-        """
+        """Do what a block says."""
         text = self._adapted(block.text)
         if named := re.match(r"# ([\w./-]+)\n", text):
             (self._place / named[1]).write_text(text)
@@ -55,9 +51,7 @@ class Reader:
                 wait_until(lambda line=line: re.search(pattern_of(line), self._log()), line, SEEN_TIMEOUT_S)
 
     def stop(self) -> None:
-        """
-        Press Ctrl-C in the server's terminal.
-        """
+        """Press Ctrl-C in the server's terminal."""
         if self._server is not None:
             self._server.send_signal(signal.SIGINT)
             self._server.wait(RUN_TIMEOUT_S)
@@ -72,9 +66,7 @@ class Reader:
         return self._log_path.read_text(errors="replace")
 
     def _run(self, command: str, expected: str) -> None:
-        """
-        Run a command, again until it prints what is expected: a server takes a changed file over within seconds.
-        """
+        """Run a command, again until it prints what is expected: a server takes a changed file over within seconds."""
         if re.search(r"-m venv|pip install", command):
             return  # the tests' own environment stands for the reader's
         command = command.replace(".venv/bin/", "")
@@ -115,9 +107,7 @@ class Reader:
 
 
 def pattern_of(text: str) -> str:
-    """
-    Return a regular expression for what is printed on a page.
-    """
+    """Return a regular expression for what is printed on a page."""
     pattern = ""
     for line in text.splitlines():
         pattern += r"(?:[^\n]*\n)*?" if line == "…" else re.escape(line).replace("…", r"[^\n]*") + r"\s*\n"

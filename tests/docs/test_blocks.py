@@ -1,5 +1,4 @@
-"""
-Every code block of the documentation is one that works.
+"""Every code block of the documentation is one that works.
 
 What belongs together to a story (README, tutorial, migration) is run as one by a test of its own; here each block is
 checked by itself.
@@ -35,17 +34,13 @@ OWN_STORY = {"docs/tutorial.md", "docs/migrating-from-flask-limiter.md", "exampl
 
 
 def named(blocks: list[Block]) -> Any:
-    """
-    Return a parametrisation over blocks.
-    """
+    """Return a parametrisation over blocks."""
     return pytest.mark.parametrize("block", blocks, ids=[block.name for block in blocks])
 
 
 @pytest.fixture
 def place(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """
-    An empty directory with the configuration that the pages speak of.
-    """
+    """An empty directory with the configuration that the pages speak of."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ratelimit.yaml").write_text(yaml.safe_dump({"store": {"uri": mongo_uri}}))
     return tmp_path
@@ -53,9 +48,7 @@ def place(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 @pytest.fixture
 def myserver(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
-    """
-    The reader's own module: an application and its Authlib server.
-    """
+    """The reader's own module: an application and its Authlib server."""
     database = place / "demo.sqlite3"
     seed(database)
     app = create_app(database)
@@ -70,17 +63,14 @@ def myserver(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.Mod
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_languages(path: Path) -> None:
-    """
-    Each block has a language that a test knows.
-    """
+    """Each block has a language that a test knows."""
     languages = {block.name: block.language for block in blocks_of(path)}
     assert {} == {name: it for name, it in languages.items() if it not in (*CODE, *NOT_CODE, *SITE)}
 
 
 @named([block for block in all_blocks("python") if block.page not in OWN_STORY])
 def test_python(block: Block, myserver: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    The lines run in the reader's module, where the application and its server are at hand.
+    """The lines run in the reader's module, where the application and its server are at hand.
 
     Where they cannot run, they are Python all the same.
     """
@@ -92,9 +82,7 @@ def test_python(block: Block, myserver: types.ModuleType, monkeypatch: pytest.Mo
 
 @named([block for block in all_blocks("yaml") if not block.reason])
 def test_yaml(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Every configuration is one that loads, given the secrets that it takes from the environment.
-    """
+    """Every configuration is one that loads, given the secrets that it takes from the environment."""
     for name in re.findall(r"\benv: (\w+)", block.text):
         monkeypatch.setenv(name, name * 4)
     assert load_config(yaml.safe_load(block.text)).policies
@@ -102,9 +90,7 @@ def test_yaml(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @named([block for block in all_blocks("yaml", "json", "ini") if block.reason or block.language != "yaml"])
 def test_other_files(block: Block) -> None:
-    """
-    Every other file is well-formed.
-    """
+    """Every other file is well-formed."""
     if block.language == "ini":
         parser = configparser.ConfigParser(strict=False, interpolation=None)
         parser.read_string(block.text)
@@ -117,9 +103,7 @@ def test_other_files(block: Block) -> None:
 
 @named(all_blocks(*SHELLS))
 def test_shell(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Every command line is one that a shell understands, and what it calls of ours exists, with these options.
-    """
+    """Every command line is one that a shell understands, and what it calls of ours exists, with these options."""
     monkeypatch.chdir(tmp_path)
     text = "\n".join(commands_of(block))
     assert text, f"{block.name}: nothing to run; commands in a console stand behind a dollar sign"
@@ -129,9 +113,7 @@ def test_shell(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def check_command(words: list[str]) -> None:
-    """
-    Fail if a program of this project is called in a way that it does not know.
-    """
+    """Fail if a program of this project is called in a way that it does not know."""
     if "oauth-ratelimit" in words:
         (Path.cwd() / "ratelimit.yaml").touch()
         check_click(cli, words[words.index("oauth-ratelimit") + 1 :])
@@ -143,9 +125,7 @@ def check_command(words: list[str]) -> None:
 
 
 def check_click(command: click.Command, words: list[str], parent: click.Context | None = None) -> None:
-    """
-    Parse a command's words as click would, without running it.
-    """
+    """Parse a command's words as click would, without running it."""
     # Redirections and further commands are the shell's.
     ends = [index for index, word in enumerate(words) if word in ("|", ">", ">>", "&&", "||", ";")]
     words = words[: ends[0]] if ends else words
@@ -162,9 +142,7 @@ def check_click(command: click.Command, words: list[str], parent: click.Context 
 
 
 def test_broken_commands_are_found() -> None:
-    """
-    The check above refuses what is not there.
-    """
+    """The check above refuses what is not there."""
     for words in (["limit", "sett", "a"], ["status", "--jsn"], ["mode", "set", "dryrun"]):
         with pytest.raises(click.UsageError):
             check_click(cli, words)

@@ -1,6 +1,4 @@
-"""
-The examples do what they say, as far as that can be tried here; each one's README says how far that is.
-"""
+"""The examples do what they say, as far as that can be tried here; each one's README says how far that is."""
 
 import ast
 import contextlib
@@ -39,9 +37,7 @@ STOP_TIMEOUT_S = 60
 
 @contextlib.contextmanager
 def gunicorn(place: Path, environment: dict[str, str]) -> Iterator[str]:
-    """
-    Serve the application of the example with the gunicorn file of the other one.
-    """
+    """Serve the application of the example with the gunicorn file of the other one."""
     shutil.copytree(EXAMPLES / "app_factory", place, dirs_exist_ok=True)
     port = free_port()
     with (place / "server.log").open("wb") as log:
@@ -66,9 +62,7 @@ def _is_open(port: int) -> bool:
 
 
 def test_app_factory(tmp_path: Path, mongo_uri: str) -> None:
-    """
-    Two workers deny together, a trusted client is not limited, and the health page answers.
-    """
+    """Two workers deny together, a trusted client is not limited, and the health page answers."""
     environment = {
         "FLASK_OAUTH_RATELIMIT_CONFIG": "ratelimit.yaml",
         "FLASK_OAUTH_RATELIMIT_MONGO_URI": mongo_uri,
@@ -91,9 +85,7 @@ def test_app_factory(tmp_path: Path, mongo_uri: str) -> None:
 
 @pytest.fixture
 def client_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """
-    The example's modules, importable as their README has it, and forgotten afterwards.
-    """
+    """The example's modules, importable as their README has it, and forgotten afterwards."""
     monkeypatch.syspath_prepend(EXAMPLES / "client")
     monkeypatch.setenv("OAUTHLIB_INSECURE_TRANSPORT", "1")  # the library insists on TLS otherwise
     yield
@@ -103,17 +95,13 @@ def client_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def clock() -> Clock:
-    """
-    The server's clock and the client's.
-    """
+    """The server's clock and the client's."""
     return Clock()
 
 
 @pytest.fixture
 def app(tmp_path: Path, clock: Clock) -> Iterator[Flask]:
-    """
-    The demo's server with two tokens a minute, which counts the requests for each path.
-    """
+    """The demo's server with two tokens a minute, which counts the requests for each path."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
     app = create_app(database)
@@ -134,9 +122,7 @@ def app(tmp_path: Path, clock: Clock) -> Iterator[Flask]:
 
 
 def test_one_token_for_many_calls(app: Flask, clock: Clock, client_modules: None) -> None:
-    """
-    A hundred calls cost one token; when it is about to expire, the next call takes another.
-    """
+    """A hundred calls cost one token; when it is about to expire, the next call takes another."""
     from token_source import TokenSource
 
     with serving(app) as url, requests.Session() as session:
@@ -152,9 +138,7 @@ def test_one_token_for_many_calls(app: Flask, clock: Clock, client_modules: None
 
 
 def test_client_waits(app: Flask, clock: Clock, client_modules: None) -> None:
-    """
-    A denied client waits exactly as long as it is told, once, and then has its token.
-    """
+    """A denied client waits exactly as long as it is told, once, and then has its token."""
     from token_source import TokenDenied, TokenSource
 
     waits: list[float] = []
@@ -175,9 +159,7 @@ def test_client_waits(app: Flask, clock: Clock, client_modules: None) -> None:
 
 
 def test_oauthlib_client(app: Flask, clock: Clock, client_modules: None) -> None:
-    """
-    The same with requests-oauthlib.
-    """
+    """The same with requests-oauthlib."""
     from oauthlib_session import PatientSession
 
     waits: list[float] = []
@@ -197,9 +179,7 @@ def test_oauthlib_client(app: Flask, clock: Clock, client_modules: None) -> None
 
 
 def test_waiting_time(client_modules: None) -> None:
-    """
-    An answer that does not say how long, or says it badly, costs a minute, and none costs for ever.
-    """
+    """An answer that does not say how long, or says it badly, costs a minute, and none costs for ever."""
     from token_source import wait_s
 
     for value, expected in (("7", 7.0), ("", 60.0), ("soon", 60.0), ("²", 60.0), ("999999", 300.0)):
@@ -209,9 +189,7 @@ def test_waiting_time(client_modules: None) -> None:
 
 
 def documents(path: Path) -> list[dict[str, object]]:
-    """
-    Return the documents of a YAML file.
-    """
+    """Return the documents of a YAML file."""
     return [document for document in yaml.safe_load_all(path.read_text()) if document]
 
 
@@ -224,16 +202,12 @@ MANIFESTS = [
 
 @pytest.mark.parametrize("manifest", MANIFESTS)
 def test_kubernetes(manifest: dict[str, object]) -> None:
-    """
-    Each manifest is one that Kubernetes' own schema allows, with no key that it does not know.
-    """
+    """Each manifest is one that Kubernetes' own schema allows, with no key that it does not know."""
     kubernetes_validate.validate(manifest, "1.30", strict=True)
 
 
 def test_schema_refuses() -> None:
-    """
-    The check above finds a misspelt key.
-    """
+    """The check above finds a misspelt key."""
     (deployment,) = [
         document for (document,) in (param.values for param in MANIFESTS) if document["kind"] == "Deployment"
     ]
@@ -242,17 +216,13 @@ def test_schema_refuses() -> None:
 
 
 def test_kubernetes_configuration() -> None:
-    """
-    The limits in the ConfigMap load.
-    """
+    """The limits in the ConfigMap load."""
     (config,) = documents(EXAMPLES / "kubernetes" / "config.yaml")
     assert load_config(yaml.safe_load(config["data"]["ratelimit.yaml"])).policies  # type: ignore[index]
 
 
 def test_compose() -> None:
-    """
-    The file is one that the Compose specification allows, and what it builds and mounts is there.
-    """
+    """The file is one that the Compose specification allows, and what it builds and mounts is there."""
     folder = EXAMPLES / "compose"
     (compose,) = documents(folder / "compose.yaml")
     schema = json.loads((Path(__file__).parent / "compose_spec" / "compose-spec.json").read_text())
@@ -269,9 +239,7 @@ def test_compose() -> None:
 
 
 def test_unit(tmp_path: Path) -> None:
-    """
-    systemd finds nothing wrong with the unit; where there is no systemd, at least its form is right.
-    """
+    """systemd finds nothing wrong with the unit; where there is no systemd, at least its form is right."""
     text = (EXAMPLES / "gunicorn_systemd" / "myauth.service").read_text()
     assert {"Unit", "Service", "Install"} == set(re.findall(r"^\[(\w+)\]$", text, re.MULTILINE))
     lines = [line for line in text.splitlines() if line and line[0] not in "#["]
@@ -289,9 +257,7 @@ def test_unit(tmp_path: Path) -> None:
 
 
 def test_stop_is_longer_than_grace() -> None:
-    """
-    Every example gives gunicorn more time to end than it gives its requests.
-    """
+    """Every example gives gunicorn more time to end than it gives its requests."""
     tree = ast.parse((EXAMPLES / "gunicorn_systemd" / "gunicorn.conf.py").read_text())
     values = {
         node.targets[0].id: node.value.value
@@ -313,9 +279,7 @@ def test_stop_is_longer_than_grace() -> None:
 
 
 def test_python_of_the_client_readme(client_modules: None) -> None:
-    """
-    The lines in the README make a source that has asked for nothing yet.
-    """
+    """The lines in the README make a source that has asked for nothing yet."""
     namespace = types.ModuleType("reader").__dict__
     from tests.docs.blocks import the_block
 

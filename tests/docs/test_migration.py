@@ -1,6 +1,4 @@
-"""
-Both halves of the migration page, on the same server.
-"""
+"""Both halves of the migration page, on the same server."""
 
 import sys
 import types
@@ -22,9 +20,7 @@ FORM = {"grant_type": "client_credentials"}
 
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flask:
-    """
-    The reader's application, importable as on the page.
-    """
+    """The reader's application, importable as on the page."""
     monkeypatch.chdir(tmp_path)
     database = tmp_path / "demo.sqlite3"
     seed(database)
@@ -35,24 +31,18 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flask:
 
 
 def statuses(url: str, count: int) -> list[int]:
-    """
-    Return the answers to requests of a client that is who it says it is.
-    """
+    """Return the answers to requests of a client that is who it says it is."""
     return [post(f"{url}/token", BATCH_JOBS, FORM).status_code for _ in range(count)]
 
 
 def pretend(url: str) -> int:
-    """
-    Send the client's name with a wrong secret.
-    """
+    """Send the client's name with a wrong secret."""
     auth = (BATCH_JOBS.client_id, "wrong")
     return requests.post(f"{url}/token", data=FORM, auth=auth, timeout=TIMEOUT_S).status_code
 
 
 def test_before(app: Flask) -> None:
-    """
-    Flask-Limiter denies the eleventh request, and a stranger can use up the ten.
-    """
+    """Flask-Limiter denies the eleventh request, and a stranger can use up the ten."""
     exec(compile(the_block(PAGE, "python", "# before.py"), "before.py", "exec"), {})
     with serving(app) as url:
         assert {401} == {pretend(url) for _ in range(10)}
@@ -62,9 +52,7 @@ def test_before(app: Flask) -> None:
 
 
 def test_after(app: Flask, tmp_path: Path) -> None:
-    """
-    So does the extension, and a stranger cannot.
-    """
+    """So does the extension, and a stranger cannot."""
     (tmp_path / "ratelimit.yaml").write_text(the_block(PAGE, "yaml", "# ratelimit.yaml"))
     exec(compile(the_block(PAGE, "python", "# after.py"), "after.py", "exec"), {})
     with serving(app) as url:

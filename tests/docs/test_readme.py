@@ -1,6 +1,4 @@
-"""
-What the README prints works as printed.
-"""
+"""What the README prints works as printed."""
 
 import json
 import re
@@ -23,17 +21,13 @@ README = ROOT / "README.md"
 
 
 def block(language: str, containing: str) -> str:
-    """
-    Return the one code block in this language that contains a text.
-    """
+    """Return the one code block in this language that contains a text."""
     return the_block(README, language, containing)
 
 
 @pytest.fixture
 def config_path(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """
-    The README's configuration in the current directory, with the address of the test's database.
-    """
+    """The README's configuration in the current directory, with the address of the test's database."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "ratelimit.yaml"
     path.write_text(block("yaml", "mode: dry-run").replace("mongodb://localhost:27017/oauth", mongo_uri))
@@ -41,9 +35,7 @@ def config_path(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_ten_lines(config_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    The lines protect an existing server: nobody is denied at first, and once the file says so, the flood is.
-    """
+    """The lines protect an existing server: nobody is denied at first, and once the file says so, the flood is."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
     app = create_app(database)
@@ -68,9 +60,7 @@ def test_ten_lines(config_path: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def assert_is_printed(denied: requests.Response) -> None:
-    """
-    The README shows the headers and members that a denial has; numbers of seconds differ.
-    """
+    """The README shows the headers and members that a denial has; numbers of seconds differ."""
     head, _, body = block("http", "429 TOO MANY").partition("\n\n")
     for name, value in (line.split(": ", 1) for line in head.splitlines()[1:]):
         if name in ("Retry-After", "X-RateLimit-Reset"):
@@ -81,35 +71,27 @@ def assert_is_printed(denied: requests.Response) -> None:
 
 
 def test_limiter_alone(config_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    The framework-free lines decide, count and share.
-    """
+    """The framework-free lines decide, count and share."""
     exec(compile(block("python", "Limiter(load_config"), "README.md", "exec"), {})
     assert "True 9 0.0\n" == capsys.readouterr().out
 
 
 def links_of(path: Path) -> list[tuple[str, str]]:
-    """
-    Return the files and the headings that a page links to, without those in its code.
-    """
+    """Return the files and the headings that a page links to, without those in its code."""
     page = re.sub(r"^ *```.*?^ *```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", page) if "://" not in target]
     return [(file, heading) for file, _, heading in (target.partition("#") for target in targets)]
 
 
 def headings_of(path: Path) -> set[str]:
-    """
-    Return the headings of a page as links name them.
-    """
+    """Return the headings of a page as links name them."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links(path: Path) -> None:
-    """
-    Every file that a page links to is there, and so is every heading.
-    """
+    """Every file that a page links to is there, and so is every heading."""
     links = links_of(path)
     assert set() == {file for file, _ in links if not (path.parent / file).exists()}
     targets = [(path.parent / file if file else path, heading) for file, heading in links if heading]

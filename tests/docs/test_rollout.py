@@ -1,6 +1,4 @@
-"""
-The way back works when it is needed most.
-"""
+"""The way back works when it is needed most."""
 
 import socket
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""
-The tutorial works when it is followed to the letter.
-"""
+"""The tutorial works when it is followed to the letter."""
 
 from pathlib import Path
 
@@ -12,9 +10,7 @@ PAGE = ROOT / "docs" / "tutorial.md"
 
 
 def test_tutorial(tmp_path: Path, mongo_uri: str) -> None:
-    """
-    Every file is written, every command is run, and what it prints is what the page shows.
-    """
+    """Every file is written, every command is run, and what it prints is what the page shows."""
     reader = Reader(
         tmp_path, {"127.0.0.1:8000": f"127.0.0.1:{free_port()}", "mongodb://localhost:27017/oauth": mongo_uri}
     )

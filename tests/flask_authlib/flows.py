@@ -29,18 +29,13 @@ ACCESS_TOKEN_TYPE = "urn:ietf:params:oauth:token-type:access_token"
 
 @dataclass(frozen=True)
 class Attempt:
-    """
-    The final request of a flow; calling it sends it, as often as wanted.
+    """The final request of a flow; calling it sends it, as often as wanted.
 
     Attributes:
         client_id: Whose counter it moves, together with `username`.
-
         username: None for grants without a user.
-
         grant_type: The grant's name at the token endpoint; for the front channel what Authlib counts it as.
-
         send: Sends the request.
-
         setup_cost: How many tokens preparing the flow took from the same counter.
     """
 
@@ -55,32 +50,24 @@ class Attempt:
 
 
 def password_of(username: str) -> str:
-    """
-    Return the password that the demo's seed gives its users.
-    """
+    """Return the password that the demo's seed gives its users."""
     return f"{username}-password"
 
 
 def post(url: str, client: Client, form: Mapping[str, Any]) -> requests.Response:
-    """
-    Post a form as the client: with HTTP Basic, or by name alone if it has no secret.
-    """
+    """Post a form as the client: with HTTP Basic, or by name alone if it has no secret."""
     if client.client_secret is None:
         return requests.post(url, data={**form, "client_id": client.client_id}, timeout=TIMEOUT_S)
     return requests.post(url, data=form, auth=(client.client_id, client.client_secret), timeout=TIMEOUT_S)
 
 
 def token_request(base_url: str, client: Client, form: Mapping[str, Any]) -> Callable[[], requests.Response]:
-    """
-    Return a function that sends this token request.
-    """
+    """Return a function that sends this token request."""
     return lambda: post(f"{base_url}/token", client, form)
 
 
 def issue(base_url: str, client: Client, form: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Send a token request that must succeed.
-    """
+    """Send a token request that must succeed."""
     response = token_request(base_url, client, form)()
     assert 200 == response.status_code, response.text
     token: dict[str, Any] = response.json()
@@ -88,17 +75,13 @@ def issue(base_url: str, client: Client, form: Mapping[str, Any]) -> dict[str, A
 
 
 def authorize(base_url: str, client: Client, parameters: Mapping[str, str]) -> requests.Response:
-    """
-    Visit /authorize as a browser would, without following the redirect.
-    """
+    """Visit /authorize as a browser would, without following the redirect."""
     query = {"client_id": client.client_id, "redirect_uri": REDIRECT_URI, "state": "some-state", **parameters}
     return requests.get(f"{base_url}/authorize", params=query, allow_redirects=False, timeout=TIMEOUT_S)
 
 
 def redirect_parameters(response: requests.Response) -> dict[str, str]:
-    """
-    Return what a redirect carries, in its query or its fragment.
-    """
+    """Return what a redirect carries, in its query or its fragment."""
     assert 302 == response.status_code, response.text
     target = urlsplit(response.headers["Location"])
     return {name: values[0] for name, values in parse_qs(target.fragment or target.query).items()}
@@ -119,9 +102,7 @@ def authorization_code(base_url: str) -> Attempt:
 
 
 def authorization_code_pkce(base_url: str) -> Attempt:
-    """
-    A public client: the verifier stands in for the secret.
-    """
+    """A public client: the verifier stands in for the secret."""
     verifier = secrets.token_urlsafe(48)
     digest = hashlib.sha256(verifier.encode()).digest()
     challenge = urlsafe_b64encode(digest).rstrip(b"=").decode()
@@ -141,18 +122,14 @@ def authorization_code_openid(base_url: str) -> Attempt:
 
 
 def refresh_token(base_url: str) -> Attempt:
-    """
-    The first pair comes from the password grant, so it costs one token of the same client and user.
-    """
+    """The first pair comes from the password grant, so it costs one token of the same client and user."""
     login = {"grant_type": "password", "username": "erin", "password": password_of("erin"), "scope": "profile"}
     form = {"grant_type": "refresh_token", "refresh_token": issue(base_url, WEB_SHOP, login)["refresh_token"]}
     return Attempt(WEB_SHOP.client_id, "erin", "refresh_token", token_request(base_url, WEB_SHOP, form), setup_cost=1)
 
 
 def device_code(base_url: str) -> Attempt:
-    """
-    Approved before the first poll, so each attempt asks for the token.
-    """
+    """Approved before the first poll, so each attempt asks for the token."""
     started = post(f"{base_url}/device_authorization", MOBILE_APP, {"scope": "profile"}).json()
     approval = {"user_code": started["user_code"], "user": "frank"}
     approved = requests.get(f"{base_url}/device", params=approval, timeout=TIMEOUT_S)
@@ -170,9 +147,7 @@ def jwt_bearer_subject(base_url: str) -> Attempt:
 
 
 def token_exchange(base_url: str) -> Attempt:
-    """
-    The subject token was issued to another client, so the exchange is the first hit of its own key.
-    """
+    """The subject token was issued to another client, so the exchange is the first hit of its own key."""
     login = {"grant_type": "password", "username": "heidi", "password": password_of("heidi"), "scope": "profile"}
     form = {
         "grant_type": GRANT_TOKEN_EXCHANGE,
@@ -233,9 +208,7 @@ def _assertion_flow(base_url: str, *, username: str | None) -> Attempt:
 def _front_channel_flow(
     base_url: str, client: Client, *, username: str, response_type: str, scope: str = "openid profile"
 ) -> Attempt:
-    """
-    Each attempt has a nonce of its own, as each visit of a browser has.
-    """
+    """Each attempt has a nonce of its own, as each visit of a browser has."""
     asking = {"response_type": response_type, "scope": scope, "user": username}
     return Attempt(
         client.client_id,

@@ -1,6 +1,4 @@
-"""
-The demo's server with a rate limit, its clock in the test's hands.
-"""
+"""The demo's server with a rate limit, its clock in the test's hands."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,18 +19,14 @@ WINDOW_S = 10
 
 
 def config(*, limit: int = 1, window: int = WINDOW_S, mode: str = "enforce", **more: Any) -> dict[str, Any]:
-    """
-    Return a configuration with one limit for clients and for users.
-    """
+    """Return a configuration with one limit for clients and for users."""
     limits = {kind: [{"limit": limit, "window": window}] for kind in ("client", "user")}
     return {"mode": mode, "limits": limits, **more}
 
 
 @dataclass(frozen=True)
 class Site:
-    """
-    A protected server that is being served.
-    """
+    """A protected server that is being served."""
 
     url: str
     app: Flask
@@ -40,29 +34,21 @@ class Site:
 
     @property
     def gate(self) -> AppLimiter:
-        """
-        The application's part of the extension.
-        """
+        """The application's part of the extension."""
         gate: AppLimiter = self.app.extensions["oauth_ratelimit"]
         return gate
 
     def remaining(self, client_id: str, username: str | None = None) -> int:
-        """
-        Return what is left of a quota.
-        """
+        """Return what is left of a quota."""
         return self.gate.limiter.peek(client_id, username).remaining
 
     def wait_for_quota(self) -> None:
-        """
-        Let everything counted so far leave every window.
-        """
+        """Let everything counted so far leave every window."""
         self.clock.advance(3 * WINDOW_S)
 
 
 def protect_after(database: str | PathLike[str], settings: Any, extension: OAuthRateLimit) -> Flask:
-    """
-    Attach to a server that has its grants.
-    """
+    """Attach to a server that has its grants."""
     app = authserver.create_app(database)
     app.config["OAUTH_RATELIMIT_CONFIG"] = settings
     extension.init_app(app, app.extensions["authorization_server"])
@@ -70,9 +56,7 @@ def protect_after(database: str | PathLike[str], settings: Any, extension: OAuth
 
 
 def protect_before(database: str | PathLike[str], settings: Any, extension: OAuthRateLimit) -> Flask:
-    """
-    Attach to a server that has no grants yet.
-    """
+    """Attach to a server that has no grants yet."""
 
     class AttachedFirst(authserver.AuthorizationServer):  # type: ignore[misc]
         def __init__(self, app: Flask, **kwargs: Any) -> None:
@@ -94,18 +78,13 @@ def protected(
     clock: Clock | None = None,
     **options: Any,
 ) -> Iterator[Site]:
-    """
-    Serve the demo's server, protected.
+    """Serve the demo's server, protected.
 
     Args:
         database: A seeded database.
-
         settings: What stands in ``OAUTH_RATELIMIT_CONFIG``.
-
         protect: When to attach.
-
         clock: Moved by the test.
-
         options: For ``OAuthRateLimit``.
     """
     clock = clock or Clock()

@@ -1,6 +1,4 @@
-"""
-A WSGI application behind real HTTP, for as long as a test needs it.
-"""
+"""A WSGI application behind real HTTP, for as long as a test needs it."""
 
 import threading
 from collections.abc import Iterator
@@ -14,15 +12,12 @@ POLL_S = 0.02  # how soon a server notices that it is to end
 
 class _QuietHandler(WSGIRequestHandler):
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """
-        Keep requests out of the test's output.
-        """
+        """Keep requests out of the test's output."""
 
 
 @contextmanager
 def serving(app: Flask) -> Iterator[str]:
-    """
-    Serve the application on a free port of the loopback interface, one thread per request.
+    """Serve the application on a free port of the loopback interface, one thread per request.
 
     Yields:
         The base URL, without a slash at its end.

@@ -1,6 +1,4 @@
-"""
-Endpoints beside the token endpoint, over real HTTP.
-"""
+"""Endpoints beside the token endpoint, over real HTTP."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -32,21 +30,15 @@ TIMEOUT_S = 60
 
 
 class TokenValidator(BearerTokenValidator):  # type: ignore[misc]  # untyped
-    """
-    Finds tokens where the demo's server keeps them.
-    """
+    """Finds tokens where the demo's server keeps them."""
 
     def authenticate_token(self, token_string: str) -> Any:
-        """
-        Return the token, None if there is none.
-        """
+        """Return the token, None if there is none."""
         return accounts().token_by_access(token_string)
 
 
 def protect_with_views(database: str | PathLike[str], settings: Any, extension: OAuthRateLimit) -> Flask:
-    """
-    Build the demo's server with views behind a token, and one that knows by itself who asks.
-    """
+    """Build the demo's server with views behind a token, and one that knows by itself who asks."""
     app = protect_after(database, settings, extension)
     require_oauth = ResourceProtector()
     require_oauth.register_token_validator(TokenValidator())
@@ -71,9 +63,7 @@ def protect_with_views(database: str | PathLike[str], settings: Any, extension: 
 
 @pytest.fixture
 def open_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
-    """
-    Serves the demo's server with endpoints that have limits of their own, and a large one for tokens.
-    """
+    """Serves the demo's server with endpoints that have limits of their own, and a large one for tokens."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
     with ExitStack() as undo:
@@ -87,31 +77,23 @@ def open_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
 
 
 def statuses(ask: Callable[[], requests.Response], count: int = 4) -> list[int]:
-    """
-    Return the statuses of some requests in a row.
-    """
+    """Return the statuses of some requests in a row."""
     return [ask().status_code for _ in range(count)]
 
 
 def asking(site: Site, path: str, client: Client = BATCH_JOBS) -> Callable[[], requests.Response]:
-    """
-    Return a function that posts to an endpoint of Authlib's server.
-    """
+    """Return a function that posts to an endpoint of Authlib's server."""
     return lambda: post(f"{site.url}{path}", client, {"token": "bogus", "client_id": client.client_id})
 
 
 def getting(site: Site, path: str, access_token: str, *, method: str = "GET") -> Callable[[], requests.Response]:
-    """
-    Return a function that uses a token.
-    """
+    """Return a function that uses a token."""
     headers = {"Authorization": f"Bearer {access_token}"}
     return lambda: requests.request(method, f"{site.url}{path}", headers=headers, timeout=TIMEOUT_S)
 
 
 def token_of(site: Site, username: str | None = None, client: Client = WEB_SHOP) -> str:
-    """
-    Return an access token of a user, or of the client itself.
-    """
+    """Return an access token of a user, or of the client itself."""
     form = {"grant_type": "client_credentials"}
     if username is not None:
         form = {"grant_type": "password", "username": username, "password": password_of(username)}
@@ -154,9 +136,7 @@ def test_answer_of_an_endpoint(open_site: Callable[..., Site]) -> None:
 
 
 def test_endpoint_by_path_and_method(open_site: Callable[..., Site]) -> None:
-    """
-    An endpoint is found by patterns of its path and by its methods, whatever it is called.
-    """
+    """An endpoint is found by patterns of its path and by its methods, whatever it is called."""
     site = open_site({"things": {**LIMITS, "path": ["/api/things/*"], "method": ["POST"]}})
     access_token = token_of(site)
 
@@ -166,9 +146,7 @@ def test_endpoint_by_path_and_method(open_site: Callable[..., Site]) -> None:
 
 
 def test_paths_of_authlib(open_site: Callable[..., Site]) -> None:
-    """
-    A path pattern that matches endpoints of Authlib limits them together, the token endpoint never.
-    """
+    """A path pattern that matches endpoints of Authlib limits them together, the token endpoint never."""
     site = open_site({"all": {**LIMITS, "path": ["/*"]}})
 
     assert [200, 429] == [asking(site, path)().status_code for path in ("/revoke", "/revoke", "/introspect")][1:]
@@ -177,9 +155,7 @@ def test_paths_of_authlib(open_site: Callable[..., Site]) -> None:
 
 
 def test_users_behind_a_token(open_site: Callable[..., Site]) -> None:
-    """
-    A view behind a token is limited per client and user, and per client for tokens without a user.
-    """
+    """A view behind a token is limited per client and user, and per client for tokens without a user."""
     site = open_site({"userinfo": LIMITS})
     alice, bob, nobody = (token_of(site, username) for username in ("alice", "bob", None))
 
@@ -192,9 +168,7 @@ def test_users_behind_a_token(open_site: Callable[..., Site]) -> None:
 
 
 def test_invalid_token(open_site: Callable[..., Site]) -> None:
-    """
-    A request that proves nothing costs nobody anything, however often it comes.
-    """
+    """A request that proves nothing costs nobody anything, however often it comes."""
     site = open_site({"userinfo": LIMITS})
 
     assert [401] * 4 == statuses(getting(site, "/userinfo", "bogus"))
@@ -202,9 +176,7 @@ def test_invalid_token(open_site: Callable[..., Site]) -> None:
 
 
 def test_wrong_secret(open_site: Callable[..., Site]) -> None:
-    """
-    Whoever does not know the secret cannot use up a client's quota.
-    """
+    """Whoever does not know the secret cannot use up a client's quota."""
     site = open_site({"revocation": LIMITS})
     stranger = Client(BATCH_JOBS.client_id, "wrong")
 
@@ -213,18 +185,14 @@ def test_wrong_secret(open_site: Callable[..., Site]) -> None:
 
 
 def test_client_that_is_only_named(open_site: Callable[..., Site]) -> None:
-    """
-    A client that is named and not proven is not counted, because anybody can name it.
-    """
+    """A client that is named and not proven is not counted, because anybody can name it."""
     site = open_site({"device_authorization": LIMITS})
 
     assert [200] * 4 == statuses(asking(site, "/device_authorization", MOBILE_APP))
 
 
 def test_application_that_knows_who_asks(open_site: Callable[..., Site]) -> None:
-    """
-    An application can have any request limited on its word; an endpoint that is not configured is not.
-    """
+    """An application can have any request limited on its word; an endpoint that is not configured is not."""
     headers = {"X-Partner": "partner-bank", "X-User": "alice"}
 
     def ask(site: Site) -> requests.Response:
@@ -241,18 +209,14 @@ def test_application_that_knows_who_asks(open_site: Callable[..., Site]) -> None
 
 @pytest.mark.parametrize("mode", ["dry-run", "off"])
 def test_endpoint_that_denies_nobody(open_site: Callable[..., Site], mode: str) -> None:
-    """
-    An endpoint has a mode of its own.
-    """
+    """An endpoint has a mode of its own."""
     site = open_site({"revocation": {**LIMITS, "mode": mode}})
 
     assert [200] * 4 == statuses(asking(site, "/revoke"))
 
 
 def test_trusted_client(open_site: Callable[..., Site]) -> None:
-    """
-    A trusted client is denied at no endpoint.
-    """
+    """A trusted client is denied at no endpoint."""
     site = open_site({"revocation": LIMITS, "userinfo": LIMITS}, trusted_clients=[WEB_SHOP.client_id])
 
     assert [200] * 4 == statuses(asking(site, "/revoke", WEB_SHOP))
@@ -260,9 +224,7 @@ def test_trusted_client(open_site: Callable[..., Site]) -> None:
 
 
 def test_limiter_that_breaks(open_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Whatever breaks in the limiter, the request goes on.
-    """
+    """Whatever breaks in the limiter, the request goes on."""
     site = open_site({"revocation": LIMITS})
     monkeypatch.setattr(type(site.gate.limiter), "check", lambda *_, **__: 1 / 0)
 
@@ -270,9 +232,7 @@ def test_limiter_that_breaks(open_site: Callable[..., Site], monkeypatch: pytest
 
 
 def test_emergency_switch(open_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    With the emergency switch pulled endpoints are not limited either.
-    """
+    """With the emergency switch pulled endpoints are not limited either."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
     site = open_site({"revocation": LIMITS})
 
@@ -280,9 +240,7 @@ def test_emergency_switch(open_site: Callable[..., Site], monkeypatch: pytest.Mo
 
 
 class Named:
-    """
-    A user object.
-    """
+    """A user object."""
 
     username = "alice"
 
@@ -302,7 +260,5 @@ class Named:
     ids=["user", "user id", "username", "no user", "JWT of a user", "JWT of a client", "JWT of nobody", "nothing"],
 )
 def test_owner_of_a_token(token: Any, expected: Caller | None) -> None:
-    """
-    A token's owner is read from a stored token as from claims.
-    """
+    """A token's owner is read from a stored token as from claims."""
     assert expected == caller_of_token(token)

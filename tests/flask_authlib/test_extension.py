@@ -1,6 +1,4 @@
-"""
-What init_app reads, keeps and refuses; what a process starts, and when.
-"""
+"""What init_app reads, keeps and refuses; what a process starts, and when."""
 
 import contextlib
 import os
@@ -34,33 +32,25 @@ CLIENT = Client("some-client", "some-secret")
 
 
 class ClientCredentialsGrant(grants.ClientCredentialsGrant):  # type: ignore[misc]
-    """
-    The one grant that these tests need.
-    """
+    """The one grant that these tests need."""
 
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    No settings from outside; plain HTTP for older Authlib.
-    """
+    """No settings from outside; plain HTTP for older Authlib."""
     monkeypatch.setenv("AUTHLIB_INSECURE_TRANSPORT", "1")
     monkeypatch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
 
 
 def make_app(**settings: Any) -> Flask:
-    """
-    Return an application with these settings.
-    """
+    """Return an application with these settings."""
     app = Flask("some-app")
     app.config.update(settings)
     return app
 
 
 def make_server(app: Flask) -> Any:
-    """
-    Return a server with one grant.
-    """
+    """Return a server with one grant."""
     server = AuthorizationServer(
         app,
         query_client=lambda client_id: CLIENT if client_id == CLIENT.client_id else None,
@@ -72,25 +62,19 @@ def make_server(app: Flask) -> Any:
 
 
 def add_route(app: Flask, server: Any) -> None:
-    """
-    Let the server answer at /token.
-    """
+    """Let the server answer at /token."""
     app.add_url_rule("/token", "token", lambda: server.create_token_response(), methods=["POST"])
 
 
 def gate_of(app: Flask) -> AppLimiter:
-    """
-    Return an application's part of the extension.
-    """
+    """Return an application's part of the extension."""
     gate: AppLimiter = app.extensions["oauth_ratelimit"]
     return gate
 
 
 @contextlib.contextmanager
 def protected(*, clock: Any = None, **settings: Any) -> Iterator[Flask]:
-    """
-    Protect an application with these settings, and stop what it has started.
-    """
+    """Protect an application with these settings, and stop what it has started."""
     app = make_app(**settings)
     OAuthRateLimit(app, make_server(app), clock=clock or Clock())
     yield app
@@ -98,9 +82,7 @@ def protected(*, clock: Any = None, **settings: Any) -> Iterator[Flask]:
 
 
 def post(app: Flask) -> int:
-    """
-    Ask for a token and return the status.
-    """
+    """Ask for a token and return the status."""
     auth = (CLIENT.client_id, CLIENT.client_secret)
     return app.test_client().post("/token", data={"grant_type": "client_credentials"}, auth=auth).status_code
 
@@ -109,9 +91,7 @@ def post(app: Flask) -> int:
 
 
 def test_without_configuration() -> None:
-    """
-    Without any configuration the default limits run dry, in this process only, and the log says so once.
-    """
+    """Without any configuration the default limits run dry, in this process only, and the log says so once."""
     with capture_logs() as logs, protected() as app:
         assert [200, 200] == [post(app), post(app)]
         settings = gate_of(app).settings
@@ -126,9 +106,7 @@ def test_without_configuration() -> None:
 
 
 def test_configuration_from_a_mapping() -> None:
-    """
-    A mapping holds what a file would, and then there is nothing to complain about.
-    """
+    """A mapping holds what a file would, and then there is nothing to complain about."""
     with capture_logs() as logs, protected(OAUTH_RATELIMIT_CONFIG=config(limit=2)) as app:
         assert [200, 200] == [post(app), post(app)]
 
@@ -137,9 +115,7 @@ def test_configuration_from_a_mapping() -> None:
 
 @pytest.mark.parametrize("kind", [str, Path])
 def test_configuration_from_a_file(tmp_path: Path, kind: Any) -> None:
-    """
-    A path names the file.
-    """
+    """A path names the file."""
     path = tmp_path / "limits.yaml"
     path.write_text(yaml.safe_dump(config(limit=1)))
 
@@ -148,9 +124,7 @@ def test_configuration_from_a_file(tmp_path: Path, kind: Any) -> None:
 
 
 def test_settings_that_override_the_configuration() -> None:
-    """
-    Mode and URI of the application win over the file's.
-    """
+    """Mode and URI of the application win over the file's."""
     settings = {
         "OAUTH_RATELIMIT_CONFIG": config(limit=1, store={"uri": "mongodb://file.example/oauth"}),
         "OAUTH_RATELIMIT_MODE": "dry-run",
@@ -164,9 +138,7 @@ def test_settings_that_override_the_configuration() -> None:
 
 @pytest.mark.parametrize("value", ["off", " OFF "])
 def test_emergency_switch(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    """
-    The environment variable wins over everything, and nothing is started.
-    """
+    """The environment variable wins over everything, and nothing is started."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", value)
     monkeypatch.setattr(worker_module, "Limiter", None)
 
@@ -179,9 +151,7 @@ def test_emergency_switch(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
 
 
 def test_environment_that_is_not_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Nothing but "off" in the environment changes the mode. Whoever has tried something else is told.
-    """
+    """Nothing but "off" in the environment changes the mode. Whoever has tried something else is told."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "dry-run")
 
     with capture_logs() as logs, protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
@@ -201,9 +171,7 @@ def test_environment_that_is_not_the_switch(monkeypatch: pytest.MonkeyPatch) -> 
     ids=["bad limit", "no file", "bad mode", "bad mode and no configuration"],
 )
 def test_configuration_that_cannot_be_used(settings: Any, told: str) -> None:
-    """
-    A bad configuration stops the start with the path of what is wrong, and leaves application and server alone.
-    """
+    """A bad configuration stops the start with the path of what is wrong, and leaves application and server alone."""
     app = make_app(**settings)
     server = make_server(app)
 
@@ -219,9 +187,7 @@ def test_configuration_that_cannot_be_used(settings: Any, told: str) -> None:
 
 
 def test_second_registration() -> None:
-    """
-    A second extension on one application is refused.
-    """
+    """A second extension on one application is refused."""
     with (
         protected(OAUTH_RATELIMIT_CONFIG=config()) as app,
         pytest.raises(RuntimeError, match="has an OAuthRateLimit already"),
@@ -231,9 +197,7 @@ def test_second_registration() -> None:
 
 @pytest.mark.parametrize("missing", ["app", "server"])
 def test_half_of_the_arguments(missing: str) -> None:
-    """
-    Application without server, or the other way round, is refused: it would protect nothing.
-    """
+    """Application without server, or the other way round, is refused: it would protect nothing."""
     app = make_app()
     arguments = {"app": app, "server": make_server(app)} | {missing: None}
 
@@ -242,9 +206,7 @@ def test_half_of_the_arguments(missing: str) -> None:
 
 
 def test_several_applications_in_one_process() -> None:
-    """
-    One extension object and one server serve several applications; each has limits and counters of its own.
-    """
+    """One extension object and one server serve several applications; each has limits and counters of its own."""
     extension = OAuthRateLimit(clock=Clock())
     first, second = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)), make_app(OAUTH_RATELIMIT_CONFIG=config(limit=2))
     server = make_server(first)
@@ -261,9 +223,7 @@ def test_several_applications_in_one_process() -> None:
 
 
 def test_application_that_was_not_registered() -> None:
-    """
-    A server that is attached to for one application answers for another as if nothing had happened.
-    """
+    """A server that is attached to for one application answers for another as if nothing had happened."""
     with protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         other = make_app()
         server = make_server(other)
@@ -278,9 +238,7 @@ def test_application_that_was_not_registered() -> None:
 
 
 class CountedScheduler:
-    """
-    Stands for the background cycle and counts.
-    """
+    """Stands for the background cycle and counts."""
 
     started: list["CountedScheduler"]
     hold: Callable[[], object] = staticmethod(lambda: None)  # until when a start takes
@@ -289,23 +247,17 @@ class CountedScheduler:
         self.hold()
 
     def start(self) -> None:
-        """
-        Start.
-        """
+        """Start."""
         self.started.append(self)
 
     def stop(self) -> None:
-        """
-        Stop.
-        """
+        """Stop."""
         self.started.remove(self)
 
 
 @pytest.fixture
 def schedulers(monkeypatch: pytest.MonkeyPatch) -> list[CountedScheduler]:
-    """
-    The background cycles that run.
-    """
+    """The background cycles that run."""
     started: list[CountedScheduler] = []
     monkeypatch.setattr(CountedScheduler, "started", started, raising=False)
     monkeypatch.setattr(worker_module, "SyncScheduler", CountedScheduler)
@@ -313,9 +265,7 @@ def schedulers(monkeypatch: pytest.MonkeyPatch) -> list[CountedScheduler]:
 
 
 def test_nothing_runs_before_the_first_request(schedulers: list[CountedScheduler]) -> None:
-    """
-    The background cycle starts with the first token request and ends with close.
-    """
+    """The background cycle starts with the first token request and ends with close."""
     with protected(OAUTH_RATELIMIT_CONFIG=config()) as app:
         assert 0 == len(schedulers)
         post(app)
@@ -326,9 +276,7 @@ def test_nothing_runs_before_the_first_request(schedulers: list[CountedScheduler
 
 
 def test_first_requests_that_race(schedulers: list[CountedScheduler], monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Threads that meet at the first request start one background cycle and one limiter.
-    """
+    """Threads that meet at the first request start one background cycle and one limiter."""
     begun: list[None] = []
     hold = staticmethod(lambda: wait_until(lambda: len(begun) == 8, "all requests have begun"))
     monkeypatch.setattr(CountedScheduler, "hold", hold)
@@ -352,9 +300,7 @@ def test_first_requests_that_race(schedulers: list[CountedScheduler], monkeypatc
 
 
 def test_process_that_was_forked(schedulers: list[CountedScheduler], monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A forked process starts for itself, and leaves alone what its parent has started.
-    """
+    """A forked process starts for itself, and leaves alone what its parent has started."""
     with protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         parents = gate_of(app).limiter
         parent_pid = os.getpid()
@@ -374,9 +320,7 @@ def test_process_that_was_forked(schedulers: list[CountedScheduler], monkeypatch
 def test_exit_in_a_process_that_started_nothing(
     schedulers: list[CountedScheduler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    The exit handler that a fork inherits stops nothing of its parent's.
-    """
+    """The exit handler that a fork inherits stops nothing of its parent's."""
     with protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         post(app)
         with monkeypatch.context() as child:
@@ -389,9 +333,7 @@ def test_exit_in_a_process_that_started_nothing(
 
 
 def test_start_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A process that cannot start its background cycle issues tokens all the same and says so.
-    """
+    """A process that cannot start its background cycle issues tokens all the same and says so."""
 
     def fail(*_args: Any, **_options: Any) -> None:
         raise RuntimeError("can't start new thread")
@@ -404,9 +346,7 @@ def test_start_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_failure_is_reported_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Trouble that lasts is reported once per interval, with the number of times it was not.
-    """
+    """Trouble that lasts is reported once per interval, with the number of times it was not."""
     elapsed = Clock(0.0)
     monkeypatch.setattr(worker_module, "SyncScheduler", None)
     monkeypatch.setattr(gate_module.time, "monotonic", elapsed)
@@ -420,9 +360,7 @@ def test_failure_is_reported_again_later(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Waiting:
-    """
-    Holds every other thread that asks MongoDB for something, and remembers who has asked.
-    """
+    """Holds every other thread that asks MongoDB for something, and remembers who has asked."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.threads: set[threading.Thread] = set()
@@ -443,9 +381,7 @@ class Waiting:
 
 @pytest.mark.usefixtures("quick_reconnect")
 def test_database_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A request waits neither for a MongoDB that accepts connections and says nothing, nor for a thread that does.
-    """
+    """A request waits neither for a MongoDB that accepts connections and says nothing, nor for a thread that does."""
     waiting = Waiting(monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"mongodb://127.0.0.1:{silent.getsockname()[1]}/?serverSelectionTimeoutMS=100&connectTimeoutMS=100"
@@ -465,18 +401,14 @@ def test_database_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write(path: Path, settings: Any) -> None:
-    """
-    Replace a file at once, as editors and deployments do.
-    """
+    """Replace a file at once, as editors and deployments do."""
     new = path.with_suffix(".new")
     new.write_text(settings if isinstance(settings, str) else yaml.safe_dump(settings))
     new.replace(path)
 
 
 def test_file_that_changes(tmp_path: Path) -> None:
-    """
-    A changed file is taken over while requests go on, counters stay, and the log tells what changed.
-    """
+    """A changed file is taken over while requests go on, counters stay, and the log tells what changed."""
     path = tmp_path / "limits.yaml"
     quick = {"sync": {"interval": "250ms"}}
     write(path, config(limit=2, mode="dry-run", **quick))
@@ -503,9 +435,7 @@ def test_file_that_changes(tmp_path: Path) -> None:
 
 
 def test_pinned_mode_survives_a_reload(tmp_path: Path) -> None:
-    """
-    A mode that the application sets stays, whatever the file turns to.
-    """
+    """A mode that the application sets stays, whatever the file turns to."""
     path = tmp_path / "limits.yaml"
     quick = {"sync": {"interval": "250ms"}}
     write(path, config(limit=1, mode="enforce", **quick))
@@ -521,9 +451,7 @@ def test_pinned_mode_survives_a_reload(tmp_path: Path) -> None:
 
 
 def test_file_switched_off_at_start(tmp_path: Path) -> None:
-    """
-    A file that starts with off is watched like any other.
-    """
+    """A file that starts with off is watched like any other."""
     path = tmp_path / "limits.yaml"
     quick = {"sync": {"interval": "250ms"}}
     write(path, config(limit=1, mode="off", **quick))
@@ -535,9 +463,7 @@ def test_file_switched_off_at_start(tmp_path: Path) -> None:
 
 
 def test_reload_that_needs_a_restart(tmp_path: Path) -> None:
-    """
-    A changed interval or store is reported as one that a restart will take over.
-    """
+    """A changed interval or store is reported as one that a restart will take over."""
     path = tmp_path / "limits.yaml"
     write(path, config(limit=1, sync={"interval": "250ms"}))
     with capture_logs() as logs, protected(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
@@ -549,9 +475,7 @@ def test_reload_that_needs_a_restart(tmp_path: Path) -> None:
 
 
 def test_settings_are_taken_over_whole() -> None:
-    """
-    A decision and the answer to it come from one set of settings, not half old and half new.
-    """
+    """A decision and the answer to it come from one set of settings, not half old and half new."""
     with protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         gate = gate_of(app)
         post(app)

@@ -1,6 +1,4 @@
-"""
-SIGHUP.
-"""
+"""SIGHUP."""
 
 import os
 import signal
@@ -22,9 +20,7 @@ from tests.support.helpers import wait_until
 
 @pytest.fixture(autouse=True)
 def handler() -> Iterator[list[int]]:
-    """
-    A handler that was there before, with the signals that it got.
-    """
+    """A handler that was there before, with the signals that it got."""
     seen: list[int] = []
     former = signal.signal(signal.SIGHUP, lambda number, _: seen.append(number))
     yield seen
@@ -33,18 +29,14 @@ def handler() -> Iterator[list[int]]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """
-    A configuration file.
-    """
+    """A configuration file."""
     path = tmp_path / "ratelimit.yaml"
     path.write_text("{mode: dry-run, sync: {interval: 100ms}}")
     return path
 
 
 def protect(path: Path, *, on_sighup: bool = True) -> AppLimiter:
-    """
-    Return the gate of an application with this configuration, started.
-    """
+    """Return the gate of an application with this configuration, started."""
     app = Flask(__name__)
     app.config.update(OAUTH_RATELIMIT_CONFIG=str(path), OAUTH_RATELIMIT_RELOAD_ON_SIGHUP=on_sighup)
     OAuthRateLimit(app, AuthorizationServer(app, query_client=lambda _: None, save_token=lambda *_: None))
@@ -53,9 +45,7 @@ def protect(path: Path, *, on_sighup: bool = True) -> AppLimiter:
 
 
 def test_signal_that_was_asked_for(path: Path, handler: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    The file is read although it looks unchanged, what has changed is logged, and the former handler runs, too.
-    """
+    """The file is read although it looks unchanged, what has changed is logged, and the former handler runs, too."""
     monkeypatch.setattr(ConfigSource, "poll", lambda _: None)
     gate = protect(path)
     try:
@@ -73,9 +63,7 @@ def test_signal_that_was_asked_for(path: Path, handler: list[int], monkeypatch: 
 
 
 def test_signal_that_nobody_asked_for(path: Path, handler: list[int]) -> None:
-    """
-    Without the setting the signal stays whose it was.
-    """
+    """Without the setting the signal stays whose it was."""
     former = signal.getsignal(signal.SIGHUP)
     protect(path, on_sighup=False)
 
@@ -83,9 +71,7 @@ def test_signal_that_nobody_asked_for(path: Path, handler: list[int]) -> None:
 
 
 def test_several_applications(path: Path, handler: list[int]) -> None:
-    """
-    Each application that asks for the signal gets it.
-    """
+    """Each application that asks for the signal gets it."""
     files = [WatchedFile(ConfigSource(path)) for _ in range(2)]
     for file in files:
         file._source.load()
@@ -101,9 +87,7 @@ def test_several_applications(path: Path, handler: list[int]) -> None:
 
 @pytest.mark.parametrize("disposition", [signal.SIG_DFL, signal.SIG_IGN], ids=["default", "ignored"])
 def test_signal_without_a_handler(path: Path, disposition: signal.Handlers) -> None:
-    """
-    A process that asks survives the signal, whatever it would have done before.
-    """
+    """A process that asks survives the signal, whatever it would have done before."""
     signal.signal(signal.SIGHUP, disposition)
     file = WatchedFile(ConfigSource(path))
     file._source.load()
@@ -114,9 +98,7 @@ def test_signal_without_a_handler(path: Path, disposition: signal.Handlers) -> N
 
 
 def test_signal_outside_of_the_main_thread(path: Path) -> None:
-    """
-    Python takes signals in the main thread only; elsewhere the file is still watched.
-    """
+    """Python takes signals in the main thread only; elsewhere the file is still watched."""
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(ask_on_hangup(WatchedFile(ConfigSource(path)))))
     thread.start()
@@ -126,9 +108,7 @@ def test_signal_outside_of_the_main_thread(path: Path) -> None:
 
 
 def test_signal_that_the_server_has_taken(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A handler below Python is left alone, and that is logged.
-    """
+    """A handler below Python is left alone, and that is logged."""
     monkeypatch.setattr(signal, "getsignal", lambda _: None)
     with capture_logs() as logs:
         protect(path)

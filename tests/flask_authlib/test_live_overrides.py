@@ -1,6 +1,4 @@
-"""
-Overrides on running instances that share a MongoDB.
-"""
+"""Overrides on running instances that share a MongoDB."""
 
 import threading
 import time
@@ -30,25 +28,19 @@ CLIENT_ID = "batch-jobs"
 
 
 def ask(site: Site) -> int:
-    """
-    Ask for a token and return the status.
-    """
+    """Ask for a token and return the status."""
     return int(post(f"{site.url}/token", BATCH_JOBS, {"grant_type": "client_credentials"}).status_code)
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """
-    One clock for all instances, at the present: MongoDB removes what its own clock says is over.
-    """
+    """One clock for all instances, at the present: MongoDB removes what its own clock says is over."""
     return Clock(time.time() // 10 * 10)
 
 
 @pytest.fixture
 def open_sites(tmp_path: Path, mongo_uri: str, clock: Clock) -> Iterator[Callable[..., list[Site]]]:
-    """
-    Serves instances that share counters and overrides, each after its first request.
-    """
+    """Serves instances that share counters and overrides, each after its first request."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
     with ExitStack() as undo:
@@ -65,26 +57,20 @@ def open_sites(tmp_path: Path, mongo_uri: str, clock: Clock) -> Iterator[Callabl
 
 @pytest.fixture
 def overrides(mongo_uri: str) -> Iterator[OverrideStore]:
-    """
-    Where the operator puts overrides.
-    """
+    """Where the operator puts overrides."""
     with closing(Connection(mongo_uri)) as connection:
         yield OverrideStore(connection)
 
 
 def limit_of(amount: int, *, until_s: float | None = None) -> Override:
-    """
-    Return an override of the client's limit.
-    """
+    """Return an override of the client's limit."""
     target = Target(OverrideKind.LIMIT, CLIENT_ID, LimitKind.CLIENT)
     return Override(target, "ann", "a test", 0.0, until_s, policies=(Policy("client", amount, Window.of(10)),))
 
 
 @pytest.fixture
 def looks_in_vain(monkeypatch: pytest.MonkeyPatch) -> Counter[OverrideCache]:
-    """
-    How often each instance has looked for overrides and found none, once in each cycle.
-    """
+    """How often each instance has looked for overrides and found none, once in each cycle."""
     seen = Counter[OverrideCache]()
     refresh = OverrideCache.refresh
 
@@ -99,9 +85,7 @@ def looks_in_vain(monkeypatch: pytest.MonkeyPatch) -> Counter[OverrideCache]:
 def test_limit_on_all_instances(
     open_sites: Callable[..., list[Site]], overrides: OverrideStore, clock: Clock, looks_in_vain: Counter[OverrideCache]
 ) -> None:
-    """
-    A limit that an operator sets holds on every instance within two cycles, and ends by itself.
-    """
+    """A limit that an operator sets holds on every instance within two cycles, and ends by itself."""
     sites = open_sites(3, limit=10)
     overrides.put(limit_of(1000, until_s=clock.now_s + 5))
     before = looks_in_vain.copy()
@@ -115,9 +99,7 @@ def test_limit_on_all_instances(
 
 
 def test_client_that_becomes_trusted(open_sites: Callable[..., list[Site]], overrides: OverrideStore) -> None:
-    """
-    A denied client that an operator trusts is admitted; when that is taken back it is denied again.
-    """
+    """A denied client that an operator trusts is admitted; when that is taken back it is denied again."""
     (site,) = open_sites(1, limit=1)
     assert 429 == ask(site)
     target = Target(OverrideKind.TRUSTED, CLIENT_ID)
@@ -129,9 +111,7 @@ def test_client_that_becomes_trusted(open_sites: Callable[..., list[Site]], over
 
 
 def test_mode_is_changed_and_logged(open_sites: Callable[..., list[Site]], overrides: OverrideStore) -> None:
-    """
-    A mode from an operator takes force without a restart, and the log says what has changed.
-    """
+    """A mode from an operator takes force without a restart, and the log says what has changed."""
     (site,) = open_sites(1, limit=1)
     with capture_logs() as logs:
         overrides.put(Override(Target(OverrideKind.MODE), "ann", "incident", 0.0, mode=Mode.DRY_RUN))
@@ -145,9 +125,7 @@ def test_mode_is_changed_and_logged(open_sites: Callable[..., list[Site]], overr
 
 
 def test_instance_that_starts_later(open_sites: Callable[..., list[Site]], overrides: OverrideStore) -> None:
-    """
-    An instance that starts with overrides in force takes them over like any other.
-    """
+    """An instance that starts with overrides in force takes them over like any other."""
     overrides.put(limit_of(1000))
     (site,) = open_sites(1, limit=1)
 
@@ -157,9 +135,7 @@ def test_instance_that_starts_later(open_sites: Callable[..., list[Site]], overr
 def test_emergency_switch_beats_overrides(
     open_sites: Callable[..., list[Site]], overrides: OverrideStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    OAUTH_RATELIMIT_MODE=off in the environment beats an override that enforces.
-    """
+    """OAUTH_RATELIMIT_MODE=off in the environment beats an override that enforces."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
     overrides.put(Override(Target(OverrideKind.MODE), "ann", "a test", 0.0, mode=Mode.ENFORCE))
     (site,) = open_sites(1, limit=1)
@@ -168,9 +144,7 @@ def test_emergency_switch_beats_overrides(
 
 
 def test_request_during_a_change(open_sites: Callable[..., list[Site]], overrides: OverrideStore) -> None:
-    """
-    A request sees the limits before a change or those after it, never a mix of both.
-    """
+    """A request sees the limits before a change or those after it, never a mix of both."""
     (site,) = open_sites(1, limit=10**6)
     seen: set[tuple[int | None, bool]] = set()
     done = threading.Event()

@@ -1,6 +1,4 @@
-"""
-Where an answer gets its quota headers: whatever a view returns, once each, and on the answer that was decided.
-"""
+"""Where an answer gets its quota headers: whatever a view returns, once each, and on the answer that was decided."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,31 +17,23 @@ QUOTA = ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Rema
 
 @pytest.fixture(autouse=True)
 def plain_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Older Authlib refuses it otherwise.
-    """
+    """Older Authlib refuses it otherwise."""
     monkeypatch.setenv("AUTHLIB_INSECURE_TRANSPORT", "1")
 
 
 def ask(app: Any) -> TestResponse:
-    """
-    Ask for a token.
-    """
+    """Ask for a token."""
     auth = (CLIENT.client_id, CLIENT.client_secret)
     return Client(app).post("/token", auth=auth, data={"grant_type": "client_credentials"})
 
 
 def quota_of(response: TestResponse) -> list[str]:
-    """
-    Return the names of the quota headers, each as often as it is there.
-    """
+    """Return the names of the quota headers, each as often as it is there."""
     return [name for name, _ in response.headers if name in QUOTA]
 
 
 def protected(view: Callable[[Any], Any], *, limit: int = 5) -> Flask:
-    """
-    Return an application whose token endpoint is a view of its own.
-    """
+    """Return an application whose token endpoint is a view of its own."""
     app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=limit))
     server = make_server(app)
     app.view_functions["token"] = lambda: view(server)
@@ -61,9 +51,7 @@ def protected(view: Callable[[Any], Any], *, limit: int = 5) -> Flask:
     ids=["response", "mapping", "tuple"],
 )
 def test_view_returns(view: Callable[[Any], Any]) -> None:
-    """
-    The quota is in the headers whatever the view makes of Authlib's answer.
-    """
+    """The quota is in the headers whatever the view makes of Authlib's answer."""
     response = ask(protected(view))
 
     assert QUOTA == quota_of(response)
@@ -71,9 +59,7 @@ def test_view_returns(view: Callable[[Any], Any]) -> None:
 
 
 def test_view_fails_after_the_decision() -> None:
-    """
-    A request that was counted says so, also if the application then breaks.
-    """
+    """A request that was counted says so, also if the application then breaks."""
 
     def view(server: Any) -> Any:
         server.create_token_response()
@@ -86,9 +72,7 @@ def test_view_fails_after_the_decision() -> None:
 
 
 def test_request_that_is_not_decided() -> None:
-    """
-    Other views of the application answer as ever.
-    """
+    """Other views of the application answer as ever."""
     app = protected(lambda server: server.create_token_response())
     app.add_url_rule("/about", "about", lambda: "about")
 
@@ -96,9 +80,7 @@ def test_request_that_is_not_decided() -> None:
 
 
 def test_application_within_another() -> None:
-    """
-    A protected application that another one calls with its own environment tells its quota once.
-    """
+    """A protected application that another one calls with its own environment tells its quota once."""
     inner = protected(lambda server: server.create_token_response())
     outer = protected(lambda _: Response.from_app(inner.wsgi_app, request.environ))
 
@@ -106,9 +88,7 @@ def test_application_within_another() -> None:
 
 
 def test_application_that_asks_another_first() -> None:
-    """
-    A decision that comes after a call of another protected application, which decided nothing, is told, too.
-    """
+    """A decision that comes after a call of another protected application, which decided nothing, is told, too."""
     inner = protected(lambda _: "no token")
 
     def view(server: Any) -> Any:
@@ -119,9 +99,7 @@ def test_application_that_asks_another_first() -> None:
 
 
 def test_middleware_with_headers_of_another_kind() -> None:
-    """
-    Middleware from before init_app may start an answer with any sequence of headers.
-    """
+    """Middleware from before init_app may start an answer with any sequence of headers."""
     app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=5))
     server, plain = make_server(app), app.wsgi_app
 
@@ -135,9 +113,7 @@ def test_middleware_with_headers_of_another_kind() -> None:
 
 
 def test_middleware_with_an_environment_of_its_own() -> None:
-    """
-    Middleware between us and the server may hand on a copy of the environment.
-    """
+    """Middleware between us and the server may hand on a copy of the environment."""
     app = protected(lambda server: server.create_token_response())
     ours = app.wsgi_app
     app.wsgi_app = lambda environ, start_response: ours(dict(environ), start_response)  # type: ignore[method-assign]
@@ -146,9 +122,7 @@ def test_middleware_with_an_environment_of_its_own() -> None:
 
 
 def test_middleware_from_before() -> None:
-    """
-    Middleware that was there before init_app may do so, too.
-    """
+    """Middleware that was there before init_app may do so, too."""
     app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=5))
     server, plain = make_server(app), app.wsgi_app
     app.wsgi_app = lambda environ, start_response: plain(dict(environ), start_response)  # type: ignore[method-assign]
@@ -158,9 +132,7 @@ def test_middleware_from_before() -> None:
 
 
 def test_middleware_that_works_when_the_answer_is_read() -> None:
-    """
-    Middleware that was there before init_app may do nothing until the server reads its answer.
-    """
+    """Middleware that was there before init_app may do nothing until the server reads its answer."""
     app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=1))
     server, plain = make_server(app), app.wsgi_app
 
@@ -175,9 +147,7 @@ def test_middleware_that_works_when_the_answer_is_read() -> None:
 
 
 def test_middleware_that_knows_two_arguments() -> None:
-    """
-    Middleware around ours may start answers with a status and headers alone.
-    """
+    """Middleware around ours may start answers with a status and headers alone."""
     app = protected(lambda server: server.create_token_response())
     ours = app.wsgi_app
 
@@ -190,9 +160,7 @@ def test_middleware_that_knows_two_arguments() -> None:
 
 
 def test_application_that_is_protected_again() -> None:
-    """
-    Tests that protect one application again and again do not wrap it again and again.
-    """
+    """Tests that protect one application again and again do not wrap it again and again."""
     app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=5))
     server = make_server(app)
     OAuthRateLimit().init_app(app, server)

@@ -1,6 +1,4 @@
-"""
-Worker processes of gunicorn: each starts for itself after the fork and leaves nothing unsent when it ends.
-"""
+"""Worker processes of gunicorn: each starts for itself after the fork and leaves nothing unsent when it ends."""
 
 import os
 import signal
@@ -26,9 +24,7 @@ APP = "tests.flask_authlib.worker_app:app"
 
 @pytest.fixture
 def environment(tmp_path: Path, mongo_uri: str) -> dict[str, str]:
-    """
-    What the workers need: a seeded database, and MongoDB.
-    """
+    """What the workers need: a seeded database, and MongoDB."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
     return {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri}
@@ -36,25 +32,19 @@ def environment(tmp_path: Path, mongo_uri: str) -> dict[str, str]:
 
 @pytest.fixture
 def documents(mongo_uri: str) -> Iterator[Any]:
-    """
-    The collection of shared counters.
-    """
+    """The collection of shared counters."""
     with MongoClient(mongo_uri) as client:
         yield client.get_default_database()["ratelimits"]
 
 
 def count(documents: Any, client_id: str, username: str | None) -> int:
-    """
-    Return how many requests MongoDB has of a client, or of its user.
-    """
+    """Return how many requests MongoDB has of a client, or of its user."""
     document = documents.find_one({"_id": {"clientId": client_id, "username": username}})
     return sum(sum(frames.values()) for frames in document["requestCounters"].values()) if document else 0
 
 
 def ask_for_tokens(url: str) -> None:
-    """
-    Take six tokens as a client and six for a user, several at a time.
-    """
+    """Take six tokens as a client and six for a user, several at a time."""
     login = {"grant_type": "password", "username": "alice", "password": password_of("alice")}
     requests = [(BATCH_JOBS, {"grant_type": "client_credentials"}), (WEB_SHOP, login)] * 6
     with ThreadPoolExecutor(4) as pool:
@@ -63,9 +53,7 @@ def ask_for_tokens(url: str) -> None:
 
 
 def statuses(url: str, tokens: int) -> list[int]:
-    """
-    Ask for tokens as one client, four at a time, and return the answers' status codes.
-    """
+    """Ask for tokens as one client, four at a time, and return the answers' status codes."""
     with ThreadPoolExecutor(4) as pool:
         asked = [
             pool.submit(post, f"{url}/token", BATCH_JOBS, {"grant_type": "client_credentials"}) for _ in range(tokens)
@@ -76,9 +64,7 @@ def statuses(url: str, tokens: int) -> list[int]:
 @pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
 @pytest.mark.parametrize("worker_class", ["sync", "gthread", "gevent"])
 def test_workers_that_end(environment: dict[str, str], documents: Any, worker_class: str, preload: bool) -> None:
-    """
-    Workers of every class count what they admit and flush it when they are told to end, preloaded or not.
-    """
+    """Workers of every class count what they admit and flush it when they are told to end, preloaded or not."""
     threads = 4 if worker_class == "gthread" else 1
     with Gunicorn(
         APP, worker_class=worker_class, workers=2, threads=threads, preload=preload, env=environment
@@ -94,9 +80,7 @@ def test_workers_that_end(environment: dict[str, str], documents: Any, worker_cl
 
 @pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
 def test_workers_that_are_replaced(environment: dict[str, str], documents: Any, preload: bool) -> None:
-    """
-    A reload of gunicorn loses nothing: the old workers flush, the new ones start for themselves.
-    """
+    """A reload of gunicorn loses nothing: the old workers flush, the new ones start for themselves."""
     with Gunicorn(APP, workers=2, preload=preload, env=environment) as server:
         ask_for_tokens(server.url)
         old = set(server.pids())
@@ -136,9 +120,7 @@ def post_worker_init(worker):
 
 
 def test_reloader(environment: dict[str, str], documents: Any, tmp_path: Path) -> None:
-    """
-    A server that Flask's reloader starts anew, because a file has changed, flushes before it ends.
-    """
+    """A server that Flask's reloader starts anew, because a file has changed, flushes before it ends."""
     module, log_path, port = tmp_path / "reloaded.py", tmp_path / "flask.log", free_port()
     module.write_text("from tests.flask_authlib.worker_app import app\n")
     command = [sys.executable, "-m", "flask", "--app", str(module), "run", f"--port={port}", "--debug"]
@@ -159,9 +141,7 @@ def test_reloader(environment: dict[str, str], documents: Any, tmp_path: Path) -
 
 
 def test_workers_that_are_interrupted(environment: dict[str, str], documents: Any) -> None:
-    """
-    Ctrl-C at gunicorn flushes like an orderly end.
-    """
+    """Ctrl-C at gunicorn flushes like an orderly end."""
     with Gunicorn(APP, workers=2, env=environment) as server:
         ask_for_tokens(server.url)
         workers = server.pids()
@@ -173,9 +153,7 @@ def test_workers_that_are_interrupted(environment: dict[str, str], documents: An
 
 
 def test_workers_that_retire(environment: dict[str, str], documents: Any) -> None:
-    """
-    Workers that end after a number of requests flush like any other.
-    """
+    """Workers that end after a number of requests flush like any other."""
     with Gunicorn(APP, workers=2, preload=True, env=environment, extra=["--max-requests=3"]) as server:
         ask_for_tokens(server.url)
         assert 0 == server.stop(), server.log

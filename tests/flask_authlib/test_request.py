@@ -1,6 +1,4 @@
-"""
-From an HTTP request to one decision: whatever the grant does, however the server is built.
-"""
+"""From an HTTP request to one decision: whatever the grant does, however the server is built."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -41,15 +39,11 @@ SHADOWED = (
 
 
 class ClientCredentialsGrant(grants.ClientCredentialsGrant):  # type: ignore[misc]
-    """
-    A grant without a user.
-    """
+    """A grant without a user."""
 
 
 class PasswordGrant(grants.ResourceOwnerPasswordCredentialsGrant):  # type: ignore[misc]
-    """
-    A grant with the one user, whoever is named.
-    """
+    """A grant with the one user, whoever is named."""
 
     user: Any = USER
 
@@ -58,9 +52,7 @@ class PasswordGrant(grants.ResourceOwnerPasswordCredentialsGrant):  # type: igno
 
 
 class CustomGrant(BaseGrant, TokenEndpointMixin):  # type: ignore[misc]
-    """
-    A grant that does as it likes; tests say what.
-    """
+    """A grant that does as it likes; tests say what."""
 
     GRANT_TYPE = "custom"
     issue: Callable[["CustomGrant"], Any]
@@ -74,9 +66,7 @@ class CustomGrant(BaseGrant, TokenEndpointMixin):  # type: ignore[misc]
 
 @dataclass
 class Setup:
-    """
-    An application with its server, a limit of two tokens and a clock that stands still.
-    """
+    """An application with its server, a limit of two tokens and a clock that stands still."""
 
     app: Flask
     server: Any
@@ -84,44 +74,32 @@ class Setup:
 
     @property
     def gate(self) -> AppLimiter:
-        """
-        The application's part of the extension.
-        """
+        """The application's part of the extension."""
         gate: AppLimiter = self.app.extensions["oauth_ratelimit"]
         return gate
 
     @property
     def client(self) -> FlaskClient:
-        """
-        A new HTTP client.
-        """
+        """A new HTTP client."""
         return self.app.test_client()
 
     def post(self, grant_type: str = "client_credentials", **form: str) -> Any:
-        """
-        Ask for a token.
-        """
+        """Ask for a token."""
         return post(self.client, grant_type, **form)
 
     def remaining(self, username: str | None = None) -> int:
-        """
-        Return what is left of the client's quota, or of its user's.
-        """
+        """Return what is left of the client's quota, or of its user's."""
         return self.gate.limiter.peek(CLIENT.client_id, username).remaining
 
 
 def post(client: FlaskClient, grant_type: str = "client_credentials", *, path: str = "/token", **form: str) -> Any:
-    """
-    Ask for a token.
-    """
+    """Ask for a token."""
     auth = (CLIENT.client_id, CLIENT.client_secret)
     return client.post(path, data={"grant_type": grant_type, **form}, auth=auth)
 
 
 def build(server_class: Any = AuthorizationServer, *, attached: bool = True, **options: Any) -> Setup:
-    """
-    Return a protected application with three grants and a limit of two tokens.
-    """
+    """Return a protected application with three grants and a limit of two tokens."""
     app = Flask("some-app")
     app.config["OAUTH_RATELIMIT_CONFIG"] = config(limit=2)
     server = server_class(
@@ -140,26 +118,20 @@ def build(server_class: Any = AuthorizationServer, *, attached: bool = True, **o
 
 @pytest.fixture(autouse=True)
 def plain_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Let older Authlib accept http://.
-    """
+    """Let older Authlib accept http://."""
     monkeypatch.setenv("AUTHLIB_INSECURE_TRANSPORT", "1")
 
 
 @pytest.fixture
 def setup() -> Iterator[Setup]:
-    """
-    A protected application.
-    """
+    """A protected application."""
     made = build()
     yield made
     made.gate.close()
 
 
 def with_grant(setup: Setup, issue: Callable[[CustomGrant], Any]) -> None:
-    """
-    Register a grant that issues its token in its own way.
-    """
+    """Register a grant that issues its token in its own way."""
     setup.server.register_grant(type("TheCustomGrant", (CustomGrant,), {"issue": issue}))
 
 
@@ -167,9 +139,7 @@ def with_grant(setup: Setup, issue: Callable[[CustomGrant], Any]) -> None:
 
 
 class Account:
-    """
-    A user object with the attributes that it is given.
-    """
+    """A user object with the attributes that it is given."""
 
     def __init__(self, **attributes: Any) -> None:
         vars(self).update(attributes)
@@ -188,16 +158,12 @@ class Account:
     ids=["username", "get_user_id", "id", "id of zero", "unset names", "empty name"],
 )
 def test_name_of_a_user(user: Any, expected: str) -> None:
-    """
-    The first of username, get_user_id() and id that is set names a user, as text.
-    """
+    """The first of username, get_user_id() and id that is set names a user, as text."""
     assert expected == username_of(user)
 
 
 def test_user_without_any_name(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A user that cannot be named is an error at once: under the client's key it would go unnoticed.
-    """
+    """A user that cannot be named is an error at once: under the client's key it would go unnoticed."""
     monkeypatch.setattr(PasswordGrant, "user", Account(email="alice@example.com"))
     setup.app.testing = True
 
@@ -208,9 +174,7 @@ def test_user_without_any_name(setup: Setup, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_user_without_any_name_while_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    What is off asks nothing of a user.
-    """
+    """What is off asks nothing of a user."""
     monkeypatch.setattr(PasswordGrant, "user", Account(email="alice@example.com"))
     setup = build(attached=False)
     setup.app.config["OAUTH_RATELIMIT_MODE"] = "off"
@@ -222,9 +186,7 @@ def test_user_without_any_name_while_switched_off(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", [None, 7], ids=["none", "number"])
 def test_own_naming_that_yields_no_text(name: Any) -> None:
-    """
-    A callable that names a user with anything but text is an error, never the key of the client alone.
-    """
+    """A callable that names a user with anything but text is an error, never the key of the client alone."""
     setup = build(username_of=lambda user: name)
     setup.app.testing = True
 
@@ -234,9 +196,7 @@ def test_own_naming_that_yields_no_text(name: Any) -> None:
 
 
 def test_own_naming() -> None:
-    """
-    A callable names users.
-    """
+    """A callable names users."""
     setup = build(username_of=lambda user: f"tenant-1:{user.username}")
 
     assert 200 == setup.post("password", username="some-user", password="x").status_code
@@ -246,9 +206,7 @@ def test_own_naming() -> None:
 
 
 def test_client_with_a_number_for_its_id(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A client id that is no text is counted as text.
-    """
+    """A client id that is no text is counted as text."""
     monkeypatch.setattr(Client, "get_client_id", lambda self: 42)
 
     assert 200 == setup.post().status_code
@@ -261,9 +219,7 @@ def test_client_with_a_number_for_its_id(setup: Setup, monkeypatch: pytest.Monke
     ids=["colon", "nul", "dollar", "dot", "surrogate", "line break", "right to left", "huge", "none in words"],
 )
 def test_odd_names(setup: Setup, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """
-    Any name is a key of its own.
-    """
+    """Any name is a key of its own."""
     monkeypatch.setattr(PasswordGrant, "user", Account(username=name))
 
     answers = [setup.post("password", username="x", password="x") for _ in range(3)]
@@ -277,9 +233,7 @@ def test_odd_names(setup: Setup, monkeypatch: pytest.MonkeyPatch, name: str) -> 
 
 
 def test_grant_that_generates_twice(setup: Setup) -> None:
-    """
-    A grant that generates two tokens and saves both is one request.
-    """
+    """A grant that generates two tokens and saves both is one request."""
 
     def issue(grant: CustomGrant) -> Any:
         tokens = [grant.generate_token(), grant.generate_token()]
@@ -294,9 +248,7 @@ def test_grant_that_generates_twice(setup: Setup) -> None:
 
 
 def test_two_requests_in_one_application_context(setup: Setup) -> None:
-    """
-    Two HTTP requests that share flask.g are two requests.
-    """
+    """Two HTTP requests that share flask.g are two requests."""
     with setup.app.app_context():
         assert 200 == setup.post().status_code
         assert 200 == setup.post().status_code
@@ -332,9 +284,7 @@ def test_requests_within_a_request(setup: Setup, is_copied: bool) -> None:
 
 
 def test_unprotected_application_within_a_request(setup: Setup) -> None:
-    """
-    Another application with the same server is not limited by being asked in a request to a protected one.
-    """
+    """Another application with the same server is not limited by being asked in a request to a protected one."""
     other = Flask("some-other-app")
     setup.server.init_app(other)
     other.add_url_rule("/token", "token", lambda: setup.server.create_token_response(), methods=["POST"])
@@ -345,9 +295,7 @@ def test_unprotected_application_within_a_request(setup: Setup) -> None:
 
 
 def test_grant_that_only_saves(setup: Setup) -> None:
-    """
-    A grant that makes its token itself is decided before it is saved, for its user.
-    """
+    """A grant that makes its token itself is decided before it is saved, for its user."""
 
     def issue(grant: CustomGrant) -> Any:
         grant.request.user = USER
@@ -363,9 +311,7 @@ def test_grant_that_only_saves(setup: Setup) -> None:
 
 
 def test_grant_that_swallows_the_denial(setup: Setup) -> None:
-    """
-    A grant that catches the denial and goes on to save is denied again, and once counted at most.
-    """
+    """A grant that catches the denial and goes on to save is denied again, and once counted at most."""
 
     def issue(grant: CustomGrant) -> Any:
         try:
@@ -381,9 +327,7 @@ def test_grant_that_swallows_the_denial(setup: Setup) -> None:
 
 
 def test_grant_that_neither_generates_nor_saves(setup: Setup) -> None:
-    """
-    A token that bypasses the server cannot be stopped; the log says so, once.
-    """
+    """A token that bypasses the server cannot be stopped; the log says so, once."""
     with_grant(setup, lambda grant: {"access_token": "mine"})
 
     with capture_logs() as logs:
@@ -394,9 +338,7 @@ def test_grant_that_neither_generates_nor_saves(setup: Setup) -> None:
 
 
 def test_save_without_a_client(setup: Setup) -> None:
-    """
-    A token saved for no client at all is let through and reported, not an error.
-    """
+    """A token saved for no client at all is let through and reported, not an error."""
 
     def issue(grant: CustomGrant) -> Any:
         grant.request.client = None
@@ -413,9 +355,7 @@ def test_save_without_a_client(setup: Setup) -> None:
 
 
 def test_token_made_outside_of_the_token_endpoint(setup: Setup) -> None:
-    """
-    An application that makes tokens in its own code is not limited, with a request or without.
-    """
+    """An application that makes tokens in its own code is not limited, with a request or without."""
     for context in (setup.app.app_context(), setup.app.test_request_context("/elsewhere")):
         with context:
             for _ in range(3):
@@ -430,9 +370,7 @@ def test_token_made_outside_of_the_token_endpoint(setup: Setup) -> None:
 
 
 def test_mixin(setup: Setup) -> None:
-    """
-    The mixin protects as attaching does, and is not attached to on top.
-    """
+    """The mixin protects as attaching does, and is not attached to on top."""
 
     class Server(RateLimitMixin, AuthorizationServer):  # type: ignore[misc]
         pass
@@ -445,9 +383,7 @@ def test_mixin(setup: Setup) -> None:
 
 
 def test_mixin_without_init_app() -> None:
-    """
-    The mixin alone changes nothing.
-    """
+    """The mixin alone changes nothing."""
 
     class Server(RateLimitMixin, AuthorizationServer):  # type: ignore[misc]
         pass
@@ -458,9 +394,7 @@ def test_mixin_without_init_app() -> None:
 
 
 def test_signatures_stay() -> None:
-    """
-    Shadowed methods look like the ones they stand for.
-    """
+    """Shadowed methods look like the ones they stand for."""
     plain, attached = build(attached=False).server, build().server
 
     for name in SHADOWED:
@@ -468,9 +402,7 @@ def test_signatures_stay() -> None:
 
 
 def test_server_that_generates_in_its_own_way() -> None:
-    """
-    A server whose generate_token has parameters or defaults of its own gets exactly what its caller gives.
-    """
+    """A server whose generate_token has parameters or defaults of its own gets exactly what its caller gives."""
     given = []
 
     class Server(AuthorizationServer):  # type: ignore[misc]
@@ -513,9 +445,7 @@ def test_server_that_generates_in_its_own_way() -> None:
 
 
 def test_attaching_twice(setup: Setup) -> None:
-    """
-    A server is attached to once.
-    """
+    """A server is attached to once."""
     before = {name: getattr(setup.server, name) for name in SHADOWED}
 
     attach(setup.server)
@@ -524,17 +454,13 @@ def test_attaching_twice(setup: Setup) -> None:
 
 
 def test_attaching_to_something_else() -> None:
-    """
-    What is no authorization server is refused by name.
-    """
+    """What is no authorization server is refused by name."""
     with pytest.raises(TypeError, match="expected an Authlib AuthorizationServer, got 'server'"):
         attach("server")
 
 
 def test_route_that_took_the_plain_method() -> None:
-    """
-    A route that got hold of the server's method before attaching counts and tells all the same.
-    """
+    """A route that got hold of the server's method before attaching counts and tells all the same."""
     setup = build(attached=False)
     setup.app.add_url_rule("/early", view_func=setup.server.create_token_response, endpoint="early", methods=["POST"])
     setup.extension.init_app(setup.app, setup.server)
@@ -547,18 +473,14 @@ def test_route_that_took_the_plain_method() -> None:
 
 
 class TupleServer(AuthorizationServer):  # type: ignore[misc]
-    """
-    A server that answers with what a Flask view may return: body, status, headers.
-    """
+    """A server that answers with what a Flask view may return: body, status, headers."""
 
     def handle_response(self, status: int, payload: Any, headers: Any) -> Any:
         return payload, status, dict(headers)
 
 
 class StreamingServer(AuthorizationServer):  # type: ignore[misc]
-    """
-    A server that streams its answers.
-    """
+    """A server that streams its answers."""
 
     def handle_response(self, status: int, payload: Any, headers: Any) -> Any:
         made = super().handle_response(status, payload, headers)
@@ -567,9 +489,7 @@ class StreamingServer(AuthorizationServer):  # type: ignore[misc]
 
 @pytest.mark.parametrize("server_class", [TupleServer, StreamingServer])
 def test_other_kinds_of_answers(server_class: Any) -> None:
-    """
-    Quota headers reach the client whatever the server's answers are made of.
-    """
+    """Quota headers reach the client whatever the server's answers are made of."""
     setup = build(server_class)
 
     admitted, _, denied = (setup.post() for _ in range(3))

@@ -1,6 +1,4 @@
-"""
-What a decision looks like on the wire.
-"""
+"""What a decision looks like on the wire."""
 
 import math
 from dataclasses import replace
@@ -34,24 +32,18 @@ BOTH = ("ietf", "x-ratelimit")
 
 
 def parsed(value: str) -> list[tuple[str, dict[str, Any]]]:
-    """
-    Return the items of a structured field's list with their parameters.
-    """
+    """Return the items of a structured field's list with their parameters."""
     return [(str(name), dict(parameters)) for name, parameters in http_sf.parse(value.encode(), tltype="list")]
 
 
 def answer(error: RateLimited, uri: str | None = None) -> tuple[int, Any, dict[str, str]]:
-    """
-    Return what Authlib sends for an error.
-    """
+    """Return what Authlib sends for an error."""
     status, body, headers = error(uri)
     return status, body, dict(headers)
 
 
 def test_denied_request_gets_429_with_oauth_error():
-    """
-    A denial is a 429 whose JSON body is an OAuth error with a description and no name in it.
-    """
+    """A denial is a 429 whose JSON body is an OAuth error with a description and no name in it."""
     status, body, headers = answer(RateLimited(DENIED, DenialSettings()))
 
     assert 429 == status
@@ -64,9 +56,7 @@ def test_denied_request_gets_429_with_oauth_error():
 
 
 def test_denial_has_each_header_once():
-    """
-    No header is sent twice.
-    """
+    """No header is sent twice."""
     names = [name for name, _ in RateLimited(DENIED, DenialSettings()).get_headers()]
 
     assert sorted(set(names)) == sorted(names)
@@ -77,9 +67,7 @@ def test_denial_has_each_header_once():
     [(0.0, "1"), (0.001, "1"), (1.0, "1"), (1.001, "2"), (11.001, "12"), (math.inf, "1")],
 )
 def test_retry_after_is_a_whole_number_rounded_up(retry_after_s, expected):
-    """
-    A client that waits for Retry-After is never early, and never told to come at once.
-    """
+    """A client that waits for Retry-After is never early, and never told to come at once."""
     denied = replace(DENIED, retry_after_s=retry_after_s)
 
     _, _, headers = answer(RateLimited(denied, DenialSettings()))
@@ -88,9 +76,7 @@ def test_retry_after_is_a_whole_number_rounded_up(retry_after_s, expected):
 
 
 def test_quota_of_a_denial_follows_the_draft():
-    """
-    The structured fields name policy, quota, window, what is left and a reset that is not later than Retry-After.
-    """
+    """The structured fields name policy, quota, window, what is left and a reset that is not later than Retry-After."""
     headers = dict(RateLimited(DENIED, DenialSettings()).get_headers())
 
     assert [("user", {"q": 20, "w": 60})] == parsed(headers["RateLimit-Policy"])
@@ -101,9 +87,7 @@ def test_quota_of_a_denial_follows_the_draft():
 
 
 def test_quota_in_customary_headers():
-    """
-    The three customary headers tell the same numbers.
-    """
+    """The three customary headers tell the same numbers."""
     headers = dict(RateLimited(DENIED, DenialSettings()).get_headers())
 
     assert "20" == headers["X-RateLimit-Limit"]
@@ -112,9 +96,7 @@ def test_quota_in_customary_headers():
 
 
 def test_quota_of_an_admitted_request():
-    """
-    An admitted request learns its quota and the whole reset, and nothing that makes it wait.
-    """
+    """An admitted request learns its quota and the whole reset, and nothing that makes it wait."""
     headers = dict(quota_headers(ADMITTED, BOTH))
 
     assert {
@@ -136,9 +118,7 @@ def test_quota_of_an_admitted_request():
     ids=["none", "ietf", "x-ratelimit"],
 )
 def test_only_configured_families_are_sent(families, expected):
-    """
-    The configuration chooses the families of quota headers; Retry-After stays in any case.
-    """
+    """The configuration chooses the families of quota headers; Retry-After stays in any case."""
     denial = DenialSettings(headers=families)
 
     assert expected == {name for name, _ in quota_headers(ADMITTED, families)}
@@ -151,16 +131,12 @@ def test_only_configured_families_are_sent(families, expected):
     ids=["trusted", "no policy"],
 )
 def test_no_quota_to_tell(decision):
-    """
-    A trusted client and one without a policy get no quota headers.
-    """
+    """A trusted client and one without a policy get no quota headers."""
     assert [] == quota_headers(decision, BOTH)
 
 
 def test_quota_larger_than_a_structured_integer():
-    """
-    A quota of 2^53 has more digits than a structured field may hold, so it is told as the largest that fits.
-    """
+    """A quota of 2^53 has more digits than a structured field may hold, so it is told as the largest that fits."""
     huge = Policy(name="user", limit=MAX_LIMIT, window=Window.of(60))
 
     headers = dict(quota_headers(replace(ADMITTED, rule=huge, remaining=MAX_LIMIT - 1), BOTH))
@@ -172,9 +148,7 @@ def test_quota_larger_than_a_structured_integer():
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a\r\nSet-Cookie: x", "préféré", "\x7f"])
 def test_policy_name_that_a_header_cannot_hold(name):
-    """
-    A policy's name never breaks out of its header.
-    """
+    """A policy's name never breaks out of its header."""
     odd = Policy(name=name, limit=20, window=Window.of(60))
 
     headers = dict(quota_headers(replace(ADMITTED, rule=odd), BOTH))
@@ -185,18 +159,14 @@ def test_policy_name_that_a_header_cannot_hold(name):
 
 
 def test_device_is_told_to_slow_down():
-    """
-    A polling device gets the one error that does not end its polling.
-    """
+    """A polling device gets the one error that does not end its polling."""
     _, body, _ = answer(RateLimited(DENIED, DenialSettings(), grant_type=DEVICE_GRANT))
 
     assert "slow_down" == body["error"]
 
 
 def test_page_about_the_error():
-    """
-    The configured page wins over the server's page for this error code, which is better than none.
-    """
+    """The configured page wins over the server's page for this error code, which is better than none."""
     ours = DenialSettings(error_uri="https://example.com/reuse")
 
     _, body, _ = answer(RateLimited(DENIED, ours), "https://example.com/errors")
@@ -207,9 +177,7 @@ def test_page_about_the_error():
 
 
 def test_denial_is_caught_as_either_kind_of_error():
-    """
-    A denial is an OAuth error for Authlib and one of ours for applications; it carries the decision.
-    """
+    """A denial is an OAuth error for Authlib and one of ours for applications; it carries the decision."""
     error = RateLimited(DENIED, DenialSettings())
 
     assert isinstance(error, OAuth2Error)
@@ -218,8 +186,7 @@ def test_denial_is_caught_as_either_kind_of_error():
 
 
 def test_denial_at_the_authorization_endpoint():
-    """
-    A denied authorization request is answered at the redirect URI, in its fragment, with the error code that exists
+    """A denied authorization request is answered at the redirect URI, in its fragment, with the error code that exists
     there.
     """
     error = RateLimited(DENIED, DenialSettings(error="too_many_tokens"))

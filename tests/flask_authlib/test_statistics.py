@@ -1,6 +1,4 @@
-"""
-Statistics of real worker processes, over real HTTP.
-"""
+"""Statistics of real worker processes, over real HTTP."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +24,7 @@ LOGIN = {"grant_type": "password", "username": "alice", "password": password_of(
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """
-    A seeded database.
-    """
+    """A seeded database."""
     path = tmp_path / "demo.sqlite3"
     seed(path)
     return path
@@ -36,18 +32,14 @@ def database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def statistics(mongo_uri: str) -> Iterator[StatisticsStore]:
-    """
-    What the workers have written.
-    """
+    """What the workers have written."""
     connection = Connection(mongo_uri)
     yield StatisticsStore(connection)
     connection.close()
 
 
 def clients(statistics: StatisticsStore) -> dict[str, ClientSum]:
-    """
-    Return all statistics.
-    """
+    """Return all statistics."""
     found: dict[str, ClientSum] = {}
     for minute in statistics.minutes(0, 4e9):
         found.setdefault(minute.client_id, ClientSum(minute.client_id)).add(minute)
@@ -56,9 +48,7 @@ def clients(statistics: StatisticsStore) -> dict[str, ClientSum]:
 
 @pytest.mark.parametrize("worker_class", ("sync", "gevent"))
 def test_workers_that_end(database: Path, mongo_uri: str, statistics: StatisticsStore, worker_class: str) -> None:
-    """
-    When several workers end in good order, MongoDB has every request once, by what became of it.
-    """
+    """When several workers end in good order, MongoDB has every request once, by what became of it."""
     env = {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri, "WORKER_LIMIT": "5"}
     app = "tests.flask_authlib.worker_app:app"
     with Gunicorn(app, worker_class=worker_class, workers=3, preload=True, env=env) as server:
@@ -81,9 +71,7 @@ def test_workers_that_end(database: Path, mongo_uri: str, statistics: Statistics
 
 @pytest.fixture
 def app(database: Path, mongo_uri: str, clock: Clock) -> Iterator[Flask]:
-    """
-    A protected application in this process.
-    """
+    """A protected application in this process."""
     settings = config(
         limit=2,
         window=60,
@@ -98,9 +86,7 @@ def app(database: Path, mongo_uri: str, clock: Clock) -> Iterator[Flask]:
 
 
 def test_every_decision(app: Flask, statistics: StatisticsStore) -> None:
-    """
-    Trusted clients, dry runs and other endpoints are in the statistics; an application that ends writes them.
-    """
+    """Trusted clients, dry runs and other endpoints are in the statistics; an application that ends writes them."""
     client = app.test_client()
     asked = [(BATCH_JOBS, CREDENTIALS)] * 3 + [(WEB_SHOP, LOGIN)]
     for who, form in asked:
@@ -115,9 +101,7 @@ def test_every_decision(app: Flask, statistics: StatisticsStore) -> None:
 
 
 def test_recorder_that_breaks(app: Flask, statistics: StatisticsStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A recorder that breaks changes no answer.
-    """
+    """A recorder that breaks changes no answer."""
     client = app.test_client()
     ask = {"data": CREDENTIALS, "auth": (BATCH_JOBS.client_id, BATCH_JOBS.client_secret or "")}
     assert 200 == client.post("/token", **ask).status_code

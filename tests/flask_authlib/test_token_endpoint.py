@@ -1,6 +1,4 @@
-"""
-A real Authlib server over real HTTP, protected: what every grant and every kind of client meets.
-"""
+"""A real Authlib server over real HTTP, protected: what every grant and every kind of client meets."""
 
 import base64
 import json
@@ -50,9 +48,7 @@ each_front_channel_flow = pytest.mark.parametrize("flow", FRONT_CHANNEL_FLOWS.va
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """
-    A seeded database; codes and tokens are random, so tests do not meet in it.
-    """
+    """A seeded database; codes and tokens are random, so tests do not meet in it."""
     path = tmp_path_factory.mktemp("authserver") / "demo.sqlite3"
     seed(path)
     return path
@@ -60,53 +56,41 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def enforcing(database: Path) -> Iterator[Site]:
-    """
-    A server that admits one token per client, or client and user, in ten seconds.
-    """
+    """A server that admits one token per client, or client and user, in ten seconds."""
     with protected(database, config(limit=1)) as site:
         yield site
 
 
 @pytest.fixture(scope="module", params=[protect_after, protect_before], ids=["attached last", "attached first"])
 def attached_early_or_late(database: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
-    """
-    The enforcing server, attached to after and before its grants were registered.
-    """
+    """The enforcing server, attached to after and before its grants were registered."""
     with protected(database, config(limit=1), protect=request.param) as site:
         yield site
 
 
 @pytest.fixture(scope="module")
 def dry_running(database: Path) -> Iterator[Site]:
-    """
-    The same server in a dry run.
-    """
+    """The same server in a dry run."""
     with protected(database, config(limit=1, mode="dry-run")) as site:
         yield site
 
 
 @pytest.fixture(scope="module")
 def trusting(database: Path) -> Iterator[Site]:
-    """
-    The enforcing server with every client trusted.
-    """
+    """The enforcing server with every client trusted."""
     with protected(database, config(limit=1, trusted_clients=["*-*"])) as site:
         yield site
 
 
 @pytest.fixture
 def one_token(enforcing: Site) -> Site:
-    """
-    The enforcing server with every quota whole.
-    """
+    """The enforcing server with every quota whole."""
     enforcing.wait_for_quota()
     return enforcing
 
 
 def two_attempts(site: Site, flow: Flow) -> tuple[Attempt, Attempt]:
-    """
-    Prepare two requests of the same client and user, and let what that took go by.
-    """
+    """Prepare two requests of the same client and user, and let what that took go by."""
     first = flow(site.url)
     site.wait_for_quota()
     second = flow(site.url)
@@ -115,24 +99,19 @@ def two_attempts(site: Site, flow: Flow) -> tuple[Attempt, Attempt]:
 
 
 def quota_headers(response: requests.Response) -> set[str]:
-    """
-    Return which quota headers an answer has.
-    """
+    """Return which quota headers an answer has."""
     return {name for name in QUOTA_HEADERS | {"Retry-After"} if name in response.headers}
 
 
 def field(response: requests.Response, name: str) -> tuple[str, dict[str, Any]]:
-    """
-    Return the one item of a structured field, parsed as the RFC says.
-    """
+    """Return the one item of a structured field, parsed as the RFC says."""
     [(item, parameters)] = http_sf.parse(response.headers[name].encode(), tltype="list")
     return str(item), dict(parameters)
 
 
 @each_flow
 def test_denied_request_works_after_retry_after(attached_early_or_late: Site, flow: Flow):
-    """
-    Over the limit a grant gets a 429 with every header; the same code, refresh token, device code or assertion works
+    """Over the limit a grant gets a 429 with every header; the same code, refresh token, device code or assertion works
     at the second that Retry-After names, and not one second earlier.
     """
     site = attached_early_or_late
@@ -186,9 +165,7 @@ def test_admitted_request_learns_its_quota(one_token: Site, flow: Flow):
 
 @each_flow
 def test_dry_run_denies_nobody(dry_running: Site, flow: Flow):
-    """
-    A dry run admits what enforcing would deny, and tells nobody to come back later.
-    """
+    """A dry run admits what enforcing would deny, and tells nobody to come back later."""
     answers = [flow(dry_running.url)() for _ in range(3)]
 
     assert [200, 200, 200] == [answer.status_code for answer in answers]
@@ -197,9 +174,7 @@ def test_dry_run_denies_nobody(dry_running: Site, flow: Flow):
 
 @each_flow
 def test_trusted_client_is_never_denied_nor_counted(trusting: Site, flow: Flow):
-    """
-    A trusted client passes at any rate, moves no counter and gets no quota headers.
-    """
+    """A trusted client passes at any rate, moves no counter and gets no quota headers."""
     attempts = [flow(trusting.url) for _ in range(3)]
     answers = [attempt() for attempt in attempts]
 
@@ -212,17 +187,13 @@ def test_trusted_client_is_never_denied_nor_counted(trusting: Site, flow: Flow):
 
 
 def untrusting(settings: Settings) -> Settings:
-    """
-    Return settings without trusted clients, to look at the counters behind the trust.
-    """
+    """Return settings without trusted clients, to look at the counters behind the trust."""
     return replace(settings, policies=replace(settings.policies, trusted=()))
 
 
 @pytest.mark.parametrize("mode", ["off", "dry-run"])
 def test_nothing_is_denied_unless_asked(database: Path, mode: str):
-    """
-    Switched off and dry runs admit all.
-    """
+    """Switched off and dry runs admit all."""
     with protected(database, config(limit=1, mode=mode)) as site:
         statuses = {FLOWS["client_credentials"](site.url)().status_code for _ in range(4)}
 
@@ -230,9 +201,7 @@ def test_nothing_is_denied_unless_asked(database: Path, mode: str):
 
 
 def test_users_and_clients_have_quotas_of_their_own(one_token: Site):
-    """
-    One user's quota is not another's, and a client's own is neither.
-    """
+    """One user's quota is not another's, and a client's own is neither."""
     alice = {"grant_type": "password", "username": "alice", "password": password_of("alice")}
     bob = {"grant_type": "password", "username": "bob", "password": password_of("bob")}
     url = f"{one_token.url}/token"
@@ -245,9 +214,7 @@ def test_users_and_clients_have_quotas_of_their_own(one_token: Site):
 
 
 def test_denied_requests_do_not_count(one_token: Site):
-    """
-    A client that hammers does not push its next token further away.
-    """
+    """A client that hammers does not push its next token further away."""
     form = {"grant_type": "client_credentials"}
     url = f"{one_token.url}/token"
     post(url, BATCH_JOBS, form)
@@ -307,9 +274,7 @@ WRONG: dict[str, tuple[int, dict[str, Any], tuple[str, str] | None]] = {
 
 @pytest.mark.parametrize(("status", "form", "auth"), WRONG.values(), ids=WRONG)
 def test_failed_request_costs_nobody_anything(one_token: Site, status: int, form: Any, auth: Any):
-    """
-    A request that proves neither client nor grant moves no counter, and tells nothing of anybody's quota.
-    """
+    """A request that proves neither client nor grant moves no counter, and tells nothing of anybody's quota."""
     response = requests.post(f"{one_token.url}/token", data=form, auth=auth, timeout=TIMEOUT_S)
 
     assert response.status_code in (status, 400), response.text
@@ -320,9 +285,7 @@ def test_failed_request_costs_nobody_anything(one_token: Site, status: int, form
 
 
 def test_bad_assertion_costs_nobody_anything(one_token: Site):
-    """
-    An assertion that names a client without its key moves no counter.
-    """
+    """An assertion that names a client without its key moves no counter."""
 
     def part(value: dict[str, Any]) -> str:
         return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
@@ -352,9 +315,7 @@ def test_credentials_that_contradict_each_other(one_token: Site):
 
 
 def test_query_that_shadows_the_form(one_token: Site):
-    """
-    Names in the query count for nobody: the key is the loaded user, not a parameter.
-    """
+    """Names in the query count for nobody: the key is the loaded user, not a parameter."""
     form = {"grant_type": "password", "username": "bob", "password": password_of("bob")}
 
     response = post(f"{one_token.url}/token?username=alice&client_id=batch-jobs", WEB_SHOP, form)
@@ -366,9 +327,7 @@ def test_query_that_shadows_the_form(one_token: Site):
 
 
 def test_device_authorization_costs_nothing(one_token: Site):
-    """
-    Starting a device flow, which anybody can do under a public client's name, takes nothing from it.
-    """
+    """Starting a device flow, which anybody can do under a public client's name, takes nothing from it."""
     responses = [post(f"{one_token.url}/device_authorization", MOBILE_APP, {"scope": "profile"}) for _ in range(3)]
 
     assert [200, 200, 200] == [response.status_code for response in responses]
@@ -376,9 +335,7 @@ def test_device_authorization_costs_nothing(one_token: Site):
 
 
 def test_pending_device_is_not_counted(one_token: Site):
-    """
-    Polling before the user has agreed takes nothing.
-    """
+    """Polling before the user has agreed takes nothing."""
     started = post(f"{one_token.url}/device_authorization", MOBILE_APP, {"scope": "profile"}).json()
     form = {"grant_type": GRANT_DEVICE_CODE, "device_code": started["device_code"]}
 
@@ -390,9 +347,7 @@ def test_pending_device_is_not_counted(one_token: Site):
 
 
 def test_other_endpoints_cost_nothing(one_token: Site):
-    """
-    Introspection and revocation take nothing from the token quota.
-    """
+    """Introspection and revocation take nothing from the token quota."""
     for endpoint in ("introspect", "revoke"):
         response = post(f"{one_token.url}/{endpoint}", WEB_SHOP, {"token": "bogus"})
         assert 200 == response.status_code, response.text
@@ -401,9 +356,7 @@ def test_other_endpoints_cost_nothing(one_token: Site):
 
 
 def test_reused_code_costs_nothing(one_token: Site):
-    """
-    A code that was redeemed before fails before it is counted.
-    """
+    """A code that was redeemed before fails before it is counted."""
     attempt = FLOWS["authorization_code"](one_token.url)
     assert 200 == attempt().status_code
     one_token.wait_for_quota()
@@ -413,9 +366,7 @@ def test_reused_code_costs_nothing(one_token: Site):
 
 
 def test_name_of_megabytes(one_token: Site):
-    """
-    A user name of 5 MB is refused by the server as before, and remembered nowhere.
-    """
+    """A user name of 5 MB is refused by the server as before, and remembered nowhere."""
     form = {"grant_type": "password", "username": "ﷺ" * 200_000, "password": "wrong"}
 
     response = post(f"{one_token.url}/token", WEB_SHOP, form)
@@ -429,9 +380,7 @@ def test_name_of_megabytes(one_token: Site):
 
 @each_front_channel_flow
 def test_authorization_endpoint_is_not_counted_by_default(one_token: Site, flow: Flow):
-    """
-    Tokens of implicit and hybrid flows are not decided unless the application asks for it.
-    """
+    """Tokens of implicit and hybrid flows are not decided unless the application asks for it."""
     attempt = flow(one_token.url)
 
     answers = [redirect_parameters(attempt()) for _ in range(3)]
@@ -442,8 +391,7 @@ def test_authorization_endpoint_is_not_counted_by_default(one_token: Site, flow:
 
 @each_front_channel_flow
 def test_denial_at_the_authorization_endpoint_is_redirected(database: Path, flow: Flow):
-    """
-    If asked for, a denial there reaches the client at its redirect URI, with its state, and the next visit after
+    """If asked for, a denial there reaches the client at its redirect URI, with its state, and the next visit after
     Retry-After gets a token.
     """
     with protected(database, config(limit=1), authorize_endpoint=True) as site:
@@ -466,9 +414,7 @@ def test_denial_at_the_authorization_endpoint_is_redirected(database: Path, flow
 
 
 def test_denial_for_a_redirect_uri_that_is_not_the_clients(database: Path):
-    """
-    A redirect URI that is not the client's is refused by the server as before, limit or not.
-    """
+    """A redirect URI that is not the client's is refused by the server as before, limit or not."""
     with protected(database, config(limit=1), authorize_endpoint=True) as site:
         query = {
             "response_type": "token",
@@ -486,9 +432,7 @@ def test_denial_for_a_redirect_uri_that_is_not_the_clients(database: Path):
 
 
 def test_code_at_the_authorization_endpoint_is_not_a_token(database: Path):
-    """
-    Handing out a code counts nothing; the token for it does.
-    """
+    """Handing out a code counts nothing; the token for it does."""
     with protected(database, config(limit=1), authorize_endpoint=True) as site:
         attempt = FLOWS["authorization_code"](site.url)
         assert 1 == site.remaining(attempt.client_id, attempt.username)
@@ -502,17 +446,13 @@ def test_code_at_the_authorization_endpoint_is_not_a_token(database: Path):
 
 @pytest.fixture
 def plain_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Let client libraries speak plain HTTP.
-    """
+    """Let client libraries speak plain HTTP."""
     monkeypatch.setenv("OAUTHLIB_INSECURE_TRANSPORT", "1")
 
 
 @pytest.mark.usefixtures("plain_http")
 def test_denial_as_requests_oauthlib_sees_it(one_token: Site):
-    """
-    requests-oauthlib gets its token, then raises its typed error with our description.
-    """
+    """requests-oauthlib gets its token, then raises its typed error with our description."""
     url = f"{one_token.url}/token"
     with OAuth2Session(client=BackendApplicationClient(client_id=BATCH_JOBS.client_id)) as session:
         token = session.fetch_token(url, auth=(BATCH_JOBS.client_id, BATCH_JOBS.client_secret))
@@ -524,9 +464,7 @@ def test_denial_as_requests_oauthlib_sees_it(one_token: Site):
 
 
 def test_denial_as_authlibs_client_sees_it(one_token: Site):
-    """
-    Authlib's client gets its token, then raises its error with our code.
-    """
+    """Authlib's client gets its token, then raises its error with our code."""
     url = f"{one_token.url}/token"
     with AuthlibSession(BATCH_JOBS.client_id, BATCH_JOBS.client_secret) as session:
         token = session.fetch_token(url, grant_type="client_credentials")
@@ -541,9 +479,7 @@ def test_denial_as_authlibs_client_sees_it(one_token: Site):
 
 
 def test_broken_limiter_lets_everybody_pass(database: Path, monkeypatch: pytest.MonkeyPatch):
-    """
-    Whatever breaks in the limiter, tokens are issued; the log says so once, not with every request.
-    """
+    """Whatever breaks in the limiter, tokens are issued; the log says so once, not with every request."""
     with protected(database, config(limit=1)) as site:
         monkeypatch.setattr(type(site.gate.limiter), "check", broken_check)
         with capture_logs() as logs:
@@ -555,16 +491,12 @@ def test_broken_limiter_lets_everybody_pass(database: Path, monkeypatch: pytest.
 
 
 def broken_check(*_args: Any, **_kwargs: Any) -> None:
-    """
-    Stand for any bug.
-    """
+    """Stand for any bug."""
     raise ZeroDivisionError("a bug")
 
 
 def test_random_public_names_stay_out_of_the_way(one_token: Site):
-    """
-    Requests under random client ids are refused and leave the limits of the others alone.
-    """
+    """Requests under random client ids are refused and leave the limits of the others alone."""
     for _ in range(5):
         form = {"grant_type": "client_credentials", "client_id": secrets.token_hex()}
         assert 400 <= requests.post(f"{one_token.url}/token", data=form, timeout=TIMEOUT_S).status_code < 500

@@ -1,6 +1,4 @@
-"""
-Traces of other systems in what is said about a denial.
-"""
+"""Traces of other systems in what is said about a denial."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,9 +22,7 @@ TRACEPARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """
-    The demo's seeded database.
-    """
+    """The demo's seeded database."""
     path = tmp_path / "demo.sqlite3"
     seed(path)
     return path
@@ -34,17 +30,13 @@ def database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bound() -> Iterator[None]:
-    """
-    Leave nothing bound behind.
-    """
+    """Leave nothing bound behind."""
     yield
     structlog.contextvars.clear_contextvars()
 
 
 def deny(site: Site, **headers: str) -> dict[str, Any]:
-    """
-    Have a request with these headers denied, and return the event about it.
-    """
+    """Have a request with these headers denied, and return the event about it."""
     with capture_logs() as logs:
         for _ in range(2):
             form = {"grant_type": "client_credentials"}
@@ -62,9 +54,7 @@ def deny(site: Site, **headers: str) -> dict[str, Any]:
 
 
 def test_headers(database: Path) -> None:
-    """
-    The trace of W3C Trace Context and the request's id are in the event.
-    """
+    """The trace of W3C Trace Context and the request's id are in the event."""
     with protected(database, config()) as site:
         event = deny(site, traceparent=TRACEPARENT, X_Request_ID="r-4711")
 
@@ -72,18 +62,14 @@ def test_headers(database: Path) -> None:
 
 
 def test_no_headers(database: Path) -> None:
-    """
-    Without them the event has no such keys.
-    """
+    """Without them the event has no such keys."""
     with protected(database, config()) as site:
         assert {"trace_id", "request_id"}.isdisjoint(deny(site))
 
 
 @pytest.mark.parametrize(("header", "expected"), [("X-Correlation-ID", "c-1"), (None, None)], ids=["other", "none"])
 def test_configured_header(database: Path, header: str | None, expected: str | None) -> None:
-    """
-    Which header names the request is a choice, and so is none.
-    """
+    """Which header names the request is a choice, and so is none."""
     with protected(database, config(events={"request_id_header": header})) as site:
         event = deny(site, X_Request_ID="r-4711", X_Correlation_ID="c-1")
 
@@ -91,9 +77,7 @@ def test_configured_header(database: Path, header: str | None, expected: str | N
 
 
 def test_what_the_application_has_bound(database: Path, bound: None) -> None:
-    """
-    What the application has bound to structlog's context comes before the headers.
-    """
+    """What the application has bound to structlog's context comes before the headers."""
     with protected(database, config()) as site:
 
         @site.app.before_request
@@ -106,9 +90,7 @@ def test_what_the_application_has_bound(database: Path, bound: None) -> None:
 
 
 def test_record_of_the_denial(database: Path, mongo_uri: str) -> None:
-    """
-    The record in MongoDB carries the trace, too, and is there when the process has ended.
-    """
+    """The record in MongoDB carries the trace, too, and is there when the process has ended."""
     with protected(database, config(store={"uri": mongo_uri})) as site:
         event = deny(site, traceparent=TRACEPARENT, X_Request_ID="r-4711")
     with MongoClient[dict[str, Any]](mongo_uri) as client:
@@ -120,9 +102,7 @@ def test_record_of_the_denial(database: Path, mongo_uri: str) -> None:
 
 
 def test_denial_of_the_guard(database: Path, mongo_uri: str) -> None:
-    """
-    A denial of the guard is found by its id, too.
-    """
+    """A denial of the guard is found by its id, too."""
     guard = {"mode": "enforce", "limits": {"passed_on": ["1/minute"]}}
     login = {"grant_type": "password", "username": "alice", "password": "wrong"}
     with protected(database, config(store={"uri": mongo_uri}, guard=guard)) as site:
@@ -174,25 +154,19 @@ def test_denial_of_the_guard(database: Path, mongo_uri: str) -> None:
     ],
 )
 def test_traceparent(header: str, expected: str | None) -> None:
-    """
-    A header that the standard calls invalid is as good as none.
-    """
+    """A header that the standard calls invalid is as good as none."""
     assert expected == trace_id_of(header)
 
 
 @pytest.mark.parametrize("value", ["a" * 129, "a b", "a\x1b[2J", "é", ""], ids=repr)
 def test_request_id_that_is_none(database: Path, value: str) -> None:
-    """
-    Somebody who chooses his own request id cannot write into the log what he likes.
-    """
+    """Somebody who chooses his own request id cannot write into the log what he likes."""
     with protected(database, config()) as site, site.app.test_request_context(headers=[("X-Request-ID", value)]):
         assert trace_of_request("X-Request-ID").request_id is None
 
 
 def test_bound_id_that_is_not_unicode(bound: None) -> None:
-    """
-    What the application has bound can be stored, whatever it is.
-    """
+    """What the application has bound can be stored, whatever it is."""
     structlog.contextvars.bind_contextvars(request_id="r-\ud800", trace_id="é" * 200)
     trace_id, request_id = trace_of_request(None)
 
@@ -202,7 +176,5 @@ def test_bound_id_that_is_not_unicode(bound: None) -> None:
 
 
 def test_outside_of_a_request() -> None:
-    """
-    Where there is no request there is no trace.
-    """
+    """Where there is no request there is no trace."""
     assert (None, None) == trace_of_request("X-Request-ID")

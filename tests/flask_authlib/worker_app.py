@@ -1,5 +1,4 @@
-"""
-The demo's server with a rate limit, for real worker processes.
+"""The demo's server with a rate limit, for real worker processes.
 
 Environment:
     DEMO_DATABASE: A seeded database.

@@ -1,5 +1,4 @@
-"""
-Coverage-guided fuzzing of everything that reads what strangers have written: ``python -m tests.fuzz``.
+"""Coverage-guided fuzzing of everything that reads what strangers have written: ``python -m tests.fuzz``.
 
 Needs atheris, which is not among the test requirements because it is not there for every Python::
 
@@ -25,17 +24,13 @@ FOUND = ROOT / ".fuzz"
 
 
 def run(name: str, arguments: list[str]) -> None:
-    """
-    Fuzz one target in this process, which ends with it.
-    """
+    """Fuzz one target in this process, which ends with it."""
     atheris.Setup([f"fuzz-{name}", *arguments], TARGETS[name])
     atheris.Fuzz()
 
 
 def begin(name: str, *, seconds: int) -> int:
-    """
-    Fuzz one target in a process of its own, and return its exit code.
-    """
+    """Fuzz one target in a process of its own, and return its exit code."""
     corpus = FOUND / name / "corpus"
     corpus.mkdir(parents=True, exist_ok=True)
     for number, seed in enumerate(seeds()[name]):
@@ -47,9 +42,7 @@ def begin(name: str, *, seconds: int) -> int:
 
 
 def main() -> int:
-    """
-    Fuzz what the command line names, all targets if it names none.
-    """
+    """Fuzz what the command line names, all targets if it names none."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", choices=[*TARGETS, []], metavar="TARGET", help=", ".join(TARGETS))
     parser.add_argument("--seconds", type=int, default=60, help="for each target")

@@ -1,6 +1,4 @@
-"""
-Any question and any change that a browser may send to the admin API is answered, whatever the database holds.
-"""
+"""Any question and any change that a browser may send to the admin API is answered, whatever the database holds."""
 
 import json
 import time
@@ -81,9 +79,7 @@ strange = st.lists(
 
 @pytest.fixture
 def app(mongo_uri: str) -> Any:
-    """
-    An application with the page. What its views raise is raised here, too.
-    """
+    """An application with the page. What its views raise is raised here, too."""
     settings = {"mode": "enforce", "limits": LIMITS, "store": {"uri": mongo_uri}}
     with protected(clock=time.time, OAUTH_RATELIMIT_CONFIG=settings) as made:
         made.secret_key = "a secret"
@@ -98,9 +94,7 @@ def app(mongo_uri: str) -> Any:
 def test_any_question(
     app: Flask, mongo_uri: str, content: list[tuple[str, Any, dict[str, Any]]], name: str, question: dict[str, str]
 ) -> None:
-    """
-    A question is answered, or refused in words.
-    """
+    """A question is answered, or refused in words."""
     with capture_logs():
         put(mongo_uri, content)
         if READINGS in app.extensions:
@@ -116,9 +110,7 @@ def test_any_question(
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(sorted(CHANGES)), change=changes | json_values.filter(lambda value: value is not None))
 def test_any_change(app: Flask, name: str, change: Any) -> None:
-    """
-    A change is made, or refused in words; afterwards the page works as before.
-    """
+    """A change is made, or refused in words; afterwards the page works as before."""
     page = Page(app)
     with capture_logs():
         response = page.send(name, change)
@@ -130,9 +122,7 @@ def test_any_change(app: Flask, name: str, change: Any) -> None:
 
 
 def put(mongo_uri: str, content: list[tuple[str, Any, dict[str, Any]]]) -> None:
-    """
-    Put documents into the database, and nothing else.
-    """
+    """Put documents into the database, and nothing else."""
     client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri, datetime_conversion="DATETIME_AUTO")
     with client:
         database = client.get_default_database()

@@ -1,6 +1,4 @@
-"""
-Any request to the token endpoint is answered as a plain Authlib server answers it.
-"""
+"""Any request to the token endpoint is answered as a plain Authlib server answers it."""
 
 import base64
 from collections.abc import Iterator
@@ -46,9 +44,7 @@ encoded = (forms | pairs).map(lambda form: urlencode(form, errors="surrogatepass
 
 
 def basic(credentials: bytes) -> str:
-    """
-    Return an Authorization header.
-    """
+    """Return an Authorization header."""
     return "Basic " + base64.b64encode(credentials).decode()
 
 
@@ -71,9 +67,7 @@ addresses = st.sampled_from(["192.0.2.7", "::1", "fe80::1%eth0", "", "unix:", "1
 
 @pytest.fixture(scope="module")
 def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Flask, Flask]]:
-    """
-    The same server without and with everything that this package can do at its token endpoint.
-    """
+    """The same server without and with everything that this package can do at its token endpoint."""
     database = tmp_path_factory.mktemp("fuzz") / "demo.sqlite3"
     seed(database)
     protected = protect_after(database, SETTINGS, OAuthRateLimit())
@@ -91,9 +85,7 @@ def test_any_request(
     address: str | None,
     forwarded: str | None,
 ) -> None:
-    """
-    Both give the same status and the same error, and nothing breaks unseen.
-    """
+    """Both give the same status and the same error, and nothing breaks unseen."""
     headers = {"Authorization": authorization, "X-Forwarded-For": forwarded}
     given_headers = {name: value for name, value in headers.items() if value is not None}
     answers = []
@@ -111,9 +103,7 @@ def test_any_request(
 
 
 def test_request_in_good_faith(apps: tuple[Flask, Flask]) -> None:
-    """
-    Both servers issue tokens, so that what is compared above is not just refusals.
-    """
+    """Both servers issue tokens, so that what is compared above is not just refusals."""
     form = {"grant_type": "password", "username": "alice", "password": password_of("alice")}
     for app in apps:
         assert 200 == app.test_client().post("/token", data=form, headers={"Authorization": OWN[0]}).status_code

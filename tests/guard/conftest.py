@@ -1,6 +1,4 @@
-"""
-A seeded database, and a guarded server.
-"""
+"""A seeded database, and a guarded server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +11,7 @@ from tests.guard.guarded import Guarded, guard, guarded
 
 @pytest.fixture(scope="session")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """
-    A seeded database.
-    """
+    """A seeded database."""
     path = tmp_path_factory.mktemp("guard") / "demo.sqlite3"
     seed(path)
     return path
@@ -23,17 +19,13 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def served(database: Path) -> Iterator[Guarded]:
-    """
-    A server that denies guesses.
-    """
+    """A server that denies guesses."""
     with guarded(database, guard()) as server:
         yield server
 
 
 @pytest.fixture
 def server(served: Guarded) -> Guarded:
-    """
-    The same, with nothing known of anybody.
-    """
+    """The same, with nothing known of anybody."""
     served.forget()
     return served

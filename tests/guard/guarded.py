@@ -1,6 +1,4 @@
-"""
-A server with a failure guard, and strangers who guess from addresses of their own.
-"""
+"""A server with a failure guard, and strangers who guess from addresses of their own."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -34,16 +32,12 @@ HOME, ELSEWHERE = "127.0.0.1", "127.0.0.2"
 
 
 def guard(*, mode: str = "enforce", **more: Any) -> dict[str, Any]:
-    """
-    Return a configuration with a guard and plenty of tokens.
-    """
+    """Return a configuration with a guard and plenty of tokens."""
     return config(limit=1000, guard={"mode": mode, "limits": LIMITS, **more})
 
 
 class FromAddress(HTTPAdapter):
-    """
-    Sends from one address of this machine.
-    """
+    """Sends from one address of this machine."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -55,9 +49,7 @@ class FromAddress(HTTPAdapter):
 
 @contextmanager
 def session_from(address: str) -> Iterator[requests.Session]:
-    """
-    Yield a session whose requests come from an address.
-    """
+    """Yield a session whose requests come from an address."""
     with requests.Session() as session:
         session.mount("http://", FromAddress(address))
         yield session
@@ -65,9 +57,7 @@ def session_from(address: str) -> Iterator[requests.Session]:
 
 @dataclass(frozen=True)
 class Guarded:
-    """
-    A guarded server.
-    """
+    """A guarded server."""
 
     site: Site
 
@@ -80,9 +70,7 @@ class Guarded:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> requests.Response:
-        """
-        Send a token request.
-        """
+        """Send a token request."""
         with session_from(address) as session:
             return session.post(
                 f"{self.site.url}/token", data=form, params=query, auth=auth, headers=headers, timeout=30
@@ -91,26 +79,20 @@ class Guarded:
     def login(
         self, username: str = "alice", password: str = "wrong", *, client: Client = WEB_SHOP, **more: Any
     ) -> requests.Response:
-        """
-        Ask for a token with a password.
-        """
+        """Ask for a token with a password."""
         form = {"grant_type": "password", "username": username, "password": password}
         if client.client_secret is None:
             return self.send({**form, "client_id": client.client_id}, **more)
         return self.send(form, **{"auth": (client.client_id, client.client_secret), **more})
 
     def job(self, client: Client = WEB_SHOP, secret: str | None = None, **more: Any) -> requests.Response:
-        """
-        Ask for a token with a client secret, its own unless another is given.
-        """
+        """Ask for a token with a client secret, its own unless another is given."""
         auth = (client.client_id, secret or client.client_secret or "")
         return self.send({"grant_type": "client_credentials"}, auth=auth, **more)
 
     @property
     def counts(self) -> FailureCounts:
-        """
-        What is counted in this process.
-        """
+        """What is counted in this process."""
         guard = self.site.gate.guard()
         assert guard is not None
         assert guard._counts is not None
@@ -118,15 +100,11 @@ class Guarded:
 
     @property
     def key_count(self) -> int:
-        """
-        How many keys of failures are kept.
-        """
+        """How many keys of failures are kept."""
         return self.counts._clients.key_count
 
     def forget(self) -> None:
-        """
-        Let everything counted so far leave every window.
-        """
+        """Let everything counted so far leave every window."""
         self.let_time_pass()
         self.counts.sync()
         self.let_time_pass()
@@ -134,24 +112,18 @@ class Guarded:
         self.site.gate.limiter.sync()
 
     def let_time_pass(self, duration_s: float = 2 * WINDOW_S) -> None:
-        """
-        Move the server's clock.
-        """
+        """Move the server's clock."""
         self.site.clock.advance(duration_s)
 
 
 class PasswordGrant(grants.PasswordGrant):
-    """
-    Passwords through any client, with a secret or without.
-    """
+    """Passwords through any client, with a secret or without."""
 
     TOKEN_ENDPOINT_AUTH_METHODS = grants.WITH_OR_WITHOUT_SECRET
 
 
 def protect_for_all(database: str | PathLike[str], settings: Any, extension: OAuthRateLimit) -> Flask:
-    """
-    Attach to a server with that grant.
-    """
+    """Attach to a server with that grant."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grants, "PasswordGrant", PasswordGrant)
         return protect_after(database, settings, extension)
@@ -159,9 +131,7 @@ def protect_for_all(database: str | PathLike[str], settings: Any, extension: OAu
 
 @contextmanager
 def guarded(database: Path, settings: Mapping[str, Any], **options: Any) -> Iterator[Guarded]:
-    """
-    Serve the demo's server with a guard. Its mobile app, which has no secret, may use the password grant.
-    """
+    """Serve the demo's server with a guard. Its mobile app, which has no secret, may use the password grant."""
     with protected(database, settings, protect=protect_for_all, **options) as site:
         yield Guarded(site)
 

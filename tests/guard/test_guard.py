@@ -1,6 +1,4 @@
-"""
-The guard against slowdowns: it holds now, and it finds one.
-"""
+"""The guard against slowdowns: it holds now, and it finds one."""
 
 import os
 import subprocess
@@ -18,8 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.valgrind
 def test_no_case_has_become_slower() -> None:
-    """
-    No guarded case takes over a tenth more instructions than the committed baseline, in bare decisions.
+    """No guarded case takes over a tenth more instructions than the committed baseline, in bare decisions.
 
     Where one does for a good reason: python -m benchmarks --guard --keep.
     """
@@ -37,9 +34,7 @@ def test_no_case_has_become_slower() -> None:
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """
-    The instructions that each case is said to take, at first as the baseline of this version of Python has it.
-    """
+    """The instructions that each case is said to take, at first as the baseline of this version of Python has it."""
     unit_count = 3_000.0
     baselines = guard_module._read()
     monkeypatch.setattr(guard_module, "_read", lambda: {"9.9": baselines["3.11"]})
@@ -57,9 +52,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 def test_one_case_changes(
     counted: dict[str, float], capsys: pytest.CaptureFixture[str], factor: float, status: int
 ) -> None:
-    """
-    One case that is more than a tenth slower fails the run, and the table names it.
-    """
+    """One case that is more than a tenth slower fails the run, and the table names it."""
     counted["ours, two tiers"] *= factor
     assert status == guard_module.guard(keep=False)
     output = capsys.readouterr().out
@@ -68,9 +61,7 @@ def test_one_case_changes(
 
 
 def test_request_becomes_slower(counted: dict[str, float], capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    What is added to a request is guarded, however little of the whole request it is.
-    """
+    """What is added to a request is guarded, however little of the whole request it is."""
     unprotected, ours = guard_module.REQUESTS
     counted[ours] += 0.11 * (counted[ours] - counted[unprotected])
     assert 1 == guard_module.guard(keep=False)
@@ -80,9 +71,7 @@ def test_request_becomes_slower(counted: dict[str, float], capsys: pytest.Captur
 def test_case_without_a_baseline(
     counted: dict[str, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    A case that is new fails until it has a baseline: nothing is guarded without one.
-    """
+    """A case that is new fails until it has a baseline: nothing is guarded without one."""
     baseline = guard_module._read()["9.9"]
     monkeypatch.setattr(guard_module, "_read", lambda: {"9.9": {k: v for k, v in baseline.items() if "two" not in k}})
     assert 1 == guard_module.guard(keep=False)
@@ -90,9 +79,7 @@ def test_case_without_a_baseline(
 
 
 def test_slower_python(counted: dict[str, float]) -> None:
-    """
-    A build of Python that takes more instructions for everything is no slowdown of ours.
-    """
+    """A build of Python that takes more instructions for everything is no slowdown of ours."""
     for name in counted:
         counted[name] *= 1.3
     assert 0 == guard_module.guard(keep=False)
@@ -101,9 +88,7 @@ def test_slower_python(counted: dict[str, float]) -> None:
 def test_python_without_a_baseline(
     counted: dict[str, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """
-    A version of Python that nobody has counted on passes, and that is said.
-    """
+    """A version of Python that nobody has counted on passes, and that is said."""
     monkeypatch.setattr(guard_module, "_read", dict)
     assert 0 == guard_module.guard(keep=False)
     assert "no baseline of Python 9.9 yet" in capsys.readouterr().out

@@ -1,6 +1,4 @@
-"""
-Guessing passwords and secrets over real HTTP.
-"""
+"""Guessing passwords and secrets over real HTTP."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -37,16 +35,12 @@ SECRET = WEB_SHOP.client_secret or ""
 
 
 def statuses(send: Callable[[], requests.Response], count: int) -> list[int]:
-    """
-    Return the statuses of the same request, sent so often.
-    """
+    """Return the statuses of the same request, sent so often."""
     return [send().status_code for _ in range(count)]
 
 
 def test_guessed_password(server: Guarded) -> None:
-    """
-    After too many wrong passwords for a name, its attempts from there get 429, and nobody else's.
-    """
+    """After too many wrong passwords for a name, its attempts from there get 429, and nobody else's."""
     assert [400] * USER_LIMIT + [429] * 2 == statuses(server.login, USER_LIMIT + 2)
 
     assert 200 == server.login("bob", password_of("bob")).status_code
@@ -55,9 +49,7 @@ def test_guessed_password(server: Guarded) -> None:
 
 
 def test_answer(server: Guarded) -> None:
-    """
-    The 429 is one of ours, with a description of its own, and repeats no name.
-    """
+    """The 429 is one of ours, with a description of its own, and repeats no name."""
     statuses(server.login, USER_LIMIT)
     answer = server.login()
 
@@ -73,9 +65,7 @@ def test_answer(server: Guarded) -> None:
 
 
 def test_delay_is_tight(server: Guarded) -> None:
-    """
-    One second before ``Retry-After`` is over the right password is denied; then it is taken.
-    """
+    """One second before ``Retry-After`` is over the right password is denied; then it is taken."""
     server.let_time_pass(3.25)
     statuses(server.login, USER_LIMIT)
     retry_after_s = int(server.login().headers["Retry-After"])
@@ -87,9 +77,7 @@ def test_delay_is_tight(server: Guarded) -> None:
 
 
 def test_denied_attempts_do_not_count(server: Guarded) -> None:
-    """
-    Whoever goes on while denied is not kept out longer for it.
-    """
+    """Whoever goes on while denied is not kept out longer for it."""
     statuses(server.login, USER_LIMIT)
     first = int(server.login().headers["Retry-After"])
     server.let_time_pass(100)
@@ -98,9 +86,7 @@ def test_denied_attempts_do_not_count(server: Guarded) -> None:
 
 
 def test_answers_do_not_tell_who_exists(server: Guarded) -> None:
-    """
-    A user who exists and one who does not, a right password and a wrong one: the same answers, before and after.
-    """
+    """A user who exists and one who does not, a right password and a wrong one: the same answers, before and after."""
 
     def story(username: str, last_password: str) -> list[Any]:
         answers = [server.login(username) for _ in range(USER_LIMIT + 1)]
@@ -118,9 +104,7 @@ def test_answers_do_not_tell_who_exists(server: Guarded) -> None:
 
 
 def test_password_is_not_looked_at(server: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A denied attempt costs no check of a password or a secret.
-    """
+    """A denied attempt costs no check of a password or a secret."""
     statuses(server.login, USER_LIMIT)
 
     def looked(*_args: Any) -> None:
@@ -132,8 +116,7 @@ def test_password_is_not_looked_at(server: Guarded, monkeypatch: pytest.MonkeyPa
 
 
 def test_guessed_secret(server: Guarded) -> None:
-    """
-    After too many wrong secrets of a client from an address, it gets 429 there, with the right one, too; the client
+    """After too many wrong secrets of a client from an address, it gets 429 there, with the right one, too; the client
     itself, and other clients at the address, go on.
     """
     guesses = [server.job(secret=f"guess {number}").status_code for number in range(CLIENT_LIMIT + 2)]
@@ -145,18 +128,14 @@ def test_guessed_secret(server: Guarded) -> None:
 
 
 def test_unknown_client(server: Guarded) -> None:
-    """
-    A client that does not exist is denied as one that does.
-    """
+    """A client that does not exist is denied as one that does."""
     guess = lambda: server.send({"grant_type": "client_credentials"}, auth=("nobody", "x"))  # noqa: E731
 
     assert [401] * CLIENT_LIMIT + [429] == statuses(guess, CLIENT_LIMIT + 1)
 
 
 def test_names_do_not_hide_a_guessed_secret(server: Guarded) -> None:
-    """
-    A wrong secret counts against the client, whatever user is named along with it.
-    """
+    """A wrong secret counts against the client, whatever user is named along with it."""
     guesses = [
         server.login(f"user-{number}", auth=("web-shop", "guess")).status_code for number in range(CLIENT_LIMIT + 1)
     ]
@@ -188,9 +167,7 @@ HIDING: dict[str, Callable[[Guarded, int], requests.Response]] = {
 
 @pytest.mark.parametrize("hide", HIDING.values(), ids=HIDING)
 def test_hiding_a_guess(server: Guarded, hide: Callable[[Guarded, int], requests.Response]) -> None:
-    """
-    Nothing that is added to a guess makes it another.
-    """
+    """Nothing that is added to a guess makes it another."""
     found = [hide(server, number).status_code for number in range(USER_LIMIT + 1)]
 
     assert [400] * USER_LIMIT + [429] == found
@@ -198,9 +175,7 @@ def test_hiding_a_guess(server: Guarded, hide: Callable[[Guarded, int], requests
 
 @pytest.mark.parametrize("own", ["basic", "form"])
 def test_two_clients_at_once(server: Guarded, own: str) -> None:
-    """
-    Whoever names one client in the header and guesses the secret of another in the form is counted for both.
-    """
+    """Whoever names one client in the header and guesses the secret of another in the form is counted for both."""
     for number in range(CLIENT_LIMIT + 1):
         header = ("batch-jobs", "x") if own == "basic" else ("web-shop", "guess")
         form = {"client_id": "web-shop", "client_secret": "guess"} if own == "basic" else {"client_id": f"n{number}"}
@@ -211,9 +186,7 @@ def test_two_clients_at_once(server: Guarded, own: str) -> None:
 
 
 def test_stuffing(server: Guarded) -> None:
-    """
-    Through a client without a secret, one try for each of many names is too many for an address.
-    """
+    """Through a client without a secret, one try for each of many names is too many for an address."""
     tries = [server.login(f"user-{number}", client=MOBILE_APP).status_code for number in range(ADDRESS_LIMIT + 2)]
 
     assert [400] * ADDRESS_LIMIT + [429] * 2 == tries
@@ -221,9 +194,7 @@ def test_stuffing(server: Guarded) -> None:
 
 
 def test_many_clients_from_one_address(server: Guarded) -> None:
-    """
-    One wrong secret for each of many clients is too many for an address, too.
-    """
+    """One wrong secret for each of many clients is too many for an address, too."""
     form = {"grant_type": "client_credentials"}
     tries = [server.send(form, auth=(f"client-{number}", "x")).status_code for number in range(ADDRESS_LIMIT + 1)]
 
@@ -242,9 +213,7 @@ def test_server_of_a_client(server: Guarded) -> None:
 
 
 def test_what_is_no_guess(server: Guarded) -> None:
-    """
-    Bogus codes and tokens, a missing password, an unknown grant type, a scope that is refused: none of it counts.
-    """
+    """Bogus codes and tokens, a missing password, an unknown grant type, a scope that is refused: none of it counts."""
     forms: list[dict[str, str]] = [
         {"grant_type": "authorization_code", "code": "bogus"},
         {"grant_type": "refresh_token", "refresh_token": "bogus"},
@@ -259,9 +228,7 @@ def test_what_is_no_guess(server: Guarded) -> None:
 
 
 def test_success_leaves_no_trace(server: Guarded) -> None:
-    """
-    Who comes in with the right password is not remembered as anybody who failed.
-    """
+    """Who comes in with the right password is not remembered as anybody who failed."""
     assert {200} == set(statuses(lambda: server.login("alice", password_of("alice")), 5))
     assert {200} == set(statuses(server.job, 5))
 
@@ -269,9 +236,7 @@ def test_success_leaves_no_trace(server: Guarded) -> None:
 
 
 def test_tokens_are_not_touched(server: Guarded) -> None:
-    """
-    Failures and denials move no quota of tokens.
-    """
+    """Failures and denials move no quota of tokens."""
     statuses(server.login, 10)
     statuses(lambda: server.job(secret="guess"), 10)
 
@@ -280,9 +245,7 @@ def test_tokens_are_not_touched(server: Guarded) -> None:
 
 
 def test_device_that_guesses(server: Guarded) -> None:
-    """
-    A device is told to slow down, as ever.
-    """
+    """A device is told to slow down, as ever."""
     poll = lambda: server.send(  # noqa: E731
         {"grant_type": GRANT_DEVICE_CODE, "device_code": "x"}, auth=("web-shop", "guess")
     )
@@ -292,9 +255,7 @@ def test_device_that_guesses(server: Guarded) -> None:
 
 
 def test_client_library(server: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    requests-oauthlib meets the error that it knows.
-    """
+    """requests-oauthlib meets the error that it knows."""
     monkeypatch.setenv("OAUTHLIB_INSECURE_TRANSPORT", "1")
     statuses(server.login, USER_LIMIT)
 
@@ -323,9 +284,7 @@ def test_trusted_client(database: Path) -> None:
 
 @pytest.fixture
 def assertions(monkeypatch: pytest.MonkeyPatch) -> Callable[[Guarded], None]:
-    """
-    Lets the clients of a server prove themselves with an assertion that names them, and with nothing else.
-    """
+    """Lets the clients of a server prove themselves with an assertion that names them, and with nothing else."""
 
     def proven(query_client: Callable[[str], Any], oauth_request: Any) -> Any:
         _, signed, client_id = oauth_request.form.get("client_assertion", "").partition("signed by ")
@@ -341,8 +300,7 @@ def assertions(monkeypatch: pytest.MonkeyPatch) -> Callable[[Guarded], None]:
 
 
 def test_trusted_client_with_an_assertion(database: Path, assertions: Callable[[Guarded], None]) -> None:
-    """
-    A trusted client that an assertion alone names is never denied, whatever others at its address have done; another
+    """A trusted client that an assertion alone names is never denied, whatever others at its address have done; another
     client with an assertion is, and so is who adds one to a guess.
     """
     form = {"grant_type": "client_credentials"}
@@ -359,8 +317,7 @@ def test_trusted_client_with_an_assertion(database: Path, assertions: Callable[[
 
 
 def test_login_form_of_a_client(database: Path) -> None:
-    """
-    By default nobody is kept out of a client with a secret by a stranger who types their name into its login form:
+    """By default nobody is kept out of a client with a secret by a stranger who types their name into its login form:
     that is reported. Through a client without a secret, the stranger's own address is denied.
     """
     settings = config(limit=1000, guard={"mode": "enforce"})
@@ -374,9 +331,7 @@ def test_login_form_of_a_client(database: Path) -> None:
 
 
 def test_secret_in_the_shade_of_a_dry_run(database: Path) -> None:
-    """
-    Whoever has a client of their own, and too many passwords that it has passed on, guesses no secret for that.
-    """
+    """Whoever has a client of their own, and too many passwords that it has passed on, guesses no secret for that."""
     limits = {**LIMITS, "passed_on": [{"limit": USER_LIMIT, "window": WINDOW_S, "mode": "dry-run"}]}
     with guarded(database, config(limit=1000, guard={"mode": "enforce", "limits": limits})) as server:
         statuses(lambda: server.login(client=BATCH_JOBS), USER_LIMIT + 1)
@@ -385,9 +340,7 @@ def test_secret_in_the_shade_of_a_dry_run(database: Path) -> None:
 
 
 def test_trusted_address(database: Path) -> None:
-    """
-    An address that the configuration trusts is not looked at.
-    """
+    """An address that the configuration trusts is not looked at."""
     with guarded(database, guard(trusted_addresses=["127.0.0.2/32", "10.0.0.0/8"])) as server:
         assert {400} == set(statuses(lambda: server.login(address=ELSEWHERE), 3 * USER_LIMIT))
         assert 0 == server.key_count
@@ -395,9 +348,7 @@ def test_trusted_address(database: Path) -> None:
 
 
 def test_dry_run(database: Path) -> None:
-    """
-    A dry run reports whom enforcing would deny, denies nobody, and counts as enforcing would.
-    """
+    """A dry run reports whom enforcing would deny, denies nobody, and counts as enforcing would."""
     with guarded(database, guard(mode="dry-run")) as server, capture_logs() as logs:
         assert {400} == set(statuses(server.login, 3 * USER_LIMIT))
         assert 200 == server.login("alice", password_of("alice")).status_code
@@ -413,26 +364,20 @@ def test_dry_run(database: Path) -> None:
 
 @pytest.mark.parametrize("more", [{"guard": {"mode": "off"}}, {"mode": "off"}, {"enabled": False}, {"guard": {}}])
 def test_switched_off(database: Path, more: dict[str, Any]) -> None:
-    """
-    Off is off, its own switch as well as the global one.
-    """
+    """Off is off, its own switch as well as the global one."""
     with guarded(database, {**guard(), **more}) as server:
         assert {400} == set(statuses(server.login, 3 * USER_LIMIT))
         assert server.site.gate.guard() is None
 
 
 def test_tokens_in_a_dry_run(database: Path) -> None:
-    """
-    The guard has a mode of its own: it may deny while limits on tokens are on trial.
-    """
+    """The guard has a mode of its own: it may deny while limits on tokens are on trial."""
     with guarded(database, {**guard(), "mode": "dry-run"}) as server:
         assert [400] * USER_LIMIT + [429] == statuses(server.login, USER_LIMIT + 1)
 
 
 def test_reload(database: Path) -> None:
-    """
-    Failures that are known count on under other limits and modes.
-    """
+    """Failures that are known count on under other limits and modes."""
     with guarded(database, guard()) as server:
         statuses(server.login, USER_LIMIT + 1)
         running = server.site.gate.guard()
@@ -444,9 +389,7 @@ def test_reload(database: Path) -> None:
 
 
 def test_behind_a_proxy(database: Path) -> None:
-    """
-    With Werkzeug's ProxyFix failures are those of the address that the proxy has named.
-    """
+    """With Werkzeug's ProxyFix failures are those of the address that the proxy has named."""
     with guarded(database, guard()) as server:
         server.site.app.wsgi_app = ProxyFix(server.site.app.wsgi_app)  # type: ignore[method-assign]
         near = {"X-Forwarded-For": "6.6.6.6, 192.0.2.7"}  # the first was there before the proxy
@@ -455,8 +398,7 @@ def test_behind_a_proxy(database: Path) -> None:
 
 
 def test_proxy_that_is_not_configured(database: Path) -> None:
-    """
-    A forwarded address without ProxyFix is not believed. Everybody seems to be the proxy, so nothing is counted and
+    """A forwarded address without ProxyFix is not believed. Everybody seems to be the proxy, so nothing is counted and
     nobody is denied, and that is said.
     """
     forwarded = {"X-Forwarded-For": "192.0.2.7"}
@@ -473,9 +415,7 @@ def test_proxy_that_is_not_configured(database: Path) -> None:
 
 
 def test_forged_address(database: Path) -> None:
-    """
-    Where ProxyFix is told that there is no proxy, whatever stands in the header makes a guess no other.
-    """
+    """Where ProxyFix is told that there is no proxy, whatever stands in the header makes a guess no other."""
     with guarded(database, guard()) as server:
         server.site.app.wsgi_app = ProxyFix(server.site.app.wsgi_app, x_for=0)  # type: ignore[method-assign]
         found = [
@@ -487,9 +427,7 @@ def test_forged_address(database: Path) -> None:
 
 
 def test_server_without_addresses(database: Path) -> None:
-    """
-    Over a Unix socket without ProxyFix nobody can be told from anybody: nothing is counted, and that is said.
-    """
+    """Over a Unix socket without ProxyFix nobody can be told from anybody: nothing is counted, and that is said."""
     form = {"grant_type": "password", "username": "alice", "password": "x"}
     with guarded(database, guard()) as server, capture_logs() as logs:
         client = server.site.app.test_client()
@@ -503,9 +441,7 @@ def test_server_without_addresses(database: Path) -> None:
 
 
 def test_networks_of_ipv6(server: Guarded) -> None:
-    """
-    Whoever has a /64 has one address.
-    """
+    """Whoever has a /64 has one address."""
     client = server.site.app.test_client()
     form = {"grant_type": "password", "username": "alice", "password": "x"}
 
@@ -519,9 +455,7 @@ def test_networks_of_ipv6(server: Guarded) -> None:
 
 
 def test_guard_that_breaks(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Whatever goes wrong in the guard, the server answers as it would without it.
-    """
+    """Whatever goes wrong in the guard, the server answers as it would without it."""
 
     def broken(*_args: Any) -> None:
         raise ZeroDivisionError("a bug")
@@ -537,9 +471,7 @@ def test_guard_that_breaks(database: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_guard_that_does_not_start(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    In a process that can start no thread, the server answers as it would without a guard.
-    """
+    """In a process that can start no thread, the server answers as it would without a guard."""
 
     def broken(*_args: Any) -> None:
         raise RuntimeError("can't start new thread")
@@ -553,9 +485,7 @@ def test_guard_that_does_not_start(database: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_flood_of_names(database: Path) -> None:
-    """
-    Random names and clients are bounded, and take no room from the keys of tokens.
-    """
+    """Random names and clients are bounded, and take no room from the keys of tokens."""
     limits = {"user": ["5/minute"], "client": ["5/minute"]}
     settings = {**guard(max_keys=10), "limits": limits, "sync": {"interval": "1h"}}
     with guarded(database, settings) as server:
@@ -571,14 +501,10 @@ def test_flood_of_names(database: Path) -> None:
 
 
 def test_mixin(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A server with the mixin is guarded as one that was attached to.
-    """
+    """A server with the mixin is guarded as one that was attached to."""
 
     class Server(RateLimitMixin, authserver.AuthorizationServer):  # type: ignore[misc]
-        """
-        The typed way in.
-        """
+        """The typed way in."""
 
     monkeypatch.setattr(authserver, "AuthorizationServer", Server)
     with guarded(database, guard()) as server:

@@ -1,6 +1,4 @@
-"""
-Failures that several instances count together.
-"""
+"""Failures that several instances count together."""
 
 import time
 from collections.abc import Iterator
@@ -29,27 +27,21 @@ ALICE_KEY: FailureKey = next(ALICE.user_keys("web-shop"))
 
 
 def documents(mongo_uri: str, collection: str) -> list[dict[str, Any]]:
-    """
-    Return everything in a collection.
-    """
+    """Return everything in a collection."""
     client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
     with client:
         return list(client.get_default_database()[collection].find())
 
 
 def failure_count(mongo_uri: str) -> int:
-    """
-    Return how many failures MongoDB holds, of whomever.
-    """
+    """Return how many failures MongoDB holds, of whomever."""
     counters = (found["requestCounters"] for found in documents(mongo_uri, "ratelimit_failures"))
     return sum(sum(frames.values()) for each in counters for frames in each.values())
 
 
 @contextmanager
 def a_guard(mongo_uri: str | None, clock: Clock, **more: Any) -> Iterator[Guard]:
-    """
-    Yield the guard of one process.
-    """
+    """Yield the guard of one process."""
     store = {} if mongo_uri is None else {"store": {"uri": mongo_uri}}
     found = Guard(load_config({**guard(), **store, **more}), clock=clock)
     try:
@@ -59,9 +51,7 @@ def a_guard(mongo_uri: str | None, clock: Clock, **more: Any) -> Iterator[Guard]
 
 
 def test_two_servers(database: Path, mongo_uri: str) -> None:
-    """
-    What is guessed at one server counts at the other; the real user, elsewhere, comes in at both.
-    """
+    """What is guessed at one server counts at the other; the real user, elsewhere, comes in at both."""
     form = {"grant_type": "password", "username": "alice", "password": "wrong"}
     env = {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri}
     app = "tests.guard.guard_app:app"
@@ -96,9 +86,7 @@ def test_two_servers(database: Path, mongo_uri: str) -> None:
 
 
 def test_counts_of_others(mongo_uri: str, clock: Clock) -> None:
-    """
-    A process that has not seen a failure of a key lets one more pass, and knows of the others then.
-    """
+    """A process that has not seen a failure of a key lets one more pass, and knows of the others then."""
     with a_guard(mongo_uri, clock) as first, a_guard(mongo_uri, clock) as second:
         first.count([ALICE_KEY] * USER_LIMIT)
         first.run()
@@ -114,9 +102,7 @@ def test_counts_of_others(mongo_uri: str, clock: Clock) -> None:
 
 
 def test_collection_of_a_namespace(mongo_uri: str, clock: Clock) -> None:
-    """
-    Failures have a collection of their own, kept apart by namespace as the others are.
-    """
+    """Failures have a collection of their own, kept apart by namespace as the others are."""
     settings = {"store": {"uri": mongo_uri, "namespace": "acme"}}
     with a_guard(None, clock, **settings) as own:
         own.count(ALICE.targets())
@@ -126,9 +112,7 @@ def test_collection_of_a_namespace(mongo_uri: str, clock: Clock) -> None:
 
 
 def test_database_that_is_away(clock: Clock) -> None:
-    """
-    Without MongoDB each process denies by what it has counted itself; what never arrives is said at the end.
-    """
+    """Without MongoDB each process denies by what it has counted itself; what never arrives is said at the end."""
     uri = f"mongodb://127.0.0.1:{free_port()}/nowhere"
     settings = {"store": {"uri": uri, "timeout": "50ms"}}
     with capture_logs() as logs, a_guard(None, clock, **settings) as own:
@@ -154,18 +138,14 @@ def test_database_that_is_away(clock: Clock) -> None:
     ids=str,
 )
 def test_switch(clock: Clock, more: dict[str, Any], is_on: bool) -> None:
-    """
-    It is on where its own mode says so, unless everything is off; while it is off it counts nothing.
-    """
+    """It is on where its own mode says so, unless everything is off; while it is off it counts nothing."""
     with a_guard(None, clock, **more) as own:
         own.count([ALICE_KEY] * 100)
         assert is_on is own.is_on is own.is_watching("192.0.2.7") is (own.look(ALICE) is not None)
 
 
 def test_dry_run_that_an_operator_has_asked_for(clock: Clock) -> None:
-    """
-    Who asks for a dry run of everything wants nobody denied, by the guard neither.
-    """
+    """Who asks for a dry run of everything wants nobody denied, by the guard neither."""
     with a_guard(None, clock) as own:
         own.count([ALICE_KEY] * USER_LIMIT)
         found = load_config(guard())
@@ -177,9 +157,7 @@ def test_dry_run_that_an_operator_has_asked_for(clock: Clock) -> None:
 
 
 def test_switched_on_later(clock: Clock) -> None:
-    """
-    A reload switches it on and off, and what was counted stays.
-    """
+    """A reload switches it on and off, and what was counted stays."""
     with a_guard(None, clock, guard={"mode": "off"}) as own:
         own.reconfigure(load_config(guard()))
         own.count([ALICE_KEY] * USER_LIMIT)
@@ -190,9 +168,7 @@ def test_switched_on_later(clock: Clock) -> None:
 
 
 def test_hashed_names(mongo_uri: str, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Where names are hashed, no claimed name stands in MongoDB or in the log.
-    """
+    """Where names are hashed, no claimed name stands in MongoDB or in the log."""
     monkeypatch.setenv("SOME_KEY", "k" * 64)
     settings = {
         **guard(),

@@ -1,6 +1,4 @@
-"""
-Certificates for servers and clients on this machine, made for one test.
-"""
+"""Certificates for servers and clients on this machine, made for one test."""
 
 import ipaddress
 from datetime import UTC, datetime, timedelta
@@ -13,12 +11,10 @@ from cryptography.x509.oid import NameOID
 
 
 class Authority:
-    """
-    Signs certificates.
+    """Signs certificates.
 
     Args:
         folder: Where files go.
-
         name: Tells authorities apart.
 
     Attributes:
@@ -37,9 +33,7 @@ class Authority:
         self.path.write_bytes(own.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, *, address: str) -> Path:
-        """
-        Return a file with a key and a certificate for an address.
-        """
+        """Return a file with a key and a certificate for an address."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
         issued = _builder(_subject(name), self._subject, key).add_extension(names, critical=False)

@@ -1,6 +1,4 @@
-"""
-The stores.
-"""
+"""The stores."""
 
 from tests.support.stores import shared, store
 

@@ -1,6 +1,4 @@
-"""
-Documents that somebody else has written: each costs the accuracy of its own key at most.
-"""
+"""Documents that somebody else has written: each costs the accuracy of its own key at most."""
 
 import math
 from collections.abc import Iterator
@@ -33,9 +31,7 @@ FAR = datetime(2090, 1, 1, tzinfo=UTC)
 
 
 def a_document(**fields: Any) -> dict[str, Any]:
-    """
-    Return a document as an instance would have written it, but for these fields.
-    """
+    """Return a document as an instance would have written it, but for these fields."""
     return {
         "_id": document_id(VICTIM),
         "version": Int64(405),
@@ -48,9 +44,7 @@ def a_document(**fields: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def documents(mongo_uri: str) -> Iterator[Documents]:
-    """
-    The collection of counters, empty.
-    """
+    """The collection of counters, empty."""
     client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
     with client:
         yield client.get_default_database()["ratelimits"]
@@ -58,9 +52,7 @@ def documents(mongo_uri: str) -> Iterator[Documents]:
 
 @pytest.fixture
 def limiter(mongo_uri: str, clock: Clock) -> Iterator[Limiter]:
-    """
-    A limiter of five requests a minute, its counters in MongoDB.
-    """
+    """A limiter of five requests a minute, its counters in MongoDB."""
     with capture_logs():
         made = a_limiter(mongo_uri, clock)
         yield made
@@ -68,9 +60,7 @@ def limiter(mongo_uri: str, clock: Clock) -> Iterator[Limiter]:
 
 
 def a_limiter(mongo_uri: str, clock: Clock) -> Limiter:
-    """
-    Return a limiter of five requests a minute.
-    """
+    """Return a limiter of five requests a minute."""
     rates = [{"limit": LIMIT, "window": 60}]
     config = {
         "mode": "enforce",
@@ -81,9 +71,7 @@ def a_limiter(mongo_uri: str, clock: Clock) -> Limiter:
 
 
 def test_form_that_is_ours() -> None:
-    """
-    What an instance writes is read without loss, and whole floating-point numbers, as old shells write them, too.
-    """
+    """What an instance writes is read without loss, and whole floating-point numbers, as old shells write them, too."""
     expected = Snapshot(405, {"6": {int(FRAME): 2}}, {"somebody": 7})
 
     assert expected == parse(a_document())
@@ -139,26 +127,20 @@ DAMAGED: dict[str, tuple[dict[str, Any], Snapshot]] = {
 
 @pytest.mark.parametrize(("fields", "expected"), DAMAGED.values(), ids=DAMAGED)
 def test_damaged_field(fields: dict[str, Any], expected: Snapshot) -> None:
-    """
-    What is not of our form counts as not there, and is named.
-    """
+    """What is not of our form counts as not there, and is named."""
     found = parse(a_document(writers={}) | fields)
 
     assert expected == found
 
 
 def test_missing_fields() -> None:
-    """
-    A document without counters or marks holds none; without a version it cannot be changed.
-    """
+    """A document without counters or marks holds none; without a version it cannot be changed."""
     assert Snapshot(UNUSABLE_VERSION, {}, {}, ("version",)) == parse({"_id": document_id(VICTIM)})
     assert Snapshot(7, {}, {}) == parse({"_id": document_id(VICTIM), "version": 7})
 
 
 def test_frames_without_end() -> None:
-    """
-    Of a bloated document only the newest frames are looked at.
-    """
+    """Of a bloated document only the newest frames are looked at."""
     frames = {str(index): 1 for index in range(100_000)}
     snapshot = parse(a_document(requestCounters={"6": frames}))
 
@@ -190,9 +172,7 @@ FOREIGN_IDS: list[Any] = [
 
 @pytest.mark.parametrize("identity", FOREIGN_IDS, ids=repr)
 def test_foreign_identity(identity: Any) -> None:
-    """
-    Documents under another form of ``_id`` are not ours.
-    """
+    """Documents under another form of ``_id`` are not ours."""
     assert {} == dict(parse_all([a_document(_id=identity)]))
 
 
@@ -242,9 +222,7 @@ bodies = st.fixed_dictionaries(
 @settings(max_examples=200, deadline=None)
 @given(body=bodies, identity=values)
 def test_any_document_is_parsed(body: dict[str, Any], identity: Any) -> None:
-    """
-    Whatever a document holds, what is read of it is of our form.
-    """
+    """Whatever a document holds, what is read of it is of our form."""
     for snapshot in (parse(body), *dict(parse_all([body, {"_id": identity, **body}])).values()):
         assert type(snapshot.version) is int
         assert all(count >= 0 for frames in snapshot.hits.values() for count in frames.values())
@@ -254,9 +232,7 @@ def test_any_document_is_parsed(body: dict[str, Any], identity: Any) -> None:
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(bodies=st.lists(bodies, min_size=1, max_size=8))
 def test_any_document_in_mongodb(mongo_uri: str, documents: Documents, bodies: list[dict[str, Any]]) -> None:
-    """
-    Whatever stands in the documents of some keys, the cycle goes on and the keys beside them are counted exactly.
-    """
+    """Whatever stands in the documents of some keys, the cycle goes on and the keys beside them are counted exactly."""
     documents.delete_many({})
     clock = Clock()
     for index, body in enumerate(bodies):
@@ -295,9 +271,7 @@ BLOCKING: dict[str, dict[str, Any]] = {
 def test_document_that_cannot_be_changed(
     documents: Documents, limiter: Limiter, clock: Clock, fields: dict[str, Any]
 ) -> None:
-    """
-    Hits stay in memory, so that the key is limited here; it is said once; a mended document is used again.
-    """
+    """Hits stay in memory, so that the key is limited here; it is said once; a mended document is used again."""
     documents.insert_one(a_document() | fields)
     with capture_logs() as logs:
         for _ in range(10):
@@ -325,9 +299,7 @@ def test_document_that_cannot_be_changed(
 
 
 def test_damaged_documents_by_the_hundred(documents: Documents, limiter: Limiter) -> None:
-    """
-    A whole batch of damaged documents keeps none of the good ones from being written in the same cycle.
-    """
+    """A whole batch of damaged documents keeps none of the good ones from being written in the same cycle."""
     documents.insert_many(
         [a_document(_id=document_id(Key("app", f"bad-{index}")), version="x") for index in range(600)]
     )
@@ -341,9 +313,7 @@ def test_damaged_documents_by_the_hundred(documents: Documents, limiter: Limiter
 
 
 def test_text_that_is_not_unicode_and_dates_beyond_the_calendar(documents: Documents, limiter: Limiter) -> None:
-    """
-    Another driver's broken text and dates after the year 9999 make no batch unreadable.
-    """
+    """Another driver's broken text and dates after the year 9999 make no batch unreadable."""
     documents.insert_one(
         a_document(_id=document_id(Key("app", "dated")), expire=DatetimeMS(2**60), writers=DatetimeMS(2**60))
     )
@@ -364,9 +334,7 @@ def _with_broken_text(document: dict[str, Any]) -> bytes:
 
 @pytest.mark.no_cover
 def test_bloated_document(documents: Documents, limiter: Limiter) -> None:
-    """
-    A document near MongoDB's limit of size is counted in and shrinks with each write.
-    """
+    """A document near MongoDB's limit of size is counted in and shrinks with each write."""
     marks = {f"writer-{index}": Int64(index) for index in range(9000)}
     old = {str(6 * index): 1 for index in range(150_000)}
     documents.insert_one(a_document(requestCounters={"6": {**old, FRAME: 2}}, writers=marks))
@@ -382,9 +350,7 @@ def test_bloated_document(documents: Documents, limiter: Limiter) -> None:
 
 
 def test_hits_of_the_far_future_and_past(documents: Documents, limiter: Limiter) -> None:
-    """
-    Frames that no window can hold deny nobody.
-    """
+    """Frames that no window can hold deny nobody."""
     documents.insert_one(a_document(requestCounters={"6": {"999999999999": 2**50, "0": 2**50}}))
     limiter.check(*VICTIM[:2])
     limiter.sync()
@@ -393,9 +359,7 @@ def test_hits_of_the_far_future_and_past(documents: Documents, limiter: Limiter)
 
 
 def test_huge_count_denies_until_its_frame_has_left(documents: Documents, limiter: Limiter, clock: Clock) -> None:
-    """
-    A count beyond all reason denies its key as any count would, for a window.
-    """
+    """A count beyond all reason denies its key as any count would, for a window."""
     documents.insert_one(a_document(requestCounters={"6": {FRAME: Int64(2**62)}}))
     limiter.check(*VICTIM[:2])
     limiter.sync()
@@ -408,9 +372,7 @@ def test_huge_count_denies_until_its_frame_has_left(documents: Documents, limite
 
 
 def test_mark_of_a_writer_that_comes_back(shared: Any) -> None:
-    """
-    A write that would remove its own old mark, or a frame that it adds to, keeps them.
-    """
+    """A write that would remove its own old mark, or a frame that it adds to, keeps them."""
     store = shared.store
     store.compare_and_set("me", [a_change(VICTIM, version=None, next_version=10, flush_id=1)])
     stale: dict[str, Any] = {"expired_writers": ["me"], "expired_frames": [("6", 600)]}

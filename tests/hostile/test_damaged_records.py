@@ -1,6 +1,4 @@
-"""
-Overrides, statistics and signs of life that somebody else has written: reported and left out, never fatal.
-"""
+"""Overrides, statistics and signs of life that somebody else has written: reported and left out, never fatal."""
 
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -39,9 +37,7 @@ Documents = Collection[dict[str, Any]]
 
 
 def an_override(**fields: Any) -> dict[str, Any]:
-    """
-    Return the document of an override but for these fields.
-    """
+    """Return the document of an override but for these fields."""
     limit = {"name": "user", "limit": Int64(5), "window": 60, "frames": 10, "estimator": "sliding"}
     content = {"by": "bob", "reason": "r", "at": NOW, "until": None, "mode": None, "limits": [limit]}
     identity = {"kind": "limit", "clientId": "app", "limitKind": "user"}
@@ -49,9 +45,7 @@ def an_override(**fields: Any) -> dict[str, Any]:
 
 
 def a_limit(**fields: Any) -> dict[str, Any]:
-    """
-    Return an override whose one limit has these fields.
-    """
+    """Return an override whose one limit has these fields."""
     return an_override(limits=[{**an_override()["limits"][0], **fields}])
 
 
@@ -84,9 +78,7 @@ DAMAGED_OVERRIDES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def database(mongo_uri: str) -> Iterator[dict[str, Documents]]:
-    """
-    The two collections, empty.
-    """
+    """The two collections, empty."""
     client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri, datetime_conversion="DATETIME_AUTO")
     with client:
         base = client.get_default_database()
@@ -95,18 +87,14 @@ def database(mongo_uri: str) -> Iterator[dict[str, Documents]]:
 
 @pytest.fixture
 def connection(mongo_uri: str) -> Iterator[Connection]:
-    """
-    A connection to them.
-    """
+    """A connection to them."""
     with closing(Connection(mongo_uri)) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("document", DAMAGED_OVERRIDES.values(), ids=DAMAGED_OVERRIDES)
 def test_damaged_override(database: dict[str, Documents], connection: Connection, document: dict[str, Any]) -> None:
-    """
-    An override that is not of our form is reported in one line and left out; the others hold.
-    """
+    """An override that is not of our form is reported in one line and left out; the others hold."""
     store = OverrideStore(connection)
     store.put(GOOD)
     database["overrides"].insert_one(document)
@@ -120,9 +108,7 @@ def test_damaged_override(database: dict[str, Documents], connection: Connection
 
 
 def test_good_override(database: dict[str, Documents], connection: Connection) -> None:
-    """
-    What these tests damage is in order before.
-    """
+    """What these tests damage is in order before."""
     database["overrides"].insert_one(an_override())
     (found,) = OverrideStore(connection).read()
     assert 5 == found.policies[0].limit
@@ -130,9 +116,7 @@ def test_good_override(database: dict[str, Documents], connection: Connection) -
 
 @pytest.mark.parametrize("history", [None, 5, "x", [1], [{}], [{"action": "set"}], {"0": {}}], ids=repr)
 def test_damaged_history(database: dict[str, Documents], connection: Connection, history: Any) -> None:
-    """
-    A history that cannot be read hides nobody else's.
-    """
+    """A history that cannot be read hides nobody else's."""
     store = OverrideStore(connection)
     store.put(GOOD)
     database["overrides"].insert_one(an_override(history=history))
@@ -149,18 +133,14 @@ DAMAGED_BEATS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("fields", DAMAGED_BEATS.values(), ids=DAMAGED_BEATS)
 def test_damaged_sign_of_life(database: dict[str, Documents], connection: Connection, fields: dict[str, Any]) -> None:
-    """
-    A sign of life that cannot be read is left out.
-    """
+    """A sign of life that cannot be read is left out."""
     database["stats"].insert_one({"_id": {"instance": "strange"}, "beat": NOW, **fields})
     with capture_logs():
         assert [] == HeartbeatStore(connection).read(NOW_S)
 
 
 def test_damaged_denial(database: dict[str, Documents], connection: Connection) -> None:
-    """
-    A denial that cannot be read is as good as none.
-    """
+    """A denial that cannot be read is as good as none."""
     for content in ({}, {"first": NOW, "last": 5, "clientId": {}}, {"first": "x", "suppressed": "many"}):
         database["stats"].replace_one({"_id": {"denial": "0" * 16}}, content, upsert=True)
         with capture_logs():
@@ -190,9 +170,7 @@ def test_any_record(
     connection: Connection,
     content: list[tuple[str, Any, dict[str, Any]]],
 ) -> None:
-    """
-    Whatever stands beside the counters, the background work of a process goes on, and what is in order is found.
-    """
+    """Whatever stands beside the counters, the background work of a process goes on, and what is in order is found."""
     for collection in database.values():
         collection.delete_many({})
     clock = Clock(NOW_S)
@@ -221,9 +199,7 @@ def test_any_record(
     "step", ["preload", "_override_cache.refresh", "health_monitor.beat", "guard.run", "first duty"]
 )
 def test_work_that_breaks(mongo_uri: str, clock: Clock, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Whatever breaks beside the sync cycle, the rest of the background work is done, and it is said once a minute.
-    """
+    """Whatever breaks beside the sync cycle, the rest of the background work is done, and it is said once a minute."""
     done: list[str] = []
     live = LiveSettings(load_config({"mode": "dry-run", "store": {"uri": mongo_uri}}), lambda: None)
     with capture_logs() as logs:
@@ -248,8 +224,7 @@ def test_work_that_breaks(mongo_uri: str, clock: Clock, step: str, monkeypatch: 
 
 @pytest.mark.parametrize("step", ["limiter.reconfigure", "guard.reconfigure", "apply_overrides", "describe_changes"])
 def test_change_that_breaks(mongo_uri: str, clock: Clock, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    When a changed configuration cannot be taken over, that is said, the other work is done, and the next tick tries
+    """When a changed configuration cannot be taken over, that is said, the other work is done, and the next tick tries
     again.
     """
     store = {"uri": mongo_uri}

@@ -1,6 +1,4 @@
-"""
-Floods of new names: memory is bounded, and what was counted is not lost for it.
-"""
+"""Floods of new names: memory is bounded, and what was counted is not lost for it."""
 
 import gc
 import threading
@@ -30,9 +28,7 @@ HORIZON_S = 120.0
 
 
 class FailingStore(MemoryStore):
-    """
-    A store that can go away.
-    """
+    """A store that can go away."""
 
     is_down = False
     takes_writes = True
@@ -49,25 +45,19 @@ class FailingStore(MemoryStore):
 
 
 def a_limiter(store: CounterStore | None, clock: Clock, **more: Any) -> Limiter:
-    """
-    Return a limiter with room for a hundred keys and five requests a minute each.
-    """
+    """Return a limiter with room for a hundred keys and five requests a minute each."""
     rates = [f"{LIMIT}/minute"]
     config = {"mode": "enforce", "max_keys": MAX_KEYS, "limits": {"user": rates, "client": rates}, **more}
     return Limiter(load_config(config), store, clock=clock)
 
 
 def places_of(limiter: Limiter) -> ClientRegistry:
-    """
-    Return what the limiter remembers.
-    """
+    """Return what the limiter remembers."""
     return limiter._clients
 
 
 def stored_hits(store: MemoryStore) -> int:
-    """
-    Return all hits in the store.
-    """
+    """Return all hits in the store."""
     documents = store.latest(1_000_000)
     return sum(
         count for document in documents.values() for frames in document.hits.values() for count in frames.values()
@@ -76,17 +66,13 @@ def stored_hits(store: MemoryStore) -> int:
 
 @pytest.fixture
 def store() -> FailingStore:
-    """
-    An empty store.
-    """
+    """An empty store."""
     return FailingStore()
 
 
 @pytest.fixture
 def limiter(store: FailingStore, clock: Clock) -> Iterator[Limiter]:
-    """
-    A limiter on it.
-    """
+    """A limiter on it."""
     made = a_limiter(store, clock)
     yield made
     store.is_down = False
@@ -94,9 +80,7 @@ def limiter(store: FailingStore, clock: Clock) -> Iterator[Limiter]:
 
 
 def test_flood_of_users(limiter: Limiter, store: FailingStore) -> None:
-    """
-    Keys never exceed the bound; users beyond it are admitted; what was counted is sent, and it is said once.
-    """
+    """Keys never exceed the bound; users beyond it are admitted; what was counted is sent, and it is said once."""
     with capture_logs() as logs:
         decisions = []
         for index in range(FLOOD):
@@ -111,9 +95,7 @@ def test_flood_of_users(limiter: Limiter, store: FailingStore) -> None:
 
 
 def test_flood_while_the_store_is_away(limiter: Limiter, store: FailingStore) -> None:
-    """
-    What could not be sent is not dropped to make room: it arrives when the store is back.
-    """
+    """What could not be sent is not dropped to make room: it arrives when the store is back."""
     store.is_down = True
     for cycle in range(5):
         for index in range(FLOOD):
@@ -129,9 +111,7 @@ def test_flood_while_the_store_is_away(limiter: Limiter, store: FailingStore) ->
 
 
 def test_writes_of_unknown_outcome(limiter: Limiter, store: FailingStore, clock: Clock) -> None:
-    """
-    A key whose hits have left every window is forgotten, although nobody will ever know whether they arrived.
-    """
+    """A key whose hits have left every window is forgotten, although nobody will ever know whether they arrived."""
     store.takes_writes = False
     limiter.check("app", "user")
     for _ in range(50):
@@ -143,9 +123,7 @@ def test_writes_of_unknown_outcome(limiter: Limiter, store: FailingStore, clock:
 
 
 def test_cycle_that_breaks(limiter: Limiter, store: FailingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    An error that nobody has thought of ends one cycle, loses no key, and counts nothing twice.
-    """
+    """An error that nobody has thought of ends one cycle, loses no key, and counts nothing twice."""
     inner = store.compare_and_set
 
     def broken(writer: str, changes: list[Change]) -> WriteResult:
@@ -166,9 +144,7 @@ def test_cycle_that_breaks(limiter: Limiter, store: FailingStore, monkeypatch: p
 
 
 def test_room_for_new_users(limiter: Limiter, clock: Clock) -> None:
-    """
-    The next cycle makes room, so that new users are counted again.
-    """
+    """The next cycle makes room, so that new users are counted again."""
     for index in range(FLOOD):
         limiter.check("app", f"user-{index}")
     limiter.sync()
@@ -180,9 +156,7 @@ def test_room_for_new_users(limiter: Limiter, clock: Clock) -> None:
 
 
 def test_key_that_was_evicted(limiter: Limiter, clock: Clock) -> None:
-    """
-    A user who was forgotten to make room is denied again as soon as the next tick has read the counts.
-    """
+    """A user who was forgotten to make room is denied again as soon as the next tick has read the counts."""
     for _ in range(LIMIT):
         limiter.check("app", "spender")
     for cycle in range(10):
@@ -202,9 +176,7 @@ def test_key_that_was_evicted(limiter: Limiter, clock: Clock) -> None:
 
 @pytest.mark.parametrize("is_shared", [False, True], ids=["alone", "shared"])
 def test_forgotten_keys_leave_memory(store: FailingStore, clock: Clock, is_shared: bool) -> None:
-    """
-    Keys that were forgotten to make room are gone at once, not only when their windows are over.
-    """
+    """Keys that were forgotten to make room are gone at once, not only when their windows are over."""
     limiter = a_limiter(store if is_shared else None, clock)
     for number in range(20 * MAX_KEYS):
         limiter.check("app", f"user-{number}")
@@ -222,9 +194,7 @@ def test_forgotten_keys_leave_memory(store: FailingStore, clock: Clock, is_share
 
 @pytest.mark.no_cover
 def test_lasting_flood_is_said_once_a_minute(limiter: Limiter, clock: Clock) -> None:
-    """
-    A flood of ten minutes is ten lines, not one for each time that room was made.
-    """
+    """A flood of ten minutes is ten lines, not one for each time that room was made."""
     with capture_logs() as logs:
         for second in range(600):
             for index in range(MAX_KEYS):
@@ -256,9 +226,7 @@ def test_reload_counts_no_key_twice(limiter: Limiter, clock: Clock) -> None:
 
 
 def test_many_threads_at_the_bound(clock: Clock) -> None:
-    """
-    Threads that add keys of different clients at the same time stay within the bound together.
-    """
+    """Threads that add keys of different clients at the same time stay within the bound together."""
     limiter = a_limiter(None, clock)
     start = threading.Barrier(8)
 
@@ -276,9 +244,7 @@ def test_many_threads_at_the_bound(clock: Clock) -> None:
 
 @pytest.mark.parametrize("limits", [{}, {"client_total": ["5/minute"]}, {"client": [], "user": []}], ids=repr)
 def test_flood_of_clients(clock: Clock, limits: dict[str, Any]) -> None:
-    """
-    Random client ids are bounded within a cycle, and gone when their windows are over.
-    """
+    """Random client ids are bounded within a cycle, and gone when their windows are over."""
     rates = [f"{LIMIT}/minute"]
     limiter = a_limiter(MemoryStore(), clock, limits={"user": rates, "client": rates, **limits})
     clients = places_of(limiter)
@@ -298,9 +264,7 @@ def test_flood_of_clients(clock: Clock, limits: dict[str, Any]) -> None:
 
 
 def test_trusted_clients_beyond_the_bound(clock: Clock) -> None:
-    """
-    A client that no place is left for keeps what the configuration says of it.
-    """
+    """A client that no place is left for keeps what the configuration says of it."""
     limiter = a_limiter(None, clock, trusted_clients=["friend"])
     for index in range(MAX_KEYS + SPARE_PLACES):
         limiter.check(f"client-{index}")
@@ -316,9 +280,7 @@ def test_trusted_clients_beyond_the_bound(clock: Clock) -> None:
 def test_place_that_goes_between_finding_and_locking(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, privacy: dict[str, Any]
 ) -> None:
-    """
-    A request that found a place a moment before it was forgotten counts in the place that the next request finds.
-    """
+    """A request that found a place a moment before it was forgotten counts in the place that the next request finds."""
     monkeypatch.setenv("NAME_KEY", "k" * 32)
     limiter = a_limiter(None, clock, privacy=privacy)
     clients = places_of(limiter)
@@ -337,9 +299,7 @@ def test_place_that_goes_between_finding_and_locking(
 
 
 class _Outdated(dict[str, Any]):
-    """
-    Places by client id, of which the first look finds one that is gone.
-    """
+    """Places by client id, of which the first look finds one that is gone."""
 
     def __init__(self, clients: dict[str, Any], prunable: Any) -> None:
         super().__init__(clients)
@@ -350,9 +310,7 @@ class _Outdated(dict[str, Any]):
 
 
 def test_sweeping_while_requests_come(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    However requests, evictions and sweeps meet, each request is counted exactly once: no key ever has two states.
-    """
+    """However requests, evictions and sweeps meet, each request is counted exactly once: no key ever has two states."""
     monkeypatch.setattr("oauth_ratelimit.counters.registry.SPARE_PLACES", -1_000_000)  # there are always too many
     monkeypatch.setattr("oauth_ratelimit.counters.registry.SWEEP_GAP_S", 0.0)
     store = MemoryStore()
@@ -394,9 +352,7 @@ def test_sweeping_while_requests_come(clock: Clock, monkeypatch: pytest.MonkeyPa
 
 
 def forget_everything(clients: ClientRegistry) -> None:
-    """
-    Evict every key that has nothing to send, as a shortage would.
-    """
+    """Evict every key that has nothing to send, as a shortage would."""
     for client in clients:
         with client.lock:
             states = list(client.keys.values())
@@ -406,9 +362,7 @@ def forget_everything(clients: ClientRegistry) -> None:
 
 
 def test_names_of_megabytes(limiter: Limiter, store: FailingStore) -> None:
-    """
-    Long names are cut wherever they are kept: in memory, in documents and in the log. Two of them stay two.
-    """
+    """Long names are cut wherever they are kept: in memory, in documents and in the log. Two of them stay two."""
     names = ["x" * 5_000_000 + last for last in "ab"]
     with capture_logs() as logs:
         for name in names:

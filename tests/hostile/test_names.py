@@ -1,6 +1,4 @@
-"""
-Client ids and user names that want to be more than names.
-"""
+"""Client ids and user names that want to be more than names."""
 
 import io
 import json
@@ -57,9 +55,7 @@ each_name = pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 
 @pytest.fixture
 def limiters(mongo_uri: str, clock: Clock) -> Iterator[tuple[Limiter, Limiter]]:
-    """
-    Two instances with a limit of two an hour. Their clock is far ahead, so that MongoDB removes nothing.
-    """
+    """Two instances with a limit of two an hour. Their clock is far ahead, so that MongoDB removes nothing."""
     rates = ["2/hour"]
     config = {"mode": "enforce", "store": {"uri": mongo_uri}, "limits": {"client": rates, "user": rates}}
     one, other = (Limiter(load_config(config), clock=clock) for _ in range(2))
@@ -70,9 +66,7 @@ def limiters(mongo_uri: str, clock: Clock) -> Iterator[tuple[Limiter, Limiter]]:
 
 @pytest.fixture
 def lines(request: pytest.FixtureRequest) -> Iterator[io.BytesIO]:
-    """
-    What structlog writes, with the renderer that the test is parametrised with, to a UTF-8 stream.
-    """
+    """What structlog writes, with the renderer that the test is parametrised with, to a UTF-8 stream."""
     raw = io.BytesIO()
     text = io.TextIOWrapper(raw, "utf-8", write_through=True, newline="")
     before = structlog.get_config()
@@ -96,9 +90,7 @@ RENDERERS: dict[str, Callable[..., Any]] = {
 
 @each_name
 def test_name_is_a_key_of_its_own(limiters: tuple[Limiter, Limiter], mongo_uri: str, name: str) -> None:
-    """
-    Any text is counted, shared and found as itself: as client, as user and as both.
-    """
+    """Any text is counted, shared and found as itself: as client, as user and as both."""
     one, other = limiters
     keys = [(name, None), (name, name), ("app", name), (name, "user")]
     for key in keys:
@@ -123,9 +115,7 @@ def test_name_is_a_key_of_its_own(limiters: tuple[Limiter, Limiter], mongo_uri: 
 
 @each_name
 def test_name_as_an_endpoint(limiters: tuple[Limiter, Limiter], name: str) -> None:
-    """
-    An application may call its endpoints anything: the cycle goes on.
-    """
+    """An application may call its endpoints anything: the cycle goes on."""
     limiters[0].check("app", endpoint=name)
 
     assert None is limiters[0].sync().error
@@ -134,9 +124,7 @@ def test_name_as_an_endpoint(limiters: tuple[Limiter, Limiter], name: str) -> No
 @each_name
 @pytest.mark.parametrize("lines", RENDERERS.values(), ids=RENDERERS, indirect=True)
 def test_name_in_the_log(lines: io.BytesIO, clock: Clock, name: str) -> None:
-    """
-    A denial is one line, whatever the names and the renderer; nothing in it moves a cursor or turns text around.
-    """
+    """A denial is one line, whatever the names and the renderer; nothing in it moves a cursor or turns text around."""
     limiter = Limiter(load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}}), clock=clock)
     for _ in range(2):
         limiter.check(name, name)
@@ -151,9 +139,7 @@ def test_name_in_the_log(lines: io.BytesIO, clock: Clock, name: str) -> None:
 
 @each_name
 def test_name_of_a_damaged_document_in_the_log(mongo_uri: str, clock: Clock, name: str) -> None:
-    """
-    A complaint about a document shows the names in it as denials do.
-    """
+    """A complaint about a document shows the names in it as denials do."""
     config = {"mode": "enforce", "store": {"uri": mongo_uri}, "limits": {"user": ["1/hour"]}}
     limiter = Limiter(load_config(config), clock=clock)
     limiter.check(name, name)
@@ -172,9 +158,7 @@ def test_name_of_a_damaged_document_in_the_log(mongo_uri: str, clock: Clock, nam
 
 @each_name
 def test_name_in_the_answer(clock: Clock, name: str) -> None:
-    """
-    Neither the headers nor the body of a denial repeat a name, and both are ASCII in one line each.
-    """
+    """Neither the headers nor the body of a denial repeat a name, and both are ASCII in one line each."""
     settings = load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}})
     limiter = Limiter(settings, clock=clock)
     limiter.check(name, name)
@@ -190,9 +174,7 @@ def test_name_in_the_answer(clock: Clock, name: str) -> None:
 
 @each_name
 def test_name_on_the_command_line(limiters: tuple[Limiter, Limiter], mongo_uri: str, tmp_path: Any, name: str) -> None:
-    """
-    The listing of keys shows each name in one line without control characters, and as JSON in ASCII.
-    """
+    """The listing of keys shows each name in one line without control characters, and as JSON in ASCII."""
     limiters[0].check(name, name)
     limiters[0].sync()
     path = tmp_path / "limits.yaml"
@@ -214,9 +196,7 @@ def test_name_on_the_command_line(limiters: tuple[Limiter, Limiter], mongo_uri: 
 
 @each_name
 def test_name_in_the_configuration(name: str) -> None:
-    """
-    As a client's name or pattern in the configuration any text is taken, or refused with an error of one line.
-    """
+    """As a client's name or pattern in the configuration any text is taken, or refused with an error of one line."""
     for values in ({"trusted_clients": [name]}, {"clients": {name: {"mode": "enforce"}}}, {"limits": {"user": [name]}}):
         try:
             load_config(values)
@@ -247,9 +227,7 @@ def test_long_client_id_after_a_reload(clock: Clock, length: int) -> None:
 
 @each_name
 def test_visible_name(name: str) -> None:
-    """
-    A printable name is shown as it is; another one in ASCII escapes where it is not.
-    """
+    """A printable name is shown as it is; another one in ASCII escapes where it is not."""
     shown = visible_name(storable_name(name))
 
     assert shown.isprintable()

@@ -1,6 +1,4 @@
-"""
-Names that want to be more than names, in everything that the command line prints of a database full of them.
-"""
+"""Names that want to be more than names, in everything that the command line prints of a database full of them."""
 
 import csv
 import io
@@ -31,25 +29,19 @@ FAILURES = {"mode": "enforce", "limits": {"user": ["1/hour"]}}
 
 
 class Named:
-    """
-    A client or a user.
-    """
+    """A client or a user."""
 
     def __init__(self, name: str) -> None:
         self.username = name
 
     def get_client_id(self) -> str:
-        """
-        Return its name, as Authlib's clients do.
-        """
+        """Return its name, as Authlib's clients do."""
         return self.username
 
 
 @pytest.fixture(scope="module")
 def config_path(mongodb: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """
-    A configuration whose database holds every name as client, user, reason and operator.
-    """
+    """A configuration whose database holds every name as client, user, reason and operator."""
     uri = with_database(mongodb, "names_everywhere")
     settings = {"store": {"uri": uri}, "mode": "enforce", "limits": LIMITS, "guard": FAILURES}
     with capture_logs(), protected(clock=time.time, OAUTH_RATELIMIT_CONFIG=settings) as app:
@@ -73,16 +65,12 @@ def config_path(mongodb: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def is_writable(name: str) -> bool:
-    """
-    Whether MongoDB takes it as text.
-    """
+    """Whether MongoDB takes it as text."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def run(path: Path, *words: str) -> Result:
-    """
-    Run a command in a process that has not configured its log.
-    """
+    """Run a command in a process that has not configured its log."""
     structlog.reset_defaults()
     return CliRunner().invoke(command, ["--config", str(path), *words], catch_exceptions=False)
 
@@ -103,9 +91,7 @@ FOR_PEOPLE = {
 
 @pytest.mark.parametrize("words", FOR_PEOPLE.values(), ids=FOR_PEOPLE)
 def test_what_people_read(config_path: Path, words: tuple[str, ...]) -> None:
-    """
-    Nothing moves a cursor, changes a colour or turns text around.
-    """
+    """Nothing moves a cursor, changes a colour or turns text around."""
     result = run(config_path, *words)
 
     assert result.exit_code in (0, 1), result.output
@@ -114,23 +100,17 @@ def test_what_people_read(config_path: Path, words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("what", ["counters", "overrides", "history"])
 def test_tables_for_spreadsheets(config_path: Path, what: str) -> None:
-    """
-    A cell is no formula, and a table that is shown in a terminal does nothing to it.
-    """
+    """A cell is no formula, and a table that is shown in a terminal does nothing to it."""
     assert_is_harmless_table(run(config_path, "export", what, "--format", "csv"))
 
 
 def test_report_for_spreadsheets(config_path: Path) -> None:
-    """
-    The same for the report.
-    """
+    """The same for the report."""
     assert_is_harmless_table(run(config_path, "report", "--format", "csv"))
 
 
 def assert_is_harmless_table(result: Result) -> None:
-    """
-    Fail if a table could do something in a spreadsheet or in a terminal.
-    """
+    """Fail if a table could do something in a spreadsheet or in a terminal."""
     assert 0 == result.exit_code
     assert set() == (CONTROLS - {"\r", "\n"}) & set(result.output)
     rows = list(csv.reader(io.StringIO(result.output, newline="")))
@@ -140,9 +120,7 @@ def assert_is_harmless_table(result: Result) -> None:
 
 
 def is_number(cell: str) -> bool:
-    """
-    Whether a cell is just a number.
-    """
+    """Whether a cell is just a number."""
     try:
         float(cell)
     except ValueError:
@@ -163,9 +141,7 @@ FOR_PROGRAMS = {
 
 @pytest.mark.parametrize("words", FOR_PROGRAMS.values(), ids=FOR_PROGRAMS)
 def test_what_programs_read(config_path: Path, words: tuple[str, ...]) -> None:
-    """
-    JSON is ASCII, and whole.
-    """
+    """JSON is ASCII, and whole."""
     result = run(config_path, *words)
 
     assert 0 == result.exit_code
@@ -175,9 +151,7 @@ def test_what_programs_read(config_path: Path, words: tuple[str, ...]) -> None:
 
 
 def test_report_as_a_page(config_path: Path) -> None:
-    """
-    A page holds markup of ours only.
-    """
+    """A page holds markup of ours only."""
     result = run(config_path, "report", "--format", "html")
 
     assert 0 == result.exit_code

@@ -1,6 +1,4 @@
-"""
-Hostile requests to the token endpoint, each sent to the same server with and without the extension.
-"""
+"""Hostile requests to the token endpoint, each sent to the same server with and without the extension."""
 
 import base64
 import http.client
@@ -48,9 +46,7 @@ PARAMETERS = (
 
 
 def basic(user: str, password: str) -> str:
-    """
-    Return an Authorization header.
-    """
+    """Return an Authorization header."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode("utf-8", "surrogatepass")).decode()
 
 
@@ -77,9 +73,7 @@ Request = tuple[str, str, bytes, dict[str, str]]
 def a_request(
     form: list[tuple[str, str]], *, authorization: str | None = None, query: str = "", method: str = "POST"
 ) -> Request:
-    """
-    Return method, path, body and headers.
-    """
+    """Return method, path, body and headers."""
     headers = {"Content-Type": FORM}
     if authorization is not None:
         headers["Authorization"] = authorization
@@ -87,9 +81,7 @@ def a_request(
 
 
 def corpus() -> Iterator[Request]:
-    """
-    Yield about two hundred hostile requests, none of which proves a grant.
-    """
+    """Yield about two hundred hostile requests, none of which proves a grant."""
     for grant_type in GRANTS:
         for authorization in (None, OWN, WRONG):
             if (grant_type, authorization) != ("client_credentials", OWN):
@@ -124,9 +116,7 @@ def corpus() -> Iterator[Request]:
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """
-    A seeded database.
-    """
+    """A seeded database."""
     path = tmp_path_factory.mktemp("hostile") / "demo.sqlite3"
     seed(path)
     return path
@@ -134,27 +124,21 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(database: Path) -> Iterator[str]:
-    """
-    The address of a server without the extension.
-    """
+    """The address of a server without the extension."""
     with serving(create_app(database)) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def site(database: Path) -> Iterator[Site]:
-    """
-    The same server with it, one token per client and per user.
-    """
+    """The same server with it, one token per client and per user."""
     with protected(database, config(limit=1)) as served:
         yield served
 
 
 @contextmanager
 def answered(url: str, request: Request) -> Iterator[http.client.HTTPResponse]:
-    """
-    Send a request as it is, without a library that would clean it first.
-    """
+    """Send a request as it is, without a library that would clean it first."""
     method, path, body, headers = request
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=30)
     try:
@@ -169,26 +153,20 @@ def answered(url: str, request: Request) -> Iterator[http.client.HTTPResponse]:
 
 
 def answer(url: str, request: Request) -> tuple[int, bytes, set[str]]:
-    """
-    Return status, body and the names of the headers.
-    """
+    """Return status, body and the names of the headers."""
     with answered(url, request) as response:
         return response.status, response.read(), {name.lower() for name in response.headers}
 
 
 def assert_nobody_paid(site: Site) -> None:
-    """
-    Fail if a counter of any client or user of theirs has moved.
-    """
+    """Fail if a counter of any client or user of theirs has moved."""
     for client in (*(client.client_id for client in DEMO_CLIENTS), "nobody", ""):
         for username in (None, *(user.username for user in DEMO_USERS), "nobody"):
             assert 1 == site.remaining(client, username), (client, username)
 
 
 def test_hostile_requests(plain: str, site: Site) -> None:
-    """
-    Every answer is the one that the server gives without the extension, and moves nobody's counter.
-    """
+    """Every answer is the one that the server gives without the extension, and moves nobody's counter."""
     requests = list(corpus())
     for request in requests:
         assert answer(plain, request) == answer(site.url, request), request[:2]
@@ -207,18 +185,14 @@ def test_hostile_requests(plain: str, site: Site) -> None:
     authorization=st.sampled_from((None, WRONG, *AUTHORIZATIONS[3:-4])),
 )
 def test_any_form(plain: str, site: Site, form: list[tuple[str, str]], authorization: str | None) -> None:
-    """
-    Whatever an unproven client sends, both servers give the same status.
-    """
+    """Whatever an unproven client sends, both servers give the same status."""
     request = a_request(form, authorization=authorization)
 
     assert answer(plain, request)[0] == answer(site.url, request)[0]
 
 
 def test_header_that_is_not_unicode(plain: str, site: Site) -> None:
-    """
-    An Authorization header that Authlib cannot read is answered as Authlib answers it.
-    """
+    """An Authorization header that Authlib cannot read is answered as Authlib answers it."""
     broken = "Basic " + base64.b64encode(b"\xff\xfe:\xff").decode()
     for form in ([("grant_type", "client_credentials")], [("grant_type", "password"), ("username", "alice")]):
         request = a_request(form, authorization=broken)
@@ -226,9 +200,7 @@ def test_header_that_is_not_unicode(plain: str, site: Site) -> None:
 
 
 def test_nothing_reaches_the_database(database: Path, mongo_uri: str) -> None:
-    """
-    Hostile requests leave no document behind, and no place in memory.
-    """
+    """Hostile requests leave no document behind, and no place in memory."""
     far = {**config(limit=1), "store": {"uri": mongo_uri}}
     with protected(database, far) as site:
         for request in corpus():
@@ -241,9 +213,7 @@ def test_nothing_reaches_the_database(database: Path, mongo_uri: str) -> None:
 
 
 def test_denied_client_hides_behind_nothing(site: Site) -> None:
-    """
-    A client over its limit is denied whatever it adds to its request.
-    """
+    """A client over its limit is denied whatever it adds to its request."""
     site.wait_for_quota()
     own = basic(BATCH_JOBS.client_id, BATCH_JOBS.client_secret or "")
     form = [("grant_type", "client_credentials")]

@@ -1,6 +1,4 @@
-"""
-A MongoDB that asks for a password and grants no more than needed.
-"""
+"""A MongoDB that asks for a password and grants no more than needed."""
 
 import json
 import logging
@@ -48,9 +46,7 @@ WHY = ("--reason", "ticket 4711", "--by", "ann")
 
 
 class Guarded:
-    """
-    A server with authentication.
-    """
+    """A server with authentication."""
 
     def __init__(self, mongod: Mongod) -> None:
         self._mongod = mongod
@@ -58,15 +54,11 @@ class Guarded:
             client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
 
     def uri(self, user: str, *, password: str = PASSWORD, database: str = "oauth") -> str:
-        """
-        Return the connection string of a user.
-        """
+        """Return the connection string of a user."""
         return f"mongodb://{user}:{password}@{self._mongod.address}/{database}?authSource=admin"
 
     def grant(self, user: str, *privileges: dict[str, Any]) -> str:
-        """
-        Make a user with these rights alone, or change the rights of one, and return the connection string.
-        """
+        """Make a user with these rights alone, or change the rights of one, and return the connection string."""
         with self._mongod.client(username="root", password=PASSWORD) as client:
             if client.admin.command("usersInfo", user)["users"]:
                 client.admin.command("updateRole", user, privileges=list(privileges))
@@ -76,49 +68,37 @@ class Guarded:
         return self.uri(user)
 
     def indexes(self, collection: str) -> set[str]:
-        """
-        Return the names of a collection's indexes.
-        """
+        """Return the names of a collection's indexes."""
         with self._mongod.client(username="root", password=PASSWORD) as client:
             return set(client["oauth"][collection].index_information())
 
     def count(self, collection: str, selected: dict[str, Any]) -> int:
-        """
-        Return how many documents there are of a kind.
-        """
+        """Return how many documents there are of a kind."""
         with self._mongod.client(username="root", password=PASSWORD) as client:
             return client["oauth"][collection].count_documents(selected)
 
     def empty(self) -> None:
-        """
-        Remove all data.
-        """
+        """Remove all data."""
         with self._mongod.client(username="root", password=PASSWORD) as client:
             client.drop_database("oauth")
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Guarded]:
-    """
-    A server of these tests' own.
-    """
+    """A server of these tests' own."""
     with Mongod(["--auth"]) as mongod:
         yield Guarded(mongod)
 
 
 @pytest.fixture
 def guarded(server: Guarded) -> Guarded:
-    """
-    The server, empty.
-    """
+    """The server, empty."""
     server.empty()
     return server
 
 
 def a_limiter(uri: str, clock: Clock, *, timeout: str = "60s") -> Limiter:
-    """
-    Return a limiter that shares its counters there.
-    """
+    """Return a limiter that shares its counters there."""
     return Limiter(
         load_config({"mode": "enforce", "store": {"uri": uri, "timeout": timeout}, "limits": {"client": ["5/hour"]}}),
         clock=clock,
@@ -126,18 +106,14 @@ def a_limiter(uri: str, clock: Clock, *, timeout: str = "60s") -> Limiter:
 
 
 def documented_roles() -> dict[str, list[dict[str, Any]]]:
-    """
-    Return the privileges of each role that the page about security prints.
-    """
+    """Return the privileges of each role that the page about security prints."""
     blocks = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
     roles = map(json.loads, blocks)
     return {role["createRole"]: role["privileges"] for role in roles}
 
 
 def test_finding_inserting_and_updating_is_enough(guarded: Guarded, clock: Clock) -> None:
-    """
-    Without the right to make the index, counters are shared all the same, and one warning says what is missing.
-    """
+    """Without the right to make the index, counters are shared all the same, and one warning says what is missing."""
     uri = guarded.grant("minimal", {"resource": COUNTERS, "actions": ["find", "insert", "update"]})
     with capture_logs() as logs:
         one, other = a_limiter(uri, clock), a_limiter(uri, clock)
@@ -156,9 +132,7 @@ def test_finding_inserting_and_updating_is_enough(guarded: Guarded, clock: Clock
 
 
 def test_documented_role(guarded: Guarded, tmp_path: Path) -> None:
-    """
-    With the role in the documentation the whole extension runs without a complaint, and the index is made.
-    """
+    """With the role in the documentation the whole extension runs without a complaint, and the index is made."""
     uri = guarded.grant("documented", *documented_roles()["oauthRateLimit"])
     seed(tmp_path / "demo.sqlite3")
     with capture_logs() as logs:
@@ -179,9 +153,7 @@ def test_documented_role(guarded: Guarded, tmp_path: Path) -> None:
 
 
 def a_token(app: Flask, secret: str = BATCH_JOBS.client_secret or "") -> int:
-    """
-    Ask for a token, and return the status.
-    """
+    """Ask for a token, and return the status."""
     auth = (BATCH_JOBS.client_id, secret)
     return app.test_client().post("/token", data={"grant_type": "client_credentials"}, auth=auth).status_code
 
@@ -204,9 +176,7 @@ def _heartbeats(uri: str) -> bool:
 
 @pytest.fixture
 def run(guarded: Guarded, tmp_path: Path) -> Callable[..., Result]:
-    """
-    Runs a command as the MongoDB user with a documented role.
-    """
+    """Runs a command as the MongoDB user with a documented role."""
     path = tmp_path / "ratelimit.yaml"
     path.write_text(yaml.safe_dump({**SETTINGS, "store": {"uri": "mongodb://localhost:1/oauth"}}))
     structlog.reset_defaults()
@@ -239,9 +209,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("role", COMMANDS)
 def test_documented_roles_of_people(guarded: Guarded, run: Callable[..., Result], clock: Clock, role: str) -> None:
-    """
-    Every command works for the role that is documented for it, on an empty database and on one with counters.
-    """
+    """Every command works for the role that is documented for it, on an empty database and on one with counters."""
     for _ in range(2):
         results = [run(role, *words) for words in COMMANDS[role]]
         assert [0] * len(results) == [result.exit_code for result in results], [result.output for result in results]
@@ -265,9 +233,7 @@ def test_documented_roles_of_people(guarded: Guarded, run: Callable[..., Result]
 def test_what_a_role_is_not_for(
     guarded: Guarded, run: Callable[..., Result], clock: Clock, role: str, words: tuple[str, ...]
 ) -> None:
-    """
-    A role can do nothing that another is documented for: MongoDB refuses, and the command says so.
-    """
+    """A role can do nothing that another is documented for: MongoDB refuses, and the command says so."""
     limiter = a_limiter(guarded.uri("root"), clock)
     limiter.check("app")
     limiter.check("app", "ann")
@@ -280,9 +246,7 @@ def test_what_a_role_is_not_for(
 
 
 def test_erasing_without_all_rights(guarded: Guarded, run: Callable[..., Result], clock: Clock) -> None:
-    """
-    What may not be looked at is named; the rest is erased all the same.
-    """
+    """What may not be looked at is named; the rest is erased all the same."""
     limiter = a_limiter(guarded.uri("root"), clock)
     limiter.check("app", "ann")
     limiter.close()
@@ -316,9 +280,7 @@ def test_admin_page(guarded: Guarded, open_page: Callable[..., Page]) -> None:
 
 
 def test_right_that_comes_later(guarded: Guarded, clock: Clock) -> None:
-    """
-    Without the right to write, nothing is lost: hits wait, and are sent when the right is there.
-    """
+    """Without the right to write, nothing is lost: hits wait, and are sent when the right is there."""
     uri = guarded.grant("reader", {"resource": COUNTERS, "actions": ["find"]})
     with capture_logs() as logs:
         limiter = a_limiter(uri, clock)
@@ -337,25 +299,19 @@ def test_right_that_comes_later(guarded: Guarded, clock: Clock) -> None:
 
 @pytest.fixture
 def a_share() -> Share:
-    """
-    Something for the statistics.
-    """
+    """Something for the statistics."""
     return Share(ClientMinute("app", 2_000_000_040, {Source("client", "none"): Tally(1)}), is_complete=True)
 
 
 def test_statistics_without_the_right_to_write(guarded: Guarded, a_share: Share) -> None:
-    """
-    Whoever may not write statistics is told so, in words that name the right.
-    """
+    """Whoever may not write statistics is told so, in words that name the right."""
     uri = guarded.grant("counting", {"resource": COUNTERS, "actions": ["find", "insert", "update"]})
     with closing(Connection(uri)) as connection, pytest.raises(StoreRejected, match="not authorized"):
         StatisticsStore(connection).put("one-0", [a_share], keep_s=60.0)
 
 
 def test_statistics_without_the_right_to_make_indexes(guarded: Guarded, a_share: Share) -> None:
-    """
-    Statistics are written and read without the indexes, which warnings say are missing.
-    """
+    """Statistics are written and read without the indexes, which warnings say are missing."""
     uri = guarded.grant("writing", {"resource": STATISTICS, "actions": ["find", "insert", "update"]})
     with closing(Connection(uri)) as connection, capture_logs() as logs:
         statistics = StatisticsStore(connection)
@@ -387,9 +343,7 @@ def test_statistics_without_the_right_to_make_indexes(guarded: Guarded, a_share:
 def test_password_is_never_said(
     guarded: Guarded, clock: Clock, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder, uri: str
 ) -> None:
-    """
-    Whatever is wrong with a connection string or its password, nothing repeats it: no log, no error, no warning.
-    """
+    """Whatever is wrong with a connection string or its password, nothing repeats it: no log, no error, no warning."""
     secret = "wrong-horse"
     said: list[str] = []
     text = uri.format(password=secret, address=guarded._mongod.address)
@@ -414,9 +368,7 @@ def test_password_is_never_said(
 
 
 def _chain(exc: BaseException | None) -> str:
-    """
-    Return what a traceback would say.
-    """
+    """Return what a traceback would say."""
     messages = []
     while exc is not None:
         messages.append(f"{exc!r} {exc}")

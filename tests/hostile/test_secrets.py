@@ -1,6 +1,4 @@
-"""
-Secrets: the database's password, keys of user names and of signatures, client secrets, user passwords, tokens.
-"""
+"""Secrets: the database's password, keys of user names and of signatures, client secrets, user passwords, tokens."""
 
 import logging
 import traceback
@@ -56,9 +54,7 @@ PAGES = ("/metrics", "/health", *(f"/ratelimit/api/{name}" for name in LOOKS))
 
 
 class Site:
-    """
-    A server with every secret that there is, and all that was said about it.
-    """
+    """A server with every secret that there is, and all that was said about it."""
 
     def __init__(self, folder: Path, guarded: Guarded) -> None:
         self.guarded = guarded
@@ -85,36 +81,26 @@ class Site:
 
     @property
     def gate(self) -> Any:
-        """
-        The application's part of the extension.
-        """
+        """The application's part of the extension."""
         return self.app.extensions["oauth_ratelimit"]
 
     def write(self, settings: dict[str, Any]) -> None:
-        """
-        Write the configuration.
-        """
+        """Write the configuration."""
         self.config_path.write_text(yaml.safe_dump(settings))
 
     def ask(self, password: str = USER_PASSWORD, secret: str = WEB_SHOP.client_secret or "") -> int:
-        """
-        Ask for a token, and return the status.
-        """
+        """Ask for a token, and return the status."""
         form = {"grant_type": "password", "username": "alice", "password": password}
         answer = self.app.test_client().post("/token", data=form, auth=(WEB_SHOP.client_id, secret))
         self.tokens += [value for name, value in (answer.json or {}).items() if name.endswith("_token")]
         return answer.status_code
 
     def run(self, *words: str) -> None:
-        """
-        Run a command.
-        """
+        """Run a command."""
         self.said.append(CliRunner().invoke(command, ["--config", str(self.config_path), *words]).output)
 
     def stored(self) -> str:
-        """
-        Return all that MongoDB holds.
-        """
+        """Return all that MongoDB holds."""
         client: MongoClient[dict[str, Any]] = MongoClient(self.guarded.uri("root"))
         with client:
             database = client["oauth"]
@@ -127,9 +113,7 @@ def _broken_hook(*_: Any, **__: Any) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path, guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """
-    A server that nobody has asked yet.
-    """
+    """A server that nobody has asked yet."""
     structlog.reset_defaults()
     monkeypatch.setenv("NAME_KEY", NAME_KEY)
     monkeypatch.setenv("OTHER_KEY", OTHER_KEY)
@@ -139,9 +123,7 @@ def site(tmp_path: Path, guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def _crash(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Let everything break that may: a decision, a cycle, the database.
-    """
+    """Let everything break that may: a decision, a cycle, the database."""
     with monkeypatch.context() as patch:
         patch.setattr(site.gate.limiter, "check", _broken_hook)
         assert 200 == site.ask()
@@ -158,9 +140,7 @@ def _crash(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _misconfigure(site: Site) -> None:
-    """
-    Put secrets where they do not belong, and change them.
-    """
+    """Put secrets where they do not belong, and change them."""
     wrong: tuple[dict[str, Any], ...] = (
         {"store": PASSWORD},
         {"store": {"uri": f"mongo://root:{PASSWORD}@127.0.0.1"}},
@@ -191,9 +171,7 @@ def _misconfigure(site: Site) -> None:
 def test_no_secret_is_ever_said(
     site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """
-    No secret stands in any log line, error, traceback, command's output, page, metric, or document in MongoDB.
-    """
+    """No secret stands in any log line, error, traceback, command's output, page, metric, or document in MongoDB."""
     caplog.set_level(logging.INFO)
     assert [200, 200, 429] == [site.ask() for _ in range(3)]
     assert [401, 400] == [site.ask(secret="wrong"), site.ask("wrong")]

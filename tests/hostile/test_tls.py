@@ -1,6 +1,4 @@
-"""
-A MongoDB that asks for TLS.
-"""
+"""A MongoDB that asks for TLS."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,9 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_reconnect")
 
 
 class Secured:
-    """
-    A server with certificates, on one port whatever it presents.
-    """
+    """A server with certificates, on one port whatever it presents."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder, "authority")
@@ -45,18 +41,14 @@ class Secured:
         self.present(self.authority)
 
     def present(self, authority: Authority) -> None:
-        """
-        Start anew with a certificate of an authority.
-        """
+        """Start anew with a certificate of an authority."""
         self.mongod.stop()
         self._presented.write_bytes(authority.issue("server", address=HERE).read_bytes())
         self._trusted.write_bytes(authority.path.read_bytes())  # a server checks its own certificate, too
         self.mongod.start()
 
     def uri(self, options: str) -> str:
-        """
-        Return the connection string with options.
-        """
+        """Return the connection string with options."""
         return uri_of(self.mongod, options)
 
 
@@ -70,9 +62,7 @@ def uri_of(mongod: Mongod, options: str) -> str:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """
-    A server of these tests' own.
-    """
+    """A server of these tests' own."""
     server = Secured(tmp_path_factory.mktemp("tls"))
     yield server
     server.mongod.close()
@@ -80,9 +70,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @contextmanager
 def a_limiter(uri: str, clock: Clock, store: MongoStore | None = None) -> Iterator[Limiter]:
-    """
-    A limiter that shares its counters there, closed at the end whatever becomes of the test.
-    """
+    """A limiter that shares its counters there, closed at the end whatever becomes of the test."""
     settings = {"store": {"uri": uri, "timeout": "100ms"}, "limits": {"client": ["5/hour"]}, "mode": "enforce"}
     limiter = Limiter(load_config(settings), store, clock=clock)
     try:
@@ -92,18 +80,14 @@ def a_limiter(uri: str, clock: Clock, store: MongoStore | None = None) -> Iterat
 
 
 def failure_of(store: MongoStore) -> str:
-    """
-    Return why a store cannot be read.
-    """
+    """Return why a store cannot be read."""
     with pytest.raises(StoreUnavailable) as caught:
         store.read([Key("app", None)])
     return str(caught.value)
 
 
 def test_counts_through_tls(secured: Secured, clock: Clock) -> None:
-    """
-    The options of the connection string reach the driver: with the right authority everything works.
-    """
+    """The options of the connection string reach the driver: with the right authority everything works."""
     with a_limiter(secured.uri(f"tls=true&tlsCAFile={secured.authority.path}"), clock) as limiter:
         limiter.check("app")
 
@@ -119,9 +103,7 @@ def test_counts_through_tls(secured: Secured, clock: Clock) -> None:
     ],
 )
 def test_connection_string_that_does_not_fit(secured: Secured, clock: Clock, options: str, advice: str) -> None:
-    """
-    What is wrong is said once, with what to do about it; requests are decided, and no count is lost meanwhile.
-    """
+    """What is wrong is said once, with what to do about it; requests are decided, and no count is lost meanwhile."""
     uri = secured.uri(options.format(stranger=secured.stranger.path))
     store = MongoStore(uri, timeout_s=0.1)
     wait_until(lambda: advice in failure_of(store), "the driver has tried")
@@ -137,9 +119,7 @@ def test_connection_string_that_does_not_fit(secured: Secured, clock: Clock, opt
 
 
 def test_certificate_of_another_authority(secured: Secured, clock: Clock) -> None:
-    """
-    A server that cannot prove who it is gets no counts; when it can again, it gets them all.
-    """
+    """A server that cannot prove who it is gets no counts; when it can again, it gets them all."""
     secured.present(secured.stranger)
     uri = secured.uri(f"tls=true&tlsCAFile={secured.authority.path}")
     with capture_logs() as logs, a_limiter(uri, clock) as limiter:
@@ -156,8 +136,7 @@ def test_certificate_of_another_authority(secured: Secured, clock: Clock) -> Non
 
 
 def test_certificate_for_another_host(secured: Secured, clock: Clock) -> None:
-    """
-    A certificate of the right authority is not enough: it must be for the host in the connection string. What was
+    """A certificate of the right authority is not enough: it must be for the host in the connection string. What was
     counted is kept.
     """
     uri = secured.uri(f"tls=true&tlsCAFile={secured.authority.path}").replace(HERE, "localhost")
@@ -168,9 +147,7 @@ def test_certificate_for_another_host(secured: Secured, clock: Clock) -> None:
 
 
 def test_server_without_tls(clock: Clock, mongod: Mongod) -> None:
-    """
-    TLS is never given up by itself: a server without it gets nothing.
-    """
+    """TLS is never given up by itself: a server without it gets nothing."""
     with capture_logs(), a_limiter(uri_of(mongod, "tls=true"), clock) as limiter:
         limiter.check("app")
         wait_until(lambda: "check that the server speaks TLS" in str(limiter.sync().error), "the advice")

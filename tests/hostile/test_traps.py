@@ -1,6 +1,4 @@
-"""
-Grants that strangers send in a victim's name: each grant of the demo's server, tampered with in every way.
-"""
+"""Grants that strangers send in a victim's name: each grant of the demo's server, tampered with in every way."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -23,38 +21,28 @@ Credentials = tuple[str, str] | None
 
 @dataclass(frozen=True)
 class Sent:
-    """
-    A token request, not sent yet.
-    """
+    """A token request, not sent yet."""
 
     url: str
     form: dict[str, str]
     auth: Credentials = None
 
     def send(self, **more: Any) -> requests.Response:
-        """
-        Send it.
-        """
+        """Send it."""
         return requests.post(self.url, data=self.form, auth=self.auth, timeout=TIMEOUT_S, **more)
 
     @property
     def client_id(self) -> str:
-        """
-        The client that it names.
-        """
+        """The client that it names."""
         return self.auth[0] if self.auth else self.form.get("client_id", "")
 
     def by(self, auth: Credentials) -> "Sent":
-        """
-        Return it under other credentials.
-        """
+        """Return it under other credentials."""
         return replace(self, auth=auth, form={name: value for name, value in self.form.items() if name != "client_id"})
 
 
 def last_request(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Sent:
-    """
-    Return the request that an attempt would send.
-    """
+    """Return the request that an attempt would send."""
     seen: list[Sent] = []
 
     def record(url: str, *, data: dict[str, str], auth: Credentials = None, timeout: float) -> None:
@@ -83,9 +71,7 @@ TAMPERINGS: dict[str, Callable[[Sent], Sent]] = {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """
-    A server that admits two tokens per client, and per client and user, in ten seconds.
-    """
+    """A server that admits two tokens per client, and per client and user, in ten seconds."""
     path = tmp_path_factory.mktemp("traps") / "demo.sqlite3"
     seed(path)
     with protected(path, config(limit=2)) as served:
@@ -119,9 +105,7 @@ def test_tampered_grant(site: Site, flow: Callable[[str], Attempt], monkeypatch:
 
 @pytest.mark.parametrize("name", ISSUED)
 def test_proof_of_another_client(site: Site, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A client that presents what was issued to another one costs neither of them anything, nor the user.
-    """
+    """A client that presents what was issued to another one costs neither of them anything, nor the user."""
     attempt = FLOWS[name](site.url)
     site.wait_for_quota()
     stolen = last_request(attempt, monkeypatch).by((PARTNER_BANK.client_id, PARTNER_BANK.client_secret or ""))
@@ -149,9 +133,7 @@ JOB = {"grant_type": "client_credentials"}
 def test_claims_beside_the_proof(
     site: Site, form: dict[str, str], query: dict[str, str], paying: tuple[str, str | None]
 ) -> None:
-    """
-    Who has proven themselves pays, whoever else is named in the form or in the query.
-    """
+    """Who has proven themselves pays, whoever else is named in the form or in the query."""
     site.wait_for_quota()
 
     assert 200 == Sent(f"{site.url}/token", form, OWN).send(params=query).status_code
@@ -160,9 +142,7 @@ def test_claims_beside_the_proof(
 
 
 def test_grant_type_in_the_query(site: Site) -> None:
-    """
-    Whichever of two grant types Authlib takes, which depends on its version, one counter of the client moves.
-    """
+    """Whichever of two grant types Authlib takes, which depends on its version, one counter of the client moves."""
     site.wait_for_quota()
 
     assert 200 == Sent(f"{site.url}/token", ALICE, OWN).send(params=JOB).status_code
@@ -171,9 +151,7 @@ def test_grant_type_in_the_query(site: Site) -> None:
 
 @pytest.mark.parametrize("form", [{"client_id": "batch-jobs", "client_secret": BATCH_JOBS.client_secret or ""}])
 def test_two_clients_that_are_both_proven(site: Site, form: dict[str, str]) -> None:
-    """
-    Of two clients with right secrets in one request the one that Authlib takes pays, and the other one does not.
-    """
+    """Of two clients with right secrets in one request the one that Authlib takes pays, and the other one does not."""
     site.wait_for_quota()
 
     answer = Sent(f"{site.url}/token", {**JOB, **form}, OWN).send()
@@ -183,9 +161,7 @@ def test_two_clients_that_are_both_proven(site: Site, form: dict[str, str]) -> N
 
 
 def test_public_client_that_anybody_names(site: Site) -> None:
-    """
-    Naming a public client again and again, and polling in its name, leaves its quotas whole.
-    """
+    """Naming a public client again and again, and polling in its name, leaves its quotas whole."""
     site.wait_for_quota()
     for _ in range(5):
         for form in (
@@ -202,9 +178,7 @@ def test_public_client_that_anybody_names(site: Site) -> None:
 
 @pytest.mark.parametrize("client_id", ["mobile-app", "web-shop"])
 def test_device_authorization_in_anothers_name(tmp_path: Path, client_id: str) -> None:
-    """
-    Device authorization answers whoever names a client, without its secret; a limit there counts nobody for it.
-    """
+    """Device authorization answers whoever names a client, without its secret; a limit there counts nobody for it."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
     limits = {"endpoints": {"device_authorization": {"limits": {"client": ["1/minute"]}}}}

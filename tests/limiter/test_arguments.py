@@ -1,6 +1,4 @@
-"""
-What can be given to ``Limiter.check``: any text for names, whole numbers for costs.
-"""
+"""What can be given to ``Limiter.check``: any text for names, whole numbers for costs."""
 
 import math
 from typing import Any
@@ -16,9 +14,7 @@ from tests.support.limiters import CLIENT, a_limiter, a_policy
 
 @pytest.mark.parametrize("cost", (0, -1, 1.5, 1.0, 2.0, True, False, "1", None, MAX_LIMIT + 1, math.nan))
 def test_bad_cost(clock: Clock, cost: Any) -> None:
-    """
-    A cost that is no whole number from 1 to 2^53 is refused, and counts nothing.
-    """
+    """A cost that is no whole number from 1 to 2^53 is refused, and counts nothing."""
     limiter = a_limiter(None, clock)
     for ask in (limiter.peek, limiter.check):
         with pytest.raises(ValueError, match="cost must be a whole number from 1 to 2\\^53"):
@@ -27,9 +23,7 @@ def test_bad_cost(clock: Clock, cost: Any) -> None:
 
 
 def test_cost_that_never_fits(clock: Clock) -> None:
-    """
-    A request that costs more than the limit is denied for ever, and the rest of the quota stays for others.
-    """
+    """A request that costs more than the limit is denied for ever, and the rest of the quota stays for others."""
     limiter = a_limiter(None, clock, a_policy(3))
     decision = limiter.check(CLIENT, cost=4)
     assert (False, math.inf, 3) == (decision.allowed, decision.retry_after_s, decision.remaining)
@@ -38,9 +32,7 @@ def test_cost_that_never_fits(clock: Clock) -> None:
 
 @pytest.mark.parametrize("name", (1, b"app", 1.5, True, ("app",), ["app"]))
 def test_ids_that_are_no_text(clock: Clock, name: Any) -> None:
-    """
-    An id that is no text is a mistake of the caller, and never another client's or user's id.
-    """
+    """An id that is no text is a mistake of the caller, and never another client's or user's id."""
     limiter = a_limiter(None, clock)
     for ask in (limiter.peek, limiter.check):
         with pytest.raises(TypeError):
@@ -50,18 +42,14 @@ def test_ids_that_are_no_text(clock: Clock, name: Any) -> None:
 
 
 def test_client_without_an_id(clock: Clock) -> None:
-    """
-    None names no client.
-    """
+    """None names no client."""
     with pytest.raises(TypeError, match="client_id must be text, got None"):
         a_limiter(None, clock).check(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ("", "None", "a\0b", "\ud800", "x" * 5_000_000, "\u202e$.", "a:b"), ids=range(7))
 def test_odd_names(clock: Clock, name: str) -> None:
-    """
-    Any text names a client or a user, and counts for nobody else.
-    """
+    """Any text names a client or a user, and counts for nobody else."""
     store = MemoryStore()
     limiters = [a_limiter(store, clock, a_policy(2)) for _ in range(2)]
     for limiter in limiters:
@@ -77,8 +65,6 @@ def test_odd_names(clock: Clock, name: str) -> None:
 
 
 def test_long_names_that_differ_at_the_end(clock: Clock) -> None:
-    """
-    Two names stay two, however long they are alike.
-    """
+    """Two names stay two, however long they are alike."""
     limiter = a_limiter(None, clock, a_policy(1))
     assert [True, True, False] == [limiter.check("x" * 100_000 + end).allowed for end in "aba"]

@@ -1,6 +1,4 @@
-"""
-A clock that does not only go forward evenly.
-"""
+"""A clock that does not only go forward evenly."""
 
 from dataclasses import replace
 
@@ -23,9 +21,7 @@ STEPS = {"one second": 1.0, "one frame": float(FRAME_S), "two frames": 2.0 * FRA
 @pytest.mark.parametrize("step_s", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("is_denied_before", (False, True), ids=("at the limit", "denied"))
 def test_clock_that_steps_back(clock: Clock, step_s: float, is_denied_before: bool) -> None:
-    """
-    Nothing is given away, and nobody is kept out longer than a window and two frames.
-    """
+    """Nothing is given away, and nobody is kept out longer than a window and two frames."""
     limiter = a_limiter(None, clock, POLICY)
     clock.advance(3.5)
     for _ in range(LIMIT + is_denied_before):
@@ -41,9 +37,7 @@ def test_clock_that_steps_back(clock: Clock, step_s: float, is_denied_before: bo
 
 @pytest.mark.parametrize("step_s", STEPS.values(), ids=STEPS)
 def test_clock_that_steps_back_before_the_limit(clock: Clock, step_s: float) -> None:
-    """
-    What was counted before the step still counts after it.
-    """
+    """What was counted before the step still counts after it."""
     limiter = a_limiter(None, clock, POLICY)
     for _ in range(LIMIT - 2):
         limiter.check(CLIENT)
@@ -57,8 +51,7 @@ def test_clock_that_steps_back_before_the_limit(clock: Clock, step_s: float) -> 
 @pytest.mark.parametrize("estimator", Estimator)
 @pytest.mark.parametrize("step_s", (0.5, 1.0, 4.0, 6.0))
 def test_delay_after_a_step_into_the_frame_before(clock: Clock, step_s: float, estimator: Estimator) -> None:
-    """
-    Hits of a frame that has not begun wait for it: the delay is tight on the clock that was set back, with one limit
+    """Hits of a frame that has not begun wait for it: the delay is tight on the clock that was set back, with one limit
     and with two.
     """
     first = replace(POLICY, estimator=estimator)
@@ -82,9 +75,7 @@ def test_delay_after_a_step_into_the_frame_before(clock: Clock, step_s: float, e
 
 @pytest.mark.parametrize("step_s", STEPS.values(), ids=STEPS)
 def test_hits_from_before_the_step_are_stored(clock: Clock, step_s: float) -> None:
-    """
-    Every hit arrives in the store, whichever frame it is filed under.
-    """
+    """Every hit arrives in the store, whichever frame it is filed under."""
     store = MemoryStore()
     limiter = a_limiter(store, clock)
     limiter.check(CLIENT)
@@ -98,9 +89,7 @@ def test_hits_from_before_the_step_are_stored(clock: Clock, step_s: float) -> No
 
 
 def test_clock_that_leaps_forward_and_back(clock: Clock) -> None:
-    """
-    An hour forward and back again leaves the limiter as strict as before within a window.
-    """
+    """An hour forward and back again leaves the limiter as strict as before within a window."""
     limiter = a_limiter(None, clock, POLICY)
     limiter.check(CLIENT, cost=LIMIT)
     clock.advance(3600)
@@ -112,9 +101,7 @@ def test_clock_that_leaps_forward_and_back(clock: Clock) -> None:
 
 
 def test_instance_whose_clock_is_a_little_ahead(clock: Clock) -> None:
-    """
-    Hits that it files under a frame that has not begun here count here all the same.
-    """
+    """Hits that it files under a frame that has not begun here count here all the same."""
     store = MemoryStore()
     ahead = Clock(clock.now_s + 3)
     clock.now_s = ahead.now_s // FRAME_S * FRAME_S - 1
@@ -136,9 +123,7 @@ def test_instance_whose_clock_is_a_little_ahead(clock: Clock) -> None:
     frames=st.sampled_from((1, 2, 3)),
 )
 def test_any_clock(steps: list[tuple[float, bool]], estimator: Estimator, frames: int) -> None:
-    """
-    Whatever the clock does, figures stay within their bounds, and each hit is stored once.
-    """
+    """Whatever the clock does, figures stay within their bounds, and each hit is stored once."""
     clock, store, window_s = Clock(), MemoryStore(), 6
     policy = Policy("client", LIMIT, Window(window_s, frames), estimator)
     limiter = Limiter(some_settings(policy), store, clock=clock)

@@ -1,6 +1,4 @@
-"""
-``Limiter`` as its user sees it: deciding, counting, forgetting.
-"""
+"""``Limiter`` as its user sees it: deciding, counting, forgetting."""
 
 import gc
 from dataclasses import replace
@@ -24,9 +22,7 @@ TRIPLE = a_policy(3, 60)
 
 
 def told(decision: Decision) -> tuple[Any, ...]:
-    """
-    Return all that a decision says.
-    """
+    """Return all that a decision says."""
     return (
         decision.allowed,
         decision.would_deny,
@@ -41,9 +37,7 @@ def told(decision: Decision) -> tuple[Any, ...]:
 
 
 def test_until_the_limit_and_beyond(clock: Clock) -> None:
-    """
-    Requests are admitted while there is something left, then denied with the time that it takes.
-    """
+    """Requests are admitted while there is something left, then denied with the time that it takes."""
     limiter = a_limiter(None, clock, TRIPLE)
     clock.now_s = 1_200_000_000.0  # where a minute begins
     assert [
@@ -61,9 +55,7 @@ def test_until_the_limit_and_beyond(clock: Clock) -> None:
 
 
 def test_peek(clock: Clock) -> None:
-    """
-    A look decides as a request would, tells what is left now, and counts nothing.
-    """
+    """A look decides as a request would, tells what is left now, and counts nothing."""
     limiter = a_limiter(None, clock, TRIPLE)
     assert [3, 3] == [limiter.peek(CLIENT).remaining for _ in range(2)]
     limiter.check(CLIENT, cost=2)
@@ -74,9 +66,7 @@ def test_peek(clock: Clock) -> None:
 
 
 def test_nothing_to_decide(clock: Clock) -> None:
-    """
-    Where no policy applies, everything is admitted and no policy is named.
-    """
+    """Where no policy applies, everything is admitted and no policy is named."""
     limiter = Limiter(some_settings(TRIPLE, user=()), clock=clock)
     decision = limiter.check(CLIENT, "kim")
     assert (True, False, None, None, None) == (
@@ -91,9 +81,7 @@ def test_nothing_to_decide(clock: Clock) -> None:
 
 
 def test_all_tiers_or_none(clock: Clock) -> None:
-    """
-    What one tier denies is counted in no other.
-    """
+    """What one tier denies is counted in no other."""
     limiter = a_limiter(None, clock, a_policy(1, 1, name="second"), a_policy(3, 60, name="minute"))
     seconds = []
     for _ in range(4):
@@ -105,9 +93,7 @@ def test_all_tiers_or_none(clock: Clock) -> None:
 
 
 def test_all_users_of_a_client_together(clock: Clock) -> None:
-    """
-    A total is used up by all users and by grants without one, and each of them hears of it at once.
-    """
+    """A total is used up by all users and by grants without one, and each of them hears of it at once."""
     limiter = Limiter(
         some_settings(a_policy(2, 1, frames=1, name="own"), total=(a_policy(4, 60, frames=1, name="total"),)),
         clock=clock,
@@ -122,18 +108,14 @@ def test_all_users_of_a_client_together(clock: Clock) -> None:
 
 
 def test_total_for_clients_whose_users_are_not_limited(clock: Clock) -> None:
-    """
-    A total alone limits all users together.
-    """
+    """A total alone limits all users together."""
     limiter = Limiter(some_settings(TRIPLE, user=(), total=(a_policy(2, name="total"),)), clock=clock)
     admitted = [limiter.check(CLIENT, username).allowed for username in ("kim", "lee", "max", "kim")]
     assert [True, True, False, False] == admitted
 
 
 def test_dry_run_beside_enforce(clock: Clock) -> None:
-    """
-    A dry run admits everything, says what enforcing would say, and counts what enforcing would count.
-    """
+    """A dry run admits everything, says what enforcing would say, and counts what enforcing would count."""
     tiers = (a_policy(2, 1), a_policy(5, 10, name="wide"))
     limiters = [Limiter(some_settings(*tiers, mode=mode), clock=clock) for mode in (Mode.ENFORCE, Mode.DRY_RUN)]
     for _ in range(60):
@@ -159,9 +141,7 @@ def test_dry_run_of_one_policy(clock: Clock) -> None:
 
 
 def test_dry_run_of_one_policy_that_fills_another(clock: Clock) -> None:
-    """
-    What is told is the policy that would deny this request, not the one that denies the next.
-    """
+    """What is told is the policy that would deny this request, not the one that denies the next."""
     trial = replace(a_policy(1, 60, name="trial"), mode=Mode.DRY_RUN)
     limiter = a_limiter(None, clock, a_policy(2, 3600), trial)
     limiter.check(CLIENT)
@@ -178,9 +158,7 @@ def test_dry_run_of_one_policy_that_fills_another(clock: Clock) -> None:
 
 
 def test_trusted_client(clock: Clock) -> None:
-    """
-    A trusted client is never denied, and nothing of it is counted or stored.
-    """
+    """A trusted client is never denied, and nothing of it is counted or stored."""
     store = MemoryStore()
     limiter = Limiter(some_settings(a_policy(1), trusted=("app*",)), store, clock=clock)
     decisions = [limiter.check(CLIENT, username) for username in (None, "kim") for _ in range(100)]
@@ -191,18 +169,14 @@ def test_trusted_client(clock: Clock) -> None:
 
 
 def test_mode_off(clock: Clock) -> None:
-    """
-    Switched off, everything is admitted and nothing is counted.
-    """
+    """Switched off, everything is admitted and nothing is counted."""
     limiter = Limiter(some_settings(a_policy(1), mode=Mode.OFF), clock=clock)
     assert all(limiter.check(CLIENT).allowed for _ in range(10))
     assert (Counts(0, 0), Mode.OFF) == (limiter.counts(CLIENT), limiter.check(CLIENT).mode)
 
 
 def test_idle_keys(clock: Clock) -> None:
-    """
-    A key that nobody asks for is forgotten when its window is over, and its memory is free at once.
-    """
+    """A key that nobody asks for is forgotten when its window is over, and its memory is free at once."""
     limiter = a_limiter(MemoryStore(), clock, a_policy(window_s=10))
     limiter.check(CLIENT, "user-0")
     gc.collect()
@@ -223,16 +197,12 @@ def test_idle_keys(clock: Clock) -> None:
 
 
 def count_keys() -> int:
-    """
-    Return how many keys this process knows.
-    """
+    """Return how many keys this process knows."""
     return sum(type(thing) is KeyState for thing in gc.get_objects())  # isinstance() would wake dead weak references
 
 
 def test_idle_keys_without_a_store(clock: Clock) -> None:
-    """
-    A key comes back with nothing.
-    """
+    """A key comes back with nothing."""
     limiter = a_limiter(None, clock, a_policy(2, 10))
     limiter.check(CLIENT, cost=2)
     for _ in range(15):
@@ -253,9 +223,7 @@ def test_too_many_keys(clock: Clock) -> None:
 
 
 def test_grants_of_a_name_are_not_a_user_of_that_name(clock: Clock) -> None:
-    """
-    Grants without a user, a user named "None" and a client named like a user are three.
-    """
+    """Grants without a user, a user named "None" and a client named like a user are three."""
     limiter = a_limiter(None, clock, a_policy(1))
     asked = [(CLIENT, None), (CLIENT, "None"), ("None", None), (CLIENT, CLIENT)]
     assert [True] * 4 == [limiter.check(*names).allowed for names in asked]
@@ -263,9 +231,7 @@ def test_grants_of_a_name_are_not_a_user_of_that_name(clock: Clock) -> None:
 
 
 def test_tiers_that_count_different_requests(clock: Clock) -> None:
-    """
-    Tiers with equal frames that do not count the same requests stay apart, on other instances, too.
-    """
+    """Tiers with equal frames that do not count the same requests stay apart, on other instances, too."""
     tiers = (
         a_policy(2, 6, frames=1),
         replace(a_policy(9, 12, frames=2, name="angry"), count_denied=True),

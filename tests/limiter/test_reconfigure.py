@@ -1,6 +1,4 @@
-"""
-New limits, modes and trusted clients while requests come.
-"""
+"""New limits, modes and trusted clients while requests come."""
 
 import threading
 from dataclasses import replace
@@ -17,9 +15,7 @@ from tests.support.limiters import CLIENT, a_limiter, a_policy, some_settings, s
 
 
 def used(limiter: Limiter, policy: Policy) -> int:
-    """
-    Return how much of a policy's limit is used up, after taking the policy over.
-    """
+    """Return how much of a policy's limit is used up, after taking the policy over."""
     limiter.reconfigure(some_settings(policy))
     decision = limiter.peek(CLIENT)
     assert decision.limit is not None
@@ -28,9 +24,7 @@ def used(limiter: Limiter, policy: Policy) -> int:
 
 @pytest.mark.parametrize("limit", (4, 5, 6, 1000), ids=("below", "equal", "above", "far above"))
 def test_changed_amount(clock: Clock, limit: int) -> None:
-    """
-    Another amount holds at once, for what was counted before it, too.
-    """
+    """Another amount holds at once, for what was counted before it, too."""
     limiter = a_limiter(None, clock, a_policy(10, 60))
     for seconds in range(5):
         limiter.check(CLIENT)
@@ -42,9 +36,7 @@ def test_changed_amount(clock: Clock, limit: int) -> None:
 
 
 def test_denied_before_a_raise(clock: Clock) -> None:
-    """
-    Who is being denied is admitted with the first request under a higher limit.
-    """
+    """Who is being denied is admitted with the first request under a higher limit."""
     limiter = a_limiter(None, clock, a_policy(1))
     assert [True, False, False] == [limiter.check(CLIENT).allowed for _ in range(3)]
     limiter.reconfigure(some_settings(a_policy(2)))
@@ -52,9 +44,7 @@ def test_denied_before_a_raise(clock: Clock) -> None:
 
 
 def test_admitted_before_a_cut(clock: Clock) -> None:
-    """
-    Who was far from a limit is denied with the first request over a lower one.
-    """
+    """Who was far from a limit is denied with the first request over a lower one."""
     limiter = a_limiter(None, clock, a_policy(1000))
     for _ in range(20):
         limiter.check(CLIENT)
@@ -118,9 +108,7 @@ def test_tier_that_is_added_and_removed(clock: Clock) -> None:
 
 @pytest.mark.parametrize("user", (None, ()), ids=("users limited", "users not limited"))
 def test_total_that_is_added_raised_and_taken_away(clock: Clock, user: tuple[Policy, ...] | None) -> None:
-    """
-    A limit on all users together takes effect and loses it with the next request.
-    """
+    """A limit on all users together takes effect and loses it with the next request."""
 
     def settings(*total: Policy) -> Settings:
         return some_settings(a_policy(), user=user, total=total)
@@ -151,9 +139,7 @@ def test_counts_of_a_user_survive_two_changes_without_a_request(clock: Clock) ->
 
 
 def test_changed_mode(clock: Clock) -> None:
-    """
-    From dry run to enforce and back, the counters go on.
-    """
+    """From dry run to enforce and back, the counters go on."""
     policy = a_policy(2)
     limiter = Limiter(some_settings(policy, mode=Mode.DRY_RUN), clock=clock)
     allowed = []
@@ -167,9 +153,7 @@ def test_changed_mode(clock: Clock) -> None:
 
 
 def test_client_that_becomes_trusted(clock: Clock) -> None:
-    """
-    Trust holds from the next request on, and so does its end.
-    """
+    """Trust holds from the next request on, and so does its end."""
     limiter = a_limiter(None, clock, a_policy(1))
     assert [True, False] == [limiter.check(CLIENT).allowed for _ in range(2)]
     limiter.reconfigure(some_settings(a_policy(1), trusted=(CLIENT,)))
@@ -179,9 +163,7 @@ def test_client_that_becomes_trusted(clock: Clock) -> None:
 
 
 def test_equal_settings(clock: Clock) -> None:
-    """
-    Settings that say the same change nothing, however often they are taken over.
-    """
+    """Settings that say the same change nothing, however often they are taken over."""
     limiter = a_limiter(None, clock, a_policy(10))
     for _ in range(10):
         assert limiter.check(CLIENT).allowed
@@ -191,9 +173,7 @@ def test_equal_settings(clock: Clock) -> None:
 
 
 def test_reconfiguring_under_load(clock: Clock) -> None:
-    """
-    No hit is lost or doubled while limits change and cycles run.
-    """
+    """No hit is lost or doubled while limits change and cycles run."""
     store = MemoryStore()
     limiter = a_limiter(store, clock, a_policy(window_s=60))
     done = threading.Event()

@@ -1,6 +1,4 @@
-"""
-The limiter decides as the plain formula does, request by request, whatever it keeps to be fast.
-"""
+"""The limiter decides as the plain formula does, request by request, whatever it keeps to be fast."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,14 +21,11 @@ WINDOWS = tuple(Window(length, count) for length in (1, 2, 3, 4, 6, 12) for coun
 
 @dataclass(frozen=True)
 class Step:
-    """
-    One request.
+    """One request.
 
     Args:
         pause_s: Time since the request before; None comes back when that one was told to.
-
         early_s: So much earlier, where ``pause_s`` is None.
-
         sync: Whether a sync cycle runs before it.
     """
 
@@ -44,17 +39,13 @@ class Step:
 
 @pytest.fixture(autouse=True, scope="module")
 def quiet() -> Iterator[None]:
-    """
-    Thousands of denials, none of them worth reading.
-    """
+    """Thousands of denials, none of them worth reading."""
     with capture_logs():
         yield
 
 
 def policies(name: str) -> st.SearchStrategy[Policy]:
-    """
-    Return policies of one name.
-    """
+    """Return policies of one name."""
     return st.builds(
         Policy,
         st.just(name),
@@ -67,9 +58,7 @@ def policies(name: str) -> st.SearchStrategy[Policy]:
 
 
 def tiers(name: str, *, counts: Sequence[int]) -> st.SearchStrategy[tuple[Policy, ...]]:
-    """
-    Return as many tiers as one of ``counts`` says.
-    """
+    """Return as many tiers as one of ``counts`` says."""
     return st.sampled_from(counts).flatmap(
         lambda count: st.tuples(*(policies(f"{name}-{index}") for index in range(count)))
     )
@@ -115,9 +104,7 @@ SEQUENCES = st.one_of(st.lists(STEPS, min_size=1, max_size=60), st.lists(PLAIN_S
 
 
 def pass_time(clock: Clock, step: Step, last: Decision | None) -> None:
-    """
-    Move the clock to a step's time.
-    """
+    """Move the clock to a step's time."""
     if step.pause_s is not None:
         clock.advance(step.pause_s)
     elif last is not None and last.retry_after_s < 100:
@@ -128,9 +115,7 @@ def pass_time(clock: Clock, step: Step, last: Decision | None) -> None:
 @settings(max_examples=250, deadline=None)
 @given(policy_set=POLICY_SETS, steps=SEQUENCES, shared=st.booleans())
 def test_any_requests(policy_set: PolicySet, steps: list[Step], shared: bool) -> None:
-    """
-    Allowances, repeated refusals and sync cycles change no decision: each says what the formula says.
-    """
+    """Allowances, repeated refusals and sync cycles change no decision: each says what the formula says."""
     config, clock = Settings(policies=policy_set), Clock()
     limiter = Limiter(config, MemoryStore() if shared else None, clock=clock)
     reference = ReferenceLimiter(config)
@@ -151,9 +136,7 @@ def test_any_requests(policy_set: PolicySet, steps: list[Step], shared: bool) ->
 def test_several_instances_that_synchronise_around_each_request(
     policy_set: PolicySet, steps: list[Step], chosen: list[int]
 ) -> None:
-    """
-    Instances that read before each request and flush after it decide as one.
-    """
+    """Instances that read before each request and flush after it decide as one."""
     config, clock, store = Settings(policies=policy_set), Clock(), MemoryStore()
     limiters = [Limiter(config, store, clock=clock) for _ in range(3)]
     reference = ReferenceLimiter(config)

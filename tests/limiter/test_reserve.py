@@ -1,6 +1,4 @@
-"""
-``near_limit: reserve``: MongoDB is asked before the last requests of a quota.
-"""
+"""``near_limit: reserve``: MongoDB is asked before the last requests of a quota."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -17,17 +15,13 @@ CLIENT = "client"
 
 
 def settings(near_limit: str, *, limit: int = LIMIT, window: str = "60s", **sync: object) -> Settings:
-    """
-    Return settings with one limit per client.
-    """
+    """Return settings with one limit per client."""
     limits = {"client": [{"limit": limit, "window": window}]}
     return load_config({"mode": "enforce", "limits": limits, "sync": {"near_limit": near_limit, **sync}})
 
 
 class StuckStore(MemoryStore):
-    """
-    A store that does not answer until it is told to.
-    """
+    """A store that does not answer until it is told to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,9 +33,7 @@ class StuckStore(MemoryStore):
 
 
 def admitted_of_burst(near_limit: str, clock: Clock) -> int:
-    """
-    Return how many of 60 requests in one instant ten instances admit, which know of each other by another client.
-    """
+    """Return how many of 60 requests in one instant ten instances admit, which know of each other by another client."""
     store = MemoryStore()
     limiters = [Limiter(settings(near_limit, deadline="5s"), store, clock=clock) for _ in range(10)]
     for _ in range(2):
@@ -76,9 +68,7 @@ def test_first_request_after_a_change_of_the_window_asks_the_store(clock: Clock)
 
 
 def test_deadline(clock: Clock) -> None:
-    """
-    A store that does not answer in time leaves the decision to what is known here.
-    """
+    """A store that does not answer in time leaves the decision to what is known here."""
     store = StuckStore()
     limiter = Limiter(settings("reserve", deadline="1ms"), store, clock=clock)
     admitted = [limiter.check(CLIENT).allowed for _ in range(LIMIT + 5)]

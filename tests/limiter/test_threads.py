@@ -1,6 +1,4 @@
-"""
-Many threads on one limiter: no hit is lost or doubled, and no limit is passed.
-"""
+"""Many threads on one limiter: no hit is lost or doubled, and no limit is passed."""
 
 import sys
 import threading
@@ -20,9 +18,7 @@ USERS = ("kim", "lee", "max")
 
 @pytest.fixture(autouse=True)
 def quick_switches() -> Iterator[None]:
-    """
-    Have threads interrupt each other as often as the interpreter can.
-    """
+    """Have threads interrupt each other as often as the interpreter can."""
     former_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -30,9 +26,7 @@ def quick_switches() -> Iterator[None]:
 
 
 def in_threads(work: Callable[[int], object], *, beside: Callable[[], object] | None = None) -> None:
-    """
-    Do something in four threads at once, and something else in a fifth again and again until they are done.
-    """
+    """Do something in four threads at once, and something else in a fifth again and again until they are done."""
     done, errors = threading.Event(), []
 
     def run(number: int) -> None:
@@ -62,9 +56,7 @@ def in_threads(work: Callable[[int], object], *, beside: Callable[[], object] | 
 
 
 def test_one_key(clock: Clock) -> None:
-    """
-    Every request is counted.
-    """
+    """Every request is counted."""
     limiter = a_limiter(None, clock)
     in_threads(lambda _: [limiter.check(CLIENT) for _ in range(ROUNDS)])
     assert THREADS * ROUNDS == limiter.counts(CLIENT).in_flight_hits
@@ -72,9 +64,7 @@ def test_one_key(clock: Clock) -> None:
 
 @pytest.mark.parametrize("tier_count", (1, 2), ids=("one tier", "two tiers"))
 def test_exactly_the_limit(clock: Clock, tier_count: int) -> None:
-    """
-    However many ask at once, exactly the limit is admitted, in every frame anew.
-    """
+    """However many ask at once, exactly the limit is admitted, in every frame anew."""
     limit = 1000
     tiers = (a_policy(limit, 10, frames=1), a_policy(name="wide"))[:tier_count]
     limiter = a_limiter(None, clock, *tiers)
@@ -90,9 +80,7 @@ def test_exactly_the_limit(clock: Clock, tier_count: int) -> None:
 
 
 def test_total_of_all_users(clock: Clock) -> None:
-    """
-    Users in different threads use up one total exactly.
-    """
+    """Users in different threads use up one total exactly."""
     limiter = Limiter(some_settings(a_policy(), total=(a_policy(1000, name="total"),)), clock=clock)
     admitted = [0] * THREADS
 
@@ -104,9 +92,7 @@ def test_total_of_all_users(clock: Clock) -> None:
 
 
 def test_new_keys(clock: Clock) -> None:
-    """
-    Threads that meet over a new client and a new user make one key, not two.
-    """
+    """Threads that meet over a new client and a new user make one key, not two."""
     limiter = a_limiter(None, clock, a_policy(1))
     admitted = [0] * THREADS
 
@@ -119,9 +105,7 @@ def test_new_keys(clock: Clock) -> None:
 
 @pytest.mark.no_cover
 def test_while_a_cycle_runs(clock: Clock) -> None:
-    """
-    Every request of every key is in the store once, while cycles flush and time passes.
-    """
+    """Every request of every key is in the store once, while cycles flush and time passes."""
     store = MemoryStore()
     limiters = [a_limiter(store, clock, a_policy(window_s=60)) for _ in range(2)]
 
@@ -146,9 +130,7 @@ def test_while_a_cycle_runs(clock: Clock) -> None:
 
 
 def test_looks_and_counts_while_requests_come(clock: Clock) -> None:
-    """
-    Looking never blocks or changes counting.
-    """
+    """Looking never blocks or changes counting."""
     limiter = a_limiter(MemoryStore(), clock)
 
     def look() -> None:

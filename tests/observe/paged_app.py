@@ -1,5 +1,4 @@
-"""
-The demo's server with a rate limit and both pages, for real worker processes.
+"""The demo's server with a rate limit and both pages, for real worker processes.
 
 Environment:
     DEMO_DATABASE: A seeded database.
@@ -27,8 +26,6 @@ app.register_blueprint(health_blueprint())
 
 @app.after_request
 def tell_worker(response: Response) -> Response:
-    """
-    Tell which process has answered.
-    """
+    """Tell which process has answered."""
     response.headers["X-Worker"] = str(os.getpid())
     return response

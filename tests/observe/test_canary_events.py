@@ -1,6 +1,4 @@
-"""
-Events of a limiter with a canary.
-"""
+"""Events of a limiter with a canary."""
 
 from typing import Any
 
@@ -30,9 +28,7 @@ LIMITS = {"limits": {"client": ["1/minute"]}, "clients": {"own": {"mode": "enfor
     ids=["no canary", "in the share", "with a mode of its own", "outside the share", "dry run", "canary instance"],
 )
 def test_event_of_a_canary(config: dict[str, Any], client_id: str, expected: tuple[str, str, bool]) -> None:
-    """
-    An event tells the mode, and whether it came from the canary.
-    """
+    """An event tells the mode, and whether it came from the canary."""
     limiter = Limiter(load_config({**LIMITS, **config}), clock=Clock())
     with capture_logs() as logs:
         limiter.check(client_id)

@@ -1,6 +1,4 @@
-"""
-The dashboard and the alerts that are shipped go with the metrics that there are.
-"""
+"""The dashboard and the alerts that are shipped go with the metrics that there are."""
 
 import json
 import re
@@ -32,9 +30,7 @@ FROM_SCRAPING = {"job", "instance", "le"}
 
 
 def exposed() -> Mapping[str, set[str]]:
-    """
-    Return every series' name with its labels, as a scrape finds them.
-    """
+    """Return every series' name with its labels, as a scrape finds them."""
     registry = CollectorRegistry()
     rule = Policy("client", 10, Window.of(60))
     metrics = PrometheusMetrics(registry)
@@ -53,9 +49,7 @@ def exposed() -> Mapping[str, set[str]]:
 
 
 def expressions() -> Iterator[tuple[str, str]]:
-    """
-    Yield every expression with the place where it stands.
-    """
+    """Yield every expression with the place where it stands."""
     for rule in RULES:
         yield rule["alert"], rule["expr"]
     for panel in PANELS:
@@ -68,9 +62,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize("expression", [pytest.param(text, id=place) for place, text in expressions()])
 def test_expression(expression: str) -> None:
-    """
-    Every metric that an expression names exists, with the labels that it selects or groups by.
-    """
+    """Every metric that an expression names exists, with the labels that it selects or groups by."""
     known = exposed()
     selectors = SELECTOR.findall(expression)
     grouped = {label.strip() for labels in re.findall(r"\bby \(([^)]*)\)", expression) for label in labels.split(",")}
@@ -85,9 +77,7 @@ def test_expression(expression: str) -> None:
 
 
 def test_every_metric_is_shown() -> None:
-    """
-    The dashboard leaves out no metric.
-    """
+    """The dashboard leaves out no metric."""
     shown = {name for panel in PANELS for target in panel["targets"] for name, _ in SELECTOR.findall(target["expr"])}
     part = re.compile(r"_(sum|count|bucket)$")
 
@@ -97,9 +87,7 @@ def test_every_metric_is_shown() -> None:
 
 
 def test_the_two_charts_of_clients() -> None:
-    """
-    The denied rate per client, and the allowed rate per client with the line of its limit.
-    """
+    """The denied rate per client, and the allowed rate per client with the line of its limit."""
     charts = {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in PANELS}
 
     assert "denied|would_deny" in charts["Denied rate per client"][0]
@@ -109,9 +97,7 @@ def test_the_two_charts_of_clients() -> None:
 
 
 def test_layout() -> None:
-    """
-    Panels have ids of their own, lie within the 24 columns and cover nothing of each other.
-    """
+    """Panels have ids of their own, lie within the 24 columns and cover nothing of each other."""
     panels = DASHBOARD["panels"]
     assert len(panels) == len({panel["id"] for panel in panels})
 
@@ -124,9 +110,7 @@ def test_layout() -> None:
 
 
 def test_variables() -> None:
-    """
-    Every variable that the dashboard uses is Grafana's own or defined.
-    """
+    """Every variable that the dashboard uses is Grafana's own or defined."""
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD["panels"])))
 
     assert used <= {variable["name"] for variable in DASHBOARD["templating"]["list"]} | {"__rate_interval"}
@@ -134,9 +118,7 @@ def test_variables() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_alert(rule: Mapping[str, Any]) -> None:
-    """
-    An alert has a severity, says what is wrong and what to do, and the documentation names it.
-    """
+    """An alert has a severity, says what is wrong and what to do, and the documentation names it."""
     assert {"alert", "expr", "for", "labels", "annotations"} == rule.keys()
     assert rule["labels"]["severity"] in {"page", "ticket", "info"}
     assert {"summary", "description"} == rule["annotations"].keys()
@@ -144,26 +126,20 @@ def test_alert(rule: Mapping[str, Any]) -> None:
 
 
 def as_prometheus(expression: str) -> str:
-    """
-    Return an expression with Grafana's variables filled in.
-    """
+    """Return an expression with Grafana's variables filled in."""
     return expression.replace("$__rate_interval", "1m").replace("$job", ".*").replace("$client", ".*")
 
 
 @pytest.mark.parametrize("expression", [pytest.param(text, id=place) for place, text in expressions()])
 def test_syntax(expression: str) -> None:
-    """
-    Every expression is PromQL, but for what only Grafana understands.
-    """
+    """Every expression is PromQL, but for what only Grafana understands."""
     if not expression.startswith("label_values("):
         promql_parser.parse(as_prometheus(expression))
 
 
 @pytest.mark.promtool
 def test_expressions_for_prometheus(tmp_path: Path) -> None:
-    """
-    Prometheus takes the rules, and the expressions of the dashboard.
-    """
+    """Prometheus takes the rules, and the expressions of the dashboard."""
     recorded = [
         {"record": f"test:expression_{index}", "expr": as_prometheus(target["expr"])}
         for index, target in enumerate(target for panel in PANELS for target in panel["targets"])
@@ -175,9 +151,7 @@ def test_expressions_for_prometheus(tmp_path: Path) -> None:
 
 @pytest.mark.promtool
 def test_when_alerts_fire() -> None:
-    """
-    Each alert fires in its case, and not beside it.
-    """
+    """Each alert fires in its case, and not beside it."""
     cases = Path(__file__).with_name("alerts.yaml")
     promtool("test", "rules", str(cases))
     tested = {
@@ -187,8 +161,6 @@ def test_when_alerts_fire() -> None:
 
 
 def promtool(*words: str) -> None:
-    """
-    Run Prometheus' own tool, which must be content.
-    """
+    """Run Prometheus' own tool, which must be content."""
     done = subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=60)
     assert 0 == done.returncode, done.stdout + done.stderr

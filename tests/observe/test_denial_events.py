@@ -1,6 +1,4 @@
-"""
-How much is logged about denials, however many keys are denied.
-"""
+"""How much is logged about denials, however many keys are denied."""
 
 import json
 import threading
@@ -24,9 +22,7 @@ DENIED, SUPPRESSED = "request_denied", "denial_events_suppressed"
 
 @pytest.fixture
 def limiter(clock: Clock) -> Iterator[Limiter]:
-    """
-    A limiter that admits one request per key, and logs eight denials a minute.
-    """
+    """A limiter that admits one request per key, and logs eight denials a minute."""
     limits = {"client": ["1/hour"], "user": ["1/hour"]}
     limiter = Limiter(load_config({"mode": "enforce", "limits": limits, "events": {"per_minute": 8}}), clock=clock)
     yield limiter
@@ -34,18 +30,14 @@ def limiter(clock: Clock) -> Iterator[Limiter]:
 
 
 def deny(limiter: Limiter, client_id: str, username: str | None = None, *, times: int = 1) -> list[str | None]:
-    """
-    Have requests of a key denied, and return their ids.
-    """
+    """Have requests of a key denied, and return their ids."""
     while not limiter.peek(client_id, username).would_deny:
         limiter.check(client_id, username)
     return [limiter.check(client_id, username).decision_id for _ in range(times)]
 
 
 def count(logs: list[Any]) -> dict[str, int]:
-    """
-    Return how often each event was logged.
-    """
+    """Return how often each event was logged."""
     return dict(Counter(entry["event"] for entry in logs))
 
 
@@ -54,9 +46,7 @@ FLOOD = 2 * MAX_KEYS + 1
 
 @pytest.mark.no_cover
 def test_flood_over_many_keys(clock: Clock) -> None:
-    """
-    A flood over more keys than are remembered logs what the budget allows, and how much was left out.
-    """
+    """A flood over more keys than are remembered logs what the budget allows, and how much was left out."""
     limiter = Limiter(load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}}), clock=clock)
     with capture_logs() as logs:
         for number in range(FLOOD):
@@ -71,9 +61,7 @@ def test_flood_over_many_keys(clock: Clock) -> None:
 
 
 def test_flood_of_one_client(limiter: Limiter) -> None:
-    """
-    A client that floods gets a quarter of the budget, so that the others are still heard of.
-    """
+    """A client that floods gets a quarter of the budget, so that the others are still heard of."""
     with capture_logs() as logs:
         for number in range(20):
             deny(limiter, "loud", f"user-{number}")
@@ -83,9 +71,7 @@ def test_flood_of_one_client(limiter: Limiter) -> None:
 
 
 def test_what_was_left_out_is_told(limiter: Limiter, clock: Clock) -> None:
-    """
-    The total comes with the next sync cycle after the minute, once, with the clients that flooded most.
-    """
+    """The total comes with the next sync cycle after the minute, once, with the clients that flooded most."""
     with capture_logs() as logs:
         for client_id in ("a", "b", "c", "d"):
             for number in range(5 if client_id == "a" else 4):
@@ -104,9 +90,7 @@ def test_what_was_left_out_is_told(limiter: Limiter, clock: Clock) -> None:
 
 
 def test_what_was_left_out_is_told_at_the_end(limiter: Limiter) -> None:
-    """
-    A limiter that is closed does not keep its count to itself.
-    """
+    """A limiter that is closed does not keep its count to itself."""
     for number in range(3):
         deny(limiter, "app", f"user-{number}")
     with capture_logs() as logs:
@@ -116,9 +100,7 @@ def test_what_was_left_out_is_told_at_the_end(limiter: Limiter) -> None:
 
 
 def test_two_threads_at_the_end_of_a_minute() -> None:
-    """
-    When two threads find that a minute is over, one of them tells what was left out.
-    """
+    """When two threads find that a minute is over, one of them tells what was left out."""
     budget = EventBudget(1)
     for _ in range(3):
         budget.take("app", 0.0)
@@ -139,9 +121,7 @@ def test_two_threads_at_the_end_of_a_minute() -> None:
 
 
 def test_late_thread_at_the_end_of_a_minute() -> None:
-    """
-    A thread that still counts in the minute that is being told keeps nobody from telling it.
-    """
+    """A thread that still counts in the minute that is being told keeps nobody from telling it."""
     budget = EventBudget(1)
 
     class Late(int):
@@ -160,9 +140,7 @@ def test_late_thread_at_the_end_of_a_minute() -> None:
 
 
 def test_next_minute(limiter: Limiter, clock: Clock) -> None:
-    """
-    The next minute has a budget of its own, and the next event of a key counts all that were left out of it.
-    """
+    """The next minute has a budget of its own, and the next event of a key counts all that were left out of it."""
     with capture_logs() as logs:
         for number in range(3):
             deny(limiter, "app", f"user-{number}", times=5)
@@ -174,9 +152,7 @@ def test_next_minute(limiter: Limiter, clock: Clock) -> None:
 
 
 def test_ids_of_what_was_left_out(limiter: Limiter) -> None:
-    """
-    Every denial has an id of its own, also those that nothing is logged of.
-    """
+    """Every denial has an id of its own, also those that nothing is logged of."""
     ids = [name for number in range(5) for name in deny(limiter, "app", f"user-{number}", times=4)]
 
     assert None not in ids
@@ -184,9 +160,7 @@ def test_ids_of_what_was_left_out(limiter: Limiter) -> None:
 
 
 def test_flood_of_guesses(limiter: Limiter) -> None:
-    """
-    Alarms of the guard have a budget of their own: a flood of them uses up no line of the denials of tokens.
-    """
+    """Alarms of the guard have a budget of their own: a flood of them uses up no line of the denials of tokens."""
     alarm = FullDecision(False, True, Mode.ENFORCE)
     with capture_logs() as logs:
         for number in range(20):
@@ -207,9 +181,7 @@ def test_flood_of_guesses(limiter: Limiter) -> None:
 
 
 def test_larger_budget_at_run_time(limiter: Limiter) -> None:
-    """
-    A configuration that allows more does so at once.
-    """
+    """A configuration that allows more does so at once."""
     settings = load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}, "events": {"per_minute": 400}})
     with capture_logs() as logs:
         limiter.reconfigure(settings)
@@ -236,9 +208,7 @@ def test_left_out_across_a_reload(limiter: Limiter) -> None:
 
 
 def test_wait_for_ever_as_json(limiter: Limiter, capsys: pytest.CaptureFixture[str]) -> None:
-    """
-    A request that costs more than its limit is told to wait for ever, which JSON has no number for.
-    """
+    """A request that costs more than its limit is told to wait for ever, which JSON has no number for."""
     structlog.configure(processors=[structlog.processors.JSONRenderer()], logger_factory=structlog.PrintLoggerFactory())
     try:
         limiter.check("app", cost=2)

@@ -1,6 +1,4 @@
-"""
-Logged denials on their way to MongoDB.
-"""
+"""Logged denials on their way to MongoDB."""
 
 import time
 from collections import deque
@@ -23,9 +21,7 @@ CONFIG = {"mode": "enforce", "limits": {"user": ["1/hour"]}, "events": {"per_min
 
 
 class Shelf:
-    """
-    Keeps records as the store does, or refuses to.
-    """
+    """Keeps records as the store does, or refuses to."""
 
     def __init__(self) -> None:
         self.kept: dict[int, DenialRecord] = {}
@@ -33,9 +29,7 @@ class Shelf:
         self.error: Exception | None = None
 
     def put(self, records: Sequence[DenialRecord], *, keep_s: float) -> None:
-        """
-        Keep records.
-        """
+        """Keep records."""
         if self.error is not None:
             raise self.error
         self.bulks.append(len(records))
@@ -43,9 +37,7 @@ class Shelf:
 
 
 class OperatorContext:
-    """
-    A limiter that admits one request per key, and the recorder of its denials.
-    """
+    """A limiter that admits one request per key, and the recorder of its denials."""
 
     def __init__(self, clock: Clock, *, mode: str = "enforce") -> None:
         settings = load_config({**CONFIG, "mode": mode})
@@ -59,35 +51,27 @@ class OperatorContext:
         self.clock = clock
 
     def deny(self, username: str, times: int = 1) -> list[int]:
-        """
-        Have requests denied, and return their ids as numbers.
-        """
+        """Have requests denied, and return their ids as numbers."""
         self.limiter.check("app", username, grant_type="password")
         decisions = [self.limiter.check("app", username, grant_type="password") for _ in range(times)]
         return [int(decision.decision_id or "0", 16) for decision in decisions]
 
     def run(self) -> None:
-        """
-        Let the background thread come by when something may be due.
-        """
+        """Let the background thread come by when something may be due."""
         self.clock.advance(WRITE_EVERY_S)
         self.recorder.run(self.clock())
 
 
 @pytest.fixture
 def context(clock: Clock) -> Iterator[OperatorContext]:
-    """
-    A desk under enforce.
-    """
+    """A desk under enforce."""
     context = OperatorContext(clock)
     yield context
     context.limiter.close()
 
 
 def test_record_of_a_denial(context: OperatorContext) -> None:
-    """
-    A record tells whose denial it was, by which policy, when and where, and the trace of the request.
-    """
+    """A record tells whose denial it was, by which policy, when and where, and the trace of the request."""
     at_s = context.clock()
     [number] = context.deny("alice")
     context.run()
@@ -112,9 +96,7 @@ def test_record_of_a_denial(context: OperatorContext) -> None:
 
 
 def test_denials_that_follow(context: OperatorContext) -> None:
-    """
-    The same record counts the denials that are not logged, as long as there are any.
-    """
+    """The same record counts the denials that are not logged, as long as there are any."""
     numbers = context.deny("alice", times=3)
     context.run()
     numbers += context.deny("alice", times=2)
@@ -129,9 +111,7 @@ def test_denials_that_follow(context: OperatorContext) -> None:
 
 
 def test_nothing_before_it_is_time(context: OperatorContext) -> None:
-    """
-    Between two rounds nothing is written, however often the background thread comes by.
-    """
+    """Between two rounds nothing is written, however often the background thread comes by."""
     context.run()
     context.deny("alice")
     context.recorder.run(context.clock())
@@ -142,9 +122,7 @@ def test_nothing_before_it_is_time(context: OperatorContext) -> None:
 
 @pytest.mark.parametrize("offset_s", (-90.0, 90.0))
 def test_clock_that_is_off(context: OperatorContext, offset_s: float) -> None:
-    """
-    Denials that follow are counted, too, and dated right, where the clock of the machine is off.
-    """
+    """Denials that follow are counted, too, and dated right, where the clock of the machine is off."""
     context.limiter.correct_clock(offset_s)
     context.recorder = DenialRecorder(
         context.limiter.denial_events, context.shelf, instance="node-1", keep_s=lambda: 60.0, offset_s=lambda: offset_s
@@ -160,9 +138,7 @@ def test_clock_that_is_off(context: OperatorContext, offset_s: float) -> None:
 
 
 def test_process_whose_clock_is_off(mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    What a process records of denials goes by the same clock as its limiter.
-    """
+    """What a process records of denials goes by the same clock as its limiter."""
     monkeypatch.setattr(Limiter, "clock_offset_s", -90.0)
     live = LiveSettings(load_config({**CONFIG, "store": {"uri": mongo_uri}}), lambda: None)
     worker = Worker(live, observer=Observer(is_grant=bool), clock=time.time)
@@ -175,9 +151,7 @@ def test_process_whose_clock_is_off(mongo_uri: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_end_of_the_process(context: OperatorContext) -> None:
-    """
-    What is left is written at the end, the last count included.
-    """
+    """What is left is written at the end, the last count included."""
     [first, *_] = context.deny("alice", times=2)
     context.run()
     context.deny("alice", times=3)
@@ -204,9 +178,7 @@ def test_last_denials_of_a_minute(context: OperatorContext) -> None:
 
 
 def test_denial_while_its_record_is_written(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    What a request counts while the last record of its minute is on its way goes with the next round.
-    """
+    """What a request counts while the last record of its minute is on its way goes with the next round."""
     [first] = context.deny("alice")
     put = context.shelf.put
 
@@ -224,9 +196,7 @@ def test_denial_while_its_record_is_written(context: OperatorContext, monkeypatc
 
 
 def test_many_denials(context: OperatorContext) -> None:
-    """
-    Many records go in bulks of a bounded size, one in a cycle, however long the last was ago; none is left out.
-    """
+    """Many records go in bulks of a bounded size, one in a cycle, however long the last was ago; none is left out."""
     for number in range(1200):
         context.deny(f"user-{number}")
     context.run()
@@ -240,9 +210,7 @@ def test_many_denials(context: OperatorContext) -> None:
 
 
 def test_new_records_come_first(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Records that are only to be brought up to date do not keep new ones waiting.
-    """
+    """Records that are only to be brought up to date do not keep new ones waiting."""
     monkeypatch.setattr(denials, "BATCH", 1)
     [old] = context.deny("alice")
     context.run()
@@ -255,9 +223,7 @@ def test_new_records_come_first(context: OperatorContext, monkeypatch: pytest.Mo
 
 
 def test_slow_end_of_the_process(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    At the end no bulk begins after two seconds; how many records are missing is logged.
-    """
+    """At the end no bulk begins after two seconds; how many records are missing is logged."""
     clock = Clock()
     put = context.shelf.put
 
@@ -278,9 +244,7 @@ def test_slow_end_of_the_process(context: OperatorContext, monkeypatch: pytest.M
 
 
 def test_outage(context: OperatorContext) -> None:
-    """
-    What MongoDB did not take is written when it answers again.
-    """
+    """What MongoDB did not take is written when it answers again."""
     context.shelf.error = StoreUnavailable("away")
     first, second = context.deny("alice"), context.deny("bob")
     context.run()
@@ -291,9 +255,7 @@ def test_outage(context: OperatorContext) -> None:
 
 
 def test_long_outage(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    What waits is bounded: a denial that finds no room gets no id, and how many that were is logged.
-    """
+    """What waits is bounded: a denial that finds no room gets no id, and how many that were is logged."""
     monkeypatch.setattr(events, "MAX_WAITING", 10)
     numbers = [number for index in range(15) for number in context.deny(f"user-{index}")]
     with capture_logs() as logs:
@@ -305,9 +267,7 @@ def test_long_outage(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_outage_of_writes_only(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    So is what was taken over and cannot be written; every id that was given is found later.
-    """
+    """So is what was taken over and cannot be written; every id that was given is found later."""
     monkeypatch.setattr(denials, "MAX_ENTRIES", 10)
     monkeypatch.setattr(events, "MAX_WAITING", 3)
     context.shelf.error = StoreUnavailable("away")
@@ -327,9 +287,7 @@ def test_outage_of_writes_only(context: OperatorContext, monkeypatch: pytest.Mon
 
 
 def test_missing_rights(context: OperatorContext) -> None:
-    """
-    A database user without the right to write is told of once in a while, not every ten seconds.
-    """
+    """A database user without the right to write is told of once in a while, not every ten seconds."""
     context.shelf.error = StoreRejected("not authorized")
     with capture_logs() as logs:
         for index in range(5):
@@ -342,9 +300,7 @@ def test_missing_rights(context: OperatorContext) -> None:
 
 
 def test_record_that_cannot_be_written(context: OperatorContext) -> None:
-    """
-    A record that nobody has thought of is given up, which is said; those after it are written.
-    """
+    """A record that nobody has thought of is given up, which is said; those after it are written."""
     context.shelf.error = UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
     context.deny("alice")
     with capture_logs() as logs:
@@ -360,9 +316,7 @@ def test_record_that_cannot_be_written(context: OperatorContext) -> None:
 
 
 def test_more_denials_than_are_logged(context: OperatorContext) -> None:
-    """
-    Denials that the log has no room for are recorded all the same: each id that was given is found.
-    """
+    """Denials that the log has no room for are recorded all the same: each id that was given is found."""
     context.limiter.denial_events.reconfigure(8)
     numbers = [context.deny(f"user-{index}", times=2) for index in range(300)]
     context.run()
@@ -378,9 +332,7 @@ def test_more_denials_than_are_logged(context: OperatorContext) -> None:
 
 
 def test_denial_while_records_are_taken(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A denial that finds all places taken does not disturb the thread that is emptying them.
-    """
+    """A denial that finds all places taken does not disturb the thread that is emptying them."""
 
     class Busy(deque[events.Logged]):
         def __len__(self) -> int:
@@ -401,9 +353,7 @@ def test_denial_while_records_are_taken(context: OperatorContext, monkeypatch: p
 
 
 def test_nothing_is_to_be_kept(context: OperatorContext) -> None:
-    """
-    With keep_denials at zero nothing is written, from the moment that the configuration says so.
-    """
+    """With keep_denials at zero nothing is written, from the moment that the configuration says so."""
     context.deny("alice")
     context.keep_s = 0.0
     context.run()
@@ -412,9 +362,7 @@ def test_nothing_is_to_be_kept(context: OperatorContext) -> None:
 
 
 def test_dry_run(clock: Clock) -> None:
-    """
-    In a dry run nothing is denied, so there is nothing that could be asked for by an id.
-    """
+    """In a dry run nothing is denied, so there is nothing that could be asked for by an id."""
     context = OperatorContext(clock, mode="dry-run")
     context.deny("alice", times=2)
     context.run()

@@ -1,6 +1,4 @@
-"""
-Events have the names and keys that the documentation promises.
-"""
+"""Events have the names and keys that the documentation promises."""
 
 import ast
 import re
@@ -18,9 +16,7 @@ LEVELS = {event: level for event, level, _ in ROWS}
 
 
 def events() -> Iterator[tuple[str, str, set[str]]]:
-    """
-    Yield every event that the package logs: its name, the method that logs it, the keys given there.
-    """
+    """Yield every event that the package logs: its name, the method that logs it, the keys given there."""
     for path in sorted(PACKAGE.rglob("*.py")):
         if "demo" in path.parts:
             continue
@@ -37,18 +33,14 @@ EVENTS = list(events())
 
 
 def test_every_event_is_documented() -> None:
-    """
-    The documentation has each event that the package logs, and no other.
-    """
+    """The documentation has each event that the package logs, and no other."""
     assert len(EVENTS) > 20
     assert {name for name, _, _ in EVENTS} == KEYS.keys()
 
 
 @pytest.mark.parametrize(("name", "method", "keys"), EVENTS, ids=[name for name, _, _ in EVENTS])
 def test_keys_of_an_event(name: str, method: str, keys: set[str]) -> None:
-    """
-    What is logged with an event is documented, and so is its level.
-    """
+    """What is logged with an event is documented, and so is its level."""
     assert keys <= (KEYS["request_denied"] if name == "request_would_be_denied" else KEYS[name])
     if method in ("info", "warning", "error"):
         assert method == LEVELS[name]

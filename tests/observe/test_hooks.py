@@ -1,6 +1,4 @@
-"""
-What an application hears of its decisions, and how a denial is found again in the log.
-"""
+"""What an application hears of its decisions, and how a denial is found again in the log."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,49 +20,37 @@ CLIENT_GRANT = {"grant_type": "client_credentials"}
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """
-    The demo's seeded database.
-    """
+    """The demo's seeded database."""
     path = tmp_path / "demo.sqlite3"
     seed(path)
     return path
 
 
 class Heard:
-    """
-    A hook that remembers what it was told.
-    """
+    """A hook that remembers what it was told."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Decision, dict[str, Any]]] = []
 
     def __call__(self, decision: Decision, **ids: Any) -> None:
-        """
-        Remember a call.
-        """
+        """Remember a call."""
         self.calls.append((decision, ids))
 
 
 @contextmanager
 def site(database: Path, *, limit: int, mode: str = "enforce", **hooks: Any) -> Iterator[Site]:
-    """
-    Serve the demo's server with hooks.
-    """
+    """Serve the demo's server with hooks."""
     with protected(database, config(limit=limit, mode=mode), **hooks) as served:
         yield served
 
 
 def ask(served: Site) -> requests.Response:
-    """
-    Ask for a token as a client.
-    """
+    """Ask for a token as a client."""
     return post(f"{served.url}/token", BATCH_JOBS, CLIENT_GRANT)
 
 
 def test_denied_requests(database: Path) -> None:
-    """
-    The hook hears of each denial, with the ids and the name that the denial has in its answer.
-    """
+    """The hook hears of each denial, with the ids and the name that the denial has in its answer."""
     on_denied, on_near_limit = Heard(), Heard()
     with site(database, limit=1, on_denied=on_denied, on_near_limit=on_near_limit) as served:
         answers = [ask(served) for _ in range(3)]
@@ -79,9 +65,7 @@ def test_denied_requests(database: Path) -> None:
 
 
 def test_requests_near_the_limit(database: Path) -> None:
-    """
-    The hook hears of each request that is admitted in the last fifth of its quota, and of no other.
-    """
+    """The hook hears of each request that is admitted in the last fifth of its quota, and of no other."""
     heard = Heard()
     login = {"grant_type": "password", "username": "alice", "password": password_of("alice")}
     with site(database, limit=10, on_near_limit=heard) as served:
@@ -93,9 +77,7 @@ def test_requests_near_the_limit(database: Path) -> None:
 
 
 def test_dry_run(database: Path) -> None:
-    """
-    In a dry run nothing is denied, so nobody hears of a denial, and nothing has a name.
-    """
+    """In a dry run nothing is denied, so nobody hears of a denial, and nothing has a name."""
     heard = Heard()
     with capture_logs() as logs, site(database, limit=1, mode="dry-run", on_denied=heard) as served:
         assert [200, 200] == [ask(served).status_code, ask(served).status_code]
@@ -107,9 +89,7 @@ def test_dry_run(database: Path) -> None:
 
 @pytest.mark.parametrize("hook", ["on_denied", "on_near_limit"])
 def test_hook_that_fails(database: Path, hook: str) -> None:
-    """
-    What a hook raises changes no answer and is logged once, not with every request.
-    """
+    """What a hook raises changes no answer and is logged once, not with every request."""
 
     def fail(decision: Decision, **ids: Any) -> None:
         raise LookupError("no such table")

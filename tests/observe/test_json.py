@@ -1,6 +1,4 @@
-"""
-Events as JSON, with what the documentation tells applications to configure.
-"""
+"""Events as JSON, with what the documentation tells applications to configure."""
 
 import json
 import subprocess
@@ -39,9 +37,7 @@ logging.getLogger("another.package").warning("hello %s", "there")
 
 
 def lines_of(containing: str) -> list[dict[str, Any]]:
-    """
-    Return what a process with a configuration from the page writes, which must be JSON and nothing else.
-    """
+    """Return what a process with a configuration from the page writes, which must be JSON and nothing else."""
     configuration = the_block(PAGE, "python", containing)
     script = textwrap.dedent(SCRIPT).format(configuration=configuration)
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)

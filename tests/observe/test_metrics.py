@@ -1,6 +1,4 @@
-"""
-What is counted, under which names, and that the number of series is bounded.
-"""
+"""What is counted, under which names, and that the number of series is bounded."""
 
 import subprocess
 import sys
@@ -49,17 +47,13 @@ NAMES = {
 
 @pytest.fixture
 def registry() -> CollectorRegistry:
-    """
-    A registry of the test's own.
-    """
+    """A registry of the test's own."""
     return CollectorRegistry()
 
 
 @pytest.fixture
 def metrics(registry: CollectorRegistry) -> PrometheusMetrics:
-    """
-    Metrics that start at zero.
-    """
+    """Metrics that start at zero."""
     return PrometheusMetrics(registry)
 
 
@@ -71,9 +65,7 @@ def note(
     username: str | None = None,
     grant_type: str | None = "client_credentials",
 ) -> None:
-    """
-    Count a decision of a server that has one grant type of its own.
-    """
+    """Count a decision of a server that has one grant type of its own."""
     metrics.note_decision(
         decision,
         client_id,
@@ -86,9 +78,7 @@ def note(
 
 
 def series(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], float]:
-    """
-    Return the samples of a name by the values of their labels, in alphabetical order of the labels.
-    """
+    """Return the samples of a name by the values of their labels, in alphabetical order of the labels."""
     return {
         tuple(value for _, value in sorted(sample.labels.items())): sample.value
         for family in registry.collect()
@@ -98,18 +88,14 @@ def series(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], floa
 
 
 def test_names(registry: CollectorRegistry, metrics: PrometheusMetrics) -> None:
-    """
-    The metrics have the names that dashboards are built on.
-    """
+    """The metrics have the names that dashboards are built on."""
     names = {family.name + ("_total" if family.type == "counter" else "") for family in registry.collect()}
 
     assert names == NAMES
 
 
 def test_each_outcome(registry: CollectorRegistry, metrics: PrometheusMetrics) -> None:
-    """
-    A decision is counted under its outcome, mode, grant type and policy.
-    """
+    """A decision is counted under its outcome, mode, grant type and policy."""
     for decision in (ALLOWED, ALLOWED, DENIED, WOULD_DENY, TRUSTED):
         note(metrics, decision)
 
@@ -136,9 +122,7 @@ def test_each_outcome(registry: CollectorRegistry, metrics: PrometheusMetrics) -
 def test_grant_types(
     registry: CollectorRegistry, metrics: PrometheusMetrics, grant_type: str | None, label: str
 ) -> None:
-    """
-    A grant type is a label if it is a standard one or registered with the server; a client cannot invent labels.
-    """
+    """A grant type is a label if it is a standard one or registered with the server; a client cannot invent labels."""
     note(metrics, ALLOWED, grant_type=grant_type)
 
     assert [label] == [labels[1] for labels in series(registry, "decisions_total")]
@@ -150,9 +134,7 @@ def test_grant_types(
 def test_little_of_the_quota_left(
     registry: CollectorRegistry, metrics: PrometheusMetrics, remaining: int, expected: int
 ) -> None:
-    """
-    An admitted request is near its limit when less than a fifth of the quota is left.
-    """
+    """An admitted request is near its limit when less than a fifth of the quota is left."""
     note(metrics, FullDecision(True, False, Mode.ENFORCE, rule=RULE, remaining=remaining))
 
     assert {(): expected} == series(registry, "near_limit_total")
@@ -162,18 +144,14 @@ def test_little_of_the_quota_left(
 def test_over_the_limit_is_not_near_it(
     registry: CollectorRegistry, metrics: PrometheusMetrics, decision: Decision
 ) -> None:
-    """
-    What is over its limit, or has none, is not near it.
-    """
+    """What is over its limit, or has none, is not near it."""
     note(metrics, decision)
 
     assert {(): 0} == series(registry, "near_limit_total")
 
 
 def test_rate_of_a_client_and_its_limit(registry: CollectorRegistry, metrics: PrometheusMetrics) -> None:
-    """
-    A client's requests with and without a user are apart, each beside the rate that its limit comes to.
-    """
+    """A client's requests with and without a user are apart, each beside the rate that its limit comes to."""
     note(metrics, ALLOWED, username="alice")
     note(metrics, DENIED)
     assert {("some-client", "allowed", "user"): 1, ("some-client", "denied", "client"): 1} == series(
@@ -188,9 +166,7 @@ def test_rate_of_a_client_and_its_limit(registry: CollectorRegistry, metrics: Pr
 
 
 def test_clients_without_end(registry: CollectorRegistry, metrics: PrometheusMetrics) -> None:
-    """
-    The first clients have series of their own, then only those that are over a limit, then none.
-    """
+    """The first clients have series of their own, then only those that are over a limit, then none."""
     for number in range(200):
         note(metrics, ALLOWED, f"client-{number}")
     assert FIRST_COME_CLIENTS + 1 == len(series(registry, "client_decisions_total"))
@@ -206,9 +182,7 @@ def test_clients_without_end(registry: CollectorRegistry, metrics: PrometheusMet
 
 
 def test_client_with_an_odd_name(registry: CollectorRegistry, metrics: PrometheusMetrics) -> None:
-    """
-    A client's name is shown as logs show it.
-    """
+    """A client's name is shown as logs show it."""
     note(metrics, ALLOWED, "a\nb")
 
     assert ["a\\nb"] == [labels[0] for labels in series(registry, "client_decisions_total")]
@@ -229,24 +203,18 @@ def test_cycle_that_did_something(registry: CollectorRegistry, metrics: Promethe
 
 
 class _LostStore(MemoryStore):
-    """
-    A store that does not answer as long as it is lost.
-    """
+    """A store that does not answer as long as it is lost."""
 
     is_lost = True
 
     def read(self, *args: Any, **kwargs: Any) -> Any:
-        """
-        Read, if it can.
-        """
+        """Read, if it can."""
         if self.is_lost:
             raise StoreUnavailable("out of reach")
         return super().read(*args, **kwargs)
 
     def compare_and_set(self, *args: Any, **kwargs: Any) -> Any:
-        """
-        Write, if it can.
-        """
+        """Write, if it can."""
         if self.is_lost:
             raise StoreUnavailable("out of reach")
         return super().compare_and_set(*args, **kwargs)
@@ -290,9 +258,7 @@ def test_mongodb_away_and_back(
 
 
 def test_without_the_libraries() -> None:
-    """
-    Without any library for metrics requests are decided as ever, and only the page says what is missing.
-    """
+    """Without any library for metrics requests are decided as ever, and only the page says what is missing."""
     script = """
         import sys
         sys.modules["prometheus_client"] = sys.modules["opentelemetry"] = None

@@ -1,6 +1,4 @@
-"""
-Metrics of several worker processes, over real HTTP.
-"""
+"""Metrics of several worker processes, over real HTTP."""
 
 import os
 import re
@@ -23,18 +21,14 @@ OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 def gunicorn_config() -> str:
-    """
-    Return what the documentation tells operators to write into gunicorn's configuration.
-    """
+    """Return what the documentation tells operators to write into gunicorn's configuration."""
     [block] = re.findall(r"```python\n(# gunicorn\.conf\.py\n.*?)```", OPERATIONS.read_text(), re.DOTALL)
     return block
 
 
 @pytest.fixture
 def environment(tmp_path: Path, mongo_uri: str) -> dict[str, str]:
-    """
-    What the workers need: a seeded database, MongoDB, and a directory that they share.
-    """
+    """What the workers need: a seeded database, MongoDB, and a directory that they share."""
     database, directory = tmp_path / "demo.sqlite3", tmp_path / "metrics"
     seed(database)
     directory.mkdir()
@@ -46,9 +40,7 @@ def environment(tmp_path: Path, mongo_uri: str) -> dict[str, str]:
 
 
 def samples(server: Gunicorn, name: str) -> list[float]:
-    """
-    Return the values that one scrape finds under a name.
-    """
+    """Return the values that one scrape finds under a name."""
     return [
         sample.value
         for family in families(server)
@@ -58,26 +50,20 @@ def samples(server: Gunicorn, name: str) -> list[float]:
 
 
 def families(server: Gunicorn) -> list[Any]:
-    """
-    Return what one scrape finds.
-    """
+    """Return what one scrape finds."""
     text = requests.get(f"{server.url}/metrics", timeout=TIMEOUT_S).text
     return list(text_string_to_metric_families(text))
 
 
 def ask(server: Gunicorn) -> str:
-    """
-    Take a token, and return which worker has issued it.
-    """
+    """Take a token, and return which worker has issued it."""
     answer = post(f"{server.url}/token", BATCH_JOBS, {"grant_type": "client_credentials"})
     assert 200 == answer.status_code, answer.text
     return answer.headers["X-Worker"]
 
 
 def ask_until_both_answer(server: Gunicorn) -> int:
-    """
-    Take tokens until two workers have issued some, and return how many.
-    """
+    """Take tokens until two workers have issued some, and return how many."""
     workers: list[str] = []
 
     def both_have_answered() -> bool:
@@ -90,9 +76,7 @@ def ask_until_both_answer(server: Gunicorn) -> int:
 
 @pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
 def test_two_workers(environment: dict[str, str], preload: bool) -> None:
-    """
-    Whichever worker is scraped, it tells what all have decided.
-    """
+    """Whichever worker is scraped, it tells what all have decided."""
     with Gunicorn(APP, workers=2, preload=preload, env=environment, config=gunicorn_config()) as server:
         count = ask_until_both_answer(server)
 
@@ -113,9 +97,7 @@ def test_two_workers(environment: dict[str, str], preload: bool) -> None:
 
 
 def test_requests_near_the_limit(environment: dict[str, str]) -> None:
-    """
-    What several workers see of one quota adds up, whichever of them admits and whichever denies.
-    """
+    """What several workers see of one quota adds up, whichever of them admits and whichever denies."""
     env = {**environment, "WORKER_LIMIT": "10"}
     with Gunicorn(APP, workers=2, preload=True, env=env, config=gunicorn_config()) as server:
         answers: list[int] = []
@@ -139,9 +121,7 @@ def test_requests_near_the_limit(environment: dict[str, str]) -> None:
 
 
 def test_worker_that_is_killed(environment: dict[str, str]) -> None:
-    """
-    What a killed worker has decided stays counted; what it kept in memory is gone.
-    """
+    """What a killed worker has decided stays counted; what it kept in memory is gone."""
     with Gunicorn(APP, workers=2, preload=True, env=environment, config=gunicorn_config()) as server:
         count = ask_until_both_answer(server)
         wait_until(lambda: samples(server, "tracked_keys") == [2], "both workers track the key")

@@ -1,6 +1,4 @@
-"""
-Metrics and spans for OpenTelemetry.
-"""
+"""Metrics and spans for OpenTelemetry."""
 
 import subprocess
 import sys
@@ -38,9 +36,7 @@ TRUSTED = FullDecision(True, False, Mode.ENFORCE, trusted=True)
 
 @pytest.fixture
 def reader() -> Iterator[InMemoryMetricReader]:
-    """
-    Where metrics can be read.
-    """
+    """Where metrics can be read."""
     reader = InMemoryMetricReader()
     yield reader
     reader.shutdown()
@@ -48,35 +44,27 @@ def reader() -> Iterator[InMemoryMetricReader]:
 
 @pytest.fixture
 def meter(reader: InMemoryMetricReader) -> Iterator[OtelMetrics]:
-    """
-    Instruments of an SDK.
-    """
+    """Instruments of an SDK."""
     provider = MeterProvider([reader], shutdown_on_exit=False)
     yield OtelMetrics(provider)
 
 
 @pytest.fixture
 def spans() -> Iterator[InMemorySpanExporter]:
-    """
-    Where ended spans can be read.
-    """
+    """Where ended spans can be read."""
     yield InMemorySpanExporter()
 
 
 @pytest.fixture
 def tracer(spans: InMemorySpanExporter) -> trace.Tracer:
-    """
-    Begins spans of an SDK.
-    """
+    """Begins spans of an SDK."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(spans))
     return provider.get_tracer("test")
 
 
 def note(meter: Metrics, decision: Decision, client_id: str = "app", *, grant_type: str | None = "password") -> None:
-    """
-    Count a decision for a user.
-    """
+    """Count a decision for a user."""
     meter.note_decision(
         decision,
         client_id,
@@ -89,9 +77,7 @@ def note(meter: Metrics, decision: Decision, client_id: str = "app", *, grant_ty
 
 
 def note_everything(meter: Metrics) -> None:
-    """
-    Use every instrument.
-    """
+    """Use every instrument."""
     note(meter, ALLOWED)
     meter.note_cycle(CycleReport(flushed_count=4, pulled_count=2, conflict_count=3), duration_s=0.01)
     meter.note_cycle(CycleReport(error=StoreUnavailable("away")), duration_s=0.01)
@@ -101,9 +87,7 @@ def note_everything(meter: Metrics) -> None:
 
 
 def points(reader: InMemoryMetricReader, name: str) -> dict[tuple[Any, ...], float]:
-    """
-    Return the values of a metric by those of its attributes, in alphabetical order of the attributes.
-    """
+    """Return the values of a metric by those of its attributes, in alphabetical order of the attributes."""
     data = reader.get_metrics_data()
     metrics = [] if data is None else data.resource_metrics[0].scope_metrics[0].metrics
     return {
@@ -117,9 +101,7 @@ def points(reader: InMemoryMetricReader, name: str) -> dict[tuple[Any, ...], flo
 
 
 def test_names(reader: InMemoryMetricReader, meter: OtelMetrics) -> None:
-    """
-    The metrics are those that there are for Prometheus, under the same names.
-    """
+    """The metrics are those that there are for Prometheus, under the same names."""
     note_everything(meter)
     data = reader.get_metrics_data()
     assert data is not None
@@ -132,9 +114,7 @@ def test_names(reader: InMemoryMetricReader, meter: OtelMetrics) -> None:
 
 
 def test_each_outcome(reader: InMemoryMetricReader, meter: OtelMetrics) -> None:
-    """
-    A decision is counted under its outcome, mode, grant type and policy.
-    """
+    """A decision is counted under its outcome, mode, grant type and policy."""
     for decision in (ALLOWED, ALLOWED, DENIED, WOULD_DENY, TRUSTED):
         note(meter, decision)
 
@@ -151,9 +131,7 @@ def test_each_outcome(reader: InMemoryMetricReader, meter: OtelMetrics) -> None:
 
 
 def test_cycles_and_state(reader: InMemoryMetricReader, meter: OtelMetrics) -> None:
-    """
-    So are the sync cycles, and where the synchronisation stands.
-    """
+    """So are the sync cycles, and where the synchronisation stands."""
     note_everything(meter)
 
     assert {
@@ -176,9 +154,7 @@ def test_cycles_and_state(reader: InMemoryMetricReader, meter: OtelMetrics) -> N
 
 
 def test_many_clients_and_grants(reader: InMemoryMetricReader, meter: OtelMetrics) -> None:
-    """
-    Clients cannot make more series than there is room for.
-    """
+    """Clients cannot make more series than there is room for."""
     for number in range(200):
         note(meter, DENIED, f"client-{number}", grant_type=f"urn:example:{number}")
 
@@ -187,9 +163,7 @@ def test_many_clients_and_grants(reader: InMemoryMetricReader, meter: OtelMetric
 
 
 def test_buckets_of_a_decision(reader: InMemoryMetricReader, meter: OtelMetrics) -> None:
-    """
-    The histogram tells microseconds apart, which the SDK's own bounds do not.
-    """
+    """The histogram tells microseconds apart, which the SDK's own bounds do not."""
     note(meter, ALLOWED)
     data = reader.get_metrics_data()
     assert data is not None
@@ -204,17 +178,13 @@ def test_buckets_of_a_decision(reader: InMemoryMetricReader, meter: OtelMetrics)
 
 
 def ended(spans: InMemorySpanExporter) -> ReadableSpan:
-    """
-    Return the one span that has ended.
-    """
+    """Return the one span that has ended."""
     [span] = spans.get_finished_spans()
     return span
 
 
 def test_span_of_a_denial(meter: OtelMetrics, tracer: trace.Tracer, spans: InMemorySpanExporter) -> None:
-    """
-    The current span tells the decision, by which policy and with which id, also as an event; it names no user.
-    """
+    """The current span tells the decision, by which policy and with which id, also as an event; it names no user."""
     with tracer.start_as_current_span("POST /token"):
         note(meter, DENIED)
 
@@ -248,9 +218,7 @@ def test_span_of_another_decision(
     expected: str,
     events: list[str],
 ) -> None:
-    """
-    A request that goes on has the attributes, and an event only if a dry run let it.
-    """
+    """A request that goes on has the attributes, and an event only if a dry run let it."""
     with tracer.start_as_current_span("POST /token"):
         note(meter, decision)
 
@@ -261,9 +229,7 @@ def test_span_of_another_decision(
 
 
 def test_trace_of_the_current_span(tracer: trace.Tracer) -> None:
-    """
-    The trace that the process is in comes before the one that the request came with: it is what is recorded here.
-    """
+    """The trace that the process is in comes before the one that the request came with: it is what is recorded here."""
     headers = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
     with Flask(__name__).test_request_context(headers=headers), tracer.start_as_current_span("POST /token") as span:
         expected = trace.format_trace_id(span.get_span_context().trace_id)
@@ -273,9 +239,7 @@ def test_trace_of_the_current_span(tracer: trace.Tracer) -> None:
 
 
 def test_both_libraries(reader: InMemoryMetricReader, meter: OtelMetrics) -> None:
-    """
-    With both libraries both tell the same.
-    """
+    """With both libraries both tell the same."""
     registry = CollectorRegistry()
     note_everything(CombinedMetrics(PrometheusMetrics(registry), meter))
 
@@ -289,9 +253,7 @@ def test_both_libraries(reader: InMemoryMetricReader, meter: OtelMetrics) -> Non
 
 
 def test_application_with_an_sdk() -> None:
-    """
-    An application that sets up the SDK needs nothing else, even if it does that after the first request.
-    """
+    """An application that sets up the SDK needs nothing else, even if it does that after the first request."""
     script = """
         import os
         os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"

@@ -1,6 +1,4 @@
-"""
-The pages for Prometheus and for load balancers.
-"""
+"""The pages for Prometheus and for load balancers."""
 
 import os
 import re
@@ -23,9 +21,7 @@ from tests.support.mongod import free_port
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch, own_metrics: None) -> None:
-    """
-    No settings from outside; plain HTTP for older Authlib; metrics of this process.
-    """
+    """No settings from outside; plain HTTP for older Authlib; metrics of this process."""
     monkeypatch.setenv("AUTHLIB_INSECURE_TRANSPORT", "1")
     monkeypatch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
@@ -33,9 +29,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, own_metrics: None) -> Non
 
 @contextmanager
 def with_pages(*, health: Mapping[str, Any] = MappingProxyType({}), **settings: Any) -> Iterator[Flask]:
-    """
-    Protect an application that has both pages.
-    """
+    """Protect an application that has both pages."""
     with protected(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", **settings}) as app:
         app.register_blueprint(metrics_blueprint())
         app.register_blueprint(health_blueprint(**health))
@@ -43,9 +37,7 @@ def with_pages(*, health: Mapping[str, Any] = MappingProxyType({}), **settings: 
 
 
 def samples(app: Flask, name: str, **labels: str) -> dict[str, float]:
-    """
-    Return what the metrics page says, by outcome where there is one.
-    """
+    """Return what the metrics page says, by outcome where there is one."""
     response = app.test_client().get("/metrics")
     assert (200, "text/plain") == (response.status_code, response.mimetype)
     return {
@@ -57,9 +49,7 @@ def samples(app: Flask, name: str, **labels: str) -> dict[str, float]:
 
 
 def test_metrics_of_requests() -> None:
-    """
-    The page tells what was decided, in the text that Prometheus reads.
-    """
+    """The page tells what was decided, in the text that Prometheus reads."""
     limits = {"client": [{"limit": 2, "window": "60s", "name": "seen-on-the-page"}]}
     with with_pages(limits=limits) as app:
         assert {} == samples(app, "decisions_total", policy="seen-on-the-page")
@@ -68,9 +58,7 @@ def test_metrics_of_requests() -> None:
 
 
 def test_snapshot_that_grows_old() -> None:
-    """
-    The age of the snapshot is that of the moment of the scrape, also while no cycle runs.
-    """
+    """The age of the snapshot is that of the moment of the scrape, also while no cycle runs."""
     with with_pages() as app:
         post(app)
         worker = gate_of(app)._worker
@@ -82,18 +70,14 @@ def test_snapshot_that_grows_old() -> None:
 
 
 def test_pages_nobody_has_registered() -> None:
-    """
-    No page is there unless the application has registered it.
-    """
+    """No page is there unless the application has registered it."""
     with protected(OAUTH_RATELIMIT_CONFIG={}) as app:
         client = app.test_client()
         assert [404, 404] == [client.get(url).status_code for url in ("/metrics", "/health")]
 
 
 def test_health_of_a_process_that_works(mongo_uri: str) -> None:
-    """
-    A process whose cycle runs is healthy; its first probe starts it.
-    """
+    """A process whose cycle runs is healthy; its first probe starts it."""
     with with_pages(store={"uri": mongo_uri}, sync={"interval": "50ms"}) as app:
         client = app.test_client()
         assert 200 == client.get("/health").status_code
@@ -143,9 +127,7 @@ def test_health_while_mongodb_is_away(health: dict[str, Any], status: int) -> No
 
 
 def test_health_after_a_long_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    However long MongoDB has been away, a page that was asked for nothing else answers 200: tokens are issued.
-    """
+    """However long MongoDB has been away, a page that was asked for nothing else answers 200: tokens are issued."""
     monkeypatch.setattr("oauth_ratelimit.background.health.HealthMonitor.health", lambda _pulse: Health(lag_s=86_400.0))
     with with_pages() as app:
         answer = app.test_client().get("/health")
@@ -154,9 +136,7 @@ def test_health_after_a_long_outage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_health_without_a_store() -> None:
-    """
-    A process that shares nothing has nothing to lag behind, and says so.
-    """
+    """A process that shares nothing has nothing to lag behind, and says so."""
     with with_pages(sync={"interval": "50ms"}) as app:
         client = app.test_client()
         seen = wait_until(lambda: client.get("/health").json["sync_lag_s"] < 0.05 and client.get("/health"), "a cycle")
@@ -166,9 +146,7 @@ def test_health_without_a_store() -> None:
 
 @pytest.mark.parametrize("max_lag_s", [0.0, None], ids=["lagging", "well"])
 def test_health_by_head(max_lag_s: float | None) -> None:
-    """
-    A load balancer that asks with HEAD gets the same status, and no body.
-    """
+    """A load balancer that asks with HEAD gets the same status, and no body."""
     with with_pages(health={"max_lag_s": max_lag_s}) as app:
         answer = app.test_client().head("/health")
 
@@ -176,9 +154,7 @@ def test_health_by_head(max_lag_s: float | None) -> None:
 
 
 def test_two_health_pages() -> None:
-    """
-    One application may have a page for its load balancer and another for its monitoring.
-    """
+    """One application may have a page for its load balancer and another for its monitoring."""
     with protected(OAUTH_RATELIMIT_CONFIG={}) as app:
         app.register_blueprint(health_blueprint("/alive", max_lag_s=None), name="alive")
         app.register_blueprint(health_blueprint("/in-sync", max_lag_s=0.0), name="in-sync")
@@ -187,9 +163,7 @@ def test_two_health_pages() -> None:
 
 
 def test_health_when_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    With the emergency switch pulled there is nothing that could lag, and nothing is started to tell so.
-    """
+    """With the emergency switch pulled there is nothing that could lag, and nothing is started to tell so."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
     with with_pages() as app:
         answers = [app.test_client().get(url) for url in ("/health", "/metrics")]

@@ -1,6 +1,4 @@
-"""
-A real Prometheus that scrapes a real server: every chart of the dashboard shows something.
-"""
+"""A real Prometheus that scrapes a real server: every chart of the dashboard shows something."""
 
 import json
 import urllib.parse
@@ -27,17 +25,13 @@ pytestmark = [pytest.mark.promtool, pytest.mark.usefixtures("own_metrics")]
 
 
 class Prometheus:
-    """
-    A Prometheus server.
-    """
+    """A Prometheus server."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def get(self, path: str, **query: str) -> Any:
-        """
-        Return the data of an answer, None if there is none.
-        """
+        """Return the data of an answer, None if there is none."""
         try:
             with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(query)}", timeout=5.0) as answer:
                 return json.load(answer)["data"]
@@ -45,9 +39,7 @@ class Prometheus:
             return None
 
     def values(self, expression: str) -> list[float]:
-        """
-        Return the values that an expression has now, those that are no number left out.
-        """
+        """Return the values that an expression has now, those that are no number left out."""
         found = self.get("/api/v1/query", query=expression) or {"result": []}
         values = [float(series["value"][1]) for series in found["result"]]
         return [value for value in values if value == value]
@@ -55,9 +47,7 @@ class Prometheus:
 
 @contextmanager
 def scraping(target: str, directory: Path) -> Iterator[Prometheus]:
-    """
-    Run a Prometheus that scrapes an address every second.
-    """
+    """Run a Prometheus that scrapes an address every second."""
     settings = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(ALERTS)],
@@ -77,18 +67,14 @@ def scraping(target: str, directory: Path) -> Iterator[Prometheus]:
 
 
 def keep_busy(site: Site) -> None:
-    """
-    Have requests allowed and denied, and passwords guessed.
-    """
+    """Have requests allowed and denied, and passwords guessed."""
     for _ in range(3):
         post(f"{site.url}/token", BATCH_JOBS, {"grant_type": "client_credentials"})
         post(f"{site.url}/token", WEB_SHOP, {"grant_type": "password", "username": "alice", "password": "wrong"})
 
 
 def test_dashboard_of_a_server_that_works(tmp_path: Path, mongo_uri: str) -> None:
-    """
-    Each expression of the dashboard finds series, and the rules are evaluated without an error.
-    """
+    """Each expression of the dashboard finds series, and the rules are evaluated without an error."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
     guard = {"mode": "enforce", "limits": {"passed_on": ["1/minute"]}}

@@ -1,6 +1,4 @@
-"""
-What a process counts by client and minute, and how it gets that to MongoDB.
-"""
+"""What a process counts by client and minute, and how it gets that to MongoDB."""
 
 import sys
 import threading
@@ -25,9 +23,7 @@ LIMITS = {"client": ["4/minute"], "user": ["2/minute"], "client_total": []}
 
 @dataclass
 class Written:
-    """
-    A store that keeps the last of what each writer wrote, and does what it is told to once in a while.
-    """
+    """A store that keeps the last of what each writer wrote, and does what it is told to once in a while."""
 
     shares: dict[tuple[str, str, int], Share] = field(default_factory=dict)
     bulks: list[int] = field(default_factory=list)
@@ -44,22 +40,16 @@ class Written:
 
     @property
     def minutes(self) -> list[ClientMinute]:
-        """
-        Everything written, in the order of the first writes.
-        """
+        """Everything written, in the order of the first writes."""
         return [share.minute for share in self.shares.values()]
 
     def offered(self) -> int:
-        """
-        Return the requests in everything written.
-        """
+        """Return the requests in everything written."""
         return sum(minute.tally().offered for minute in self.minutes)
 
 
 class OperatorContext:
-    """
-    A limiter whose decisions go to a recorder.
-    """
+    """A limiter whose decisions go to a recorder."""
 
     def __init__(self, clock: Clock, *, mode: str = "enforce", **settings: float) -> None:
         self.clock = clock
@@ -79,9 +69,7 @@ class OperatorContext:
         grant: str | None = CREDENTIALS,
         endpoint: str = "token",
     ) -> None:
-        """
-        Have requests decided and counted.
-        """
+        """Have requests decided and counted."""
         for _ in range(times):
             decision = self.limiter.check(client_id, username, grant_type=grant, endpoint=endpoint)
             self.recorder.note(
@@ -94,25 +82,19 @@ class OperatorContext:
             )
 
     def run(self, after_s: float = 10.0) -> None:
-        """
-        Let time pass, and the background thread do its duty.
-        """
+        """Let time pass, and the background thread do its duty."""
         self.clock.advance(after_s)
         self.recorder.run(self.clock())
 
 
 @pytest.fixture
 def context(clock: Clock) -> OperatorContext:
-    """
-    A limiter with a recorder, enforcing.
-    """
+    """A limiter with a recorder, enforcing."""
     return OperatorContext(clock)
 
 
 def test_requests_of_all_kinds(context: OperatorContext) -> None:
-    """
-    A minute tells requests apart by grant, by whether they are for a user, and by what became of them.
-    """
+    """A minute tells requests apart by grant, by whether they are for a user, and by what became of them."""
     context.ask("shop", times=5)
     context.ask("shop", "alice", times=4, grant=PASSWORD)
     context.ask("shop", "alice", grant=REFRESH)
@@ -130,9 +112,7 @@ def test_requests_of_all_kinds(context: OperatorContext) -> None:
 
 
 def test_dry_run(clock: Clock) -> None:
-    """
-    In a dry run what would be denied is told apart, and nobody retries, because nobody was told to wait.
-    """
+    """In a dry run what would be denied is told apart, and nobody retries, because nobody was told to wait."""
     context = OperatorContext(clock, mode="dry-run")
     context.ask("shop", times=7)
     context.run()
@@ -153,9 +133,7 @@ def test_grant_types(context: OperatorContext) -> None:
 
 
 def test_other_endpoint(context: OperatorContext) -> None:
-    """
-    Another endpoint stands in the place of the grant type, and before the names of its policies.
-    """
+    """Another endpoint stands in the place of the grant type, and before the names of its policies."""
     context.ask("shop", times=4, endpoint="revocation", grant=None)
     context.ask("shop", times=2)
     context.run()
@@ -166,9 +144,7 @@ def test_other_endpoint(context: OperatorContext) -> None:
 
 
 def test_peaks(clock: Clock) -> None:
-    """
-    The peak of a policy is the most that was used of it, by any user; denied requests do not raise it.
-    """
+    """The peak of a policy is the most that was used of it, by any user; denied requests do not raise it."""
     context = OperatorContext(clock)
     context.ask("shop", "alice", grant=PASSWORD)
     context.ask("shop", "bob", times=4, grant=PASSWORD)
@@ -179,9 +155,7 @@ def test_peaks(clock: Clock) -> None:
 
 
 def test_users(context: OperatorContext) -> None:
-    """
-    When the minute is over, the heaviest users are told of, and how many there were.
-    """
+    """When the minute is over, the heaviest users are told of, and how many there were."""
     context.ask("shop", "alice", times=3, grant=PASSWORD)
     context.ask("shop", "bob", grant=PASSWORD)
     context.run()
@@ -194,9 +168,7 @@ def test_users(context: OperatorContext) -> None:
 
 
 def test_more_users_than_are_told_of(clock: Clock) -> None:
-    """
-    Of many users the heaviest stay, even if they come late, and the number of users stays about right.
-    """
+    """Of many users the heaviest stay, even if they come late, and the number of users stays about right."""
     context = OperatorContext(clock, users_per_client=5)
     for turn in range(3):
         for number in range(200):
@@ -213,9 +185,7 @@ def test_more_users_than_are_told_of(clock: Clock) -> None:
 
 
 def test_no_user_names(clock: Clock) -> None:
-    """
-    With no room for users, no name is kept, but their number is.
-    """
+    """With no room for users, no name is kept, but their number is."""
     context = OperatorContext(clock, users_per_client=0)
     context.ask("shop", "alice", times=3, grant=PASSWORD)
     context.run(70.0)
@@ -225,9 +195,7 @@ def test_no_user_names(clock: Clock) -> None:
 
 
 def test_enormous_names(context: OperatorContext) -> None:
-    """
-    A name of megabytes is kept cut, and as one user.
-    """
+    """A name of megabytes is kept cut, and as one user."""
     context.ask("x" * 3_000_000, "y" * 3_000_000, times=2, grant=PASSWORD)
     context.run(70.0)
 
@@ -238,9 +206,7 @@ def test_enormous_names(context: OperatorContext) -> None:
 
 
 def test_burst(context: OperatorContext) -> None:
-    """
-    A burst is the most requests within one second.
-    """
+    """A burst is the most requests within one second."""
     for times in (2, 5, 3):
         context.ask("shop", times=times)
         context.clock.advance(1.0)
@@ -250,9 +216,7 @@ def test_burst(context: OperatorContext) -> None:
 
 
 def test_more_clients_than_are_told_apart(clock: Clock) -> None:
-    """
-    Clients for which there is no room in a minute are counted as one; the next minute has room again.
-    """
+    """Clients for which there is no room in a minute are counted as one; the next minute has room again."""
     context = OperatorContext(clock, clients_per_minute=2)
     for client_id in ("a", "b", "c", "d", "a", "c"):
         context.ask(client_id)
@@ -265,9 +229,7 @@ def test_more_clients_than_are_told_apart(clock: Clock) -> None:
 
 
 def test_writing_now_and_then(context: OperatorContext) -> None:
-    """
-    Every ten seconds one bulk is written, with the clients that have asked since; without any there is none.
-    """
+    """Every ten seconds one bulk is written, with the clients that have asked since; without any there is none."""
     context.ask("a")
     context.ask("b")
     context.run(10.0)
@@ -282,9 +244,7 @@ def test_writing_now_and_then(context: OperatorContext) -> None:
 
 
 def test_many_clients(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A cycle writes one bulk at most, however long the last one was ago; the next ones take the rest.
-    """
+    """A cycle writes one bulk at most, however long the last one was ago; the next ones take the rest."""
     monkeypatch.setattr(statistics, "BATCH", 10)
     for number in range(25):
         context.ask(f"client-{number}")
@@ -302,9 +262,7 @@ def test_many_clients(context: OperatorContext, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_minute_that_ends(context: OperatorContext) -> None:
-    """
-    A request after the end of a minute belongs to the next; both are written whole.
-    """
+    """A request after the end of a minute belongs to the next; both are written whole."""
     context.ask("shop", times=3)
     context.run(60.0)
     context.ask("shop", times=2)
@@ -333,9 +291,7 @@ def test_late_thread(context: OperatorContext) -> None:
 
 
 def test_clock_that_is_put_back(context: OperatorContext) -> None:
-    """
-    After a clock is put back the process writes under another name, so that minutes it counts again add up.
-    """
+    """After a clock is put back the process writes under another name, so that minutes it counts again add up."""
     context.ask("shop", times=3)
     context.run(600.0)
     context.ask("shop")
@@ -352,9 +308,7 @@ def test_clock_that_is_put_back(context: OperatorContext) -> None:
 
 
 def test_clock_that_is_off(clock: Clock) -> None:
-    """
-    A correction of the clock applies here, too.
-    """
+    """A correction of the clock applies here, too."""
     context = OperatorContext(clock)
     recorder = StatisticsRecorder(
         context.written, settings=lambda: context.settings, clock=clock, offset_s=lambda: 3600.0
@@ -368,9 +322,7 @@ def test_clock_that_is_off(clock: Clock) -> None:
 
 @pytest.mark.parametrize("is_late", (False, True), ids=("at once", "in the next minutes"))
 def test_mongodb_that_does_not_answer(context: OperatorContext, is_late: bool) -> None:
-    """
-    What could not be written is written later, with what came in the meantime.
-    """
+    """What could not be written is written later, with what came in the meantime."""
     context.written.error = StoreUnavailable("out of reach")
     for _ in range(5):
         context.ask("shop", times=2)
@@ -384,9 +336,7 @@ def test_mongodb_that_does_not_answer(context: OperatorContext, is_late: bool) -
 
 
 def test_long_outage(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    In a long outage the oldest minutes are dropped, and their number is logged; memory is bounded.
-    """
+    """In a long outage the oldest minutes are dropped, and their number is logged; memory is bounded."""
     monkeypatch.setattr(statistics, "MAX_WAITING", 10)
     for _ in range(8):
         context.ask("a")
@@ -402,9 +352,7 @@ def test_long_outage(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_missing_rights(context: OperatorContext) -> None:
-    """
-    Without the right to write, minutes that are over are lost, which is logged once in a while and stops nothing.
-    """
+    """Without the right to write, minutes that are over are lost, which is logged once in a while and stops nothing."""
     context.written.error = StoreRejected("not authorized")
     with capture_logs() as logs:
         for _ in range(5):
@@ -419,9 +367,7 @@ def test_missing_rights(context: OperatorContext) -> None:
 
 
 def test_document_of_another_form(context: OperatorContext) -> None:
-    """
-    A minute that MongoDB refuses for what stands in its place is given up, and logged.
-    """
+    """A minute that MongoDB refuses for what stands in its place is given up, and logged."""
     context.ask("a")
     context.ask("b")
     context.written.refused = [1]
@@ -434,9 +380,7 @@ def test_document_of_another_form(context: OperatorContext) -> None:
 
 
 def test_switched_off_while_running(context: OperatorContext) -> None:
-    """
-    A reload that keeps nothing drops what is there; one that keeps something counts again.
-    """
+    """A reload that keeps nothing drops what is there; one that keeps something counts again."""
     context.ask("shop")
     context.settings = replace(context.settings, keep_s=0.0)
     context.run()
@@ -452,9 +396,7 @@ def test_switched_off_while_running(context: OperatorContext) -> None:
 
 
 def test_closing_without_an_answer(context: OperatorContext) -> None:
-    """
-    At the end of the process it is tried once, and what is lost is logged.
-    """
+    """At the end of the process it is tried once, and what is lost is logged."""
     context.ask("a")
     context.ask("b")
     context.written.error = StoreUnavailable("out of reach")
@@ -465,9 +407,7 @@ def test_closing_without_an_answer(context: OperatorContext) -> None:
 
 
 def test_closing_with_a_slow_mongodb(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    At the end no bulk begins after two seconds, and what is lost is logged.
-    """
+    """At the end no bulk begins after two seconds, and what is lost is logged."""
     clock = Clock()
     put = context.written.put
 
@@ -488,9 +428,7 @@ def test_closing_with_a_slow_mongodb(context: OperatorContext, monkeypatch: pyte
 
 
 def test_requests_of_many_threads(clock: Clock, race: Callable[[Callable[[int], None]], None]) -> None:
-    """
-    Threads that ask at the same time lose no count, even where all of them see a client for the first time.
-    """
+    """Threads that ask at the same time lose no count, even where all of them see a client for the first time."""
     context = OperatorContext(clock, mode="off", clients_per_minute=2000)
     decision = context.limiter.check("shop")
 
@@ -514,9 +452,7 @@ def test_requests_of_many_threads(clock: Clock, race: Callable[[Callable[[int], 
 
 @pytest.fixture
 def race() -> Callable[[Callable[[int], None]], None]:
-    """
-    Run something in four threads at once.
-    """
+    """Run something in four threads at once."""
 
     def run(ask: Callable[[int], None]) -> None:
         interval_s = sys.getswitchinterval()

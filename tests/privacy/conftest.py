@@ -1,6 +1,4 @@
-"""
-What the tests about the names of users share.
-"""
+"""What the tests about the names of users share."""
 
 from tests.support.stores import shared, store
 

@@ -1,6 +1,4 @@
-"""
-Keys, and limiters that hash usernames under them.
-"""
+"""Keys, and limiters that hash usernames under them."""
 
 from dataclasses import replace
 

@@ -1,6 +1,4 @@
-"""
-All of a person's records are found and removed, on a real MongoDB.
-"""
+"""All of a person's records are found and removed, on a real MongoDB."""
 
 import time
 from collections.abc import Iterator
@@ -42,9 +40,7 @@ OLDER = {"user_names": "hashed", "keys": [{"env": "NAME_KEY_OLD"}]}
 
 
 class Records:
-    """
-    Everything that MongoDB may hold of users.
-    """
+    """Everything that MongoDB may hold of users."""
 
     def __init__(self, terminal: Terminal) -> None:
         self.terminal = terminal
@@ -61,9 +57,7 @@ class Records:
         return load_config(self.terminal.settings).privacy.names()
 
     def fill(self, privacy: dict[str, Any]) -> None:
-        """
-        Leave records of two users everywhere.
-        """
+        """Leave records of two users everywhere."""
         names = self.configure(privacy)
         limiter = Limiter(load_config(self.terminal.settings), clock=lambda: self.now_s)
         self.limiters.append(limiter)
@@ -85,9 +79,7 @@ class Records:
                 store.compare_and_set("w", [Change(key, None, 7 + number, 1, {"6": {600: 1}}, FAR_S)])
 
     def _tell(self, connection: Connection, name: str, claim: str, *, number: int) -> None:
-        """
-        Leave what instances and operators say about a user.
-        """
+        """Leave what instances and operators say about a user."""
         for writer in ("one", "two"):
             minute = ClientMinute("app", 1_900_000_020, users=(UserLoad(name, 5, 1, 0), UserLoad("eve", 1, 0, 0)))
             StatisticsStore(connection).put(writer, [Share(minute, is_complete=True)], keep_s=3600)
@@ -125,9 +117,7 @@ class Records:
         return DenialRecord(denial, instance="node", last_at_s=self.now_s, suppressed_count=0)
 
     def text(self) -> str:
-        """
-        Return all that the database holds.
-        """
+        """Return all that the database holds."""
         client: MongoClient[dict[str, Any]] = MongoClient(self.uri)
         with client:
             database: Database[dict[str, Any]] = client.get_default_database()
@@ -138,18 +128,14 @@ class Records:
             )
 
     def close(self) -> None:
-        """
-        Close the instances.
-        """
+        """Close the instances."""
         for limiter in self.limiters:
             limiter.close()
 
 
 @pytest.fixture
 def records(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Iterator[Records]:
-    """
-    An empty database.
-    """
+    """An empty database."""
     for name, secret in SECRETS.items():
         monkeypatch.setenv(name, secret)
     records = Records(terminal)
@@ -162,9 +148,7 @@ FOUND = {"counters": 6, "failures": 2, "statistics": 1, "denials": 2, "overrides
 
 @pytest.mark.parametrize("privacy", [{}, OLDER, HASHED], ids=["plain", "hashed", "two keys"])
 def test_erase(records: Records, privacy: dict[str, Any]) -> None:
-    """
-    Nothing is left of a person under any name, and all that is said of others stays as it was.
-    """
+    """Nothing is left of a person under any name, and all that is said of others stays as it was."""
     records.fill(privacy)
     names = [ALICE, ALICE.casefold(), *(form(name) for form in FORMS for name in (ALICE, ALICE.casefold()))]
     others = str(records.configure(privacy)(BOB))
@@ -180,9 +164,7 @@ def test_erase(records: Records, privacy: dict[str, Any]) -> None:
 
 
 def test_erase_under_an_older_key(records: Records) -> None:
-    """
-    What was written before the keys changed is found, too, and under plain names even if they are no longer read.
-    """
+    """What was written before the keys changed is found, too, and under plain names even if they are no longer read."""
     records.fill({})
     records.fill(OLDER)
     records.configure(HASHED)
@@ -193,9 +175,7 @@ def test_erase_under_an_older_key(records: Records) -> None:
 
 
 def test_erase_by_hash(records: Records) -> None:
-    """
-    The hash in a log line is enough.
-    """
+    """The hash in a log line is enough."""
     records.fill(OLDER)
     shown = str(records.configure(OLDER)(ALICE))
 
@@ -223,9 +203,7 @@ def test_erase_at_one_client(records: Records) -> None:
 
 
 def test_dry_run(records: Records) -> None:
-    """
-    A dry run says what would be removed, and removes nothing.
-    """
+    """A dry run says what would be removed, and removes nothing."""
     records.fill({})
     before = records.text()
 
@@ -235,9 +213,7 @@ def test_dry_run(records: Records) -> None:
 
 
 def test_output_for_people(records: Records) -> None:
-    """
-    The table says what was removed from where, and then what is out of reach.
-    """
+    """The table says what was removed from where, and then what is out of reach."""
     records.fill({})
     text = records.terminal.ok("erase", ALICE)
 
@@ -247,9 +223,7 @@ def test_output_for_people(records: Records) -> None:
 
 
 def test_memory_of_instances(records: Records) -> None:
-    """
-    Every instance starts the user at zero, and brings nothing back of what it had counted before.
-    """
+    """Every instance starts the user at zero, and brings nothing back of what it had counted before."""
     records.fill({})
     settings = load_config(records.terminal.settings)
     other = Limiter(settings, clock=lambda: records.now_s)
@@ -265,8 +239,7 @@ def test_memory_of_instances(records: Records) -> None:
 
 
 def test_reset_while_a_history_is_blanked(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A reset that comes in between moves all entries of a full history; the person's is blanked all the same, and no
+    """A reset that comes in between moves all entries of a full history; the person's is blanked all the same, and no
     other.
     """
     monkeypatch.setattr("oauth_ratelimit.store.mongo.overrides.HISTORY_KEPT", 3)
@@ -298,9 +271,7 @@ def test_reset_while_a_history_is_blanked(records: Records, monkeypatch: pytest.
 
 
 def test_statistics_that_are_damaged(records: Records) -> None:
-    """
-    Whatever stands in the place of users keeps nobody's records from being found.
-    """
+    """Whatever stands in the place of users keeps nobody's records from being found."""
     records.fill({})
     client: MongoClient[dict[str, Any]] = MongoClient(records.uri)
     with client:
@@ -332,9 +303,7 @@ def test_counters_are_found_by_the_index(records: Records) -> None:
 
 
 def test_many_clients(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    When there are more clients than are looked for one by one, the rest is found all the same.
-    """
+    """When there are more clients than are looked for one by one, the rest is found all the same."""
     monkeypatch.setattr(erasure, "MAX_JUMPS", 1)
     records.fill({})
 
@@ -344,9 +313,7 @@ def test_many_clients(records: Records, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("user", ["", " "])
 def test_nobody(records: Records, user: str) -> None:
-    """
-    An empty name, as an unset variable of a script gives, erases nothing.
-    """
+    """An empty name, as an unset variable of a script gives, erases nothing."""
     records.fill({})
     before = records.text()
 
@@ -356,9 +323,7 @@ def test_nobody(records: Records, user: str) -> None:
 
 @pytest.mark.parametrize("user", ["\udc80", "x" * 5000, "a\0b", ".*", "^[^ ]+ (", "\u202e"])
 def test_strange_names(records: Records, user: str) -> None:
-    """
-    Whatever a person is called, their counters are found, and nobody else's.
-    """
+    """Whatever a person is called, their counters are found, and nobody else's."""
     limiter = Limiter(load_config(records.terminal.settings), clock=lambda: records.now_s)
     records.limiters.append(limiter)
     for name in (user, BOB):

@@ -1,6 +1,4 @@
-"""
-With hashed names nothing that leaves the process holds the name of a user.
-"""
+"""With hashed names nothing that leaves the process holds the name of a user."""
 
 import json
 from collections.abc import Iterator
@@ -30,9 +28,7 @@ HASH = PseudonymKey.of(SECRET.encode())(ALICE)
 
 
 class Site:
-    """
-    A protected server, and everything that it has told of its users.
-    """
+    """A protected server, and everything that it has told of its users."""
 
     def __init__(self, folder: Path, uri: str) -> None:
         self.uri = uri
@@ -58,17 +54,13 @@ class Site:
         self.told.append(json.dumps(facts))
 
     def ask(self, password: str = "alice-password") -> int:
-        """
-        Ask for a token with a user's password, and return the status.
-        """
+        """Ask for a token with a user's password, and return the status."""
         form = {"grant_type": "password", "username": ALICE, "password": password}
         auth = (WEB_SHOP.client_id, WEB_SHOP.client_secret or "")
         return self.app.test_client().post("/token", data=form, auth=auth).status_code
 
     def paged(self) -> str:
-        """
-        Return all that the admin page tells.
-        """
+        """Return all that the admin page tells."""
         browser = self.app.test_client()
         return "\n".join(
             browser.get(f"/ratelimit/api/{name}", query_string=question).text
@@ -77,18 +69,14 @@ class Site:
         )
 
     def stored(self) -> str:
-        """
-        Return all that MongoDB holds.
-        """
+        """Return all that MongoDB holds."""
         client: MongoClient[dict[str, Any]] = MongoClient(self.uri)
         with client:
             database = client.get_default_database()
             return "\n".join(repr(each) for name in database.list_collection_names() for each in database[name].find())
 
     def command(self, *words: str) -> str:
-        """
-        Return what a command prints.
-        """
+        """Return what a command prints."""
         result = CliRunner().invoke(command, ["--config", str(self.config_path), *words], catch_exceptions=False)
         assert 0 == result.exit_code, result.output
         return result.output
@@ -96,9 +84,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """
-    A server with a database of its own.
-    """
+    """A server with a database of its own."""
     structlog.reset_defaults()
     monkeypatch.setenv("NAME_KEY", SECRET)
     site = Site(tmp_path, mongo_uri)
@@ -107,9 +93,7 @@ def site(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_no_name_leaves_the_process(site: Site) -> None:
-    """
-    Neither MongoDB nor logs, metrics, hooks and reports hold the name of a user; all hold the same hash of it.
-    """
+    """Neither MongoDB nor logs, metrics, hooks and reports hold the name of a user; all hold the same hash of it."""
     with capture_logs() as logs:
         assert [200, 200, 429] == [site.ask() for _ in range(3)]
         assert 400 == site.ask("wrong")
@@ -140,9 +124,7 @@ def test_no_name_leaves_the_process(site: Site) -> None:
 
 
 def test_commands_that_name_a_user(site: Site) -> None:
-    """
-    Operators name users as they know them, or as logs do, and see where they stand.
-    """
+    """Operators name users as they know them, or as logs do, and see where they stand."""
     site.ask()
     site.app.extensions["oauth_ratelimit"].close()
 
@@ -156,9 +138,7 @@ def test_commands_that_name_a_user(site: Site) -> None:
 
 
 def test_wrong_key_of_names(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A command without the key finds nothing, rather than something else.
-    """
+    """A command without the key finds nothing, rather than something else."""
     site.ask()
     site.app.extensions["oauth_ratelimit"].close()
     monkeypatch.setenv("NAME_KEY", SECRET[::-1])

@@ -1,6 +1,4 @@
-"""
-A bare limiter that hashes usernames.
-"""
+"""A bare limiter that hashes usernames."""
 
 from typing import Any
 

@@ -1,6 +1,4 @@
-"""
-User pseudonyms.
-"""
+"""User pseudonyms."""
 
 import hmac
 import pickle

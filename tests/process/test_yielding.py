@@ -1,6 +1,4 @@
-"""
-Requests go on while many keys are being flushed.
-"""
+"""Requests go on while many keys are being flushed."""
 
 import gc
 import time
@@ -19,23 +17,17 @@ from tests.support.limiters import CLIENT, a_limiter
 
 
 class ForgetfulStore(MemoryStore):
-    """
-    A store that makes of a change what MongoDB's driver makes of it, and keeps nothing.
-    """
+    """A store that makes of a change what MongoDB's driver makes of it, and keeps nothing."""
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        """
-        Say that all were written.
-        """
+        """Say that all were written."""
         compose(writer, changes)
         return WriteResult()
 
 
 @pytest.fixture
 def limiter(clock: Clock) -> Iterator[Limiter]:
-    """
-    A limiter of users.
-    """
+    """A limiter of users."""
     limiter = a_limiter(ForgetfulStore(), clock)
     yield limiter
     limiter.close()
@@ -43,9 +35,7 @@ def limiter(clock: Clock) -> Iterator[Limiter]:
 
 @pytest.fixture
 def full_collections() -> Iterator[list[dict[str, Any]]]:
-    """
-    What the garbage collector says of each look at everything, in a process that holds little besides.
-    """
+    """What the garbage collector says of each look at everything, in a process that holds little besides."""
     seen = []
 
     def note(phase: str, info: dict[str, Any]) -> None:
@@ -62,18 +52,14 @@ def full_collections() -> Iterator[list[dict[str, Any]]]:
 
 
 def hit(limiter: Limiter, key_count: int) -> None:
-    """
-    Count a request of each of some users.
-    """
+    """Count a request of each of some users."""
     for index in range(key_count):
         limiter.check(CLIENT, f"user.{index}")
 
 
 @pytest.mark.no_cover
 def test_garbage_collector_during_a_flush(limiter: Limiter, full_collections: list[dict[str, Any]]) -> None:
-    """
-    A flush of many keys is no reason for the garbage collector to look at everything, again and again.
-    """
+    """A flush of many keys is no reason for the garbage collector to look at everything, again and again."""
     hit(limiter, 20_000)
     limiter.sync()
     hit(limiter, 20_000)
@@ -85,9 +71,7 @@ def test_garbage_collector_during_a_flush(limiter: Limiter, full_collections: li
 
 
 def test_garbage_collector_that_is_off(limiter: Limiter, full_collections: list[dict[str, Any]]) -> None:
-    """
-    Whoever has switched the collector off does not get it back.
-    """
+    """Whoever has switched the collector off does not get it back."""
     collections = []
 
     def note(phase: str, info: dict[str, Any]) -> None:
@@ -107,9 +91,7 @@ def test_garbage_collector_that_is_off(limiter: Limiter, full_collections: list[
 
 @pytest.mark.parametrize(("key_count", "pauses"), [(MAX_BATCH, True), (10, False)], ids=("many keys", "few keys"))
 def test_pauses(limiter: Limiter, monkeypatch: pytest.MonkeyPatch, *, key_count: int, pauses: bool) -> None:
-    """
-    Between two steps of a large batch other threads get the interpreter; what is small does not wait for anybody.
-    """
+    """Between two steps of a large batch other threads get the interpreter; what is small does not wait for anybody."""
     hit(limiter, key_count)
     slept_s: list[float] = []
     monkeypatch.setattr(time, "sleep", slept_s.append)

@@ -1,6 +1,4 @@
-"""
-Decisions against an exact log of what was admitted.
-"""
+"""Decisions against an exact log of what was admitted."""
 
 from collections.abc import Sequence
 
@@ -13,9 +11,7 @@ from oauth_ratelimit.replay.algorithms import ExactLog
 
 
 def judged(times: Sequence[int], decisions: Sequence[bool], *, limit: int, window_us: int, cut: int = 0) -> Tally:
-    """
-    Return the tally of decisions, noted in two parts.
-    """
+    """Return the tally of decisions, noted in two parts."""
     tally = Tally()
     decide_request = Judge(tally, limit=limit, window_us=window_us)
     decide_request.note(times[:cut], decisions[:cut])
@@ -24,25 +20,19 @@ def judged(times: Sequence[int], decisions: Sequence[bool], *, limit: int, windo
 
 
 def test_one_too_many() -> None:
-    """
-    A third request within a window that allows two is wrongly allowed, and seen in the peak.
-    """
+    """A third request within a window that allows two is wrongly allowed, and seen in the peak."""
     assert Tally(3, 3, wrongly_allowed=1, peak=3) == judged([10, 11, 12], [True] * 3, limit=2, window_us=10)
 
 
 def test_one_too_few() -> None:
-    """
-    A denial while the window holds less than the limit is wrong; while it is full, it is right.
-    """
+    """A denial while the window holds less than the limit is wrong; while it is full, it is right."""
     assert Tally(4, 2, wrongly_denied=1, peak=2) == judged(
         [10, 11, 12, 13], [True, False, True, False], limit=2, window_us=10
     )
 
 
 def test_request_leaves_the_window() -> None:
-    """
-    A request counts no more exactly a window after it came.
-    """
+    """A request counts no more exactly a window after it came."""
     assert 0 == judged([10, 20], [True, True], limit=1, window_us=10).wrongly_allowed
     assert 1 == judged([10, 19], [True, True], limit=1, window_us=10).wrongly_allowed
 
@@ -54,9 +44,7 @@ def test_request_leaves_the_window() -> None:
     st.integers(0, 50),
 )
 def test_definition(rows: Sequence[tuple[int, bool]], limit: int, window_us: int, cut: int) -> None:
-    """
-    Counts what the definition says, in however many parts it is told.
-    """
+    """Counts what the definition says, in however many parts it is told."""
     times, decisions = [at_us for at_us, _ in rows], [decision for _, decision in rows]
     expected, admitted = Tally(), list[int]()
     for at_us, is_admitted in rows:
@@ -73,16 +61,12 @@ def test_definition(rows: Sequence[tuple[int, bool]], limit: int, window_us: int
 
 @pytest.mark.parametrize("limit", (1, 4))
 def test_exact_log_makes_no_error(limit: int) -> None:
-    """
-    What the others are measured by is never wrong itself.
-    """
+    """What the others are measured by is never wrong itself."""
     times = sorted((7919 * n) % 5000 for n in range(400))
     tally = judged(times, ExactLog(limit, 100).decide(times), limit=limit, window_us=100)
     assert (0, 0, limit) == (tally.wrongly_allowed, tally.wrongly_denied, tally.peak)
 
 
 def test_share_of_nothing() -> None:
-    """
-    Without requests every share is zero.
-    """
+    """Without requests every share is zero."""
     assert 0.0 == Tally().percent(0)

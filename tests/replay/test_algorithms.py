@@ -1,6 +1,4 @@
-"""
-Each algorithm against its plain definition.
-"""
+"""Each algorithm against its plain definition."""
 
 from collections import Counter as Counts
 from collections.abc import Sequence
@@ -20,9 +18,7 @@ GAPS_US = st.lists(st.one_of(st.integers(0, 30).map(lambda n: n * 500_000), st.i
 
 
 def moments(gaps_us: Sequence[int]) -> list[int]:
-    """
-    Return moments with these gaps between them.
-    """
+    """Return moments with these gaps between them."""
     times, at_us = [], BEGIN_US
     for gap_us in gaps_us:
         at_us += gap_us
@@ -32,9 +28,7 @@ def moments(gaps_us: Sequence[int]) -> list[int]:
 
 @given(LIMITS, st.integers(1, 20), GAPS_US)
 def test_fixed_window(limit: int, window_s: int, gaps_us: Sequence[int]) -> None:
-    """
-    Admits the first requests of each window, as many as the limit.
-    """
+    """Admits the first requests of each window, as many as the limit."""
     times, counts = moments(gaps_us), Counts[int]()
     expected = []
     for at_us in times:
@@ -45,9 +39,7 @@ def test_fixed_window(limit: int, window_s: int, gaps_us: Sequence[int]) -> None
 
 @given(LIMITS, st.integers(1, 20), GAPS_US)
 def test_exact_log(limit: int, window_s: int, gaps_us: Sequence[int]) -> None:
-    """
-    Admits a request if fewer than the limit were admitted in the window that ends with it.
-    """
+    """Admits a request if fewer than the limit were admitted in the window that ends with it."""
     times, admitted = moments(gaps_us), list[int]()
     expected = []
     for at_us in times:
@@ -57,18 +49,14 @@ def test_exact_log(limit: int, window_s: int, gaps_us: Sequence[int]) -> None:
 
 
 def test_request_leaves_the_log() -> None:
-    """
-    A request counts no more exactly a window after it came, and a microsecond earlier it does.
-    """
+    """A request counts no more exactly a window after it came, and a microsecond earlier it does."""
     assert [True, True] == ExactLog(1, 10**7).decide([BEGIN_US, BEGIN_US + 10**7])
     assert [True, False] == ExactLog(1, 10**7).decide([BEGIN_US, BEGIN_US + 10**7 - 1])
 
 
 @given(LIMITS, st.integers(1, 20), st.integers(1, 8), GAPS_US)
 def test_token_bucket(limit: int, window_s: int, burst: int, gaps_us: Sequence[int]) -> None:
-    """
-    Admits a request if there is a whole token; they come back evenly, as many as the limit in a window.
-    """
+    """Admits a request if there is a whole token; they come back evenly, as many as the limit in a window."""
     times, tokens, seen_us = moments(gaps_us), Fraction(burst), 0
     expected = []
     for at_us in times:
@@ -81,9 +69,7 @@ def test_token_bucket(limit: int, window_s: int, burst: int, gaps_us: Sequence[i
 
 @given(LIMITS, st.integers(1, 20), st.integers(1, 8), GAPS_US)
 def test_gcra(limit: int, window_s: int, burst: int, gaps_us: Sequence[int]) -> None:
-    """
-    Decides as a token bucket of the same burst does, to the microsecond.
-    """
+    """Decides as a token bucket of the same burst does, to the microsecond."""
     times = moments(gaps_us)
     expected = TokenBucket(limit, window_s * 10**6, burst=burst).decide(times)
     assert expected == Gcra(limit, window_s * 10**6, burst=burst).decide(times)
@@ -93,9 +79,7 @@ def test_gcra(limit: int, window_s: int, burst: int, gaps_us: Sequence[int]) -> 
 def test_sliding_window_counter(
     limit: int, frame_count: int, window_s: int, estimator: Estimator, gaps_us: Sequence[int]
 ) -> None:
-    """
-    Admits a request if the estimate of ``core.window`` has room for it.
-    """
+    """Admits a request if the estimate of ``core.window`` has room for it."""
     window, times, hits = Window(window_s, frame_count), moments(gaps_us), Counts[int]()
     expected = []
     for at_us in times:
@@ -122,9 +106,7 @@ def test_sliding_window_counter(
 )
 @given(gaps_us=GAPS_US, cut=st.integers(0, 60))
 def test_requests_in_two_parts(make: object, gaps_us: Sequence[int], cut: int) -> None:
-    """
-    How requests are cut into batches does not matter.
-    """
+    """How requests are cut into batches does not matter."""
     times = moments(gaps_us)
     whole, parts = make(), make()  # type: ignore[operator]
     assert whole.decide(times) == [*parts.decide(times[:cut]), *parts.decide(times[cut:])]

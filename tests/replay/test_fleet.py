@@ -1,6 +1,4 @@
-"""
-The simulated fleet against what it stands for.
-"""
+"""The simulated fleet against what it stands for."""
 
 import heapq
 import random
@@ -39,17 +37,13 @@ def a_fleet(
     estimator: Estimator = Estimator.SLIDING,
     window: Window = WINDOW,
 ) -> Fleet:
-    """
-    Return a fleet with a tally of its own.
-    """
+    """Return a fleet with a tally of its own."""
     plan = FleetPlan(instance_count, interval_s, sharing)
     return Fleet(plan, Tally(), limit=limit, window=window, estimator=estimator)
 
 
 def in_us(times: Sequence[float]) -> list[int]:
-    """
-    Return seconds as microseconds, in order.
-    """
+    """Return seconds as microseconds, in order."""
     return sorted(round(at_s * SECOND) for at_s in times)
 
 
@@ -64,9 +58,7 @@ def in_us(times: Sequence[float]) -> list[int]:
 def test_one_instance(
     gaps: Sequence[int], interval_s: float, sharing: Sharing, estimator: Estimator, frame_count: int, limit: int
 ) -> None:
-    """
-    A fleet of one decides as the estimator alone does, however often and in whatever way it synchronises.
-    """
+    """A fleet of one decides as the estimator alone does, however often and in whatever way it synchronises."""
     times = in_us([BEGIN_S + sum(gaps[: n + 1]) / 8 for n in range(len(gaps))])  # eighths are exact as floats
     window = Window(60, frame_count)
     fleet = a_fleet(1, interval_s=interval_s, sharing=sharing, estimator=estimator, window=window, limit=limit)
@@ -74,9 +66,7 @@ def test_one_instance(
 
 
 class Clock:
-    """
-    The time of the replay.
-    """
+    """The time of the replay."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -86,9 +76,7 @@ class Clock:
 
 
 def note(tally: Tally, report: CycleReport | None) -> None:
-    """
-    Add what a cycle did in the store.
-    """
+    """Add what a cycle did in the store."""
     if report is not None:
         tally.operations += report.flushed_count + report.conflict_count + report.pulled_count
         tally.conflicts += report.conflict_count
@@ -142,9 +130,7 @@ def really(fleet: Fleet, times: Sequence[int], monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("times", (BURSTS, STEADY, SPARSE), ids=("bursts", "steady", "sparse"))
 @pytest.mark.parametrize("sharing", Sharing, ids=lambda sharing: sharing.value)
 def test_as_limiters_do(times: Sequence[float], sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Three simulated instances decide about each request as three limiters do that run in the same rhythm.
-    """
+    """Three simulated instances decide about each request as three limiters do that run in the same rhythm."""
     moments = in_us(times)
     real, simulated = a_fleet(3, sharing=sharing), a_fleet(3, sharing=sharing)
     decisions = list(FleetKey(simulated).decide(moments))
@@ -157,9 +143,7 @@ def test_as_limiters_do(times: Sequence[float], sharing: Sharing, monkeypatch: p
 
 @given(st.lists(st.integers(0, 90), min_size=1, max_size=120), st.integers(1, 5), st.sampled_from(Sharing))
 def test_every_hit_is_in_the_document(gaps: Sequence[int], instance_count: int, sharing: Sharing) -> None:
-    """
-    When all is quiet, the document holds each hit that was admitted in the last window exactly once.
-    """
+    """When all is quiet, the document holds each hit that was admitted in the last window exactly once."""
     times = in_us([BEGIN_S + sum(gaps[: n + 1]) / 8 for n in range(len(gaps))])
     key = FleetKey(a_fleet(instance_count, sharing=sharing, limit=20))
     decisions = key.decide(times)
@@ -174,9 +158,7 @@ def test_every_hit_is_in_the_document(gaps: Sequence[int], instance_count: int, 
 
 
 def test_conflict() -> None:
-    """
-    Of two instances that count the same key between two cycles, the second to write loses the race, once.
-    """
+    """Of two instances that count the same key between two cycles, the second to write loses the race, once."""
     fleet = a_fleet(2, sharing=Sharing.INTERVAL, limit=100)
     key = FleetKey(fleet)
     key.decide([BEGIN_S * SECOND] * 20)
@@ -186,9 +168,7 @@ def test_conflict() -> None:
 
 
 def test_quiet_key_costs_nothing() -> None:
-    """
-    After some cycles nobody looks at a key any more, and each of its two instances has written it once.
-    """
+    """After some cycles nobody looks at a key any more, and each of its two instances has written it once."""
     fleet = a_fleet(2, limit=100)
     key = FleetKey(fleet)
     key.decide([BEGIN_S * SECOND] * 2)
@@ -203,18 +183,14 @@ def test_quiet_key_costs_nothing() -> None:
     ("sharing", "expected"), ((Sharing.FLUSH, False), (Sharing.RESERVE, True)), ids=("flush", "reserve")
 )
 def test_who_waits(sharing: Sharing, expected: bool) -> None:
-    """
-    Only those wait for the database who asked for it.
-    """
+    """Only those wait for the database who asked for it."""
     fleet = a_fleet(3, sharing=sharing)
     FleetKey(fleet).decide(in_us(STEADY))
     assert expected == (fleet.tally.waits > 0)
 
 
 def test_shorter_interval_is_more_accurate() -> None:
-    """
-    The longer instances know nothing of each other, the more they let through together.
-    """
+    """The longer instances know nothing of each other, the more they let through together."""
     times = in_us(STEADY)
     fleets = [a_fleet(10, interval_s=interval_s, sharing=Sharing.INTERVAL) for interval_s in (0.1, 1.0, 10.0)]
     admitted = [sum(FleetKey(fleet).decide(times)) for fleet in fleets]

@@ -1,6 +1,4 @@
-"""
-Pictures show what happened.
-"""
+"""Pictures show what happened."""
 
 import builtins
 import re
@@ -25,9 +23,7 @@ CONTENDERS = [Contender(name) for name in COMMON] + [Contender(one.value, k) for
 
 
 def rows_of(client: str, *times_s: float) -> list[Row]:
-    """
-    Return a client's rows, at seconds since the beginning.
-    """
+    """Return a client's rows, at seconds since the beginning."""
     return [Row(round((BEGIN_S + at_s) * SECOND), client) for at_s in times_s]
 
 
@@ -36,25 +32,19 @@ EXAMPLE = rows_of("a", *(105 + n for n in range(12)), *(120 + 3 * n for n in ran
 
 
 def a_scene(rows: Sequence[Row] = EXAMPLE, contenders: Sequence[Contender] = CONTENDERS) -> Scene:
-    """
-    Return what is to be seen of the first client.
-    """
+    """Return what is to be seen of the first client."""
     stretch = Stretch(("a", None), BEGIN_S * SECOND, (BEGIN_S + STRETCH_S) * SECOND)
     return look([rows], stretch, RATE, contenders=contenders)
 
 
 def at(scene: Scene, label: str, second: float, *, lines: str = "estimates") -> float:
-    """
-    Return the value of a line at a second since the beginning.
-    """
+    """Return the value of a line at a second since the beginning."""
     index = scene.moments_us.index(round((BEGIN_S + second) * SECOND))
     return next(line.values[index] for line in getattr(scene, lines) if line.label == label)
 
 
 def test_worked_example() -> None:
-    """
-    A quarter into the minute, with 12 hits before it and 5 in it, estimates are those of the worked example.
-    """
+    """A quarter into the minute, with 12 hits before it and 5 in it, estimates are those of the worked example."""
     scene = a_scene()
     assert 14.0 == at(scene, "sliding, k = 1", 135)
     assert 10.25 == at(scene, "proportional, k = 1", 135)
@@ -62,9 +52,7 @@ def test_worked_example() -> None:
 
 
 def test_requests_leave_the_window() -> None:
-    """
-    A minute after the last request the exact count is zero, while the coarsest estimate still remembers it.
-    """
+    """A minute after the last request the exact count is zero, while the coarsest estimate still remembers it."""
     scene = a_scene()
     assert 0 == scene.exact.values[scene.moments_us.index((BEGIN_S + 192) * SECOND)]
     assert at(scene, "sliding, k = 1", 192) > 0
@@ -72,9 +60,7 @@ def test_requests_leave_the_window() -> None:
 
 
 def test_what_was_let_through() -> None:
-    """
-    The fixed window admits its limit on both sides of the edge, ours does not.
-    """
+    """The fixed window admits its limit on both sides of the edge, ours does not."""
     scene = a_scene()
     assert 15 == at(scene, "fixed window", 132, lines="admitted")
     assert 10 == at(scene, "sliding, k = 10", 132, lines="admitted")
@@ -84,9 +70,7 @@ def test_what_was_let_through() -> None:
 
 
 def test_busiest_stretch() -> None:
-    """
-    The stretch shown is that of the key and time with most denials, not with most requests.
-    """
+    """The stretch shown is that of the key and time with most denials, not with most requests."""
     many = rows_of("many", *(7 * n for n in range(500)))
     burst = rows_of("burst", *(10_000 + n / 10 for n in range(30)))
     busiest = Busiest(RATE)
@@ -98,9 +82,7 @@ def test_busiest_stretch() -> None:
 
 
 def test_nothing_denied() -> None:
-    """
-    If nothing is denied, it is the key with most requests; without requests there is nothing to show.
-    """
+    """If nothing is denied, it is the key with most requests; without requests there is nothing to show."""
     busiest = Busiest(RATE)
     Replay(RATE, [Contender("exact-log")], watch=busiest).run([rows_of("a", 1), rows_of("b", 2, 3)])
     found = busiest.found()
@@ -110,9 +92,7 @@ def test_nothing_denied() -> None:
 
 
 def test_labels(tmp_path: Path) -> None:
-    """
-    An SVG names its axes with units, its lines and the limit as text, and is well-formed.
-    """
+    """An SVG names its axes with units, its lines and the limit as text, and is well-formed."""
     path = tmp_path / "picture.svg"
     draw(a_scene(), path)
     text = path.read_text()
@@ -123,9 +103,7 @@ def test_labels(tmp_path: Path) -> None:
 
 
 def test_lines_are_drawn_where_the_data_is(tmp_path: Path) -> None:
-    """
-    The highest point of the exact count is as far above the limit line as the data says.
-    """
+    """The highest point of the exact count is as far above the limit line as the data says."""
     path = tmp_path / "picture.svg"
     draw(a_scene(), path)
     panel = path.read_text().split('id="axes_1"')[1].split('id="axes_2"')[0]
@@ -142,26 +120,20 @@ def test_lines_are_drawn_where_the_data_is(tmp_path: Path) -> None:
 
 
 def test_same_data_same_file(tmp_path: Path) -> None:
-    """
-    A picture that is drawn again does not change.
-    """
+    """A picture that is drawn again does not change."""
     for name in ("one.svg", "two.svg"):
         draw(a_scene(), tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
 def test_png(tmp_path: Path) -> None:
-    """
-    The name decides the kind.
-    """
+    """The name decides the kind."""
     draw(a_scene(), tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_more_lines_than_colours(tmp_path: Path) -> None:
-    """
-    Not more lines are drawn than can be told apart.
-    """
+    """Not more lines are drawn than can be told apart."""
     contenders = [Contender("sliding", count) for count in (1, 2, 3, 4, 5, 6, 10, 12)]
     scene = a_scene(contenders=contenders)
     draw(scene, tmp_path / "picture.svg")
@@ -169,9 +141,7 @@ def test_more_lines_than_colours(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """
-    Without the extra the error says what to install.
-    """
+    """Without the extra the error says what to install."""
     real_import = builtins.__import__
 
     def without_matplotlib(name: str, *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,4 @@
-"""
-Rows are put in the order of time.
-"""
+"""Rows are put in the order of time."""
 
 from collections.abc import Sequence
 
@@ -12,18 +10,14 @@ from oauth_ratelimit.replay.formats import SECOND_US, Ordered, Row
 
 
 def ordered(rows: Sequence[Row], *, spread: bool | None = False, batch_size: int = 4) -> tuple[Ordered, list[Row]]:
-    """
-    Return what orders rows, and the rows in order.
-    """
+    """Return what orders rows, and the rows in order."""
     order = Ordered(rows, spread=spread, batch_size=batch_size)
     return order, [row for batch in order.batches() for row in batch]
 
 
 @given(st.lists(st.integers(0, 100), max_size=60), st.integers(1, 9))
 def test_any_order(times: Sequence[int], batch_size: int) -> None:
-    """
-    Rows come out in order of time, none lost, none new, and none changed but for those that came too late.
-    """
+    """Rows come out in order of time, none lost, none new, and none changed but for those that came too late."""
     rows = [Row(at_us, str(number)) for number, at_us in enumerate(times)]
     order, found = ordered(rows, batch_size=batch_size)
     assert [row.at_us for row in found] == sorted(row.at_us for row in found)
@@ -33,9 +27,7 @@ def test_any_order(times: Sequence[int], batch_size: int) -> None:
 
 
 def test_a_little_out_of_order() -> None:
-    """
-    Rows that come no later than a batch are put in order; those of one moment stay as they came.
-    """
+    """Rows that come no later than a batch are put in order; those of one moment stay as they came."""
     rows = [Row(at_us, name) for at_us, name in ((3, "a"), (1, "b"), (3, "c"), (2, "d"), (7, "e"), (5, "f"))]
     order, found = ordered(rows)
     assert "bdacfe" == "".join(row.client for row in found)
@@ -43,9 +35,7 @@ def test_a_little_out_of_order() -> None:
 
 
 def test_too_late_to_be_put_in_order() -> None:
-    """
-    A row that comes much later counts at the moment that was reached, and is told.
-    """
+    """A row that comes much later counts at the moment that was reached, and is told."""
     rows = [Row(at_us, "a") for at_us in (*range(10, 30), 1)]
     order, found = ordered(rows)
     assert 1 == order.late_count
@@ -55,9 +45,7 @@ def test_too_late_to_be_put_in_order() -> None:
 
 @pytest.mark.parametrize("batch_size", (1, 3, 100))
 def test_whole_seconds(batch_size: int) -> None:
-    """
-    The n rows of a second are spread to the middles of n parts of it, wherever a batch ends.
-    """
+    """The n rows of a second are spread to the middles of n parts of it, wherever a batch ends."""
     rows = [Row(second * SECOND_US, "a") for second in (5, 5, 6, 7, 7, 7, 7)]
     order, found = ordered(rows, spread=None, batch_size=batch_size)
     assert order.is_spread
@@ -65,9 +53,7 @@ def test_whole_seconds(batch_size: int) -> None:
 
 
 def test_parts_of_a_second() -> None:
-    """
-    A file that knows parts of a second is taken as it is, whole seconds in it included.
-    """
+    """A file that knows parts of a second is taken as it is, whole seconds in it included."""
     rows = [Row(5 * SECOND_US, "a"), Row(5 * SECOND_US + 1, "b")]
     order, found = ordered(rows, spread=None)
     assert not order.is_spread
@@ -75,9 +61,7 @@ def test_parts_of_a_second() -> None:
 
 
 def test_one_second_for_ever() -> None:
-    """
-    However many rows say the same second, no more than a few batches are held.
-    """
+    """However many rows say the same second, no more than a few batches are held."""
     order = Ordered((Row(SECOND_US, "a") for _ in range(100)), spread=True, batch_size=5)
     sizes = [len(batch) for batch in order.batches()]
     assert 100 == sum(sizes)
@@ -85,9 +69,7 @@ def test_one_second_for_ever() -> None:
 
 
 def test_nothing() -> None:
-    """
-    A file without rows has no beginning.
-    """
+    """A file without rows has no beginning."""
     order, found = ordered([])
     assert [] == found
     assert order.first_us is order.last_us is None

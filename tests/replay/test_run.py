@@ -1,6 +1,4 @@
-"""
-The same rows through every contender.
-"""
+"""The same rows through every contender."""
 
 import random
 from collections.abc import Sequence
@@ -23,9 +21,7 @@ ALL = [Contender(name) for name in COMMON] + [Contender(one.value, count) for on
 
 
 def some_rows(count: int = 3000, *, seed: int = 1) -> list[Row]:
-    """
-    Return rows of some busy and many quiet keys.
-    """
+    """Return rows of some busy and many quiet keys."""
     rng = random.Random(seed)
     at_us, rows = BEGIN_US, []
     for _ in range(count):
@@ -35,25 +31,19 @@ def some_rows(count: int = 3000, *, seed: int = 1) -> list[Row]:
 
 
 def cut(rows: Sequence[Row], size: int) -> list[Sequence[Row]]:
-    """
-    Return rows in batches.
-    """
+    """Return rows in batches."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def tallies(batches: Sequence[Sequence[Row]], contenders: Sequence[Contender] = ALL, rate: Rate = RATE) -> list[object]:
-    """
-    Return what each contender did.
-    """
+    """Return what each contender did."""
     replay = Replay(rate, contenders)
     replay.run(batches)
     return [asdict(entry.tally) for entry in replay.entries]
 
 
 def test_every_contender_gets_every_row() -> None:
-    """
-    All decide about the same number of requests, and the exact log is never wrong.
-    """
+    """All decide about the same number of requests, and the exact log is never wrong."""
     replay = Replay(RATE, ALL)
     replay.run(cut(some_rows(), 500))
     assert {3000} == {entry.tally.requests for entry in replay.entries}
@@ -65,15 +55,12 @@ def test_every_contender_gets_every_row() -> None:
 
 @pytest.mark.parametrize("size", (1, 70, 3000))
 def test_batches(size: int) -> None:
-    """
-    How rows are cut into batches does not matter, nor that quiet keys are decided late and idle ones forgotten.
-    """
+    """How rows are cut into batches does not matter, nor that quiet keys are decided late and idle ones forgotten."""
     assert tallies(cut(some_rows(), 500)) == tallies(cut(some_rows(), size))
 
 
 def test_quiet_keys() -> None:
-    """
-    What is remembered of keys with few requests gives the same as deciding about each at once, as for somebody who
+    """What is remembered of keys with few requests gives the same as deciding about each at once, as for somebody who
     watches.
     """
     watched = Replay(RATE, ALL, watch=lambda *_: None)
@@ -83,18 +70,14 @@ def test_quiet_keys() -> None:
 
 @given(st.integers(1, 12))
 def test_small_burst(burst: int) -> None:
-    """
-    A bucket that holds less than the limit denies even keys with few requests.
-    """
+    """A bucket that holds less than the limit denies even keys with few requests."""
     rows = [Row(BEGIN_US, "a")] * 5
     (tally,) = tallies([rows], [Contender("token-bucket")], Rate(5, 60, burst))
     assert min(5, burst) == tally["admitted"]  # type: ignore[index]
 
 
 def test_users() -> None:
-    """
-    Each user of a client has the limit, and so has the client without one.
-    """
+    """Each user of a client has the limit, and so has the client without one."""
     rows = [Row(BEGIN_US + n, "a", user) for n, user in enumerate(["x", "y", None] * 7)]
     for tally in tallies([rows]):
         assert 15 <= tally["admitted"]  # type: ignore[index]
@@ -102,9 +85,7 @@ def test_users() -> None:
 
 
 def test_more_frames_are_more_accurate() -> None:
-    """
-    Errors shrink with the number of frames.
-    """
+    """Errors shrink with the number of frames."""
     contenders = [Contender("sliding", count) for count in (1, 2, 6, 60)]
     replay = Replay(RATE, contenders)
     replay.run(cut(some_rows(20_000), 5000))
@@ -113,17 +94,13 @@ def test_more_frames_are_more_accurate() -> None:
 
 
 def test_shared_counter() -> None:
-    """
-    Where the counter is in the database, each request waits for it.
-    """
+    """Where the counter is in the database, each request waits for it."""
     (tally,) = tallies([some_rows()], [Contender("gcra", asks_database=True)])
     assert (3000, 3000) == (tally["operations"], tally["waits"])  # type: ignore[index]
 
 
 def test_fleet_beside_the_others() -> None:
-    """
-    A fleet of one decides as the estimator alone does, and tells what it does in the database.
-    """
+    """A fleet of one decides as the estimator alone does, and tells what it does in the database."""
     alone, fleet = tallies(
         cut(some_rows(), 500), [Contender("sliding", 10), Contender("sliding", 10, FleetPlan(1, 1.0))]
     )
@@ -133,15 +110,11 @@ def test_fleet_beside_the_others() -> None:
 
 
 def test_again() -> None:
-    """
-    The same rows give the same numbers, fleets included.
-    """
+    """The same rows give the same numbers, fleets included."""
     contenders = [Contender("sliding", 10, FleetPlan(10, 1.0))]
     assert tallies(cut(some_rows(500), 100), contenders) == tallies(cut(some_rows(500), 100), contenders)
 
 
 def test_names() -> None:
-    """
-    Our algorithms are the estimators, by the names of the configuration.
-    """
+    """Our algorithms are the estimators, by the names of the configuration."""
     assert ALGORITHMS == (*COMMON, "sliding", "proportional")

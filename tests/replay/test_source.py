@@ -1,6 +1,4 @@
-"""
-Files of recorded traffic, good and bad.
-"""
+"""Files of recorded traffic, good and bad."""
 
 import gzip
 import io
@@ -18,9 +16,7 @@ SECOND = 1_000_000
 
 
 def read(content: str | bytes, **options: object) -> tuple[Source, list[Row]]:
-    """
-    Return a file as it was understood, and its rows.
-    """
+    """Return a file as it was understood, and its rows."""
     recording = Recording("unused", **options)  # type: ignore[arg-type]
     data = content.encode() if isinstance(content, str) else content
     source = Source(io.BytesIO(data), recording.parser, form=recording.form)
@@ -28,35 +24,27 @@ def read(content: str | bytes, **options: object) -> tuple[Source, list[Row]]:
 
 
 def test_csv() -> None:
-    """
-    Without a header the columns are time, client and user, of which the user may be missing or empty.
-    """
+    """Without a header the columns are time, client and user, of which the user may be missing or empty."""
     source, rows = read("5,a,u\n6.5,b\n7,c,\n")
     assert [Row(5 * SECOND, "a", "u"), Row(6_500_000, "b"), Row(7 * SECOND, "c")] == rows
     assert (Format.CSV, 3, 0) == (source.form, source.row_count, source.bad_count)
 
 
 def test_csv_with_a_header() -> None:
-    """
-    A header says where the columns are; quoted fields, a byte order mark and Windows' line ends do no harm.
-    """
+    """A header says where the columns are; quoted fields, a byte order mark and Windows' line ends do no harm."""
     _, rows = read('\ufeffuser,extra,time,client\r\nu,"x, y",5,"a, ""b"""\r\n')
     assert [Row(5 * SECOND, 'a, "b"', "u")] == rows
 
 
 def test_header_without_a_client() -> None:
-    """
-    If a header lacks a column, no other is taken for it.
-    """
+    """If a header lacks a column, no other is taken for it."""
     source, rows = read("time,customer\n5,a\n6,b\n")
     assert ([], 2) == (rows, source.bad_count)
     assert "column" in source.problems[0].reason
 
 
 def test_json_lines() -> None:
-    """
-    Objects with other members, too; ids that are numbers are names.
-    """
+    """Objects with other members, too; ids that are numbers are names."""
     source, rows = read(
         '{"time": 5, "client": "a", "user": null, "x": []}\n{"time": "1970-01-01T00:00:06Z", "client": 7}'
     )
@@ -72,9 +60,7 @@ LOG = (
 
 
 def test_access_log() -> None:
-    """
-    The client is whom the server authenticated, or the host.
-    """
+    """The client is whom the server authenticated, or the host."""
     source, rows = read(LOG)
     assert ["my-app", "host2", "two words"] == [row.client for row in rows]
     assert [7, 8, 9] == [row.at_us // SECOND - 807249600 for row in rows]
@@ -82,9 +68,7 @@ def test_access_log() -> None:
 
 
 def test_access_log_of_one_path() -> None:
-    """
-    Other requests are left out, and their number told.
-    """
+    """Other requests are left out, and their number told."""
     source, rows = read(LOG, request_path="/oauth/token")
     assert ["my-app", "host2"] == [row.client for row in rows]
     assert 1 == source.left_out_count
@@ -100,9 +84,7 @@ def test_access_log_of_one_path() -> None:
     ids=("first group", "no client", "both"),
 )
 def test_access_log_with_a_pattern(pattern: str, expected: list[tuple[str, str | None]]) -> None:
-    """
-    A regular expression finds the client, and the user; lines without a match are left out.
-    """
+    """A regular expression finds the client, and the user; lines without a match are left out."""
     found = (
         re.compile(pattern) if "client" in pattern or "user" not in pattern else re.compile(pattern + "(?P<client>x)")
     )
@@ -135,18 +117,14 @@ def test_bad_lines() -> None:
     ids=("no client", "no time", "no name", "deep", "torn", "text", "empty name"),
 )
 def test_bad_json(line: str) -> None:
-    """
-    No JSON is so bad that it is more than a bad line.
-    """
+    """No JSON is so bad that it is more than a bad line."""
     source, rows = read(f'{{"time": 1, "client": "a"}}\n{line}\n')
     assert (1, 1) == (len(rows), source.bad_count)
 
 
 @pytest.mark.parametrize("packed", (False, True), ids=("plain", "packed"))
 def test_endless_line(packed: bool) -> None:
-    """
-    A line longer than any sensible one is bad, whatever its length, and the next one counts.
-    """
+    """A line longer than any sensible one is bad, whatever its length, and the next one counts."""
     data = b"5,a\n6," + b"x" * (2 * BLOCK_SIZE) + b"\n7," + b"y" * MAX_LINE_LENGTH + b"\n8,b\n"
     source, rows = read(gzip.compress(data) if packed else data)
     assert ["a", "b"] == [row.client for row in rows]
@@ -154,25 +132,19 @@ def test_endless_line(packed: bool) -> None:
 
 
 class Endless(io.BytesIO):
-    """
-    A stream of fifty blocks without a line's end.
-    """
+    """A stream of fifty blocks without a line's end."""
 
     def __init__(self) -> None:
         self.blocks_left = 50
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """
-        Return a block.
-        """
+        """Return a block."""
         self.blocks_left -= 1
         return b"x" * min(size or 0, BLOCK_SIZE) if self.blocks_left >= 0 else b""
 
 
 def test_endless_line_takes_no_memory() -> None:
-    """
-    However long a line is, a few blocks of it are held at a time.
-    """
+    """However long a line is, a few blocks of it are held at a time."""
     source = Source(Endless(), Recording("unused").parser)
     tracemalloc.start()
     assert [] == list(source.rows())
@@ -183,18 +155,14 @@ def test_endless_line_takes_no_memory() -> None:
 
 
 def test_packed() -> None:
-    """
-    A packed file is known by its beginning, not by its name.
-    """
+    """A packed file is known by its beginning, not by its name."""
     _, rows = read(gzip.compress(b"5,a\n6,b"))
     assert ["a", "b"] == [row.client for row in rows]
 
 
 @pytest.mark.parametrize("cut", (5, 200, -9, -3))
 def test_packed_file_that_breaks_off(cut: int) -> None:
-    """
-    A packed file that is still being written counts as far as it goes, and that is told.
-    """
+    """A packed file that is still being written counts as far as it goes, and that is told."""
     whole = b"".join(b"%d,client-%d\n" % (n, n * 7919 % 1000) for n in range(10_000))
     source, rows = read(gzip.compress(whole)[:cut])
     assert source.is_cut_short
@@ -204,9 +172,7 @@ def test_packed_file_that_breaks_off(cut: int) -> None:
 
 
 def test_damaged_file() -> None:
-    """
-    So does one that is damaged in the middle.
-    """
+    """So does one that is damaged in the middle."""
     packed = bytearray(gzip.compress(b"5,a\n" * 1000))
     packed[len(packed) // 2 :] = b"\xff" * 50
     source, _ = read(bytes(packed))
@@ -215,16 +181,12 @@ def test_damaged_file() -> None:
 
 @given(st.binary(max_size=300))
 def test_anything(data: bytes) -> None:
-    """
-    Whatever a file holds, it is read to its end without an exception.
-    """
+    """Whatever a file holds, it is read to its end without an exception."""
     source, rows = read(data)
     assert len(rows) == source.row_count
 
 
 def test_nothing() -> None:
-    """
-    An empty file has no format.
-    """
+    """An empty file has no format."""
     source, rows = read(b"")
     assert ([], None, 0) == (rows, source.form, source.bad_count)

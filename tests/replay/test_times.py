@@ -1,6 +1,4 @@
-"""
-Moments as files write them.
-"""
+"""Moments as files write them."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -29,17 +27,13 @@ from oauth_ratelimit.replay.formats import access_log_us, moment_us
     ids=("int", "text", "fraction", "blanks", "ms", "us", "ns", "zulu", "offset", "no zone", "epoch"),
 )
 def test_notations(written: object, expected: int) -> None:
-    """
-    Numbers count from the epoch in a unit told by their size; text is ISO 8601, in UTC without a zone.
-    """
+    """Numbers count from the epoch in a unit told by their size; text is ISO 8601, in UTC without a zone."""
     assert expected == moment_us(written)
 
 
 @pytest.mark.parametrize("written", ("", "yesterday", "-1", "nan", "inf", "1e30", -0.1, True, None, [], "1960-01-01"))
 def test_no_moment(written: object) -> None:
-    """
-    Anything else is refused with a reason.
-    """
+    """Anything else is refused with a reason."""
     with pytest.raises(ValueError, match="time"):
         moment_us(written)
 
@@ -49,9 +43,7 @@ def test_no_moment(written: object) -> None:
     st.integers(-14 * 60, 14 * 60),
 )
 def test_access_log(moment: datetime, offset_min: int) -> None:
-    """
-    The form of access logs is read as Python would write it, whatever the zone.
-    """
+    """The form of access logs is read as Python would write it, whatever the zone."""
     local = moment.replace(tzinfo=timezone(timedelta(minutes=offset_min)))
     if local.timestamp() >= 0:
         assert round(local.timestamp() * 10**6) == access_log_us(local.strftime("%d/%b/%Y:%H:%M:%S %z"))
@@ -59,18 +51,14 @@ def test_access_log(moment: datetime, offset_min: int) -> None:
 
 @pytest.mark.parametrize("written", ("", "01/Foo/1995:00:00:00 -0400", "32/Aug/1995:00:00:00 +0000", "1995-08-01"))
 def test_no_access_log(written: str) -> None:
-    """
-    What an access log would not write is refused.
-    """
+    """What an access log would not write is refused."""
     with pytest.raises(ValueError, match="no time"):
         access_log_us(written)
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)))
 def test_to_the_microsecond(moment: datetime) -> None:
-    """
-    ISO 8601 is exact.
-    """
+    """ISO 8601 is exact."""
     moment = moment.replace(tzinfo=UTC)
     seconds, micros = divmod(moment_us(moment.isoformat()), 10**6)
     assert (int(moment.replace(microsecond=0).timestamp()), moment.microsecond) == (seconds, micros)

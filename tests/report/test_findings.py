@@ -1,6 +1,4 @@
-"""
-What clients do wrong, worked out from their minutes.
-"""
+"""What clients do wrong, worked out from their minutes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,26 +26,20 @@ def minutes(
     client_id: str = "shop",
     **more: Any,
 ) -> Iterator[ClientMinute]:
-    """
-    Yield minutes that are all the same.
-    """
+    """Yield minutes that are all the same."""
     registers = merged(dict([register_of(f"user-{number}")]) for number in range(users))
     for number in range(count):
         yield ClientMinute(client_id, START_S + every_s * number, tallies, registers=registers, **more)
 
 
 def only(found: list[ClientFinding]) -> ClientFinding:
-    """
-    Return the only finding.
-    """
+    """Return the only finding."""
     (finding,) = found
     return finding
 
 
 def test_client_that_keeps_its_tokens() -> None:
-    """
-    One token per user and hour is what a client needs.
-    """
+    """One token per user and hour is what a client needs."""
     finding = only(find(minutes({LOGIN: Tally(10)}, users=10, count=5, every_s=3600)))
 
     assert (Verdict.FINE, (), 0) == (finding.verdict, finding.faults, finding.needless)
@@ -76,9 +68,7 @@ def test_tokens_of_users(tallies: dict[Source, Tally], fault: Fault, refresh_sha
 
 
 def test_tokens_of_its_own() -> None:
-    """
-    A client may run some processes, each with a token of its own; a token per call is more than that.
-    """
+    """A client may run some processes, each with a token of its own; a token per call is more than that."""
     fine = only(find(minutes({OWN: Tally(1)}, count=24, every_s=3600)))
     wasteful = only(find(minutes({OWN: Tally(2)}, count=24 * 60)))
 
@@ -88,9 +78,7 @@ def test_tokens_of_its_own() -> None:
 
 
 def test_token_lifetime() -> None:
-    """
-    What lasts ten minutes is needed six times an hour.
-    """
+    """What lasts ten minutes is needed six times an hour."""
     short = only(find(minutes({LOGIN: Tally(1)}, users=1, every_s=600), token_lifetime_s=600.0))
     long = only(find(minutes({LOGIN: Tally(1)}, users=1, every_s=600), token_lifetime_s=3600.0))
 
@@ -98,16 +86,12 @@ def test_token_lifetime() -> None:
 
 
 def test_too_little_to_tell() -> None:
-    """
-    A handful of requests is nobody's fault.
-    """
+    """A handful of requests is nobody's fault."""
     assert () == only(find(minutes({LOGIN: Tally(1)}, users=1, count=15))).faults
 
 
 def test_bursts() -> None:
-    """
-    A minute far above the average of its hours is a burst.
-    """
+    """A minute far above the average of its hours is a burst."""
     quiet = minutes({LOGIN: Tally(1)}, users=60, count=50)
     burst = ClientMinute("shop", START_S + 3000, {LOGIN: Tally(100)}, registers={})
 
@@ -115,9 +99,7 @@ def test_bursts() -> None:
 
 
 def test_retries_while_denied() -> None:
-    """
-    A client that comes again before its time is over its limits and impatient; one that waits is only the first.
-    """
+    """A client that comes again before its time is over its limits and impatient; one that waits is only the first."""
     impatient = only(find(minutes({LOGIN: Tally(3, denied=7, retries=6)}, users=600)))
     patient = only(find(minutes({LOGIN: Tally(3, denied=7)}, users=600)))
 
@@ -128,9 +110,7 @@ def test_retries_while_denied() -> None:
 
 
 def test_dry_run() -> None:
-    """
-    Whom a dry run would have denied is over its limits, too.
-    """
+    """Whom a dry run would have denied is over its limits, too."""
     assert (Fault.OVER_LIMIT,) == only(find(minutes({LOGIN: Tally(9, would_deny=1)}, users=600))).faults
 
 
@@ -152,7 +132,5 @@ def test_rank() -> None:
 
 
 def test_nobody() -> None:
-    """
-    Without statistics there is nothing to find.
-    """
+    """Without statistics there is nothing to find."""
     assert [] == find([])

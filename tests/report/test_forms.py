@@ -1,6 +1,4 @@
-"""
-The report as a letter, a page and a table, with clients that call themselves what they like.
-"""
+"""The report as a letter, a page and a table, with clients that call themselves what they like."""
 
 import csv
 import io
@@ -45,9 +43,7 @@ HOSTILE = (
 
 
 def findings(*names: str) -> list[ClientFinding]:
-    """
-    Return findings about clients that do everything wrong.
-    """
+    """Return findings about clients that do everything wrong."""
     tally = Tally(100, denied=40, retries=20, would_deny=3)
     every = {LOGIN: tally, REFRESH: tally, OWN: tally}
     minutes = [
@@ -58,9 +54,7 @@ def findings(*names: str) -> list[ClientFinding]:
 
 
 class Page(HTMLParser):
-    """
-    What a browser would see of a page.
-    """
+    """What a browser would see of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -70,23 +64,17 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """
-        Note a tag and its attributes.
-        """
+        """Note a tag and its attributes."""
         self.tags.add(tag)
         self.attributes |= {name for name, _ in attrs}
 
     def handle_data(self, data: str) -> None:
-        """
-        Note a text.
-        """
+        """Note a text."""
         self.texts.append(data)
 
 
 def test_letter() -> None:
-    """
-    The letter says what was seen, in numbers, and what helps; it is complete in itself.
-    """
+    """The letter says what was seen, in numbers, and what helps; it is complete in itself."""
     (finding,) = findings("shop")
     letter = letter_to(finding, SPAN, error_uri="https://example.com/tokens")
 
@@ -106,9 +94,7 @@ def test_letter() -> None:
 
 
 def test_letter_to_a_good_client() -> None:
-    """
-    A client that does nothing wrong is told so.
-    """
+    """A client that does nothing wrong is told so."""
     (finding,) = find([ClientMinute("shop", START_S, {OWN: Tally(1)})])
     letter = letter_to(finding, SPAN)
 
@@ -122,16 +108,12 @@ def test_letter_to_a_good_client() -> None:
     ((3600, "1 hour"), (7200, "2 hours"), (600, "10 minutes"), (90, "90 seconds"), (86_400, "1 day")),
 )
 def test_lifetimes(lifetime_s: float, words: str) -> None:
-    """
-    Lifetimes are written in the largest unit that fits.
-    """
+    """Lifetimes are written in the largest unit that fits."""
     assert words == Span(0, 0, lifetime_s).lifetime
 
 
 def test_page_with_hostile_names() -> None:
-    """
-    Whatever a client calls itself is text on the page, and no page of our making has a script or another host.
-    """
+    """Whatever a client calls itself is text on the page, and no page of our making has a script or another host."""
     text = html_page(findings(*HOSTILE), SPAN, error_uri="https://example.com/?a=1&b=<2>")
     page = Page(text)
 
@@ -160,18 +142,14 @@ def test_page_with_hostile_names() -> None:
 
 
 def test_pages_of_few_words() -> None:
-    """
-    Nobody asked, or nobody asked too often: the page says so.
-    """
+    """Nobody asked, or nobody asked too often: the page says so."""
     assert "No client has asked for a token" in html_page([], SPAN)
     assert "Every client keeps its tokens" in html_page(find([ClientMinute("shop", START_S, {OWN: Tally(1)})]), SPAN)
     assert "1 client asks for more than needed" in html_page(findings("shop"), SPAN)
 
 
 def test_table_with_hostile_names() -> None:
-    """
-    No value of the table is a formula to a spreadsheet, and each is there, its controls as escapes.
-    """
+    """No value of the table is a formula to a spreadsheet, and each is there, its controls as escapes."""
     found = findings(*HOSTILE)
     rows = list(
         csv.DictReader(io.StringIO(csv_text([record_of(each, rank, span=SPAN) for rank, each in enumerate(found, 1)])))
@@ -186,16 +164,12 @@ def test_table_with_hostile_names() -> None:
 
 
 def test_empty_table() -> None:
-    """
-    Without clients there is no table.
-    """
+    """Without clients there is no table."""
     assert "" == csv_text([])
 
 
 def test_record() -> None:
-    """
-    A record has the figures and the letter.
-    """
+    """A record has the figures and the letter."""
     (finding,) = findings("shop")
     record = record_of(finding, 1, span=SPAN)
 

@@ -1,6 +1,4 @@
-"""
-What every store does, in memory and on a real MongoDB.
-"""
+"""What every store does, in memory and on a real MongoDB."""
 
 from typing import Any
 
@@ -28,34 +26,26 @@ ODD_NAMES = {
 
 
 def write(store: CounterStore, *changes: Change, writer: str = "here") -> list[int]:
-    """
-    Write, and return the positions that lost the race.
-    """
+    """Write, and return the positions that lost the race."""
     result = store.compare_and_set(writer, changes)
     assert {} == result.rejected
     return list(result.lost)
 
 
 def test_nothing_there(store: CounterStore) -> None:
-    """
-    A document that nobody wrote is not in the answer.
-    """
+    """A document that nobody wrote is not in the answer."""
     assert {} == store.read([KEY, OTHER])
 
 
 def test_first_write(store: CounterStore) -> None:
-    """
-    A first write makes the document: with its version, its hits, and the writer's mark.
-    """
+    """A first write makes the document: with its version, its hits, and the writer's mark."""
     lost = write(store, a_change(KEY, version=None, next_version=405, hits={"6": {600: 2}, "60": {540: 3}}, flush_id=7))
     assert [] == lost
     assert {KEY: Snapshot(405, {"6": {600: 2}, "60": {540: 3}}, {"here": 7})} == store.read([KEY, OTHER])
 
 
 def test_first_write_of_a_document_that_is_there(store: CounterStore) -> None:
-    """
-    Whoever believes that there is no document loses to the one who made it.
-    """
+    """Whoever believes that there is no document loses to the one who made it."""
     write(store, a_change(KEY, version=None, next_version=10))
     assert [0] == write(store, a_change(KEY, version=None, next_version=20), writer="there")
     assert {KEY: Snapshot(10, {"6": {600: 1}}, {"here": 1})} == store.read([KEY])
@@ -73,9 +63,7 @@ def test_write_at_the_version_that_was_read(store: CounterStore) -> None:
 
 
 def test_newer_mark(store: CounterStore) -> None:
-    """
-    A writer's mark is that of its last write.
-    """
+    """A writer's mark is that of its last write."""
     write(store, a_change(KEY, version=None, next_version=10, flush_id=1))
     write(store, a_change(KEY, version=10, next_version=11, flush_id=5))
     assert {"here": 5} == store.read([KEY])[KEY].writers
@@ -83,18 +71,14 @@ def test_newer_mark(store: CounterStore) -> None:
 
 @pytest.mark.parametrize("version", (9, 11), ids=("behind", "ahead"))
 def test_write_at_another_version(store: CounterStore, version: int) -> None:
-    """
-    A write that names another version than the document's changes nothing at all.
-    """
+    """A write that names another version than the document's changes nothing at all."""
     write(store, a_change(KEY, version=None, next_version=10))
     assert [0] == write(store, a_change(KEY, version=version, next_version=12), writer="there")
     assert {KEY: Snapshot(10, {"6": {600: 1}}, {"here": 1})} == store.read([KEY])
 
 
 def test_write_after_removal(shared: Shared) -> None:
-    """
-    A write to a document that was removed loses, and does not bring it back.
-    """
+    """A write to a document that was removed loses, and does not bring it back."""
     write(shared.store, a_change(KEY, version=None, next_version=10))
     shared.remove(KEY)
     assert [0] == write(shared.store, a_change(KEY, version=10, next_version=11))
@@ -102,9 +86,7 @@ def test_write_after_removal(shared: Shared) -> None:
 
 
 def test_second_life(shared: Shared) -> None:
-    """
-    A document that was removed and made anew is not the one of the same name that was there before.
-    """
+    """A document that was removed and made anew is not the one of the same name that was there before."""
     write(shared.store, a_change(KEY, version=None, next_version=10))
     shared.remove(KEY)
     write(shared.store, a_change(KEY, version=None, next_version=500))
@@ -113,9 +95,7 @@ def test_second_life(shared: Shared) -> None:
 
 
 def test_same_write_twice(store: CounterStore) -> None:
-    """
-    A write that arrives twice is applied once, whether it makes the document or changes it.
-    """
+    """A write that arrives twice is applied once, whether it makes the document or changes it."""
     first = a_change(KEY, version=None, next_version=10)
     second = a_change(KEY, version=10, next_version=11)
     assert [[], [0], [], [0]] == [write(store, change) for change in (first, first, second, second)]
@@ -123,9 +103,7 @@ def test_same_write_twice(store: CounterStore) -> None:
 
 
 def test_rivals_at_one_version(store: CounterStore) -> None:
-    """
-    Of all writes that name one version, the first is applied.
-    """
+    """Of all writes that name one version, the first is applied."""
     write(store, a_change(KEY, version=None, next_version=10))
     rivals = [a_change(KEY, version=10, next_version=11, hits={"6": {600: 10**n}}) for n in (1, 2, 3)]
     assert [[], [0], [0]] == [write(store, rival, writer=f"w{n}") for n, rival in enumerate(rivals)]
@@ -134,9 +112,7 @@ def test_rivals_at_one_version(store: CounterStore) -> None:
 
 @pytest.mark.parametrize("at", range(3), ids=("first", "middle", "last"))
 def test_which_of_several_lost(store: CounterStore, at: int) -> None:
-    """
-    The positions of the changes that lost are told; the others are applied.
-    """
+    """The positions of the changes that lost are told; the others are applied."""
     keys = [KEY, OTHER, THIRD]
     write(store, *(a_change(key, version=None, next_version=10) for key in keys))
     versions = [9 if position == at else 10 for position in range(3)]
@@ -147,9 +123,7 @@ def test_which_of_several_lost(store: CounterStore, at: int) -> None:
 
 
 def test_both_ways_to_lose_in_one_batch(store: CounterStore) -> None:
-    """
-    A document that should not be there and one that has moved on are both told, beside those that worked.
-    """
+    """A document that should not be there and one that has moved on are both told, beside those that worked."""
     keys = [Key("app", f"user-{number}") for number in range(6)]
     write(store, *(a_change(key, version=None, next_version=10) for key in keys[:4]))
     versions = [None, 9, 10, None, None, 3]
@@ -160,9 +134,7 @@ def test_both_ways_to_lose_in_one_batch(store: CounterStore) -> None:
 
 
 def test_removing_what_is_stale(store: CounterStore) -> None:
-    """
-    A write takes frames and marks away; one that is not there any more does no harm.
-    """
+    """A write takes frames and marks away; one that is not there any more does no harm."""
     write(store, a_change(KEY, version=None, next_version=10, hits={"6": {600: 1, 606: 2}}), writer="gone")
     stale: dict[str, Any] = {"expired_frames": [("6", 600), ("6", 1), ("60", 1)], "expired_writers": ["gone", "nobody"]}
     write(store, a_change(KEY, version=10, next_version=11, hits={"6": {612: 4}}, **stale))
@@ -171,9 +143,7 @@ def test_removing_what_is_stale(store: CounterStore) -> None:
 
 
 def test_large_numbers(store: CounterStore) -> None:
-    """
-    Counts, versions and marks up to 2^53 stay exact.
-    """
+    """Counts, versions and marks up to 2^53 stay exact."""
     large = 2**53 - 1
     write(store, a_change(KEY, version=None, next_version=large - 1, hits={"6": {600: large - 1}}, flush_id=large))
     write(store, a_change(KEY, version=large - 1, next_version=large, flush_id=large))
@@ -182,9 +152,7 @@ def test_large_numbers(store: CounterStore) -> None:
 
 @pytest.mark.parametrize("name", ODD_NAMES.values(), ids=ODD_NAMES)
 def test_odd_names(store: CounterStore, name: str) -> None:
-    """
-    Any text can name a client or a user.
-    """
+    """Any text can name a client or a user."""
     keys = [Key(name, name), Key(name, None), Key("app", name)]
     for key in keys:
         write(store, a_change(key, version=None, next_version=10))
@@ -193,9 +161,7 @@ def test_odd_names(store: CounterStore, name: str) -> None:
 
 
 def test_keys_that_look_alike(store: CounterStore) -> None:
-    """
-    Where one name ends and the next begins matters, and so does the difference between no user and "None".
-    """
+    """Where one name ends and the next begins matters, and so does the difference between no user and "None"."""
     keys = [Key("a:b", "c"), Key("a", "b:c"), Key("a", None), Key("a", "None"), Key("a", ""), Key("a", None, "c")]
     for number, key in enumerate(keys, start=1):
         assert [] == write(store, a_change(key, version=None, next_version=number))
@@ -205,17 +171,13 @@ def test_keys_that_look_alike(store: CounterStore) -> None:
 
 
 def test_key_that_is_asked_for_twice(store: CounterStore) -> None:
-    """
-    A key that stands twice in a read is answered once.
-    """
+    """A key that stands twice in a read is answered once."""
     write(store, a_change(KEY, version=None, next_version=10))
     assert [KEY] == list(store.read([KEY, KEY]))
 
 
 def test_closing_twice(store: CounterStore) -> None:
-    """
-    A store can be closed again, and before it was used.
-    """
+    """A store can be closed again, and before it was used."""
     store.close()
     store.close()
 
@@ -236,9 +198,7 @@ CHANGES = st.tuples(
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.one_of(CHANGES, st.sampled_from((KEY, OTHER))), max_size=20))
 def test_same_as_the_plain_store(shared: Shared, steps: list[Any]) -> None:
-    """
-    Whatever is written and removed, every store answers and holds what the store in memory does.
-    """
+    """Whatever is written and removed, every store answers and holds what the store in memory does."""
     keys = [KEY, OTHER, THIRD]
     plain = MemoryStore()
     for key in keys:

@@ -1,6 +1,4 @@
-"""
-Logged denials in MongoDB.
-"""
+"""Logged denials in MongoDB."""
 
 import math
 from collections.abc import Iterator
@@ -39,34 +37,26 @@ RECORD = DenialRecord(DENIAL, instance="node-1:7", last_at_s=NOW_S + 20.0, suppr
 
 @pytest.fixture
 def connection(mongo_uri: str) -> Iterator[Connection]:
-    """
-    A connection to an empty database.
-    """
+    """A connection to an empty database."""
     with closing(Connection(mongo_uri)) as connection:
         yield connection
 
 
 @pytest.fixture
 def store(connection: Connection) -> DenialStore:
-    """
-    The store of that database.
-    """
+    """The store of that database."""
     return DenialStore(connection)
 
 
 def bare(first_id: int) -> DenialRecord:
-    """
-    Return a record with all that may be missing left out.
-    """
+    """Return a record with all that may be missing left out."""
     denial = Denial(first_id, NOW_S, "app", None, None, None, None, None, None, "enforce", False, math.inf, Trace())
     return DenialRecord(denial, instance="node-1", last_at_s=NOW_S, suppressed_count=0)
 
 
 @pytest.mark.parametrize("record", [RECORD, bare(7)], ids=["all", "least"])
 def test_what_is_put_is_found(store: DenialStore, record: DenialRecord) -> None:
-    """
-    A record comes back as it was.
-    """
+    """A record comes back as it was."""
     store.put([record], keep_s=KEEP_S)
 
     assert record == store.find(record.denial.first_id)
@@ -77,9 +67,7 @@ def test_what_is_put_is_found(store: DenialStore, record: DenialRecord) -> None:
     [(-1, False), (0, True), (1, True), (40, True), (41, True), (40 + MOST_BEHIND, True), (41 + MOST_BEHIND, False)],
 )
 def test_denials_that_were_not_logged(store: DenialStore, offset: int, is_found: bool) -> None:
-    """
-    Their ids lead to the record of the logged one, also those that its process has not told of yet.
-    """
+    """Their ids lead to the record of the logged one, also those that its process has not told of yet."""
     store.put([RECORD, bare(1), bare(2**63 - 1)], keep_s=KEEP_S)
 
     assert (RECORD if is_found else None) == store.find(DENIAL.first_id + offset)
@@ -87,9 +75,7 @@ def test_denials_that_were_not_logged(store: DenialStore, offset: int, is_found:
 
 @pytest.mark.parametrize("number", [0, 2**64 - 1], ids=["lowest", "highest"])
 def test_ids_that_there_are_not(store: DenialStore, connection: Connection, number: int) -> None:
-    """
-    An id below or above all others finds nothing, whatever else is in the collection.
-    """
+    """An id below or above all others finds nothing, whatever else is in the collection."""
     store.put([RECORD], keep_s=KEEP_S)
     HeartbeatStore(connection).put(Heartbeat("node-1", NOW_S, NOW_S, "1", "enforce", 1.0))
     connection.collection("ratelimit_stats").insert_one({"_id": {"clientId": "app", "minute": 0}})
@@ -98,9 +84,7 @@ def test_ids_that_there_are_not(store: DenialStore, connection: Connection, numb
 
 
 def test_repeated_and_late_writes(store: DenialStore) -> None:
-    """
-    A write that comes twice or after a later one changes nothing.
-    """
+    """A write that comes twice or after a later one changes nothing."""
     later = replace(RECORD, last_at_s=NOW_S + 30.0, suppressed_count=50)
     for records in ([RECORD], [later], [later], [RECORD]):
         store.put(records, keep_s=KEEP_S)
@@ -109,9 +93,7 @@ def test_repeated_and_late_writes(store: DenialStore) -> None:
 
 
 def test_expiry(store: DenialStore, mongo_uri: str) -> None:
-    """
-    A record carries its end, which the database's index goes by; other readers of the collection do not meet it.
-    """
+    """A record carries its end, which the database's index goes by; other readers of the collection do not meet it."""
     store.put([RECORD], keep_s=KEEP_S)
     with MongoClient[dict[str, Any]](mongo_uri, tz_aware=True) as client:
         collection = client.get_default_database()["ratelimit_stats"]
@@ -121,9 +103,7 @@ def test_expiry(store: DenialStore, mongo_uri: str) -> None:
 
 
 def test_heartbeats_beside_denials(store: DenialStore, connection: Connection) -> None:
-    """
-    Denials are not taken for instances.
-    """
+    """Denials are not taken for instances."""
     store.put([RECORD], keep_s=KEEP_S)
     beats = HeartbeatStore(connection)
     beats.put(Heartbeat("node-1", NOW_S, NOW_S, "1", "enforce", 1.0))

@@ -1,6 +1,4 @@
-"""
-Counter documents as operators look at them, on the real server.
-"""
+"""Counter documents as operators look at them, on the real server."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,26 +19,20 @@ LONG_GONE_S = 1_000_000_000.0
 
 @pytest.fixture
 def connection(mongo_uri: str) -> Iterator[Connection]:
-    """
-    A connection to an empty database.
-    """
+    """A connection to an empty database."""
     with closing(Connection(mongo_uri)) as opened:
         yield opened
 
 
 @pytest.fixture
 def documents(connection: Connection) -> Documents:
-    """
-    The documents in that database.
-    """
+    """The documents in that database."""
     return Documents(connection, collection="ratelimits")
 
 
 @pytest.fixture
 def limiters(mongo_uri: str) -> Iterator[list[Limiter]]:
-    """
-    Three instances that share counters. Their clock is far ahead, so that MongoDB removes nothing.
-    """
+    """Three instances that share counters. Their clock is far ahead, so that MongoDB removes nothing."""
     config = {
         "store": {"uri": mongo_uri},
         "mode": "enforce",
@@ -55,26 +47,20 @@ def limiters(mongo_uri: str) -> Iterator[list[Limiter]]:
 
 
 def spend(limiters: list[Limiter], *key: Any, **place: Any) -> None:
-    """
-    Use up a quota of five on all instances together.
-    """
+    """Use up a quota of five on all instances together."""
     for limiter in (*limiters, *limiters[:2]):
         limiter.check(*key, **place)
     settle(limiters)
 
 
 def settle(limiters: list[Limiter]) -> None:
-    """
-    Synchronise until everybody knows everything.
-    """
+    """Synchronise until everybody knows everything."""
     for limiter in (*limiters, *limiters):
         limiter.sync()
 
 
 def test_documents_of_a_client(limiters: list[Limiter], documents: Documents) -> None:
-    """
-    A client's documents are its own, its users' and the total; clients whose names are close are others.
-    """
+    """A client's documents are its own, its users' and the total; clients whose names are close are others."""
     for client_id in ("app", "app2", "ap", "APP"):
         spend(limiters, client_id, "alice")
     spend(limiters, "app")
@@ -88,9 +74,7 @@ def test_documents_of_a_client(limiters: list[Limiter], documents: Documents) ->
 
 @pytest.mark.parametrize("client_id", ["a.b", "$where", "a\x00b", "\N{SNOWMAN}", ""], ids=ascii)
 def test_unusual_client_ids(limiters: list[Limiter], documents: Documents, client_id: str) -> None:
-    """
-    Documents are found and reset whatever the client is called.
-    """
+    """Documents are found and reset whatever the client is called."""
     spend(limiters, client_id, "alice")
 
     assert {client_id} == {key.client_id for key, _ in documents.of_client(client_id)}
@@ -98,9 +82,7 @@ def test_unusual_client_ids(limiters: list[Limiter], documents: Documents, clien
 
 
 def test_reset_of_a_user(limiters: list[Limiter], documents: Documents) -> None:
-    """
-    All instances admit the user again, at every grant type; another user stays where they were.
-    """
+    """All instances admit the user again, at every grant type; another user stays where they were."""
     for username in ("alice", "bob"):
         spend(limiters, "app", username)
     spend(limiters, "app", "alice", grant_type="refresh_token")
@@ -117,9 +99,7 @@ def test_reset_of_a_user(limiters: list[Limiter], documents: Documents) -> None:
 
 
 def test_reset_of_a_client(limiters: list[Limiter], documents: Documents) -> None:
-    """
-    Everything of the client starts from zero, nothing of others does.
-    """
+    """Everything of the client starts from zero, nothing of others does."""
     spend(limiters, "app", "alice")
     spend(limiters, "app")
     spend(limiters, "other")
@@ -134,9 +114,7 @@ def test_reset_of_a_client(limiters: list[Limiter], documents: Documents) -> Non
 
 
 def test_reset_between_count_and_flush(limiters: list[Limiter], documents: Documents) -> None:
-    """
-    What was counted and not yet sent when the counters were reset is counted once, on top of zero.
-    """
+    """What was counted and not yet sent when the counters were reset is counted once, on top of zero."""
     spend(limiters[:1], "app")
     limiters[0].check("app")
     limiters[0].check("app")
@@ -150,9 +128,7 @@ def test_reset_between_count_and_flush(limiters: list[Limiter], documents: Docum
 
 
 def test_reset_under_steady_requests(limiters: list[Limiter], documents: Documents) -> None:
-    """
-    An instance with something to send in every cycle learns of a reset, too: its next write loses the race.
-    """
+    """An instance with something to send in every cycle learns of a reset, too: its next write loses the race."""
     busy = limiters[0]
     for _ in range(3):
         busy.check("app")
@@ -166,9 +142,7 @@ def test_reset_under_steady_requests(limiters: list[Limiter], documents: Documen
 
 
 def test_foreign_documents(connection: Connection, documents: Documents) -> None:
-    """
-    Documents that are not ours are not shown.
-    """
+    """Documents that are not ours are not shown."""
     far = {"expire": datetime(2100, 1, 1, tzinfo=UTC)}
     connection.collection("ratelimits").insert_many(
         [{"_id": identity, **far} for identity in ("x", 7, {"clientId": 7}, {"clientId": "a", "username": 7})]
@@ -178,9 +152,7 @@ def test_foreign_documents(connection: Connection, documents: Documents) -> None
 
 
 def test_facts_about_the_server(limiters: list[Limiter], documents: Documents) -> None:
-    """
-    The server tells its version, its time, and how many documents there are.
-    """
+    """The server tells its version, its time, and how many documents there are."""
     spend(limiters, "app", "alice")
     facts = documents.facts()
 
@@ -190,9 +162,7 @@ def test_facts_about_the_server(limiters: list[Limiter], documents: Documents) -
 
 
 def test_database_that_does_not_answer() -> None:
-    """
-    Without a server every method says so in this package's words.
-    """
+    """Without a server every method says so in this package's words."""
     with closing(Connection("mongodb://127.0.0.1:1/test", timeout_s=0.05)) as connection:
         documents = Documents(connection, collection="ratelimits")
         for call in (documents.facts, lambda: list(documents.every(0.0)), lambda: documents.reset("app")):

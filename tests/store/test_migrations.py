@@ -1,6 +1,4 @@
-"""
-Migrations on a real MongoDB.
-"""
+"""Migrations on a real MongoDB."""
 
 import configparser
 import threading
@@ -33,9 +31,7 @@ ALL = sorted(path.stem for path in (ROOT / "migrations").glob("[0-9]*.py"))
 
 @pytest.fixture
 def database(mongo_uri: str) -> Iterator[Any]:
-    """
-    The empty database.
-    """
+    """The empty database."""
     client: MongoClient[Any] = MongoClient(mongo_uri, tz_aware=True)
     with client:
         yield client.get_default_database()
@@ -43,31 +39,23 @@ def database(mongo_uri: str) -> Iterator[Any]:
 
 @pytest.fixture
 def connection(mongo_uri: str) -> Iterator[Connection]:
-    """
-    A connection to it.
-    """
+    """A connection to it."""
     with closing(Connection(mongo_uri)) as opened:
         yield opened
 
 
 def migrations_of(connection: Connection) -> Migrations:
-    """
-    Return the migrations of the default collections.
-    """
+    """Return the migrations of the default collections."""
     return Migrations(connection, collection="ratelimits")
 
 
 def pending(migrations: Migrations) -> list[str]:
-    """
-    Return the names of the migrations that are not applied.
-    """
+    """Return the names of the migrations that are not applied."""
     return [state.name for state in migrations.states() if state.applied_at_s is None]
 
 
 def given(monkeypatch: pytest.MonkeyPatch, steps: Mapping[str, Callable[[Mapping[str, Any]], None]]) -> None:
-    """
-    Put other migrations in the place of the package's.
-    """
+    """Put other migrations in the place of the package's."""
     modules = {name: ModuleType(name) for name in steps}
     for name, step in steps.items():
         vars(modules[name])["upgrade"] = step
@@ -75,9 +63,7 @@ def given(monkeypatch: pytest.MonkeyPatch, steps: Mapping[str, Callable[[Mapping
 
 
 def test_empty_database(connection: Connection, database: Any) -> None:
-    """
-    All migrations are run once, in order; then none is pending.
-    """
+    """All migrations are run once, in order; then none is pending."""
     migrations = migrations_of(connection)
     assert ALL == pending(migrations)
 
@@ -89,9 +75,7 @@ def test_empty_database(connection: Connection, database: Any) -> None:
 
 
 def test_migrations_that_are_run_twice(connection: Connection, database: Any) -> None:
-    """
-    A migration whose end was never noted is run again, and changes nothing.
-    """
+    """A migration whose end was never noted is run again, and changes nothing."""
     migrations_of(connection).upgrade()
     before = database["ratelimits"].index_information()
     database[MIGRATIONS].delete_many({})
@@ -101,9 +85,7 @@ def test_migrations_that_are_run_twice(connection: Connection, database: Any) ->
 
 
 def test_database_that_instances_have_used(connection: Connection, mongo_uri: str, database: Any) -> None:
-    """
-    Migrations meet the index that an instance made by itself, and an instance meets theirs.
-    """
+    """Migrations meet the index that an instance made by itself, and an instance meets theirs."""
     for _ in range(2):
         limiter = Limiter(load_config({"store": {"uri": mongo_uri}}))
         limiter.check("app")
@@ -115,9 +97,7 @@ def test_database_that_instances_have_used(connection: Connection, mongo_uri: st
 
 
 def test_namespace_and_collection(mongo_uri: str, database: Any) -> None:
-    """
-    A namespace has migrations of its own, for the collections that are configured.
-    """
+    """A namespace has migrations of its own, for the collections that are configured."""
     with closing(Connection(mongo_uri, namespace="one")) as connection:
         Migrations(connection, collection="counters").upgrade()
 
@@ -125,9 +105,7 @@ def test_namespace_and_collection(mongo_uri: str, database: Any) -> None:
 
 
 def test_upgrades_in_parallel_are_harmless(mongo_uri: str, database: Any) -> None:
-    """
-    Ten processes that start at once all succeed, and leave one index and one record of each.
-    """
+    """Ten processes that start at once all succeed, and leave one index and one record of each."""
     database["ratelimits"].insert_many({"_id": {"clientId": str(number)}} for number in range(1000))
     together = threading.Barrier(10)
     with ExitStack() as undo:
@@ -149,9 +127,7 @@ def test_upgrades_in_parallel_are_harmless(mongo_uri: str, database: Any) -> Non
 def test_same_migration_in_two_processes_at_once(
     mongo_uri: str, database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    Two processes that are within a migration at the same time both end it, and both report it.
-    """
+    """Two processes that are within a migration at the same time both end it, and both report it."""
     both = threading.Barrier(2)
 
     def run(collections: Mapping[str, Any]) -> None:
@@ -168,9 +144,7 @@ def test_same_migration_in_two_processes_at_once(
 
 
 def test_failed_migration_is_pending(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A migration that fails ends the upgrade; those before it are recorded, and the next upgrade goes on with it.
-    """
+    """A migration that fails ends the upgrade; those before it are recorded, and the next upgrade goes on with it."""
     applied: list[str] = []
     failures = [AutoReconnect("gone")]
 
@@ -190,9 +164,7 @@ def test_failed_migration_is_pending(connection: Connection, monkeypatch: pytest
 
 
 def test_records_of_pymongo_migrate_are_valid(connection: Connection, database: Any) -> None:
-    """
-    A database that pymongo-migrate has upgraded is up to date, and its lease is ignored.
-    """
+    """A database that pymongo-migrate has upgraded is up to date, and its lease is ignored."""
     at = datetime(2026, 3, 1, 12, tzinfo=UTC)
     records = [{"_id": ObjectId(), "name": name, "applied": at} for name in ALL]
     lease = {"_id": "lease", "holder": "node-1:4711:0badcafe", "until": datetime(2100, 1, 1, tzinfo=UTC)}
@@ -205,9 +177,7 @@ def test_records_of_pymongo_migrate_are_valid(connection: Connection, database: 
 
 
 def test_migration_that_pymongo_migrate_has_undone_is_pending(connection: Connection, database: Any) -> None:
-    """
-    A record without a date is no record.
-    """
+    """A record without a date is no record."""
     database[MIGRATIONS].insert_one({"_id": ObjectId(), "name": ALL[0], "applied": None})
 
     assert ALL == migrations_of(connection).upgrade()
@@ -215,9 +185,7 @@ def test_migration_that_pymongo_migrate_has_undone_is_pending(connection: Connec
 
 
 def test_earlier_versions_can_read_the_records(connection: Connection, database: Any) -> None:
-    """
-    pymongo-migrate finds a record by its name and takes no field but these.
-    """
+    """pymongo-migrate finds a record by its name and takes no field but these."""
     migrations_of(connection).upgrade()
     for name in ALL:
         record = database[MIGRATIONS].find_one({"name": name})
@@ -226,9 +194,7 @@ def test_earlier_versions_can_read_the_records(connection: Connection, database:
 
 
 def test_commands(terminal: Terminal, database: Any) -> None:
-    """
-    The command line tells what is pending, exit code 1, runs it, and then has nothing to do.
-    """
+    """The command line tells what is pending, exit code 1, runs it, and then has nothing to do."""
     pending = terminal.run("db", "status", "--json")
     assert 1 == pending.exit_code
     assert ALL == terminal.data("db", "upgrade")["applied_migrations"]
@@ -238,9 +204,7 @@ def test_commands(terminal: Terminal, database: Any) -> None:
 
 
 def test_init_db(terminal: Terminal, database: Any) -> None:
-    """
-    Everything is there after init-db, and it can be called again.
-    """
+    """Everything is there after init-db, and it can be called again."""
     collections = {"ratelimits", "ratelimit_overrides", "ratelimit_stats", "ratelimit_migrations"}
     assert collections == set(terminal.data("init-db")["created_collections"])
     assert collections == set(database.list_collection_names())
@@ -250,9 +214,7 @@ def test_init_db(terminal: Terminal, database: Any) -> None:
 
 
 def test_database_that_does_not_answer() -> None:
-    """
-    Without a server every method says so in this package's words.
-    """
+    """Without a server every method says so in this package's words."""
     with closing(Connection("mongodb://127.0.0.1:1/test", timeout_s=0.05)) as connection:
         migrations = migrations_of(connection)
         for call in (migrations.states, migrations.upgrade, migrations.create_collections):
@@ -261,9 +223,7 @@ def test_database_that_does_not_answer() -> None:
 
 
 def test_packages() -> None:
-    """
-    The metadata names every package there is, the migrations among them, so that a wheel has them all.
-    """
+    """The metadata names every package there is, the migrations among them, so that a wheel has them all."""
     metadata = configparser.ConfigParser()
     metadata.read(ROOT / "setup.cfg")
     found = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "oauth_ratelimit").rglob("__init__.py")}

@@ -1,6 +1,4 @@
-"""
-The store in MongoDB: what its documents look like, what it asks the server, what it makes of the answers.
-"""
+"""The store in MongoDB: what its documents look like, what it asks the server, what it makes of the answers."""
 
 import functools
 import time
@@ -30,28 +28,20 @@ FUTURE_S = 4_000_000_000.0
 
 
 class Commands(CommandListener):
-    """
-    Writes down what is sent to the server.
-    """
+    """Writes down what is sent to the server."""
 
     def __init__(self) -> None:
         self.sent: list[CommandStartedEvent] = []
 
     def started(self, event: CommandStartedEvent) -> None:
-        """
-        Note a command.
-        """
+        """Note a command."""
         self.sent.append(event)
 
     def succeeded(self, event: object) -> None:
-        """
-        Nothing to note.
-        """
+        """Nothing to note."""
 
     def failed(self, event: object) -> None:
-        """
-        Nothing to note.
-        """
+        """Nothing to note."""
 
     def names(self) -> list[str]:
         """
@@ -64,9 +54,7 @@ class Commands(CommandListener):
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """
-    What stores opened in this test send.
-    """
+    """What stores opened in this test send."""
     listener = Commands()
     observed = functools.partial(MongoClient, event_listeners=[listener])
     monkeypatch.setattr("oauth_ratelimit.store.mongo.client.MongoClient", observed)
@@ -75,9 +63,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 @pytest.fixture
 def store(mongo_uri: str, commands: Commands) -> Iterator[MongoStore]:
-    """
-    An open store.
-    """
+    """An open store."""
     with closing(MongoStore(mongo_uri)) as opened:
         opened.read([])
         commands.names()
@@ -86,9 +72,7 @@ def store(mongo_uri: str, commands: Commands) -> Iterator[MongoStore]:
 
 @pytest.fixture
 def documents(mongo_uri: str) -> Iterator[Documents]:
-    """
-    Its collection, through a connection of its own.
-    """
+    """Its collection, through a connection of its own."""
     client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri, tz_aware=True)
     with client:
         yield client.get_default_database()["ratelimits"]
@@ -96,24 +80,18 @@ def documents(mongo_uri: str) -> Iterator[Documents]:
 
 @pytest.fixture
 def future() -> Clock:
-    """
-    A clock that no TTL catches up with.
-    """
+    """A clock that no TTL catches up with."""
     return Clock(FUTURE_S)
 
 
 @pytest.fixture
 def limiter(store: MongoStore, future: Clock) -> Limiter:
-    """
-    A limiter on that store.
-    """
+    """A limiter on that store."""
     return a_limiter(store, future, a_policy(window_s=60))
 
 
 def test_document(limiter: Limiter, documents: Documents) -> None:
-    """
-    A document has the form that is promised, with numbers of 64 bits where they can grow.
-    """
+    """A document has the form that is promised, with numbers of 64 bits where they can grow."""
     limiter.check("some-client", "some-user", cost=3)
     limiter.sync()
     document = documents.find_one()
@@ -130,9 +108,7 @@ def test_document(limiter: Limiter, documents: Documents) -> None:
 
 
 def test_version_grows_with_every_write(limiter: Limiter, documents: Documents) -> None:
-    """
-    It does, by one, and stays a number of 64 bits.
-    """
+    """It does, by one, and stays a number of 64 bits."""
     versions = []
     for _ in range(3):
         limiter.check(CLIENT)
@@ -143,9 +119,7 @@ def test_version_grows_with_every_write(limiter: Limiter, documents: Documents) 
 
 
 def test_expiry_moves_with_the_hits(limiter: Limiter, future: Clock, documents: Documents) -> None:
-    """
-    A document outlives its last hit by the window, and a late write of older hits does not shorten that.
-    """
+    """A document outlives its last hit by the window, and a late write of older hits does not shorten that."""
     ends = []
     for step_s in (0, 30, -12):
         future.advance(step_s)
@@ -166,18 +140,14 @@ def test_expiry_moves_with_the_hits(limiter: Limiter, future: Clock, documents: 
     ids=("no user", "a user named None", "total", "odd names"),
 )
 def test_identity(store: MongoStore, documents: Documents, key: Key, identity: dict[str, Any]) -> None:
-    """
-    Names stand in values, never in field names; the scope only where there is one.
-    """
+    """Names stand in values, never in field names; the scope only where there is one."""
     store.compare_and_set("here", [a_change(key, version=None, next_version=1)])
     store.compare_and_set("here", [a_change(key, version=1, next_version=2)])
     assert [identity] == [document["_id"] for document in documents.find()]
 
 
 def test_scopes(store: MongoStore, documents: Documents) -> None:
-    """
-    Totals, grant types with limits of their own and other endpoints have documents of their own.
-    """
+    """Totals, grant types with limits of their own and other endpoints have documents of their own."""
     settings = load_config(
         {
             "limits": {"client": ["9/minute"], "user": ["9/minute"], "client_total": ["9/minute"]},
@@ -200,9 +170,7 @@ def test_scopes(store: MongoStore, documents: Documents) -> None:
 
 
 def test_expiry_index(store: MongoStore, documents: Documents) -> None:
-    """
-    Documents are removed at the time that they name, by an index made at first use.
-    """
+    """Documents are removed at the time that they name, by an index made at first use."""
     index = documents.index_information()["expire"]
     assert ([("expire", 1)], 0) == (index["key"], index["expireAfterSeconds"])
 
@@ -210,9 +178,7 @@ def test_expiry_index(store: MongoStore, documents: Documents) -> None:
 def test_expiry_index_of_a_collection_that_was_dropped(
     store: MongoStore, documents: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """
-    The index comes back after a while.
-    """
+    """The index comes back after a while."""
     monkeypatch.setattr(mongo, "EXPIRY_LOOK_S", 0.0)
     store.close()
     store.read([KEY])
@@ -224,9 +190,7 @@ def test_expiry_index_of_a_collection_that_was_dropped(
 
 
 def test_expired_document_is_removed(store: MongoStore, documents: Documents) -> None:
-    """
-    The server removes it, and an instance that knew it begins a new one.
-    """
+    """The server removes it, and an instance that knew it begins a new one."""
     past = Change(KEY, None, 10, 1, {"6": {600: 1}}, time.time() - 10)
     store.compare_and_set("here", [past, a_change(Key("other", None), version=None, next_version=1)])
     wait_until(lambda: documents.count_documents({}) == 1, "the removal of the expired document", timeout_s=90)
@@ -236,9 +200,7 @@ def test_expired_document_is_removed(store: MongoStore, documents: Documents) ->
 
 @pytest.mark.parametrize("count", (1, 500, 501, 1201))
 def test_round_trips_of_a_flush(limiter: Limiter, commands: Commands, count: int) -> None:
-    """
-    A flush is one command for every 500 keys begun, whether the documents are new or known; nothing else is sent.
-    """
+    """A flush is one command for every 500 keys begun, whether the documents are new or known; nothing else is sent."""
     limiter.sync()
     commands.names()
     for _ in range(2):
@@ -249,9 +211,7 @@ def test_round_trips_of_a_flush(limiter: Limiter, commands: Commands, count: int
 
 
 def test_round_trips_of_an_idle_cycle(limiter: Limiter, future: Clock, commands: Commands) -> None:
-    """
-    After one look at what was last written, nothing is sent until something is counted.
-    """
+    """After one look at what was last written, nothing is sent until something is counted."""
     limiter.check(CLIENT)
     limiter.sync()
     assert ["update"] == commands.names()
@@ -265,9 +225,7 @@ def test_round_trips_of_an_idle_cycle(limiter: Limiter, future: Clock, commands:
 
 
 def test_round_trips_of_a_conflict(limiter: Limiter, store: MongoStore, commands: Commands, mongo_uri: str) -> None:
-    """
-    A lost race costs one reading and one more write, of the keys that lost.
-    """
+    """A lost race costs one reading and one more write, of the keys that lost."""
     with closing(MongoStore(mongo_uri)) as other_store:
         other = a_limiter(other_store, Clock(FUTURE_S))
         for instance in (limiter, other):
@@ -290,9 +248,7 @@ def test_round_trips_of_a_conflict(limiter: Limiter, store: MongoStore, commands
 
 
 def test_concerns(store: MongoStore, commands: Commands) -> None:
-    """
-    Writes are acknowledged by a majority that has them in its journal; reads see only what a majority has.
-    """
+    """Writes are acknowledged by a majority that has them in its journal; reads see only what a majority has."""
     store.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
     store.read([KEY])
     write, read = (event.command for event in commands.sent)
@@ -301,9 +257,7 @@ def test_concerns(store: MongoStore, commands: Commands) -> None:
 
 
 def test_filters_are_targeted(store: MongoStore, commands: Commands) -> None:
-    """
-    Each update names one whole ``_id`` and the version, so that a sharded collection sends it to one shard.
-    """
+    """Each update names one whole ``_id`` and the version, so that a sharded collection sends it to one shard."""
     store.compare_and_set("here", [a_change(KEY, version=None, next_version=5)])
     store.compare_and_set("here", [a_change(KEY, version=5, next_version=6)])
     filters = [event.command["updates"][0]["q"] for event in commands.sent]
@@ -312,9 +266,7 @@ def test_filters_are_targeted(store: MongoStore, commands: Commands) -> None:
 
 
 def test_database_without_a_name(mongod: Mongod) -> None:
-    """
-    A connection string that names no database means ``oauth_ratelimit``.
-    """
+    """A connection string that names no database means ``oauth_ratelimit``."""
     with closing(MongoStore(mongod.uri)) as opened, mongod.client() as client:
         opened.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
         assert 1 == client["oauth_ratelimit"]["ratelimits"].count_documents({})
@@ -322,9 +274,7 @@ def test_database_without_a_name(mongod: Mongod) -> None:
 
 
 def test_namespace_keeps_issuers_apart(mongo_uri: str) -> None:
-    """
-    Two issuers that share a database share no counter.
-    """
+    """Two issuers that share a database share no counter."""
     limiters = [
         Limiter(
             load_config(
@@ -346,34 +296,26 @@ def test_namespace_keeps_issuers_apart(mongo_uri: str) -> None:
 
 
 def test_nothing_is_opened_before_first_use(mongo_uri: str, commands: Commands) -> None:
-    """
-    A store can be made before a fork.
-    """
+    """A store can be made before a fork."""
     unused = MongoStore(mongo_uri)
     unused.close()
     assert [] == commands.names()
 
 
 def test_use_after_closing(store: MongoStore) -> None:
-    """
-    A store that was closed connects again.
-    """
+    """A store that was closed connects again."""
     store.close()
     store.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
     assert 1 == store.read([KEY])[KEY].version
 
 
 def test_latest(store: MongoStore) -> None:
-    """
-    Documents with the latest frames come first.
-    """
+    """Documents with the latest frames come first."""
     keys = [Key("app", f"user-{number}") for number in range(5)]
     store.compare_and_set("here", [Change(key, None, 1, 1, {"6": {600: 1}}, FAR_S + at) for at, key in enumerate(keys)])
     assert keys[:2:-1] == list(store.latest(2))
 
 
 def test_clock_of_the_server(store: MongoStore) -> None:
-    """
-    On one machine there is one clock.
-    """
+    """On one machine there is one clock."""
     assert abs(store.clock_offset_s()) < 1.0

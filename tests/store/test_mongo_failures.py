@@ -1,6 +1,4 @@
-"""
-The store in MongoDB when the server is away, hangs, or says no.
-"""
+"""The store in MongoDB when the server is away, hangs, or says no."""
 
 import socket
 import time
@@ -28,17 +26,13 @@ Documents = Collection[dict[str, Any]]
 
 
 class Failures:
-    """
-    Makes the server fail.
-    """
+    """Makes the server fail."""
 
     def __init__(self, client: "MongoClient[dict[str, Any]]") -> None:
         self._client = client
 
     def fail_updates(self, *, times: int, **how: Any) -> None:
-        """
-        Have the next updates fail.
-        """
+        """Have the next updates fail."""
         self._client.admin.command(
             {"configureFailPoint": "failCommand", "mode": {"times": times}, "data": {"failCommands": ["update"], **how}}
         )
@@ -46,18 +40,14 @@ class Failures:
 
 @pytest.fixture
 def store(mongo_uri: str) -> Iterator[MongoStore]:
-    """
-    A store.
-    """
+    """A store."""
     with closing(MongoStore(mongo_uri)) as opened:
         yield opened
 
 
 @pytest.fixture
 def documents(mongo_uri: str) -> Iterator[Documents]:
-    """
-    Its collection, through a connection of its own.
-    """
+    """Its collection, through a connection of its own."""
     client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
     with client:
         yield client.get_default_database()["ratelimits"]
@@ -65,9 +55,7 @@ def documents(mongo_uri: str) -> Iterator[Documents]:
 
 @pytest.fixture
 def failing(mongod: Mongod) -> Iterator[tuple[MongoStore, Failures]]:
-    """
-    A store, and a hand on the server's fail points.
-    """
+    """A store, and a hand on the server's fail points."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     with closing(MongoStore(with_database(mongod.uri, name))) as opened, mongod.client() as client:
         yield opened, Failures(client)
@@ -76,9 +64,7 @@ def failing(mongod: Mongod) -> Iterator[tuple[MongoStore, Failures]]:
 
 
 def test_server_that_is_not_there() -> None:
-    """
-    The error says so, in time, and tells nothing of the connection string.
-    """
+    """The error says so, in time, and tells nothing of the connection string."""
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
     uri = f"mongodb://user:secret@127.0.0.1:{port}/"
@@ -97,9 +83,7 @@ def test_server_that_is_not_there() -> None:
 
 
 def test_server_that_does_not_answer(mongod: Mongod) -> None:
-    """
-    A connection that hangs ends a call within its time, and the store works again when the connection does.
-    """
+    """A connection that hangs ends a call within its time, and the store works again when the connection does."""
     with FaultyProxy("127.0.0.1", mongod.port) as proxy, closing(MongoStore(proxy.uri, timeout_s=0.5)) as hanging:
         wait_until(lambda: is_answering(hanging), "the connection")
         proxy.swallow(True)
@@ -112,9 +96,7 @@ def test_server_that_does_not_answer(mongod: Mongod) -> None:
 
 
 def is_answering(store: MongoStore) -> bool:
-    """
-    Return whether a store can be read.
-    """
+    """Return whether a store can be read."""
     try:
         store.read([KEY])
     except StoreUnavailable:
@@ -123,9 +105,7 @@ def is_answering(store: MongoStore) -> bool:
 
 
 def test_write_that_no_majority_confirms(failing: tuple[MongoStore, Failures]) -> None:
-    """
-    Its outcome is unknown: it may be lost again with the server that has it.
-    """
+    """Its outcome is unknown: it may be lost again with the server that has it."""
     store, failures = failing
     failures.fail_updates(times=1, writeConcernError={"code": 64, "errmsg": "waiting for replication timed out"})
     with pytest.raises(StoreUnavailable, match="majority"):
@@ -135,9 +115,7 @@ def test_write_that_no_majority_confirms(failing: tuple[MongoStore, Failures]) -
 
 @pytest.mark.parametrize("code", (91, 189, 11602, 50, 8000), ids=str)
 def test_errors_of_the_server(failing: tuple[MongoStore, Failures], code: int) -> None:
-    """
-    Whatever the server answers to a bulk as a whole, its outcome is unknown, and no error of the driver gets out.
-    """
+    """Whatever the server answers to a bulk as a whole, its outcome is unknown, and no error of the driver gets out."""
     store, failures = failing
     failures.fail_updates(times=2, errorCode=code)  # the driver tries some again
     with pytest.raises(StoreUnavailable):
@@ -145,9 +123,7 @@ def test_errors_of_the_server(failing: tuple[MongoStore, Failures], code: int) -
 
 
 def test_change_that_the_server_refuses(store: MongoStore, documents: Documents) -> None:
-    """
-    A document that cannot be changed is told apart from one that has moved on, and stops no other.
-    """
+    """A document that cannot be changed is told apart from one that has moved on, and stops no other."""
     documents.insert_one({"_id": {"clientId": "bad", "username": None}, "version": Int64(5), "requestCounters": "text"})
     changes = [
         a_change(Key("moved on", None), version=1, next_version=2),
@@ -161,9 +137,7 @@ def test_change_that_the_server_refuses(store: MongoStore, documents: Documents)
 
 
 def test_index_that_exists_with_other_options(mongo_uri: str, documents: Documents) -> None:
-    """
-    An index that cannot be made is said once, and counting goes on.
-    """
+    """An index that cannot be made is said once, and counting goes on."""
     documents.create_index("expire", name="expire")
     with capture_logs() as events, closing(MongoStore(mongo_uri)) as opened:
         opened.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])

@@ -1,6 +1,4 @@
-"""
-Overrides in MongoDB.
-"""
+"""Overrides in MongoDB."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -39,9 +37,7 @@ SAMPLES = [
 def open_store(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], OverrideStore]]:
-    """
-    Opens stores on one empty database.
-    """
+    """Opens stores on one empty database."""
     uri = "mongodb://mocked/test"
     if request.param == "mongomock":
         client: Any = mongomock.MongoClient(uri, tz_aware=True)
@@ -54,44 +50,34 @@ def open_store(
 
 @pytest.fixture
 def store(open_store: Callable[[], OverrideStore]) -> OverrideStore:
-    """
-    A store on an empty database.
-    """
+    """A store on an empty database."""
     return open_store()
 
 
 @pytest.fixture
 def real_store(mongo_uri: str) -> Iterator[OverrideStore]:
-    """
-    A store on an empty database of the real server.
-    """
+    """A store on an empty database of the real server."""
     with closing(Connection(mongo_uri)) as connection:
         yield OverrideStore(connection)
 
 
 @pytest.fixture
 def documents(mongo_uri: str) -> Iterator[Any]:
-    """
-    The collection, on the real server.
-    """
+    """The collection, on the real server."""
     client: MongoClient[Any]
     with MongoClient(mongo_uri) as client:
         yield client.get_default_database()["ratelimit_overrides"]
 
 
 def test_nothing_was_ever_overridden(store: OverrideStore) -> None:
-    """
-    A database without the collection holds no overrides.
-    """
+    """A database without the collection holds no overrides."""
     assert None is store.revision()
     assert () == store.read()
     assert [] == store.history()
 
 
 def test_every_kind_of_override(open_store: Callable[[], OverrideStore]) -> None:
-    """
-    What one instance puts in force, another reads as it was, every detail of it.
-    """
+    """What one instance puts in force, another reads as it was, every detail of it."""
     writer = open_store()
     for override in SAMPLES:
         writer.put(override)
@@ -100,9 +86,7 @@ def test_every_kind_of_override(open_store: Callable[[], OverrideStore]) -> None
 
 
 def test_override_that_is_replaced(store: OverrideStore) -> None:
-    """
-    A target has one override: the last one.
-    """
+    """A target has one override: the last one."""
     store.put(Override(MODE, "ann", "first", 1.0, mode=Mode.OFF))
     store.put(Override(MODE, "bob", "second", 2.0, mode=Mode.ENFORCE))
 
@@ -110,9 +94,7 @@ def test_override_that_is_replaced(store: OverrideStore) -> None:
 
 
 def test_override_that_is_taken_back(store: OverrideStore) -> None:
-    """
-    An override that was taken back is not read; taking back what is not there says so.
-    """
+    """An override that was taken back is not read; taking back what is not there says so."""
     store.put(SAMPLES[0])
 
     assert store.remove(LIMIT, author="bob", reason="over", at_s=1500.0)
@@ -122,9 +104,7 @@ def test_override_that_is_taken_back(store: OverrideStore) -> None:
 
 
 def test_revision(open_store: Callable[[], OverrideStore]) -> None:
-    """
-    The revision changes with every change, and with nothing else.
-    """
+    """The revision changes with every change, and with nothing else."""
     writer, reader = open_store(), open_store()
     seen = [reader.revision()]
     for change in (
@@ -142,9 +122,7 @@ def test_revision(open_store: Callable[[], OverrideStore]) -> None:
 
 
 def test_history(store: OverrideStore) -> None:
-    """
-    Everything that was done stays on record, oldest first: who, when, why, and what was put in force.
-    """
+    """Everything that was done stays on record, oldest first: who, when, why, and what was put in force."""
     for override in reversed(SAMPLES):
         store.put(override)
     store.remove(LIMIT, author="bob", reason="over", at_s=1500.0)
@@ -161,9 +139,7 @@ def test_history(store: OverrideStore) -> None:
 
 
 def test_long_history(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Of a target that a script changes again and again the latest changes are kept: a document has an end.
-    """
+    """Of a target that a script changes again and again the latest changes are kept: a document has an end."""
     monkeypatch.setattr(overrides, "HISTORY_KEPT", 2)
     for at_s in (1.0, 2.0, 3.0):
         store.put(replace(SAMPLES[0], made_at_s=at_s))
@@ -173,9 +149,7 @@ def test_long_history(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_resets(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Resets of counters are in the history and nowhere else, the latest of each client.
-    """
+    """Resets of counters are in the history and nowhere else, the latest of each client."""
     monkeypatch.setattr(overrides, "HISTORY_KEPT", 2)
     store.put(SAMPLES[0])
     revision = store.revision()
@@ -196,9 +170,7 @@ def test_resets(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("client_id", ["a.b", "$where", "a\x00b", "\N{SNOWMAN}", "x" * 1000, ""], ids=ascii)
 def test_unusual_client_ids(open_store: Callable[[], OverrideStore], client_id: str) -> None:
-    """
-    Any client id can be overridden.
-    """
+    """Any client id can be overridden."""
     override = Override(Target(OverrideKind.MODE, client_id), "ann", "a test", 1.0, mode=Mode.OFF)
     open_store().put(override)
 
@@ -219,9 +191,7 @@ def test_unusual_client_ids(open_store: Callable[[], OverrideStore], client_id: 
     ids=ascii,
 )
 def test_damaged_override(real_store: OverrideStore, documents: Any, damage: dict[str, Any]) -> None:
-    """
-    An override that makes no sense is reported and left out; the others hold.
-    """
+    """An override that makes no sense is reported and left out; the others hold."""
     real_store.put(SAMPLES[0])
     real_store.put(SAMPLES[1])
     documents.update_one({"_id.kind": "mode"}, {"$set": damage})
@@ -249,9 +219,7 @@ def test_damaged_override(real_store: OverrideStore, documents: Any, damage: dic
     ids=ascii,
 )
 def test_damaged_limit(real_store: OverrideStore, documents: Any, damage: dict[str, Any]) -> None:
-    """
-    A limit that makes no sense is not taken for another one.
-    """
+    """A limit that makes no sense is not taken for another one."""
     real_store.put(SAMPLES[0])
     documents.update_one({"_id.kind": "limit"}, {"$set": {f"limits.0.{name}": value for name, value in damage.items()}})
 
@@ -262,9 +230,7 @@ def test_damaged_limit(real_store: OverrideStore, documents: Any, damage: dict[s
 
 
 def test_database_that_does_not_answer() -> None:
-    """
-    A store without a server says so in this package's words.
-    """
+    """A store without a server says so in this package's words."""
     with closing(Connection("mongodb://127.0.0.1:1/test", timeout_s=0.05)) as connection:
         store = OverrideStore(connection)
         for call in (store.revision, store.read, store.history, lambda: store.put(SAMPLES[0])):

@@ -1,6 +1,4 @@
-"""
-Statistics in a real MongoDB: written by many, exactly once, and read again with distrust.
-"""
+"""Statistics in a real MongoDB: written by many, exactly once, and read again with distrust."""
 
 import itertools
 from collections.abc import Iterator
@@ -29,9 +27,7 @@ KEEP_S = 30 * 86_400.0
 
 @pytest.fixture
 def connection(mongo_uri: str) -> Iterator[Connection]:
-    """
-    The way to an empty database.
-    """
+    """The way to an empty database."""
     connection = Connection(mongo_uri)
     yield connection
     connection.close()
@@ -39,37 +35,27 @@ def connection(mongo_uri: str) -> Iterator[Connection]:
 
 @pytest.fixture
 def statistics(connection: Connection) -> StatisticsStore:
-    """
-    No statistics yet.
-    """
+    """No statistics yet."""
     return StatisticsStore(connection)
 
 
 def a_minute(client_id: str = "shop", minute_s: int = MINUTE_S, **more: Any) -> ClientMinute:
-    """
-    Return a minute with three requests, if nothing else is said.
-    """
+    """Return a minute with three requests, if nothing else is said."""
     return ClientMinute(client_id, minute_s, **{"tallies": {BATCH: Tally(allowed=2, denied=1)}, **more})
 
 
 def everything(statistics: StatisticsStore) -> list[ClientMinute]:
-    """
-    Return all minutes.
-    """
+    """Return all minutes."""
     return list(statistics.minutes(0, 4e9))
 
 
 def put(statistics: StatisticsStore, *minutes: ClientMinute, writer: str = "one-0", is_complete: bool = True) -> None:
-    """
-    Write minutes.
-    """
+    """Write minutes."""
     assert [] == statistics.put(writer, [Share(minute, is_complete) for minute in minutes], keep_s=KEEP_S)
 
 
 def test_all_of_a_minute(statistics: StatisticsStore) -> None:
-    """
-    What is written is read again, whatever names there are, one of no letters for a user included.
-    """
+    """What is written is read again, whatever names there are, one of no letters for a user included."""
     names = ["a.b", "$set", "a$b", " ", "100%", "%2E", "nul\0nul", "é\U0001f511", "x" * 200]
     for name in names:
         minute = a_minute(
@@ -130,9 +116,7 @@ def with_sorted_tallies(minute: ClientMinute) -> ClientMinute:
 
 
 def test_minute_that_is_not_over(statistics: StatisticsStore) -> None:
-    """
-    Users are written when the minute is over, so that those that led for a moment leave nothing behind.
-    """
+    """Users are written when the minute is over, so that those that led for a moment leave nothing behind."""
     minute = a_minute(users=(UserLoad("alice", 3),), registers={1: 1})
     put(statistics, minute, is_complete=False)
 
@@ -140,9 +124,7 @@ def test_minute_that_is_not_over(statistics: StatisticsStore) -> None:
 
 
 def test_many_instances(statistics: StatisticsStore) -> None:
-    """
-    Every process counts for itself.
-    """
+    """Every process counts for itself."""
     for number in range(30):
         put(statistics, a_minute(), writer=f"writer_{number}-0")
 
@@ -150,9 +132,7 @@ def test_many_instances(statistics: StatisticsStore) -> None:
 
 
 def test_time(statistics: StatisticsStore) -> None:
-    """
-    A time has the minutes that begin in it, in order, of all clients or of one.
-    """
+    """A time has the minutes that begin in it, in order, of all clients or of one."""
     for offset in (2, 0, 1, 3):
         put(statistics, a_minute("a", MINUTE_S + 60 * offset), a_minute("ab", MINUTE_S + 60 * offset))
 
@@ -166,18 +146,14 @@ def test_time(statistics: StatisticsStore) -> None:
 
 
 def test_parts(statistics: StatisticsStore) -> None:
-    """
-    What is not asked for is not read.
-    """
+    """What is not asked for is not read."""
     put(statistics, a_minute(users=(UserLoad("alice", 3),), registers={1: 1}, peaks={"client": Peak(1.0, 1.0, 1, 1)}))
 
     assert [a_minute()] == list(statistics.minutes(0, 4e9, parts=("by",)))
 
 
 def test_others_in_the_collection(connection: Connection, statistics: StatisticsStore) -> None:
-    """
-    Heartbeats and what else lives in the collection is not taken for a minute.
-    """
+    """Heartbeats and what else lives in the collection is not taken for a minute."""
     HeartbeatStore(connection).put(Heartbeat("one", 1.0, 1.0, "1", "enforce", 1.0))
     collection = connection.collection(STATISTICS)
     collection.insert_many(
@@ -189,9 +165,7 @@ def test_others_in_the_collection(connection: Connection, statistics: Statistics
 
 
 def test_documents_of_the_former_digest_are_ignored(connection: Connection, statistics: StatisticsStore) -> None:
-    """
-    A document that an earlier version kept about a sent digest is read by nobody until it expires.
-    """
+    """A document that an earlier version kept about a sent digest is read by nobody until it expires."""
     put(statistics, a_minute())
     blank = {"holder": None, "until": datetime.now(UTC), "isDone": True, "after": "", "sent": 1, "refused": 0}
     connection.collection(STATISTICS).insert_one({"_id": {"digest": "2026-11-20"}, **blank, "failures": 0})
@@ -207,9 +181,7 @@ def test_documents_of_the_former_digest_are_ignored(connection: Connection, stat
 
 
 def test_expiry(connection: Connection, statistics: StatisticsStore) -> None:
-    """
-    A minute expires when it has been kept long enough; the indexes make themselves.
-    """
+    """A minute expires when it has been kept long enough; the indexes make themselves."""
     put(statistics, a_minute())
 
     collection = connection.collection(STATISTICS)
@@ -219,9 +191,7 @@ def test_expiry(connection: Connection, statistics: StatisticsStore) -> None:
 
 
 def test_indexes_of_the_migrations(connection: Connection, statistics: StatisticsStore) -> None:
-    """
-    The migrations make the same indexes as an instance at run time, in whatever order.
-    """
+    """The migrations make the same indexes as an instance at run time, in whatever order."""
     put(statistics, a_minute())
     indexes = connection.collection(STATISTICS).index_information()
     migrations = Migrations(connection, collection="ratelimits")
@@ -230,9 +200,7 @@ def test_indexes_of_the_migrations(connection: Connection, statistics: Statistic
 
 
 def test_reading_uses_an_index(connection: Connection, statistics: StatisticsStore) -> None:
-    """
-    A look at an hour among many does not go through all of them.
-    """
+    """A look at an hour among many does not go through all of them."""
     put(statistics, *(a_minute(f"client-{number}", MINUTE_S + 60 * number) for number in range(200)))
     collection = connection.collection(STATISTICS)
     selected = {"_id.minute": {"$gte": MINUTE_S, "$lt": MINUTE_S + 600}}
@@ -255,9 +223,7 @@ DAMAGED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("damage", DAMAGED, ids=[str(number) for number in range(len(DAMAGED))])
 def test_damaged_document(connection: Connection, statistics: StatisticsStore, damage: dict[str, Any]) -> None:
-    """
-    What is not of our form counts as not there, and hides no other minute.
-    """
+    """What is not of our form counts as not there, and hides no other minute."""
     identity = {"clientId": "shop", "minute": Int64(MINUTE_S)}
     connection.collection(STATISTICS).insert_one({"_id": identity, **damage})
     put(statistics, a_minute("other"))
@@ -269,9 +235,7 @@ def test_damaged_document(connection: Connection, statistics: StatisticsStore, d
 
 
 def test_writing_into_a_damaged_document(connection: Connection, statistics: StatisticsStore) -> None:
-    """
-    A document that cannot take the numbers is told by its position; the others of the bulk are written.
-    """
+    """A document that cannot take the numbers is told by its position; the others of the bulk are written."""
     connection.collection(STATISTICS).insert_one({"_id": {"clientId": "shop", "minute": MINUTE_S}, "by": "text"})
     shares = [Share(a_minute(client_id), is_complete=True) for client_id in ("a", "shop", "b")]
 
@@ -282,9 +246,7 @@ def test_writing_into_a_damaged_document(connection: Connection, statistics: Sta
 
 
 def test_round_trips(statistics: StatisticsStore, commands: Commands) -> None:
-    """
-    A write of 500 clients is one command; the indexes are seen to once.
-    """
+    """A write of 500 clients is one command; the indexes are seen to once."""
     for _ in range(2):
         put(statistics, *(a_minute(f"client-{number}") for number in range(500)))
 

@@ -1,6 +1,4 @@
-"""
-Which request a proxy breaks next, and how.
-"""
+"""Which request a proxy breaks next, and how."""
 
 import random
 from collections.abc import Collection, Sequence
@@ -11,9 +9,7 @@ HOLD = "held"
 
 
 class FaultPlan:
-    """
-    Faults that were ordered for certain commands, and chance for the rest. Not thread-safe.
-    """
+    """Faults that were ordered for certain commands, and chance for the rest. Not thread-safe."""
 
     def __init__(self) -> None:
         self._ordered: list[tuple[str, str]] = []  # command, fault
@@ -23,23 +19,17 @@ class FaultPlan:
         self._commands: Collection[str] = ()
 
     def order(self, fault: str, *, command: str, count: int) -> None:
-        """
-        Break the next requests with this command.
-        """
+        """Break the next requests with this command."""
         self._ordered += [(command, fault)] * count
 
     def leave_to_chance(
         self, rate: float, rng: random.Random, *, kinds: Sequence[str], commands: Collection[str]
     ) -> None:
-        """
-        Break this share of the requests with one of these commands.
-        """
+        """Break this share of the requests with one of these commands."""
         self._rate, self._rng, self._kinds, self._commands = rate, rng, kinds, commands
 
     def next_fault(self, command: str) -> str | None:
-        """
-        Return how to break this request, None to let it pass.
-        """
+        """Return how to break this request, None to let it pass."""
         for ordered_command, fault in self._ordered:
             if ordered_command == command:
                 self._ordered.remove((command, fault))

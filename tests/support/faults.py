@@ -1,5 +1,4 @@
-"""
-A proxy between clients and MongoDB that breaks connections at chosen moments.
+"""A proxy between clients and MongoDB that breaks connections at chosen moments.
 
 It reads whole messages, so a fault hits one request and not some byte of it.
 """
@@ -23,9 +22,7 @@ _TIMEOUT_S = 10.0
 
 @dataclass(eq=False)
 class _Link:
-    """
-    One connection through the proxy. One thread reads the client's messages, one the server's.
-    """
+    """One connection through the proxy. One thread reads the client's messages, one the server's."""
 
     client: socket.socket
     server: socket.socket
@@ -41,15 +38,13 @@ class _Link:
 
 
 class FaultyProxy:
-    """
-    Listens on 127.0.0.1 and passes everything on to a MongoDB server, until it is told to break something.
+    """Listens on 127.0.0.1 and passes everything on to a MongoDB server, until it is told to break something.
 
     A client whose request is hit sees its connection closed. Connect with ``uri``: without ``directConnection`` a
     client of a replica set would learn the servers' own addresses and go round the proxy.
 
     Args:
         target_host: The server's host.
-
         target_port: The server's port.
 
     Attributes:
@@ -81,29 +76,21 @@ class FaultyProxy:
 
     @property
     def uri(self) -> str:
-        """
-        The URI to connect to. The driver polls the server's state, as its streaming takes half a second to end.
-        """
+        """The URI to connect to. The driver polls the server's state, as its streaming takes half a second to end."""
         return f"mongodb://127.0.0.1:{self.port}/?directConnection=true&serverMonitoringMode=poll"
 
     def lose_next_reply(self, command: str = "update", *, count: int = 1) -> None:
-        """
-        Let the server do the next such command, then close the connection instead of delivering its reply.
-        """
+        """Let the server do the next such command, then close the connection instead of delivering its reply."""
         with self._lock:
             self._plan.order(LOSE_REPLY, command=command, count=count)
 
     def cut_next(self, command: str = "update", *, count: int = 1) -> None:
-        """
-        Close the connection instead of passing the next such command on.
-        """
+        """Close the connection instead of passing the next such command on."""
         with self._lock:
             self._plan.order(CUT, command=command, count=count)
 
     def hold_next(self, command: str = "update", *, count: int = 1) -> None:
-        """
-        Close the client's connection at the next such command, and keep the command for ``release``.
-        """
+        """Close the client's connection at the next such command, and keep the command for ``release``."""
         with self._lock:
             self._plan.order(HOLD, command=command, count=count)
 
@@ -115,30 +102,24 @@ class FaultyProxy:
         kinds: Sequence[str] = (LOSE_REPLY, CUT),
         commands: Collection[str] = ("update",),
     ) -> None:
-        """
-        From now on break this share of the requests. What is planned for a request comes first.
+        """From now on break this share of the requests. What is planned for a request comes first.
 
         Args:
             rate: Share of the requests; 0 switches it off.
-
             rng: Decides which requests, and how. A seed repeats a run as long as one connection is used at a time.
-
             kinds: The faults to choose from. Requests that are held wait for ``release``.
-
             commands: The commands to break.
         """
         with self._lock:
             self._plan.leave_to_chance(rate, rng, kinds=kinds, commands=commands)
 
     def swallow(self, is_on: bool, *, requests: bool = True) -> None:
-        """
-        Drop all messages while connections stay open, as in a network that has lost a route.
+        """Drop all messages while connections stay open, as in a network that has lost a route.
 
         Switched off, the connections that have lost something are closed: there are holes in their streams.
 
         Args:
             is_on: Whether to drop.
-
             requests: Drop what the clients send, too; otherwise the server does what it is told and only its replies
                 are dropped.
         """
@@ -150,8 +131,7 @@ class FaultyProxy:
             link.cut()
 
     def release(self) -> list[dict[str, Any]]:
-        """
-        Deliver the held requests to the server, in the order in which they came, though their clients are long gone.
+        """Deliver the held requests to the server, in the order in which they came, though their clients are long gone.
 
         Returns:
             The server's answers; with them it has applied what it will ever apply. A request whose server connection
@@ -165,9 +145,7 @@ class FaultyProxy:
         return answers
 
     def close(self) -> None:
-        """
-        Close all connections, drop what is held, and end all threads. Idempotent.
-        """
+        """Close all connections, drop what is held, and end all threads. Idempotent."""
         with self._lock:
             self._is_closed = True
             links, held, threads = list(self._links), self._held, self._threads
@@ -222,9 +200,7 @@ class FaultyProxy:
             link.late_answers.put(None)
 
     def _pass_request(self, link: _Link, message: Message) -> bool:
-        """
-        Do to a request what is planned for it. Return whether the connection goes on.
-        """
+        """Do to a request what is planned for it. Return whether the connection goes on."""
         with self._lock:
             if self._swallows_requests:
                 return self._swallowed(link)

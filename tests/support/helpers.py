@@ -1,6 +1,4 @@
-"""
-Small tools that several tests share.
-"""
+"""Small tools that several tests share."""
 
 import time
 from collections.abc import Callable
@@ -12,8 +10,7 @@ Seen = TypeVar("Seen")
 
 
 class Clock:
-    """
-    A clock that stands still until a test moves it. Callable like ``time.time``.
+    """A clock that stands still until a test moves it. Callable like ``time.time``.
 
     It stands in the future, so that MongoDB's real clock does not expire what a test has just written.
     """
@@ -25,21 +22,16 @@ class Clock:
         return self.now_s
 
     def advance(self, duration_s: float) -> None:
-        """
-        Let time pass.
-        """
+        """Let time pass."""
         self.now_s += duration_s
 
 
 def wait_until(predicate: Callable[[], Seen], what: str, timeout_s: float = 60.0) -> Seen:
-    """
-    Return the predicate's value as soon as it is true; fail when the time is up.
+    """Return the predicate's value as soon as it is true; fail when the time is up.
 
     Args:
         predicate: Looked at every few milliseconds.
-
         what: What is awaited, for the message.
-
         timeout_s: Seconds of real time: none that a test needs, so many that a busy machine is no failure.
     """
     deadline_s = time.monotonic() + timeout_s
@@ -53,25 +45,19 @@ def wait_until(predicate: Callable[[], Seen], what: str, timeout_s: float = 60.0
 
 
 def with_database(uri: str, name: str) -> str:
-    """
-    Return the MongoDB URI with another database.
-    """
+    """Return the MongoDB URI with another database."""
     return urlunsplit(urlsplit(uri)._replace(path=f"/{name}"))
 
 
 def patient(uri: str) -> str:
-    """
-    Return the MongoDB URI with time for a server that has to answer, on however busy a machine.
-    """
+    """Return the MongoDB URI with time for a server that has to answer, on however busy a machine."""
     parts = urlsplit(uri)
     waits = "&".join(f"{name}TimeoutMS=60000" for name in ("connect", "serverSelection", "socket"))
     return urlunsplit(parts._replace(query=f"{parts.query}&{waits}".lstrip("&")))
 
 
 def is_running(pid: int) -> bool:
-    """
-    Return whether the process exists and is not merely waiting to be collected.
-    """
+    """Return whether the process exists and is not merely waiting to be collected."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

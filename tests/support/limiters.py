@@ -1,6 +1,4 @@
-"""
-Limiters and policies for tests that say only what matters to them.
-"""
+"""Limiters and policies for tests that say only what matters to them."""
 
 from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.config import SyncSettings
@@ -16,9 +14,7 @@ MANY = 1_000_000  # a limit that no test reaches
 
 
 def a_policy(limit: int = MANY, window_s: int = 60, *, frames: int | None = None, name: str = "client") -> Policy:
-    """
-    Return a policy, by default one that never denies.
-    """
+    """Return a policy, by default one that never denies."""
     return Policy(name, limit, Window.of(window_s, frames))
 
 
@@ -30,20 +26,14 @@ def some_settings(
     mode: Mode = Mode.ENFORCE,
     interval_s: float = 1.0,
 ) -> Settings:
-    """
-    Return settings that enforce policies.
+    """Return settings that enforce policies.
 
     Args:
         client: For grants without a user; one that never denies if there is none.
-
         user: For each user; None takes those of ``client``.
-
         total: For all grants of a client together.
-
         trusted: Client ids.
-
         mode: What is done with a denial.
-
         interval_s: Time between two sync cycles.
     """
     own = client or (a_policy(),)
@@ -53,16 +43,12 @@ def some_settings(
 
 
 def a_limiter(store: CounterStore | None, clock: Clock, *client: Policy) -> Limiter:
-    """
-    Return a limiter that enforces policies per client and user; one that never denies if there is none.
-    """
+    """Return a limiter that enforces policies per client and user; one that never denies if there is none."""
     return Limiter(some_settings(*client), store, clock=clock)
 
 
 def stored_hits(store: CounterStore, key: Key = KEY, *, series: str | None = None) -> int:
-    """
-    Return the hits that a document holds, of all series or of one.
-    """
+    """Return the hits that a document holds, of all series or of one."""
     snapshot = store.read([key]).get(key)
     hits = snapshot.hits if snapshot else {}
     return sum(sum(frames.values()) for name, frames in hits.items() if series in (None, name))

@@ -1,6 +1,4 @@
-"""
-Starts and stops a real MongoDB: one server, or a replica set, on 127.0.0.1 and in a temporary directory.
-"""
+"""Starts and stops a real MongoDB: one server, or a replica set, on 127.0.0.1 and in a temporary directory."""
 
 import contextlib
 import os
@@ -38,12 +36,10 @@ def running_mongodb() -> Iterator[str]:
 
 
 class Mongod:
-    """
-    One server. Started by ``with`` or ``start()``; its data last until ``close()`` or the end of the ``with``.
+    """One server. Started by ``with`` or ``start()``; its data last until ``close()`` or the end of the ``with``.
 
     Args:
         arguments: Further arguments of ``mongod``.
-
         allow_failpoints: Switch on the server's test commands, ``configureFailPoint`` among them.
     """
 
@@ -68,35 +64,26 @@ class Mongod:
 
     @property
     def address(self) -> str:
-        """
-        Host and port.
-        """
+        """Host and port."""
         return f"{_HOST}:{self.port}"
 
     @property
     def uri(self) -> str:
-        """
-        The URI of this server alone, whether or not it belongs to a replica set.
-        """
+        """The URI of this server alone, whether or not it belongs to a replica set."""
         return f"mongodb://{self.address}/?directConnection=true"
 
     @property
     def pid(self) -> int | None:
-        """
-        The process id while it runs, else None.
-        """
+        """The process id while it runs, else None."""
         return self._child.pid if self._child is not None and self._child.exit_code is None else None
 
     @property
     def log(self) -> str:
-        """
-        What the server has logged so far.
-        """
+        """What the server has logged so far."""
         return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
 
     def start(self) -> None:
-        """
-        Start the server, with the port and the data it had before, and return when it answers.
+        """Start the server, with the port and the data it had before, and return when it answers.
 
         Raises:
             MongodUnavailable: It ended at once or does not answer.
@@ -111,36 +98,26 @@ class Mongod:
         self._wait_until_it_listens(self._child)
 
     def stop(self) -> None:
-        """
-        Shut the server down in good order (SIGTERM) and wait until it has ended.
-        """
+        """Shut the server down in good order (SIGTERM) and wait until it has ended."""
         if self._child is not None:
             self._child.stop()
 
     def kill(self) -> None:
-        """
-        Kill the server (SIGKILL), as a power failure would.
-        """
+        """Kill the server (SIGKILL), as a power failure would."""
         if self._child is not None:
             self._child.kill()
 
     def close(self) -> None:
-        """
-        Kill the server and remove its data. Idempotent.
-        """
+        """Kill the server and remove its data. Idempotent."""
         self.kill()
         self._directory.cleanup()
 
     def client(self, **options: Any) -> MongoClient[dict[str, Any]]:
-        """
-        Return a client of this server, which the caller closes.
-        """
+        """Return a client of this server, which the caller closes."""
         return MongoClient(self.uri, **options)
 
     def hello(self) -> dict[str, Any]:
-        """
-        Return what the server says of itself, nothing if it does not answer.
-        """
+        """Return what the server says of itself, nothing if it does not answer."""
         if self.pid is None:
             return {}
         try:
@@ -182,8 +159,7 @@ class Mongod:
 
 
 def free_port() -> int:
-    """
-    Return a TCP port that nobody listens on.
+    """Return a TCP port that nobody listens on.
 
     Below the range that the system gives to outgoing connections: otherwise a client that tries to reconnect to a
     stopped server may be given the server's port as its own, and the server cannot come back.

@@ -1,5 +1,4 @@
-"""
-Finds a ``mongod`` that runs on this machine: on PATH, else the one that the ``demo`` extra installs.
+"""Finds a ``mongod`` that runs on this machine: on PATH, else the one that the ``demo`` extra installs.
 
 The wheel ``fiftyone-db`` holds a MongoDB 6.0 linked against OpenSSL 1.1, which current distributions no longer have;
 the wheels of ``mysql-connector-python`` 8.0.31 for CPython up to 3.11 carry it.
@@ -36,9 +35,7 @@ What helps, any of:
 
 
 class MongodUnavailable(RateLimitError):
-    """
-    No ``mongod`` could be started here. The message says why and what helps.
-    """
+    """No ``mongod`` could be started here. The message says why and what helps."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"no MongoDB to start: {reason}{_WHAT_TO_DO}")
@@ -46,17 +43,13 @@ class MongodUnavailable(RateLimitError):
 
 @dataclass(frozen=True, slots=True)
 class MongodProgram:
-    """
-    An executable, and where it finds the libraries that the system does not have.
-    """
+    """An executable, and where it finds the libraries that the system does not have."""
 
     path: Path
     openssl_dir: Path | None = None
 
     def environment(self) -> dict[str, str]:
-        """
-        Return the environment to run it in. The libraries are for this program alone, never for our own process.
-        """
+        """Return the environment to run it in. The libraries are for this program alone, never for our own process."""
         own = dict(os.environ)
         if self.openssl_dir is not None:
             own["LD_LIBRARY_PATH"] = str(self.openssl_dir)
@@ -65,8 +58,7 @@ class MongodProgram:
 
 @functools.cache
 def find_mongod() -> MongodProgram:
-    """
-    Return the program to start.
+    """Return the program to start.
 
     Raises:
         MongodUnavailable: None was found, or none of those found runs.
@@ -109,9 +101,7 @@ def _make_executable(path: Path) -> None:
 
 
 def _installed_file(distribution: str, name: str) -> Path | None:
-    """
-    Return the path of an installed wheel's file without importing anything of it.
-    """
+    """Return the path of an installed wheel's file without importing anything of it."""
     try:
         path = Path(str(importlib.metadata.distribution(distribution).locate_file(name)))
     except importlib.metadata.PackageNotFoundError:
@@ -125,8 +115,7 @@ def _installed_openssl() -> Path | None:
 
 
 def _downloaded_openssl() -> Path:
-    """
-    Return the OpenSSL 1.1 libraries from the cache, downloaded at first use.
+    """Return the OpenSSL 1.1 libraries from the cache, downloaded at first use.
 
     On Python 3.12 and later pip installs the connector's wheel without libraries, so the one for 3.11 is asked for.
     """

@@ -1,6 +1,4 @@
-"""
-The limiter as one would explain it: every request sums up every frame, exactly, and nothing is kept but the hits.
-"""
+"""The limiter as one would explain it: every request sums up every frame, exactly, and nothing is kept but the hits."""
 
 import math
 from collections import Counter, defaultdict
@@ -19,12 +17,10 @@ MOMENT = Fraction(1, 10**7)
 
 @dataclass(frozen=True)
 class Answer:
-    """
-    What a decision may say about its policy.
+    """What a decision may say about its policy.
 
     Args:
         remaining: What has to be left of each policy that it may describe: several if they are equally near.
-
         retry_after_s: The exact delay, infinity if it never fits.
     """
 
@@ -32,9 +28,7 @@ class Answer:
     retry_after_s: Fraction | float
 
     def agrees(self, decision: Decision) -> bool:
-        """
-        Whether a decision says this, its delay rounded up.
-        """
+        """Whether a decision says this, its delay rounded up."""
         delay_s = decision.retry_after_s
         too_long_s = 0.0 if delay_s == self.retry_after_s else delay_s - float(self.retry_after_s)
         is_here = decision.rule in self.remaining and decision.remaining == self.remaining[decision.rule]
@@ -43,8 +37,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Expected:
-    """
-    What a decision has to say.
+    """What a decision has to say.
 
     Args:
         answers: One, or several where the moment at which the request fits is over before the delay, rounded up, is.
@@ -55,18 +48,14 @@ class Expected:
     answers: Sequence[Answer]
 
     def agrees(self, decision: Decision) -> bool:
-        """
-        Whether a decision says what it has to.
-        """
+        """Whether a decision says what it has to."""
         return (decision.allowed, decision.would_deny) == (self.allowed, self.would_deny) and any(
             answer.agrees(decision) for answer in self.answers
         )
 
 
 class _Series:
-    """
-    The hits of one policy and key.
-    """
+    """The hits of one policy and key."""
 
     def __init__(self, policy: Policy, *, is_enforced: bool) -> None:
         self.policy = policy
@@ -89,9 +78,7 @@ class _Series:
         return self.estimate(now_s) + cost > self.policy.limit
 
     def turning_points(self, now_s: Fraction, cost: int) -> Iterator[Fraction]:
-        """
-        Yield every moment from now on at which a request could begin to be admitted.
-        """
+        """Yield every moment from now on at which a request could begin to be admitted."""
         frame_s = self.policy.window.frame_s
         first = math.floor(now_s / frame_s)
         edges = [Fraction((first + n) * frame_s) for n in range(1, self.policy.window.frame_count + 3)]
@@ -104,8 +91,7 @@ class _Series:
 
 
 class ReferenceLimiter:
-    """
-    Decides and counts as ``Limiter.check`` has to, for the token endpoint.
+    """Decides and counts as ``Limiter.check`` has to, for the token endpoint.
 
     Args:
         settings: Policies, modes, trusted clients.
@@ -116,9 +102,7 @@ class ReferenceLimiter:
         self._series: dict[tuple[str, str | None, str], tuple[_Series, ...]] = defaultdict(tuple)
 
     def check(self, client_id: str, username: str | None, *, now_s: float, cost: int = 1) -> Expected:
-        """
-        Decide about a request and count it where it counts.
-        """
+        """Decide about a request and count it where it counts."""
         policies = self._policies.matching(client_id)
         limits, now = policies.limits, Fraction(now_s)
         own = self._of((client_id, username, "own"), limits.client if username is None else limits.user, policies.mode)

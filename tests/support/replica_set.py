@@ -1,6 +1,4 @@
-"""
-A replica set on this machine, to be broken on purpose.
-"""
+"""A replica set on this machine, to be broken on purpose."""
 
 import contextlib
 import time
@@ -19,14 +17,11 @@ Found = TypeVar("Found")
 
 
 class ReplicaSet:
-    """
-    Several servers with the same data. Started by ``with``; its data last until the end of it.
+    """Several servers with the same data. Started by ``with``; its data last until the end of it.
 
     Args:
         member_count: Number of servers.
-
         election_timeout_ms: How long the others wait for a lost primary before they elect a new one.
-
         allow_failpoints: Switch on the servers' test commands, ``configureFailPoint`` among them.
     """
 
@@ -56,36 +51,26 @@ class ReplicaSet:
 
     @property
     def uri(self) -> str:
-        """
-        The URI with all members, so that a client follows the primary.
-        """
+        """The URI with all members, so that a client follows the primary."""
         return f"mongodb://{','.join(member.address for member in self.members)}/?replicaSet={_SET_NAME}"
 
     def primary(self) -> Mongod:
-        """
-        Return the member that takes writes, waiting for an election if there is none now.
-        """
+        """Return the member that takes writes, waiting for an election if there is none now."""
         return _wait_for(self._primary_now, "elected no primary")
 
     def kill_primary(self) -> Mongod:
-        """
-        Kill the primary (SIGKILL) and return it, for ``restart``. Does not wait for the election of another.
-        """
+        """Kill the primary (SIGKILL) and return it, for ``restart``. Does not wait for the election of another."""
         primary = self.primary()
         primary.kill()
         return primary
 
     def restart(self, member: Mongod) -> None:
-        """
-        Start a member that was killed or stopped, and wait until it takes part again.
-        """
+        """Start a member that was killed or stopped, and wait until it takes part again."""
         member.start()
         _wait_for(lambda: _takes_part(member) or None, f"did not take {member.address} back")
 
     def heal(self) -> None:
-        """
-        Start the members that do not run, and return when there is a primary and all follow it.
-        """
+        """Start the members that do not run, and return when there is a primary and all follow it."""
         for member in self.members:
             member.start()
         if not self._is_initiated:
@@ -94,9 +79,7 @@ class ReplicaSet:
         _wait_for(lambda: all(map(_takes_part, self.members)) or None, "did not become complete")
 
     def close(self) -> None:
-        """
-        Kill all members and remove their data. Idempotent.
-        """
+        """Kill all members and remove their data. Idempotent."""
         for member in self.members:
             member.close()
 

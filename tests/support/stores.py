@@ -1,6 +1,4 @@
-"""
-Every store there is, for the tests that any store has to pass.
-"""
+"""Every store there is, for the tests that any store has to pass."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,8 +19,7 @@ FAR_S = 4_000_000_000.0  # in 2096: nothing expires by itself
 
 @dataclass(frozen=True)
 class Shared:
-    """
-    A store, and what an operator could do to it.
+    """A store, and what an operator could do to it.
 
     Args:
         collection: Where it keeps its documents, None if it is in memory.
@@ -32,9 +29,7 @@ class Shared:
     collection: "Collection[dict[str, Any]] | None" = None
 
     def remove(self, key: Key) -> None:
-        """
-        Remove a document, as its expiry or an operator would.
-        """
+        """Remove a document, as its expiry or an operator would."""
         if self.collection is not None:
             self.collection.delete_one({"_id": document_id(key)})
         else:
@@ -44,9 +39,7 @@ class Shared:
 
 @pytest.fixture(params=("memory", "mongodb"))
 def shared(request: pytest.FixtureRequest) -> Iterator[Shared]:
-    """
-    An empty store.
-    """
+    """An empty store."""
     if request.param == "memory":
         yield Shared(MemoryStore())
         return
@@ -60,16 +53,12 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Shared]:
 
 @pytest.fixture
 def store(shared: Shared) -> CounterStore:
-    """
-    An empty store.
-    """
+    """An empty store."""
     return shared.store
 
 
 def a_change(
     key: Key, *, version: int | None, next_version: int, hits: Hits | None = None, flush_id: int = 1, **stale: Any
 ) -> Change:
-    """
-    Return a change that adds one hit if nothing else is said.
-    """
+    """Return a change that adds one hit if nothing else is said."""
     return Change(key, version, next_version, flush_id, hits or {"6": {600: 1}}, FAR_S, **stale)

@@ -1,6 +1,4 @@
-"""
-The proxy that breaks connections, before it is used to break something else.
-"""
+"""The proxy that breaks connections, before it is used to break something else."""
 
 import random
 from collections.abc import Iterator
@@ -26,9 +24,7 @@ _ADD_ONE = {"$inc": {"n": 1}}
 
 @pytest.fixture
 def proxy(mongo_uri: str) -> Iterator[FaultyProxy]:
-    """
-    A proxy before the session's MongoDB.
-    """
+    """A proxy before the session's MongoDB."""
     host, port = parse_uri(mongo_uri)["nodelist"][0]
     with FaultyProxy(host, port) as proxy:
         yield proxy
@@ -36,9 +32,7 @@ def proxy(mongo_uri: str) -> Iterator[FaultyProxy]:
 
 @pytest.fixture
 def direct(mongo_uri: str) -> Iterator[Collection[dict[str, Any]]]:
-    """
-    A collection of this test, seen without the proxy, with one document.
-    """
+    """A collection of this test, seen without the proxy, with one document."""
     with a_client(mongo_uri) as client:
         collection = client.get_default_database()["hits"]
         collection.insert_one({"_id": 1, "n": 0})
@@ -47,33 +41,25 @@ def direct(mongo_uri: str) -> Iterator[Collection[dict[str, Any]]]:
 
 @pytest.fixture
 def proxied(proxy: FaultyProxy, direct: Collection[dict[str, Any]]) -> Iterator[Collection[dict[str, Any]]]:
-    """
-    The same collection through the proxy, without the driver's own retries.
-    """
+    """The same collection through the proxy, without the driver's own retries."""
     with a_client(proxy.uri, retryWrites=False) as client:
         yield client[direct.database.name][direct.name]
 
 
 def a_client(uri: str, **options: Any) -> MongoClient[dict[str, Any]]:
-    """
-    Return a client, which the caller closes.
-    """
+    """Return a client, which the caller closes."""
     return MongoClient(uri, **options)
 
 
 def hits(collection: Collection[dict[str, Any]]) -> int:
-    """
-    Return the count that the document has.
-    """
+    """Return the count that the document has."""
     document = collection.find_one({"_id": 1})
     assert document is not None
     return int(document["n"])
 
 
 def test_no_fault(proxy: FaultyProxy, direct: Collection[dict[str, Any]]) -> None:
-    """
-    Without a fault everything passes, messages of several megabytes included.
-    """
+    """Without a fault everything passes, messages of several megabytes included."""
     operations = [UpdateOne({"_id": number}, {"$set": {"text": "x" * 1000}}, upsert=True) for number in range(5000)]
     with a_client(proxy.uri) as client:  # takes its time
         proxied = client[direct.database.name][direct.name]
@@ -86,9 +72,7 @@ def test_no_fault(proxy: FaultyProxy, direct: Collection[dict[str, Any]]) -> Non
 def test_lost_reply(
     proxy: FaultyProxy, proxied: Collection[dict[str, Any]], direct: Collection[dict[str, Any]]
 ) -> None:
-    """
-    The client sees its connection break, the server has applied the write, and the next write passes.
-    """
+    """The client sees its connection break, the server has applied the write, and the next write passes."""
     proxy.lose_next_reply("update")
     with pytest.raises(AutoReconnect):
         proxied.bulk_write([UpdateOne({"_id": 1}, _ADD_ONE)])
@@ -101,9 +85,7 @@ def test_lost_reply(
 def test_cut_before_the_request(
     proxy: FaultyProxy, proxied: Collection[dict[str, Any]], direct: Collection[dict[str, Any]]
 ) -> None:
-    """
-    A request that is cut off never reaches the server; other commands are left alone.
-    """
+    """A request that is cut off never reaches the server; other commands are left alone."""
     proxy.cut_next("update", count=2)
     for _ in range(2):
         assert hits(proxied) == 0
@@ -117,9 +99,7 @@ def test_cut_before_the_request(
 def test_held_request(
     proxy: FaultyProxy, proxied: Collection[dict[str, Any]], direct: Collection[dict[str, Any]]
 ) -> None:
-    """
-    A held write is applied when it is released, after its client has failed, read and written again.
-    """
+    """A held write is applied when it is released, after its client has failed, read and written again."""
     proxy.hold_next("update")
     with pytest.raises(AutoReconnect):
         proxied.bulk_write([UpdateOne({"_id": 1}, _ADD_ONE)])
@@ -133,9 +113,7 @@ def test_held_request(
 
 
 def test_held_request_whose_server_is_gone() -> None:
-    """
-    A held write has no answer if its server was killed before the release.
-    """
+    """A held write has no answer if its server was killed before the release."""
     with Mongod() as server, FaultyProxy("127.0.0.1", server.port) as proxy:
         proxy.hold_next("insert")
         with a_client(proxy.uri, retryWrites=False) as client, pytest.raises(AutoReconnect):
@@ -152,9 +130,7 @@ def test_swallowed_packets(
     requests: bool,
     applied: int,
 ) -> None:
-    """
-    The client runs into its timeout; whether the server applied the write depends on the direction that is lost.
-    """
+    """The client runs into its timeout; whether the server applied the write depends on the direction that is lost."""
     assert hits(proxied) == 0
     proxy.swallow(True, requests=requests)
     with pytest.raises(NetworkTimeout), pymongo.timeout(0.3):
@@ -169,9 +145,7 @@ def test_swallowed_packets(
 def test_random_faults(
     proxy: FaultyProxy, proxied: Collection[dict[str, Any]], direct: Collection[dict[str, Any]]
 ) -> None:
-    """
-    About the asked share of the writes breaks, and each broken one was applied exactly if its kind says so.
-    """
+    """About the asked share of the writes breaks, and each broken one was applied exactly if its kind says so."""
     proxy.random_faults(0.3, random.Random(7), kinds=(LOSE_REPLY, CUT, HOLD))
     failed = 0
     for _ in range(100):
@@ -208,9 +182,7 @@ def test_retryable_write_on_replica_set(replica_set: ReplicaSet, replica_set_uri
 
 
 def test_server_is_down() -> None:
-    """
-    A proxy without its server closes what connects, and gets through again when the server is back.
-    """
+    """A proxy without its server closes what connects, and gets through again when the server is back."""
     with Mongod() as server, FaultyProxy("127.0.0.1", server.port) as proxy:
         server.kill()
         with a_client(proxy.uri, serverSelectionTimeoutMS=500) as client, pytest.raises(AutoReconnect):

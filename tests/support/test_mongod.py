@@ -1,6 +1,4 @@
-"""
-The MongoDB that the demo, the tests and the benchmarks start for themselves.
-"""
+"""The MongoDB that the demo, the tests and the benchmarks start for themselves."""
 
 import os
 import signal
@@ -21,9 +19,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def test_restart_after_kill() -> None:
-    """
-    A killed server comes back on its port with everything that was acknowledged as journalled.
-    """
+    """A killed server comes back on its port with everything that was acknowledged as journalled."""
     with Mongod() as server:
         port = server.port
         with server.client(w="majority", journal=True) as client:
@@ -37,9 +33,7 @@ def test_restart_after_kill() -> None:
 
 
 def test_stop_is_orderly() -> None:
-    """
-    A stopped server has shut itself down, and its directory goes with the end of the block.
-    """
+    """A stopped server has shut itself down, and its directory goes with the end of the block."""
     with Mongod() as server:
         directory = server._log_path.parent
         server.stop()
@@ -48,9 +42,7 @@ def test_stop_is_orderly() -> None:
 
 
 def test_parent_is_killed(tmp_path: Path) -> None:
-    """
-    The server does not outlive a process that is killed.
-    """
+    """The server does not outlive a process that is killed."""
     script = "from tests.support.mongod import Mongod; m = Mongod(); m.start(); print(m.pid, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", script],
@@ -68,9 +60,7 @@ def test_parent_is_killed(tmp_path: Path) -> None:
 
 
 def test_uri_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A URI in the environment wins, and nothing is started.
-    """
+    """A URI in the environment wins, and nothing is started."""
     monkeypatch.setenv(MONGO_URI_VARIABLE, "mongodb://db.example.com/oauth")
     monkeypatch.setattr(Mongod, "start", lambda self: pytest.fail("started a server"))
     with running_mongodb() as uri:
@@ -78,9 +68,7 @@ def test_uri_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_mongod_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """
-    A mongod on PATH is taken before the one that the wheel brings, with the environment as it is.
-    """
+    """A mongod on PATH is taken before the one that the wheel brings, with the environment as it is."""
     program = tmp_path / "mongod"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -92,9 +80,7 @@ def test_mongod_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 def test_nothing_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Where neither a mongod nor the wheel is installed, the error says what helps.
-    """
+    """Where neither a mongod nor the wheel is installed, the error says what helps."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(mongod_program, "_installed_file", lambda distribution, name: None)
     with pytest.raises(
@@ -104,9 +90,7 @@ def test_nothing_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wheel_without_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """
-    Where pip installs a connector without OpenSSL, the libraries are taken from the downloaded wheel, once.
-    """
+    """Where pip installs a connector without OpenSSL, the libraries are taken from the downloaded wheel, once."""
     downloads: list[Path] = []
 
     def download(target_dir: Path) -> Path:
@@ -125,17 +109,13 @@ def test_wheel_without_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_options_that_mongod_refuses() -> None:
-    """
-    A server that ends at once is an error with its own words, not a wait.
-    """
+    """A server that ends at once is an error with its own words, not a wait."""
     with pytest.raises(MongodUnavailable, match=r"exit code 2(.|\n)*no-such-option"), Mongod(["--no-such-option"]):
         pass
 
 
 def test_failover(replica_set: ReplicaSet, replica_set_uri: str) -> None:
-    """
-    When the primary is killed another member takes over; the killed one comes back as a follower.
-    """
+    """When the primary is killed another member takes over; the killed one comes back as a follower."""
     killed = replica_set.kill_primary()
     elected = replica_set.primary()
     assert elected is not killed

@@ -1,6 +1,4 @@
-"""
-The gunicorn harness, before it is used to test what runs in workers.
-"""
+"""The gunicorn harness, before it is used to test what runs in workers."""
 
 import atexit
 import os
@@ -19,17 +17,13 @@ _APP = "tests.support.test_workers:application"
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """
-    Answer with the process id, as a WSGI application.
-    """
+    """Answer with the process id, as a WSGI application."""
     start_response("200 OK", [("Content-Type", "text/plain")])
     return [str(os.getpid()).encode()]
 
 
 def announce_exit() -> None:
-    """
-    Leave a line in the log when this process ends in good order.
-    """
+    """Leave a line in the log when this process ends in good order."""
     sys.stdout.write(f"exit handler of {os.getpid()}\n")
 
 
@@ -38,9 +32,7 @@ if os.environ.get("ANNOUNCE_EXIT"):
 
 
 def fetch(url: str) -> int:
-    """
-    Return the process id that answered.
-    """
+    """Return the process id that answered."""
     with urllib.request.urlopen(url, timeout=10) as response:
         return int(response.read())
 
@@ -48,9 +40,7 @@ def fetch(url: str) -> int:
 @pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
 @pytest.mark.parametrize("worker_class", ["sync", "gthread", "gevent"])
 def test_worker_classes(worker_class: str, preload: bool) -> None:
-    """
-    Every class of workers answers, and a stop lets the exit handlers run.
-    """
+    """Every class of workers answers, and a stop lets the exit handlers run."""
     threads = 2 if worker_class == "gthread" else 1
     env = {"ANNOUNCE_EXIT": "1"}
     with Gunicorn(_APP, worker_class=worker_class, workers=2, threads=threads, preload=preload, env=env) as server:
@@ -62,9 +52,7 @@ def test_worker_classes(worker_class: str, preload: bool) -> None:
 
 
 def test_reload() -> None:
-    """
-    HUP replaces the workers.
-    """
+    """HUP replaces the workers."""
     with Gunicorn(_APP, workers=1) as server:
         before = server.pids()
         server.signal(signal.SIGHUP)
@@ -73,9 +61,7 @@ def test_reload() -> None:
 
 
 def test_kill() -> None:
-    """
-    A kill takes the workers along and runs no exit handler.
-    """
+    """A kill takes the workers along and runs no exit handler."""
     with Gunicorn(_APP, workers=2, env={"ANNOUNCE_EXIT": "1"}) as server:
         server.kill()
         with pytest.raises(OSError, match="refused"):
@@ -84,8 +70,6 @@ def test_kill() -> None:
 
 
 def test_application_that_cannot_be_imported() -> None:
-    """
-    A server that does not come up fails with its own log.
-    """
+    """A server that does not come up fails with its own log."""
     with pytest.raises(AssertionError, match="No module named 'no_such_module'"), Gunicorn("no_such_module:app"):
         pass

@@ -1,6 +1,4 @@
-"""
-Messages of MongoDB's wire protocol, as far as a proxy must understand them.
-"""
+"""Messages of MongoDB's wire protocol, as far as a proxy must understand them."""
 
 import functools
 import socket
@@ -18,38 +16,28 @@ _KIND_MSG = 2013
 
 @dataclass(frozen=True)
 class Message:
-    """
-    One message, with all its bytes.
-    """
+    """One message, with all its bytes."""
 
     data: bytes
 
     @property
     def request_id(self) -> int:
-        """
-        Its number, chosen by the sender.
-        """
+        """Its number, chosen by the sender."""
         return int(_HEADER.unpack_from(self.data)[1])
 
     @property
     def response_to(self) -> int:
-        """
-        The number of the request that it answers.
-        """
+        """The number of the request that it answers."""
         return int(_HEADER.unpack_from(self.data)[2])
 
     @property
     def command(self) -> str:
-        """
-        The name of the command in a request; empty if the message is of a kind unknown here.
-        """
+        """The name of the command in a request; empty if the message is of a kind unknown here."""
         return next(iter(self.document), "")
 
     @functools.cached_property
     def document(self) -> dict[str, Any]:
-        """
-        The command or its answer, without what is carried beside it (the statements of a bulk write).
-        """
+        """The command or its answer, without what is carried beside it (the statements of a bulk write)."""
         kind = _HEADER.unpack_from(self.data)[3]
         if kind == _KIND_QUERY:
             end_of_name = self.data.index(b"\0", _HEADER.size + 4)
@@ -69,9 +57,7 @@ class Message:
 
 
 def read_message(source: socket.socket) -> Message | None:
-    """
-    Return the next message, None if the connection ended instead.
-    """
+    """Return the next message, None if the connection ended instead."""
     header = _read_exactly(source, _HEADER.size)
     if header is None:
         return None

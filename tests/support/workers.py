@@ -1,6 +1,4 @@
-"""
-gunicorn with real worker processes, started and stopped by a test.
-"""
+"""gunicorn with real worker processes, started and stopped by a test."""
 
 import contextlib
 import http.client
@@ -33,24 +31,16 @@ def post_worker_init(worker):
 
 
 class Gunicorn:
-    """
-    A gunicorn master with its workers on a free port, from ``with`` until the end of it.
+    """A gunicorn master with its workers on a free port, from ``with`` until the end of it.
 
     Args:
         app_import: The application, ``package.module:app`` or ``package.module:make_app()``, seen from the repository.
-
         worker_class: ``sync``, ``gthread`` or ``gevent``.
-
         workers: Number of worker processes.
-
         threads: Number of threads in each, for ``gthread``.
-
         preload: Import the application in the master, before it forks.
-
         env: Added to our own environment.
-
         extra: Further arguments of gunicorn.
-
         config: Python text that follows in gunicorn's configuration file.
     """
 
@@ -101,42 +91,31 @@ class Gunicorn:
 
     @property
     def url(self) -> str:
-        """
-        The address to send requests to, without a slash at the end.
-        """
+        """The address to send requests to, without a slash at the end."""
         return f"http://{_HOST}:{self.port}"
 
     @property
     def log(self) -> str:
-        """
-        What master and workers have written so far, standard output and error; it can be read after the end, too.
-        """
+        """What master and workers have written so far, standard output and error; it can be read after the end, too."""
         return self._log_path.read_text(errors="replace") if self._log_path.exists() else self._log
 
     @property
     def master_pid(self) -> int:
-        """
-        The master's process id.
-        """
+        """The master's process id."""
         return self._running().pid
 
     def pids(self) -> list[int]:
-        """
-        Return the process ids of the workers that are there now and ready.
-        """
+        """Return the process ids of the workers that are there now and ready."""
         children = Path(f"/proc/{self.master_pid}/task/{self.master_pid}/children").read_text().split()
         log = self.log
         return [int(pid) for pid in children if f"worker {pid} is ready\n" in log]
 
     def signal(self, number: int) -> None:
-        """
-        Send a signal to the master: HUP reloads, TTIN and TTOU add and remove a worker.
-        """
+        """Send a signal to the master: HUP reloads, TTIN and TTOU add and remove a worker."""
         self._running().signal(number)
 
     def stop(self, *, timeout_s: float = 40.0) -> int:
-        """
-        Ask it to end (SIGTERM), which lets the workers finish and run their exit handlers, and wait.
+        """Ask it to end (SIGTERM), which lets the workers finish and run their exit handlers, and wait.
 
         Returns:
             The master's exit code.
@@ -144,9 +123,7 @@ class Gunicorn:
         return self._running().stop(timeout_s=timeout_s)
 
     def kill(self) -> None:
-        """
-        Kill master and workers (SIGKILL): no exit handler runs.
-        """
+        """Kill master and workers (SIGKILL): no exit handler runs."""
         pids = self.pids()
         self._running().kill()
         wait_until(lambda: not any(map(is_running, pids)), f"workers {pids} end")

@@ -1,6 +1,4 @@
-"""
-A store that fails as networks and databases do: before a write, after it, in the middle of it, or long after it.
-"""
+"""A store that fails as networks and databases do: before a write, after it, in the middle of it, or long after it."""
 
 import enum
 from collections import deque
@@ -13,9 +11,7 @@ from oauth_ratelimit.store.base import Change, CounterStore, Snapshot, WriteResu
 
 
 class Fault(enum.Enum):
-    """
-    What happens to a write. The writer never learns more than that there was no answer.
-    """
+    """What happens to a write. The writer never learns more than that there was no answer."""
 
     LOST_REQUEST = "nothing is applied"
     LOST_REPLY = "everything is applied"
@@ -25,32 +21,24 @@ class Fault(enum.Enum):
 
 @dataclass(frozen=True)
 class HeldWrite:
-    """
-    A write that the server has not come round to yet.
-    """
+    """A write that the server has not come round to yet."""
 
     writer: str
     changes: Sequence[Change]
 
 
 class FaultyStore:
-    """
-    Passes everything on to a store, but for the faults that were ordered.
+    """Passes everything on to a store, but for the faults that were ordered.
 
     Args:
         inner: The store.
 
     Attributes:
         faults: What happens to the next writes, in this order; None is no fault.
-
         is_down: Whether reads and writes fail without reaching the store.
-
         held: Writes to be applied later.
-
         applied: Every change that was applied.
-
         calls: ``read`` or ``write`` with the number of keys, for each call that came.
-
         before_write, before_read: Called first, for a test that wants to act in between.
     """
 
@@ -65,9 +53,7 @@ class FaultyStore:
         self.before_read: Callable[[], object] = _nothing
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        """
-        Read, unless the store is down.
-        """
+        """Read, unless the store is down."""
         self.calls.append(("read", len(keys)))
         self.before_read()
         if self.is_down:
@@ -75,9 +61,7 @@ class FaultyStore:
         return self.inner.read(keys)
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        """
-        Write, or fail as ordered.
-        """
+        """Write, or fail as ordered."""
         self.calls.append(("write", len(changes)))
         self.before_write()
         if self.is_down:
@@ -94,8 +78,7 @@ class FaultyStore:
         raise StoreUnavailable(fault.value)
 
     def deliver(self, held: HeldWrite) -> list[Change]:
-        """
-        Apply a held write as far as it still can be.
+        """Apply a held write as far as it still can be.
 
         Returns:
             The changes that were applied.
@@ -111,27 +94,19 @@ class FaultyStore:
         return result
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
-        """
-        See ``CounterStore.latest``.
-        """
+        """See ``CounterStore.latest``."""
         return self.inner.latest(count)
 
     def clock_offset_s(self) -> float:
-        """
-        See ``CounterStore.clock_offset_s``.
-        """
+        """See ``CounterStore.clock_offset_s``."""
         return self.inner.clock_offset_s()
 
     def abandon(self) -> None:
-        """
-        See ``CounterStore.abandon``.
-        """
+        """See ``CounterStore.abandon``."""
         self.inner.abandon()
 
     def close(self) -> None:
-        """
-        See ``CounterStore.close``.
-        """
+        """See ``CounterStore.close``."""
         self.inner.close()
 
 

@@ -1,6 +1,4 @@
-"""
-Counts in the store while limits change: each request once in each series that it was counted in.
-"""
+"""Counts in the store while limits change: each request once in each series that it was counted in."""
 
 from dataclasses import replace
 

@@ -1,6 +1,4 @@
-"""
-Which keys a cycle looks at, what it forgets, and what it says.
-"""
+"""Which keys a cycle looks at, what it forgets, and what it says."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,34 +19,26 @@ USERS = [f"user-{number}" for number in range(300)]
 
 @pytest.fixture
 def faulty() -> FaultyStore:
-    """
-    A store that can go down, and that counts calls.
-    """
+    """A store that can go down, and that counts calls."""
     return FaultyStore(MemoryStore())
 
 
 @pytest.fixture
 def events() -> Iterator[list[Any]]:
-    """
-    What is logged.
-    """
+    """What is logged."""
     with capture_logs() as captured:
         yield captured
 
 
 def read_count(faulty: FaultyStore) -> int:
-    """
-    Return how many documents were asked for, and forget it.
-    """
+    """Return how many documents were asked for, and forget it."""
     count = sum(keys for kind, keys in faulty.calls if kind == "read")
     faulty.calls.clear()
     return count
 
 
 def test_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
-    """
-    A failure is said when it begins, once a minute while it lasts, and when it is over.
-    """
+    """A failure is said when it begins, once a minute while it lasts, and when it is over."""
     limiter = a_limiter(faulty, clock, a_policy(window_s=600))
     faulty.is_down = True
     for _ in range(150):
@@ -67,9 +57,7 @@ def test_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
 
 
 def test_second_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
-    """
-    After a recovery the next failure is said at once.
-    """
+    """After a recovery the next failure is said at once."""
     limiter = a_limiter(faulty, clock)
     for is_down in (True, False, True, False):
         faulty.is_down = is_down
@@ -79,9 +67,7 @@ def test_second_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> 
 
 
 def test_outage_longer_than_the_window(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
-    """
-    Hits whose frames have left every window are given up, which is said with their number; the rest arrives.
-    """
+    """Hits whose frames have left every window are given up, which is said with their number; the rest arrives."""
     limiter = a_limiter(faulty, clock, a_policy(window_s=60, frames=10))
     faulty.is_down = True
     for _ in range(100):
@@ -97,9 +83,7 @@ def test_outage_longer_than_the_window(faulty: FaultyStore, clock: Clock, events
 
 
 def test_memory_in_an_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
-    """
-    What waits for the store does not grow with the outage.
-    """
+    """What waits for the store does not grow with the outage."""
     limiter = a_limiter(faulty, clock, a_policy(window_s=60, frames=10))
     faulty.is_down = True
     in_flight = []
@@ -114,9 +98,7 @@ def test_memory_in_an_outage(faulty: FaultyStore, clock: Clock, events: list[Any
 
 
 def test_idle_cycle(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    Where nothing happened, nothing is sent.
-    """
+    """Where nothing happened, nothing is sent."""
     limiter = a_limiter(faulty, clock)
     for _ in range(5):
         limiter.sync()
@@ -125,9 +107,7 @@ def test_idle_cycle(faulty: FaultyStore, clock: Clock) -> None:
 
 
 def test_one_write_for_many_requests(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    However many requests came, a cycle costs one round trip, and no reading while nobody else writes.
-    """
+    """However many requests came, a cycle costs one round trip, and no reading while nobody else writes."""
     limiter = a_limiter(faulty, clock)
     for _ in range(10):
         for user in USERS[:100]:
@@ -158,9 +138,7 @@ def test_keys_that_nobody_asks_for(faulty: FaultyStore, clock: Clock) -> None:
 def test_keys_near_their_limit_that_nobody_asks_for_here(
     faulty: FaultyStore, clock: Clock, used: int, fewest: int, most: int
 ) -> None:
-    """
-    They are followed until their window is over: thirty-odd reads each, from half of the limit on twice as many.
-    """
+    """They are followed until their window is over: thirty-odd reads each, from half of the limit on twice as many."""
     limiter = a_limiter(faulty, clock, a_policy(4, 60))
     for user in USERS:
         limiter.check(CLIENT, user, cost=used)
@@ -178,9 +156,7 @@ def test_keys_near_their_limit_that_nobody_asks_for_here(
 
 
 def test_key_that_others_use_up(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    An instance that has denied or nearly denied a key hears of what others do within the key's window.
-    """
+    """An instance that has denied or nearly denied a key hears of what others do within the key's window."""
     here, there = (a_limiter(faulty, clock, a_policy(10, 60)) for _ in range(2))
     here.check(CLIENT, cost=6)
     here.sync()
@@ -194,9 +170,7 @@ def test_key_that_others_use_up(faulty: FaultyStore, clock: Clock) -> None:
 
 
 def test_asked_again_after_a_while(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    A key that was left alone is read with the first cycle after it is asked for again.
-    """
+    """A key that was left alone is read with the first cycle after it is asked for again."""
     here, there = (a_limiter(faulty, clock, a_policy(100, 60)) for _ in range(2))
     here.check(CLIENT)
     here.sync()
@@ -211,9 +185,7 @@ def test_asked_again_after_a_while(faulty: FaultyStore, clock: Clock) -> None:
 
 
 def test_new_key(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    A key that is new here is urgent: the next short cycle learns what the others have counted.
-    """
+    """A key that is new here is urgent: the next short cycle learns what the others have counted."""
     here, there = (a_limiter(faulty, clock) for _ in range(2))
     there.check(CLIENT, cost=50)
     there.sync()
@@ -228,9 +200,7 @@ def test_new_key(faulty: FaultyStore, clock: Clock) -> None:
 
 
 def test_new_key_in_an_outage(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    What could not be read is read with the first cycle that can.
-    """
+    """What could not be read is read with the first cycle that can."""
     here, there = (a_limiter(faulty, clock) for _ in range(2))
     there.check(CLIENT, cost=50)
     there.sync()
@@ -245,9 +215,7 @@ def test_new_key_in_an_outage(faulty: FaultyStore, clock: Clock) -> None:
 
 
 def test_key_near_its_limit(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    An instance that has used its share of what is left says so before the cycle ends, if it is not alone.
-    """
+    """An instance that has used its share of what is left says so before the cycle ends, if it is not alone."""
     limiters = [a_limiter(faulty, clock, a_policy(100, 60)) for _ in range(2)]
     for _ in range(2):
         for limiter in limiters:
@@ -262,9 +230,7 @@ def test_key_near_its_limit(faulty: FaultyStore, clock: Clock) -> None:
 
 
 def test_alone_near_the_limit(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    With no other instance there is nothing to hurry for.
-    """
+    """With no other instance there is nothing to hurry for."""
     limiter = a_limiter(faulty, clock, a_policy(100, 60))
     limiter.check(CLIENT)
     limiter.sync()
@@ -294,9 +260,7 @@ def test_document_that_an_operator_removes(faulty: FaultyStore, clock: Clock) ->
 
 
 def test_store_with_a_bug(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
-    """
-    An exception that no store should raise costs a cycle and no hit, and is logged as the bug it is.
-    """
+    """An exception that no store should raise costs a cycle and no hit, and is logged as the bug it is."""
     limiter = a_limiter(faulty, clock)
 
     def fail() -> None:
@@ -313,9 +277,7 @@ def test_store_with_a_bug(faulty: FaultyStore, clock: Clock, events: list[Any]) 
 
 
 def test_closing(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
-    """
-    Closing sends what is left, trying again if the first answers are lost.
-    """
+    """Closing sends what is left, trying again if the first answers are lost."""
     limiter = a_limiter(faulty, clock)
     limiter.check(CLIENT, cost=7)
     outages = iter((True, False))
@@ -327,9 +289,7 @@ def test_closing(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
 
 
 def test_closing_while_the_store_is_down(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
-    """
-    What could not be sent is said by client, after a few tries.
-    """
+    """What could not be sent is said by client, after a few tries."""
     limiter = a_limiter(faulty, clock)
     faulty.is_down = True
     limiter.check("one", cost=2)
@@ -342,9 +302,7 @@ def test_closing_while_the_store_is_down(faulty: FaultyStore, clock: Clock, even
 
 
 def test_closing_without_a_store(clock: Clock) -> None:
-    """
-    There is nothing to send, and nothing to say.
-    """
+    """There is nothing to send, and nothing to say."""
     limiter = a_limiter(None, clock)
     limiter.check(CLIENT)
     with capture_logs() as logged:
@@ -354,9 +312,7 @@ def test_closing_without_a_store(clock: Clock) -> None:
 
 
 def test_preload(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    A new instance can learn what was busy last before its first request, the busiest first.
-    """
+    """A new instance can learn what was busy last before its first request, the busiest first."""
     old, new = (a_limiter(faulty, clock, a_policy(10)) for _ in range(2))
     for user in ("kim", "lee"):
         old.check(CLIENT, user, cost=4)
@@ -369,9 +325,7 @@ def test_preload(faulty: FaultyStore, clock: Clock) -> None:
 
 
 def test_totals_are_shared(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    The total of all users has a document of its own, beside the users'.
-    """
+    """The total of all users has a document of its own, beside the users'."""
     settings = some_settings(a_policy(), total=(a_policy(10, name="total"),))
     here, there = (Limiter(settings, faulty, clock=clock) for _ in range(2))
     for user in ("kim", "lee"):
@@ -387,9 +341,7 @@ def test_totals_are_shared(faulty: FaultyStore, clock: Clock) -> None:
 
 
 def test_sync_on_a_clock_that_stands(faulty: FaultyStore, clock: Clock) -> None:
-    """
-    Who calls ``sync`` again in the same instant learns what others have counted meanwhile, of idle keys, too.
-    """
+    """Who calls ``sync`` again in the same instant learns what others have counted meanwhile, of idle keys, too."""
     here, there = (a_limiter(faulty, clock, a_policy(10, 60)) for _ in range(2))
     here.check(CLIENT)
     for _ in range(3):

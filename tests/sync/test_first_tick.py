@@ -1,6 +1,4 @@
-"""
-What else is looked at beside the counters, and when.
-"""
+"""What else is looked at beside the counters, and when."""
 
 from itertools import pairwise
 
@@ -9,29 +7,21 @@ from oauth_ratelimit.sync.scheduler import TICKS_PER_INTERVAL, SyncScheduler
 
 
 class Idle:
-    """
-    A limiter with nothing to do.
-    """
+    """A limiter with nothing to do."""
 
     def __init__(self) -> None:
         self.full = CycleReport()
 
     def sync(self) -> CycleReport:
-        """
-        Run a full cycle.
-        """
+        """Run a full cycle."""
         return self.full
 
     def sync_urgent(self) -> None:
-        """
-        Have nothing urgent.
-        """
+        """Have nothing urgent."""
 
 
 def test_ticks_of_three_intervals() -> None:
-    """
-    The configuration and the overrides are looked at with the first tick, then after each full cycle.
-    """
+    """The configuration and the overrides are looked at with the first tick, then after each full cycle."""
     limiter = Idle()
     seen: list[tuple[int, CycleReport | None]] = []
     tick = 0

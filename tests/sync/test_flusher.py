@@ -1,6 +1,4 @@
-"""
-Flushing on a store that fails: every hit arrives, and arrives once.
-"""
+"""Flushing on a store that fails: every hit arrives, and arrives once."""
 
 from collections.abc import Iterator, Sequence
 
@@ -22,25 +20,19 @@ Pair = tuple[Limiter, Limiter]
 
 @pytest.fixture
 def inner() -> MemoryStore:
-    """
-    The store behind the faults.
-    """
+    """The store behind the faults."""
     return MemoryStore()
 
 
 @pytest.fixture
 def faulty(inner: MemoryStore) -> FaultyStore:
-    """
-    The store that fails as ordered.
-    """
+    """The store that fails as ordered."""
     return FaultyStore(inner)
 
 
 @pytest.fixture
 def pair(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> Iterator[Pair]:
-    """
-    An instance whose store fails, and one whose does not.
-    """
+    """An instance whose store fails, and one whose does not."""
     limiters = a_limiter(faulty, clock), a_limiter(inner, clock)
     yield limiters
     for limiter in limiters:
@@ -48,9 +40,7 @@ def pair(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> Iterator[Pair
 
 
 def hit(limiter: Limiter, *, cost: int = 1) -> None:
-    """
-    Count, and flush.
-    """
+    """Count, and flush."""
     limiter.check(CLIENT, cost=cost)
     limiter.sync()
 
@@ -61,9 +51,7 @@ def hit(limiter: Limiter, *, cost: int = 1) -> None:
 def test_write_without_an_answer(
     pair: Pair, faulty: FaultyStore, inner: MemoryStore, fault: Fault, is_first: bool, rivals: int
 ) -> None:
-    """
-    Whether it was applied or not, and however many others wrote since: its hits count once.
-    """
+    """Whether it was applied or not, and however many others wrote since: its hits count once."""
     here, there = pair
     if not is_first:
         hit(here)
@@ -83,9 +71,7 @@ def test_write_without_an_answer(
 def test_write_that_arrives_after_it_was_sent_again(
     pair: Pair, faulty: FaultyStore, inner: MemoryStore, rivals: int
 ) -> None:
-    """
-    Both name the same version, so the late one finds the document moved on.
-    """
+    """Both name the same version, so the late one finds the document moved on."""
     here, there = pair
     hit(here)
     faulty.faults.append(Fault.LATE)
@@ -101,9 +87,7 @@ def test_write_that_arrives_after_it_was_sent_again(
 def test_first_of_two_writes_without_an_answer_arrives_late(
     pair: Pair, faulty: FaultyStore, inner: MemoryStore
 ) -> None:
-    """
-    Each attempt is remembered: the late one is recognised though another was made after it, with more hits.
-    """
+    """Each attempt is remembered: the late one is recognised though another was made after it, with more hits."""
     here, _ = pair
     hit(here)
     faulty.faults += [Fault.LATE, Fault.LOST_REQUEST]
@@ -128,9 +112,7 @@ def test_late_write_between_reading_and_writing(pair: Pair, faulty: FaultyStore,
 
 
 def test_hits_that_come_while_the_outcome_is_unknown(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
-    """
-    What is counted after a lost answer is not mistaken for what was in it.
-    """
+    """What is counted after a lost answer is not mistaken for what was in it."""
     here, _ = pair
     faulty.faults.append(Fault.LOST_REPLY)
     hit(here, cost=10)
@@ -141,9 +123,7 @@ def test_hits_that_come_while_the_outcome_is_unknown(pair: Pair, faulty: FaultyS
 
 
 def test_bulk_that_was_applied_in_part(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> None:
-    """
-    Of a bulk without an answer, each key finds out for itself.
-    """
+    """Of a bulk without an answer, each key finds out for itself."""
     limiter = a_limiter(faulty, clock)
     users = [f"user-{number}" for number in range(5)]
     faulty.faults.append(Fault.PARTLY)
@@ -157,9 +137,7 @@ def test_bulk_that_was_applied_in_part(faulty: FaultyStore, inner: MemoryStore, 
 
 @pytest.mark.parametrize("is_known_gone", (True, False), ids=("after reading", "without reading"))
 def test_document_that_was_removed_and_made_anew(pair: Pair, inner: MemoryStore, is_known_gone: bool) -> None:
-    """
-    An instance that knows a former life of a document neither overwrites the new one nor brings back the old.
-    """
+    """An instance that knows a former life of a document neither overwrites the new one nor brings back the old."""
     here, there = pair
     for _ in range(3):
         hit(here)
@@ -193,9 +171,7 @@ def test_late_write_to_a_former_life(pair: Pair, faulty: FaultyStore, inner: Mem
 
 
 def test_versions(inner: MemoryStore, clock: Clock) -> None:
-    """
-    Each life of a document starts at a version of its own, and each write adds one.
-    """
+    """Each life of a document starts at a version of its own, and each write adds one."""
     first = set()
     for _ in range(50):
         limiter = a_limiter(inner, clock)
@@ -208,9 +184,7 @@ def test_versions(inner: MemoryStore, clock: Clock) -> None:
 
 
 def test_key_that_others_write_all_the_time(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
-    """
-    The number of tries is bounded; what was not sent goes with a later cycle.
-    """
+    """The number of tries is bounded; what was not sent goes with a later cycle."""
     here, there = pair
     hit(here)
     faulty.before_write = lambda: hit(there, cost=100)
@@ -227,9 +201,7 @@ def test_key_that_others_write_all_the_time(pair: Pair, faulty: FaultyStore, inn
 
 
 def test_conflicts_do_not_hold_up_other_keys(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
-    """
-    Of many keys only those that lost are written again.
-    """
+    """Of many keys only those that lost are written again."""
     here, there = pair
     users = [f"user-{number}" for number in range(10)]
     for limiter in (here, there):
@@ -248,9 +220,7 @@ def test_conflicts_do_not_hold_up_other_keys(pair: Pair, faulty: FaultyStore, in
 
 
 def test_many_keys(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> None:
-    """
-    Keys go in batches; a batch that fails leaves those before it sent, and those after it in flight.
-    """
+    """Keys go in batches; a batch that fails leaves those before it sent, and those after it in flight."""
     limiter = a_limiter(faulty, clock)
     users = [f"user-{number}" for number in range(2 * MAX_BATCH + 7)]
     for user in users:
@@ -266,9 +236,7 @@ def test_many_keys(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> Non
 
 
 def test_store_that_cannot_be_read(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> None:
-    """
-    While nothing can be read, decisions go on from what is known, and nothing is lost.
-    """
+    """While nothing can be read, decisions go on from what is known, and nothing is lost."""
     limiter = a_limiter(faulty, clock, a_policy(10))
     hit(limiter, cost=2)
     faulty.is_down = True
@@ -286,16 +254,12 @@ def test_store_that_cannot_be_read(faulty: FaultyStore, inner: MemoryStore, cloc
 
 
 class RefusingStore(FaultyStore):
-    """
-    Refuses everything, or one document.
-    """
+    """Refuses everything, or one document."""
 
     refused: Key | None = None
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        """
-        Refuse a document by position, or everything with an error.
-        """
+        """Refuse a document by position, or everything with an error."""
         if self.refused is None:
             raise StoreRejected("not authorized")
         bad = {index: "no such field" for index, change in enumerate(changes) if change.key == self.refused}
@@ -306,9 +270,7 @@ class RefusingStore(FaultyStore):
 
 
 def test_store_that_refuses_everything(inner: MemoryStore, clock: Clock) -> None:
-    """
-    Without rights nothing is written; decisions go on, and the hits wait for the rights.
-    """
+    """Without rights nothing is written; decisions go on, and the hits wait for the rights."""
     refusing = RefusingStore(inner)
     limiter = a_limiter(refusing, clock)
     with capture_logs() as events:
@@ -321,9 +283,7 @@ def test_store_that_refuses_everything(inner: MemoryStore, clock: Clock) -> None
 
 
 def test_store_that_refuses_one_document(inner: MemoryStore, clock: Clock) -> None:
-    """
-    A document that cannot be written is reported, and keeps no other from being written.
-    """
+    """A document that cannot be written is reported, and keeps no other from being written."""
     refusing = RefusingStore(inner)
     refusing.refused = KEY
     limiter = a_limiter(refusing, clock)
@@ -338,9 +298,7 @@ def test_store_that_refuses_one_document(inner: MemoryStore, clock: Clock) -> No
 
 
 def test_frames_that_no_window_can_hold(inner: MemoryStore, clock: Clock) -> None:
-    """
-    They are removed from a document that lives on, so that it does not grow.
-    """
+    """They are removed from a document that lives on, so that it does not grow."""
     limiter = a_limiter(inner, clock, a_policy(window_s=60, frames=10))
     sizes = []
     for _ in range(100):
@@ -352,9 +310,7 @@ def test_frames_that_no_window_can_hold(inner: MemoryStore, clock: Clock) -> Non
 
 
 def test_instances_with_windows_of_different_length(inner: MemoryStore, clock: Clock) -> None:
-    """
-    While a change of limits is on its way, none removes frames that another's wider window holds.
-    """
+    """While a change of limits is on its way, none removes frames that another's wider window holds."""
     wide = a_limiter(inner, clock, a_policy(window_s=3600, frames=10))
     narrow = a_limiter(inner, clock, a_policy(window_s=1, frames=1))
     hit(wide, cost=10)

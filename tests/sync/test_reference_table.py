@@ -1,6 +1,4 @@
-"""
-The reference run of two instances, A and B: what each of them knows after every step.
-"""
+"""The reference run of two instances, A and B: what each of them knows after every step."""
 
 from collections.abc import Iterator
 
@@ -15,17 +13,13 @@ from tests.sync.faulty_store import FaultyStore
 
 @pytest.fixture
 def watched(shared: Shared) -> FaultyStore:
-    """
-    The store, with a look between two calls.
-    """
+    """The store, with a look between two calls."""
     return FaultyStore(shared.store)
 
 
 @pytest.fixture
 def instances(watched: FaultyStore, clock: Clock) -> Iterator[tuple[Limiter, Limiter]]:
-    """
-    A and B. Both have been asked about the client, so that they follow its counts.
-    """
+    """A and B. Both have been asked about the client, so that they follow its counts."""
     pair = (a_limiter(watched, clock), a_limiter(watched, clock))
     for limiter in pair:
         limiter.peek(CLIENT)
@@ -35,8 +29,7 @@ def instances(watched: FaultyStore, clock: Clock) -> Iterator[tuple[Limiter, Lim
 
 
 class Table:
-    """
-    Writes down what the instances and the store hold.
+    """Writes down what the instances and the store hold.
 
     Attributes:
         rows: A's shared and in-flight hits, B's, and the store's.
@@ -48,24 +41,18 @@ class Table:
         self._instances = instances
 
     def row(self) -> tuple[str, str, int]:
-        """
-        Return the present state.
-        """
+        """Return the present state."""
         counts = [limiter.counts(CLIENT) for limiter in self._instances]
         a, b = (f"{known.shared_hits}/{known.in_flight_hits}" for known in counts)
         return a, b, stored_hits(self._watched.inner)
 
     def note(self) -> None:
-        """
-        Write down the present state.
-        """
+        """Write down the present state."""
         self.rows.append(self.row())
 
 
 def test_ten_steps(watched: FaultyStore, instances: tuple[Limiter, Limiter]) -> None:
-    """
-    A conflict costs A one look at the document; in the end all know of all five requests, and so does the store.
-    """
+    """A conflict costs A one look at the document; in the end all know of all five requests, and so does the store."""
     a, b = instances
     table = Table(watched, instances)
 

@@ -1,6 +1,4 @@
-"""
-The background thread: the only tests that start it.
-"""
+"""The background thread: the only tests that start it."""
 
 import threading
 import time
@@ -17,9 +15,7 @@ from tests.support.limiters import CLIENT, a_limiter, stored_hits
 
 
 class Driven:
-    """
-    Counts what the scheduler asks of a limiter.
-    """
+    """Counts what the scheduler asks of a limiter."""
 
     def __init__(self) -> None:
         self.full_count = 0
@@ -31,9 +27,7 @@ class Driven:
         self.is_at_the_gate = False
 
     def sync(self) -> CycleReport:
-        """
-        Note a full cycle; raise what is to be raised, wait where it is to be waited.
-        """
+        """Note a full cycle; raise what is to be raised, wait where it is to be waited."""
         self.began_s.append(time.monotonic())
         self.full_count += 1
         self.threads.add(threading.current_thread().name)
@@ -45,26 +39,20 @@ class Driven:
         return CycleReport()
 
     def sync_urgent(self) -> CycleReport | None:
-        """
-        Note a short cycle.
-        """
+        """Note a short cycle."""
         self.urgent_count += 1
         return None
 
 
 @pytest.fixture
 def driven() -> Driven:
-    """
-    What is driven.
-    """
+    """What is driven."""
     return Driven()
 
 
 @pytest.fixture
 def scheduler(driven: Driven) -> Iterator[SyncScheduler]:
-    """
-    A scheduler with the shortest interval that there is, started.
-    """
+    """A scheduler with the shortest interval that there is, started."""
     running = SyncScheduler(driven, interval_s=0.02)
     running.start()
     yield running
@@ -72,17 +60,13 @@ def scheduler(driven: Driven) -> Iterator[SyncScheduler]:
 
 
 def test_thread(scheduler: SyncScheduler, driven: Driven) -> None:
-    """
-    Cycles run again and again in one thread that is not the caller's.
-    """
+    """Cycles run again and again in one thread that is not the caller's."""
     wait_until(lambda: driven.full_count >= 5, "five cycles")
     assert 1 == len(driven.threads - {threading.current_thread().name})
 
 
 def test_exceptions(scheduler: SyncScheduler, driven: Driven) -> None:
-    """
-    An exception ends a cycle, not the thread.
-    """
+    """An exception ends a cycle, not the thread."""
     wait_until(lambda: driven.full_count, "the first cycle")
     with capture_logs() as events:
         driven.errors += [ZeroDivisionError("a bug"), KeyError("another")]
@@ -93,9 +77,7 @@ def test_exceptions(scheduler: SyncScheduler, driven: Driven) -> None:
 
 
 def test_cycle_that_takes_long(scheduler: SyncScheduler, driven: Driven) -> None:
-    """
-    Cycles never overlap: those that would have begun meanwhile are left out, not caught up with.
-    """
+    """Cycles never overlap: those that would have begun meanwhile are left out, not caught up with."""
     with driven.gate:
         wait_until(lambda: driven.is_at_the_gate, "a cycle that cannot go on")
         held = driven.full_count
@@ -111,9 +93,7 @@ def test_cycle_that_takes_long(scheduler: SyncScheduler, driven: Driven) -> None
 
 
 def test_stop_waits(scheduler: SyncScheduler, driven: Driven) -> None:
-    """
-    Stopping lets the running cycle end, and none begins after it.
-    """
+    """Stopping lets the running cycle end, and none begins after it."""
     with driven.gate:
         wait_until(lambda: driven.is_at_the_gate, "a cycle that cannot go on")
         assert not scheduler.stop(timeout_s=0.05)
@@ -124,16 +104,12 @@ def test_stop_waits(scheduler: SyncScheduler, driven: Driven) -> None:
 
 
 def test_stop_of_one_that_was_never_started(driven: Driven) -> None:
-    """
-    There is nothing to wait for.
-    """
+    """There is nothing to wait for."""
     assert SyncScheduler(driven, interval_s=1).stop()
 
 
 def test_ticks(driven: Driven) -> None:
-    """
-    Of all ticks in an interval one is a full cycle; the others look at urgent keys.
-    """
+    """Of all ticks in an interval one is a full cycle; the others look at urgent keys."""
     scheduler = SyncScheduler(driven, interval_s=1)
     for _ in range(5 * TICKS_PER_INTERVAL):
         scheduler.run_once()
@@ -141,9 +117,7 @@ def test_ticks(driven: Driven) -> None:
 
 
 def test_first_cycles_of_many_instances(driven: Driven) -> None:
-    """
-    Instances that start together do not flush together.
-    """
+    """Instances that start together do not flush together."""
     firsts = set()
     for _ in range(200):
         scheduler, before, ticks = SyncScheduler(driven, interval_s=1), driven.full_count, 0
@@ -155,9 +129,7 @@ def test_first_cycles_of_many_instances(driven: Driven) -> None:
 
 
 def test_what_else_is_looked_at(driven: Driven) -> None:
-    """
-    The owner's own work is done with the first tick and after each full cycle, with the cycle's report.
-    """
+    """The owner's own work is done with the first tick and after each full cycle, with the cycle's report."""
     reports: list[CycleReport | None] = []
     scheduler = SyncScheduler(driven, interval_s=1, on_tick=reports.append)
     scheduler.run_once()
@@ -169,9 +141,7 @@ def test_what_else_is_looked_at(driven: Driven) -> None:
 
 
 def test_owner_that_raises(driven: Driven) -> None:
-    """
-    An exception of the owner's own work is logged, and done with.
-    """
+    """An exception of the owner's own work is logged, and done with."""
 
     def fail(_: CycleReport | None) -> None:
         raise OSError("no such file")
@@ -184,9 +154,7 @@ def test_owner_that_raises(driven: Driven) -> None:
 
 
 def test_limiter(clock: Clock) -> None:
-    """
-    What a limiter counts arrives in the store by itself.
-    """
+    """What a limiter counts arrives in the store by itself."""
     store = MemoryStore()
     limiter = a_limiter(store, clock)
     scheduler = SyncScheduler(limiter, interval_s=0.02)

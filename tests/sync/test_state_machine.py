@@ -1,6 +1,4 @@
-"""
-Every counted hit is in the store or in flight, once, in whatever order things happen and fail.
-"""
+"""Every counted hit is in the store or in flight, once, in whatever order things happen and fail."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -61,9 +59,7 @@ def series_of(settings: Settings, key: Key) -> set[str]:
 
 
 class ExactlyOnce(RuleBasedStateMachine):
-    """
-    Three instances with limits that change, one store, and everything that can go wrong between them.
-    """
+    """Three instances with limits that change, one store, and everything that can go wrong between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,9 +116,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     @rule(key=KEY)
     def operator_removes_a_document(self, key: Key) -> None:
-        """
-        What it held is gone, but for what an instance sends again because it cannot know that it had arrived.
-        """
+        """What it held is gone, but for what an instance sends again because it cannot know that it had arrived."""
         self.counted[key].subtract(self.stored(key))
         for limiter in self.limiters:
             self.counted[key].update(self.arrived_unknown(limiter, key))
@@ -130,9 +124,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     @rule(index=INSTANCE, what=st.sampled_from(("expiry", "death", "all is well", "late writes never arrive")))
     def what_ends_many_stories(self, index: int, what: str) -> None:
-        """
-        One rule, so that it happens less often than the rest.
-        """
+        """One rule, so that it happens less often than the rest."""
         if what == "expiry":
             self.documents_expire()
         elif what == "death":
@@ -143,9 +135,7 @@ class ExactlyOnce(RuleBasedStateMachine):
             self.store.held.clear()
 
     def documents_expire(self) -> None:
-        """
-        A quiet time, after which TTL removes what is over.
-        """
+        """A quiet time, after which TTL removes what is over."""
         self.clock.advance(MAX_HORIZON_S + SLACK_S + FRAME_S)
         for key in KEYS:
             frames = self.stored(key)
@@ -153,17 +143,13 @@ class ExactlyOnce(RuleBasedStateMachine):
                 self.remove(key)
 
     def instance_is_killed(self, index: int) -> None:
-        """
-        What it had not sent is lost with it.
-        """
+        """What it had not sent is lost with it."""
         for key in KEYS:
             self.counted[key].subtract(self.in_flight(self.limiters[index], key))
         self.limiters[index] = self.new_limiter(index)
 
     def all_is_well_again(self) -> None:
-        """
-        After two undisturbed cycles everything has arrived.
-        """
+        """After two undisturbed cycles everything has arrived."""
         for limiter in self.limiters * 2:
             assert limiter.sync().error is None
         assert not any(self.in_flight(limiter, key).total() for limiter in self.limiters for key in KEYS)
@@ -187,9 +173,7 @@ class ExactlyOnce(RuleBasedStateMachine):
         return frames_of(snapshot.hits if snapshot else None)
 
     def remove(self, key: Key) -> None:
-        """
-        Remove a document, and with it the writes of unknown outcome that were in it.
-        """
+        """Remove a document, and with it the writes of unknown outcome that were in it."""
         assert isinstance(self.store.inner, MemoryStore)
         self.store.inner.remove(key)
         self.store.applied = [change for change in self.store.applied if change.key != key]
@@ -213,17 +197,13 @@ class ExactlyOnce(RuleBasedStateMachine):
         return limiter._cycle._flusher.writer
 
     def arrived_unknown(self, limiter: Limiter, key: Key) -> Frames:
-        """
-        Return the hits that have arrived without this instance knowing.
-        """
+        """Return the hits that have arrived without this instance knowing."""
         sent = [attempt.hits for state in self.states(limiter) if state.key == key for attempt in state.attempts]
         arrived = [change.hits for change in self.store.applied if any(change.hits is hits for hits in sent)]
         return sum(map(frames_of, arrived), Counter())
 
     def in_flight(self, limiter: Limiter, key: Key) -> Frames:
-        """
-        Return the hits that are only in this instance.
-        """
+        """Return the hits that are only in this instance."""
         frames: Frames = Counter()
         for state in self.states(limiter):
             if state.key == key:
@@ -244,9 +224,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
 @pytest.fixture(autouse=True, scope="module")
 def quiet() -> Iterator[None]:
-    """
-    Thousands of failures, none of them worth reading.
-    """
+    """Thousands of failures, none of them worth reading."""
     with capture_logs():
         yield
 

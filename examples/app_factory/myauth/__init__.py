@@ -1,6 +1,4 @@
-"""
-An OAuth server as an application factory.
-"""
+"""An OAuth server as an application factory."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,9 +13,7 @@ ratelimit = OAuthRateLimit()
 
 
 def create_app(config: Mapping[str, Any] | None = None) -> Flask:
-    """
-    Make an application, configured from the environment (``FLASK_…``) and from what is given here.
-    """
+    """Make an application, configured from the environment (``FLASK_…``) and from what is given here."""
     app = Flask(__name__)
     app.config.from_prefixed_env()
     app.config.update(config or {})

@@ -1,6 +1,4 @@
-"""
-The OAuth server. Clients stand here and tokens are kept nowhere: put your database in their places.
-"""
+"""The OAuth server. Clients stand here and tokens are kept nowhere: put your database in their places."""
 
 from hmac import compare_digest
 
@@ -11,9 +9,7 @@ SECRETS = {"batch-jobs": "batch-secret", "reports": "reports-secret", "monitorin
 
 
 class Client(ClientMixin):
-    """
-    A confidential client that asks for tokens in its own name.
-    """
+    """A confidential client that asks for tokens in its own name."""
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
@@ -35,16 +31,12 @@ class Client(ClientMixin):
 
 
 def query_client(client_id: str) -> Client | None:
-    """
-    Find a client.
-    """
+    """Find a client."""
     return Client(client_id) if client_id in SECRETS else None
 
 
 def save_token(token: object, request: object) -> None:
-    """
-    Keep a token.
-    """
+    """Keep a token."""
 
 
 server = AuthorizationServer(query_client=query_client, save_token=save_token)

@@ -42,9 +42,7 @@ _CLOSED = (
 
 
 def advice_on(message: str) -> str | None:
-    """
-    Return what to do about a failed connection, None if the driver's message does not tell.
-    """
+    """Return what to do about a failed connection, None if the driver's message does not tell."""
     for mark, advice in _ADVICE:
         if mark in message:
             return advice
@@ -73,21 +71,16 @@ _SERVERS = re.compile(rf"mongodb(\+srv)?://([^@]*@)?(?P<servers>{_SERVER}(,{_SER
 
 
 def full_name(collection: str, *, namespace: str | None) -> str:
-    """
-    Return what a collection is called in the database: the namespace keeps issuers apart.
-    """
+    """Return what a collection is called in the database: the namespace keeps issuers apart."""
     return f"{namespace}_{collection}" if namespace else collection
 
 
 class Connection:
-    """
-    A client that connects on first use. Thread-safe.
+    """A client that connects on first use. Thread-safe.
 
     Args:
         uri: Connection string.
-
         namespace: Stands before the names of all collections; None for nothing.
-
         timeout_s: How long the connection may hang in any one step.
     """
 
@@ -100,8 +93,7 @@ class Connection:
 
     @property
     def client(self) -> "MongoClient[Document]":
-        """
-        The driver's client.
+        """The driver's client.
 
         Raises:
             StoreRejected: The connection string cannot be used.
@@ -121,15 +113,11 @@ class Connection:
 
     @property
     def database(self) -> Database[Document]:
-        """
-        The database that the counters are in.
-        """
+        """The database that the counters are in."""
         return database_of(self.client)
 
     def collection(self, name: str) -> Collection[Document]:
-        """
-        Return a collection that is read and written with a majority of the servers.
-        """
+        """Return a collection that is read and written with a majority of the servers."""
         return self.database[full_name(name, namespace=self.namespace)].with_options(
             read_preference=ReadPreference.PRIMARY,
             read_concern=ReadConcern("majority"),
@@ -137,9 +125,7 @@ class Connection:
         )
 
     def close(self) -> None:
-        """
-        Release connections. Idempotent.
-        """
+        """Release connections. Idempotent."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
@@ -147,8 +133,7 @@ class Connection:
 
 
 def connect(uri: str, *, timeout_s: float) -> "MongoClient[Document]":
-    """
-    Return a client whose every step ends within ``timeout_s``, unless the connection string says otherwise.
+    """Return a client whose every step ends within ``timeout_s``, unless the connection string says otherwise.
 
     Raises:
         StoreRejected: The connection string cannot be used, or a file that it names.
@@ -194,16 +179,12 @@ def _without_secrets(text: str, uri: str) -> str:
 
 
 def database_of(client: "MongoClient[Document]") -> Database[Document]:
-    """
-    Return the connection string's database, else ``oauth_ratelimit``.
-    """
+    """Return the connection string's database, else ``oauth_ratelimit``."""
     return client.get_default_database(DEFAULT_DATABASE)
 
 
 def ensure_expiry(collection: Collection[Document]) -> None:
-    """
-    Create the TTL index where rights allow. Without it documents stay; counting is not affected.
-    """
+    """Create the TTL index where rights allow. Without it documents stay; counting is not affected."""
     try:
         make_expiry(collection)
     except OperationFailure as exc:
@@ -213,8 +194,7 @@ def ensure_expiry(collection: Collection[Document]) -> None:
 
 
 def make_expiry(collection: Collection[Document]) -> None:
-    """
-    Create the TTL index, if it is not there.
+    """Create the TTL index, if it is not there.
 
     Raises:
         PyMongoError: It cannot be created.
@@ -224,9 +204,7 @@ def make_expiry(collection: Collection[Document]) -> None:
 
 @contextmanager
 def translated_errors() -> Iterator[None]:
-    """
-    Let no error of the driver pass this border, but for the one that tells which changes lost.
-    """
+    """Let no error of the driver pass this border, but for the one that tells which changes lost."""
     try:
         yield
     except BulkWriteError:

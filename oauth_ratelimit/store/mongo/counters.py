@@ -1,5 +1,4 @@
-"""
-The store in MongoDB: one document per key, changed by compare-and-set in unordered bulks.
+"""The store in MongoDB: one document per key, changed by compare-and-set in unordered bulks.
 
 How a lost race shows. A change to a known document filters on ``_id`` and ``version`` and is sent as an upsert that can
 never insert, because its ``$setOnInsert`` names another ``_id``: a document that has moved on, or is gone, answers with
@@ -35,17 +34,14 @@ LOST_RACE = frozenset({66, 11000})  # ImmutableField: not at this version or gon
 
 
 class MongoStore:
-    """
-    Shared counters in a MongoDB collection.
+    """Shared counters in a MongoDB collection.
 
     Connects on first use, never in the constructor, so that it can be made before a fork. Not for several threads at
     once: the sync cycle is its only user.
 
     Args:
         uri: Connection string; its options win over the defaults given here.
-
         collection: Name of the collection.
-
         timeout_s: How long the connection may hang in any one step.
     """
 
@@ -61,18 +57,14 @@ class MongoStore:
         self._inherited: MongoClient[Document] | None = None
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        """
-        See ``CounterStore.read``. One ``find`` by ``_id``, answered by the primary with majority read concern.
-        """
+        """See ``CounterStore.read``. One ``find`` by ``_id``, answered by the primary with majority read concern."""
         with translated_errors():
             collection, session = self._open()
             ids = [document_id(key) for key in keys]
             return dict(parse_all(gently(collection.find({"_id": {"$in": ids}}, FIELDS, session=session))))
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        """
-        See ``CounterStore.compare_and_set``. One ``update`` command for all changes.
-        """
+        """See ``CounterStore.compare_and_set``. One ``update`` command for all changes."""
         operations = compose(writer, gently(changes))
         try:
             with translated_errors():
@@ -90,18 +82,14 @@ class MongoStore:
         return WriteResult()
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
-        """
-        See ``CounterStore.latest``. Uses the index on ``expire``.
-        """
+        """See ``CounterStore.latest``. Uses the index on ``expire``."""
         with translated_errors():
             collection, session = self._open()
             found = collection.find({}, FIELDS, session=session).sort("expire", DESCENDING).limit(count)
             return dict(parse_all(found))
 
     def clock_offset_s(self) -> float:
-        """
-        See ``CounterStore.clock_offset_s``.
-        """
+        """See ``CounterStore.clock_offset_s``."""
         with translated_errors():
             collection, _ = self._open()
             asked_s = time.time()
@@ -109,18 +97,14 @@ class MongoStore:
             return float(hello["localTime"].timestamp() - (asked_s + time.time()) / 2)
 
     def close(self) -> None:
-        """
-        Release connections. Idempotent.
-        """
+        """Release connections. Idempotent."""
         with self._lock:
             client, self._client, self._collection, self._session = self._client, None, None, None
         if client is not None:
             client.close()
 
     def abandon(self) -> None:
-        """
-        See ``CounterStore.abandon``.
-        """
+        """See ``CounterStore.abandon``."""
         self._lock = threading.Lock()
         self._inherited = self._client  # kept, because collecting it would close what the parent uses
         self._client = self._collection = self._session = None

@@ -1,5 +1,4 @@
-"""
-Denials in MongoDB, so that ``explain --id`` finds each of them for some weeks.
+"""Denials in MongoDB, so that ``explain --id`` finds each of them for some weeks.
 
 They stand beside the statistics. The id is that of the first denial; those that followed it have the numbers after it,
 so the one before or at a number tells about it.
@@ -22,8 +21,7 @@ MOST_BEHIND = 100_000  # denials of a key that a process may not have reported y
 
 
 class DenialStore:
-    """
-    The denials that all instances have logged.
+    """The denials that all instances have logged.
 
     Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
 
@@ -36,12 +34,10 @@ class DenialStore:
         self._has_index = False
 
     def put(self, records: Sequence[DenialRecord], *, keep_s: float) -> None:
-        """
-        Write records, or bring them up to date. In one bulk; a repeated or late one changes nothing.
+        """Write records, or bring them up to date. In one bulk; a repeated or late one changes nothing.
 
         Args:
             records: Which.
-
             keep_s: How long they are kept.
         """
         with translated_errors():
@@ -55,8 +51,7 @@ class DenialStore:
                 raise StoreUnavailable("MongoDB took only a part of the denials") from exc
 
     def find(self, number: int) -> DenialRecord | None:
-        """
-        Return the record that a denial belongs to, None if there is none.
+        """Return the record that a denial belongs to, None if there is none.
 
         Args:
             number: The denial's id as a number.

@@ -1,5 +1,4 @@
-"""
-The form of a counter document: composed, and read again with distrust.
+"""The form of a counter document: composed, and read again with distrust.
 
 Whoever can write the collection can put anything there: an operator's slip, a restore gone wrong, an attacker. What is
 not of our form counts as not there, so that it costs the accuracy of its own key and nothing else.
@@ -34,9 +33,7 @@ _WRITER = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 def document_id(key: Key) -> Document:
-    """
-    Return a key's ``_id``. The order of its fields is part of it.
-    """
+    """Return a key's ``_id``. The order of its fields is part of it."""
     identity: Document = {"clientId": key.client_id, "username": key.username}
     if key.scope is not None:
         identity["scope"] = key.scope
@@ -44,9 +41,7 @@ def document_id(key: Key) -> Document:
 
 
 def is_identity(value: object) -> TypeGuard[Document]:
-    """
-    Whether a value is the ``_id`` of a counter document.
-    """
+    """Whether a value is the ``_id`` of a counter document."""
     return (
         isinstance(value, dict)
         and isinstance(value.get("clientId"), str)
@@ -57,25 +52,19 @@ def is_identity(value: object) -> TypeGuard[Document]:
 
 
 def key_of(identity: Document) -> Key:
-    """
-    Return the key of an ``_id``.
-    """
+    """Return the key of an ``_id``."""
     return Key(identity["clientId"], identity["username"], identity.get("scope"))
 
 
 def parse_all(documents: Iterable[Document]) -> Iterator[tuple[Key, Snapshot]]:
-    """
-    Yield the key and content of every document that has an ``_id`` of ours.
-    """
+    """Yield the key and content of every document that has an ``_id`` of ours."""
     for document in documents:
         if is_identity(document.get("_id")):
             yield key_of(document["_id"]), parse(document)
 
 
 def parse(document: Document) -> Snapshot:
-    """
-    Return a document's content, as far as it is of our form.
-    """
+    """Return a document's content, as far as it is of our form."""
     damage: set[str] = set()
     version = _whole(document.get("version"))
     if version is None or version > MAX_VERSION:
@@ -124,9 +113,7 @@ def _frames(frames: Mapping[str, Any], damage: set[str]) -> dict[int, int]:
 
 
 def _whole(value: object) -> int | None:
-    """
-    Return a whole number that is not negative, None for anything else. Old shells write every number as a float.
-    """
+    """Return a whole number that is not negative, None for anything else. Old shells write every number as a float."""
     if isinstance(value, bool):
         return None
     if isinstance(value, float) and value.is_integer() and value <= MAX_EXACT:
@@ -135,9 +122,7 @@ def _whole(value: object) -> int | None:
 
 
 def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
-    """
-    Return one update for each change.
-    """
+    """Return one update for each change."""
     mark = f"writers.{writer}"
     expires: dict[float, datetime] = {}
     operations = []

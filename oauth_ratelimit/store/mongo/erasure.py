@@ -1,5 +1,4 @@
-"""
-Finding and removing all that MongoDB holds of a person.
+"""Finding and removing all that MongoDB holds of a person.
 
 Counters are looked for client by client, because the index on ``_id`` begins with the client: two small reads for each
 client and none for its other users. After many clients the rest is looked through on the server, once, which is then
@@ -31,16 +30,12 @@ ERASED = "[erased]"  # stands for a name where a text mentioned it
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """
-    Whom to look for.
+    """Whom to look for.
 
     Args:
         names: All that the person goes by in counters, statistics and denials.
-
         claims: All that the person goes by where a failed authentication was counted.
-
         mentions: What people who write about the person may have called them.
-
         client_id: At this client only; None for all.
     """
 
@@ -51,16 +46,13 @@ class Person:
 
 
 class Erasure:
-    """
-    The records of one person. Each part counts them, and removes them if it is told to.
+    """The records of one person. Each part counts them, and removes them if it is told to.
 
     Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
 
     Args:
         connection: To the database. Whoever made it closes it.
-
         collection: Name of the counters' collection, without the namespace.
-
         person: Whose.
     """
 
@@ -96,9 +88,7 @@ class Erasure:
             return _each(found, collection, remove=remove)
 
     def _counter_filters(self, collection: Collection[Document]) -> Iterator[Document]:
-        """
-        Yield filters that find the counters together, jumping from one client to the next in the index.
-        """
+        """Yield filters that find the counters together, jumping from one client to the next in the index."""
         names = self._person.names
         if self._person.client_id is not None:
             yield from (filter_of_user(self._person.client_id, name) for name in names)
@@ -115,9 +105,7 @@ class Erasure:
         yield {"_id": {"$gte": after}, "_id.username": {"$in": list(names)}}
 
     def failures(self, remove: bool) -> int:
-        """
-        Documents that count failed authentications under the person's name, from whatever address.
-        """
+        """Documents that count failed authentications under the person's name, from whatever address."""
         collection = self._connection.collection(FAILURES)
         selected: Document = {"_id.scope": {"$in": NAMING_SCOPES}, "_id.username": {"$regex": self._claimed}}
         if self._person.client_id is not None:
@@ -126,9 +114,7 @@ class Erasure:
             return _each((each["_id"] for each in collection.find(selected, {"_id": True})), collection, remove=remove)
 
     def denials(self, remove: bool) -> int:
-        """
-        Records that ``explain --id`` reads.
-        """
+        """Records that ``explain --id`` reads."""
         collection = self._connection.collection(STATISTICS)
         selected: Document = {
             "_id": {"$gte": {"denial": ""}, "$lt": {"denial": {}}},
@@ -143,9 +129,7 @@ class Erasure:
             return _each((each["_id"] for each in collection.find(selected, {"_id": True})), collection, remove=remove)
 
     def statistics(self, remove: bool) -> int:
-        """
-        Minutes in which the person is among the heaviest users. Only that entry is removed; the sums stay.
-        """
+        """Minutes in which the person is among the heaviest users. Only that entry is removed; the sums stay."""
         collection = self._connection.collection(STATISTICS)
         lowest = {"clientId": self._person.client_id or "", "minute": 0}
         end = {"clientId": {}} if self._person.client_id is None else {**lowest, "minute": MaxKey()}
@@ -165,8 +149,7 @@ class Erasure:
         return count
 
     def overrides(self, remove: bool) -> int:
-        """
-        Overrides, taken back ones and resets of counters included, in whose reason or author the person is named, or
+        """Overrides, taken back ones and resets of counters included, in whose reason or author the person is named, or
         whose counters were reset. The name is blanked there.
         """
         collection = self._connection.collection(OVERRIDES)
@@ -184,9 +167,7 @@ class Erasure:
         return count
 
     def _reset_of_person(self, document: Document) -> Iterator[UpdateOne]:
-        """
-        Yield what blanks the person in entries about a reset of their own counters.
-        """
+        """Yield what blanks the person in entries about a reset of their own counters."""
         identity = document["_id"]
         client_id = identity.get("clientId") if isinstance(identity, dict) else None
         if self._person.client_id not in (None, client_id):
@@ -198,9 +179,7 @@ class Erasure:
 
     @contextmanager
     def _patience(self) -> Iterator[None]:
-        """
-        Allow a search its time, once MongoDB has answered within the usual one.
-        """
+        """Allow a search its time, once MongoDB has answered within the usual one."""
         with translated_errors():
             self._connection.database.command("ping")
             with pymongo.timeout(PATIENCE_S):
@@ -208,17 +187,13 @@ class Erasure:
 
     @property
     def _claimed(self) -> str:
-        """
-        The pattern of ``<address> <name>``.
-        """
+        """The pattern of ``<address> <name>``."""
         claims = "|".join(map(re.escape, self._person.claims)).replace("\0", r"\x00")  # which BSON does not take
         return f"^[^ ]+ (?:{claims})$"
 
 
 def _each(identities: Iterator[Document], collection: Collection[Document], *, remove: bool) -> int:
-    """
-    Count documents, and remove them.
-    """
+    """Count documents, and remove them."""
     count = 0
     batch: list[Document] = []
     for identity in identities:
@@ -233,9 +208,7 @@ def _each(identities: Iterator[Document], collection: Collection[Document], *, r
 
 
 def _has_user(names: tuple[str, ...]) -> Document:
-    """
-    Return the expression that finds a name among the heaviest users, whatever else stands there.
-    """
+    """Return the expression that finds a name among the heaviest users, whatever else stands there."""
     own = {"$map": {"input": _entries("$$writer.v"), "as": "user", "in": {"$arrayElemAt": [_list("$$user.v"), 3]}}}
     found = {"$setIntersection": [own, list(names)]}
     return {
@@ -267,9 +240,7 @@ def _entries_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _blanked(document: Mapping[str, Any], pattern: re.Pattern[str]) -> Iterator[UpdateOne]:
-    """
-    Yield what blanks everything in an override that names the person.
-    """
+    """Yield what blanks everything in an override that names the person."""
     entries = _entries_of(document)
     for field in ("by", "reason"):
         text = document.get(field)

@@ -1,6 +1,4 @@
-"""
-Signs of life: each instance says every few seconds that it is there, and how its sync cycle fares.
-"""
+"""Signs of life: each instance says every few seconds that it is there, and how its sync cycle fares."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,32 +19,20 @@ FORGOTTEN_AFTER_S = 600.0  # an instance that is gone is shown for so long, so t
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """
-    What an instance says of itself.
+    """What an instance says of itself.
 
     Args:
         instance: Its name in the configuration, and what tells processes of that name apart.
-
         beat_at_s: When it said so, by its clock.
-
         started_at_s: When it started.
-
         version: Of this package.
-
         mode: The global mode that it goes by.
-
         interval_s: Time between two sync cycles.
-
         lag_s: The longest time from one full sync cycle without an error to the next, since it said so last.
-
         override_count: Overrides that it knows of.
-
         flushed_count: Documents written since it started.
-
         conflict_count: Writes that lost a race since it started.
-
         failure_count: Cycles that failed since it started.
-
         clock_offset_s: How far MongoDB's clock is ahead of its own.
     """
 
@@ -65,8 +51,7 @@ class Heartbeat:
 
 
 class HeartbeatStore:
-    """
-    The heartbeats of all instances.
+    """The heartbeats of all instances.
 
     Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
 
@@ -78,9 +63,7 @@ class HeartbeatStore:
         self._connection = connection
 
     def put(self, heartbeat: Heartbeat) -> None:
-        """
-        Leave a sign of life, instead of the instance's last.
-        """
+        """Leave a sign of life, instead of the instance's last."""
         document = {
             "beat": datetime.fromtimestamp(heartbeat.beat_at_s, UTC),
             "started": datetime.fromtimestamp(heartbeat.started_at_s, UTC),
@@ -100,16 +83,12 @@ class HeartbeatStore:
             statistics.replace_one({"_id": {"instance": heartbeat.instance}}, document, upsert=True)
 
     def remove(self, instance: str) -> None:
-        """
-        Take the sign away: the instance ends in good order.
-        """
+        """Take the sign away: the instance ends in good order."""
         with translated_errors():
             self._connection.collection(STATISTICS).delete_one({"_id": {"instance": instance}})
 
     def read(self, now_s: float) -> list[Heartbeat]:
-        """
-        Return the last sign of each instance that is not long gone, by name. One that cannot be read is reported.
-        """
+        """Return the last sign of each instance that is not long gone, by name. One that cannot be read is reported."""
         oldest = datetime.fromtimestamp(now_s - FORGOTTEN_AFTER_S, UTC)
         selected: Document = {"_id": {"$gte": {"instance": ""}, "$lt": {"instance": {}}}, "beat": {"$gte": oldest}}
         with translated_errors():

@@ -1,6 +1,4 @@
-"""
-The counter documents as operators look at them: listed, and set to zero.
-"""
+"""The counter documents as operators look at them: listed, and set to zero."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -22,14 +20,11 @@ FAILURES = "ratelimit_failures"  # failed authentications, in documents of the s
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """
-    What there is to know about the server.
+    """What there is to know about the server.
 
     Args:
         version: Of MongoDB.
-
         document_count: Counter documents, about.
-
         clock_s: The server's time, seconds since the epoch.
     """
 
@@ -39,14 +34,12 @@ class ServerFacts:
 
 
 class Documents:
-    """
-    The counter documents of all instances.
+    """The counter documents of all instances.
 
     Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
 
     Args:
         connection: To their database. Whoever made it closes it.
-
         collection: Name of their collection, without the namespace.
     """
 
@@ -55,9 +48,7 @@ class Documents:
         self._collection_name = collection
 
     def facts(self) -> ServerFacts:
-        """
-        Return what there is to know about the server.
-        """
+        """Return what there is to know about the server."""
         with translated_errors():
             database = self._connection.database
             return ServerFacts(
@@ -67,47 +58,37 @@ class Documents:
             )
 
     def every(self, now_s: float) -> Iterator[tuple[Key, Snapshot]]:
-        """
-        Yield all documents that can still matter. Reads as it goes, so that their number does not matter.
-        """
+        """Yield all documents that can still matter. Reads as it goes, so that their number does not matter."""
         yield from self._find({"expire": {"$gt": datetime.fromtimestamp(now_s, UTC)}})
 
     def latest(self, now_s: float, count: int) -> Iterator[tuple[Key, Snapshot]]:
-        """
-        Yield the documents that will matter longest, so many at most. Uses the index on ``expire``.
-        """
+        """Yield the documents that will matter longest, so many at most. Uses the index on ``expire``."""
         live: Document = {"expire": {"$gt": datetime.fromtimestamp(now_s, UTC)}}
         with translated_errors():
             found = self._connection.collection(self._collection_name).find(live, FIELDS).sort("expire", DESCENDING)
             yield from parse_all(found.limit(count).max_time_ms(LONGEST_LOOK_MS))
 
     def of_client(self, client_id: str, *, at_most: int = 0) -> Iterator[tuple[Key, Snapshot]]:
-        """
-        Yield the documents of one client, those of its users included. Uses the index on ``_id``.
+        """Yield the documents of one client, those of its users included. Uses the index on ``_id``.
 
         Args:
             client_id: Whose.
-
             at_most: How many; 0 for all.
         """
         yield from self._find(filter_of_client(client_id), at_most=at_most)
 
     def of_keys(self, keys: Collection[Key]) -> Iterator[tuple[Key, Snapshot]]:
-        """
-        Yield the documents of some keys, of those that have one.
-        """
+        """Yield the documents of some keys, of those that have one."""
         yield from self._find({"_id": {"$in": [document_id(key) for key in keys]}})
 
     def reset(self, client_id: str, username: str | None = None) -> int:
-        """
-        Set counters to zero on all instances, and return how many documents had any.
+        """Set counters to zero on all instances, and return how many documents had any.
 
         A versioned write: an instance that counts on loses the race, reads the document again and sees zero. Its
         marks stay, so that a write of unknown outcome is still found.
 
         Args:
             client_id: Whose.
-
             username: One user of the client, at all grant types and endpoints; None for everything of the client.
         """
         selected = filter_of_client(client_id) if username is None else filter_of_user(client_id, username)
@@ -123,16 +104,12 @@ class Documents:
 
 
 def filter_of_client(client_id: str) -> Document:
-    """
-    Return the filter for a client. An ``_id`` compares field by field, so those of a client are neighbours.
-    """
+    """Return the filter for a client. An ``_id`` compares field by field, so those of a client are neighbours."""
     low, high = ({"clientId": client_id, "username": bound} for bound in (MinKey(), MaxKey()))
     return {"_id": {"$gte": low, "$lte": high}}
 
 
 def filter_of_user(client_id: str, username: str) -> Document:
-    """
-    Return the filter for a user of a client, at all grant types and endpoints.
-    """
+    """Return the filter for a user of a client, at all grant types and endpoints."""
     low = document_id(Key(client_id, username))
     return {"_id": {"$gte": low, "$lte": low | {"scope": MaxKey()}}}

@@ -1,6 +1,4 @@
-"""
-Migrations of the database: idempotent, applied in order, recorded in MongoDB.
-"""
+"""Migrations of the database: idempotent, applied in order, recorded in MongoDB."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -28,14 +26,11 @@ MIGRATION_S = 3600.0  # an index on a large collection takes its time
 
 @dataclass(frozen=True, slots=True)
 class MigrationState:
-    """
-    A migration, and when it was applied.
+    """A migration, and when it was applied.
 
     Args:
         name: The name of its file.
-
         description: What it does.
-
         applied_at_s: Seconds since the epoch, None if it is pending.
     """
 
@@ -45,8 +40,7 @@ class MigrationState:
 
 
 class Migrations:
-    """
-    The migrations of one configuration's collections.
+    """The migrations of one configuration's collections.
 
     Any number of processes may upgrade at once: each migration can run twice or in parallel without harm.
 
@@ -54,7 +48,6 @@ class Migrations:
 
     Args:
         connection: To the database. Whoever made it closes it.
-
         collection: The configured name of the counters' collection, without the namespace.
     """
 
@@ -86,8 +79,7 @@ class Migrations:
         return names
 
     def create_collections(self) -> list[str]:
-        """
-        Create the collections that do not exist, and return their names.
+        """Create the collections that do not exist, and return their names.
 
         MongoDB creates them by itself where rights allow.
         """

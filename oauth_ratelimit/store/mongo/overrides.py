@@ -26,9 +26,7 @@ MAX_LIMITS = 100  # of one kind: each is a bucket in every key
 
 
 def compose_target(target: Target) -> Document:
-    """
-    Return a target's ``_id``. The order of its fields is part of it.
-    """
+    """Return a target's ``_id``. The order of its fields is part of it."""
     identity: Document = {"kind": target.kind.value, "clientId": target.client_id}
     if target.limit_kind is not None:
         identity["limitKind"] = target.limit_kind.value
@@ -36,9 +34,7 @@ def compose_target(target: Target) -> Document:
 
 
 def compose_override(override: Override) -> Document:
-    """
-    Return what a document says of an override besides its target.
-    """
+    """Return what a document says of an override besides its target."""
     return {
         "by": override.author,
         "reason": override.reason,
@@ -50,8 +46,7 @@ def compose_override(override: Override) -> Document:
 
 
 def parse_override(identity: Mapping[str, Any], content: Mapping[str, Any]) -> Override:
-    """
-    Return the override that a document holds.
+    """Return the override that a document holds.
 
     Raises:
         KeyError, TypeError, ValueError: It holds none.
@@ -69,8 +64,7 @@ def parse_override(identity: Mapping[str, Any], content: Mapping[str, Any]) -> O
 
 
 def parse_target(identity: Mapping[str, Any]) -> Target:
-    """
-    Return the target of an ``_id``.
+    """Return the target of an ``_id``.
 
     Raises:
         KeyError, TypeError, ValueError: It names none.
@@ -111,8 +105,7 @@ def _parse_policy(content: Mapping[str, Any]) -> Policy:
 
 
 def parse_entry(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> HistoryEntry:
-    """
-    Return an entry in the history of a document.
+    """Return an entry in the history of a document.
 
     Raises:
         KeyError, TypeError, ValueError: It is none.
@@ -127,8 +120,7 @@ def parse_entry(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> Histor
 
 
 def compose_reset(counters: Counters, *, author: str, reason: str, at_s: float) -> Document:
-    """
-    Return the entry about counters that were set to zero. The user stands in it, not in the ``_id``: the one can be
+    """Return the entry about counters that were set to zero. The user stands in it, not in the ``_id``: the one can be
     erased and the other not.
     """
     entry = {"action": "reset", "by": author, "reason": reason, "at": date_of(at_s)}
@@ -141,9 +133,7 @@ def _parse_counters(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> Co
 
 
 def date_of(at_s: float) -> datetime:
-    """
-    Return a time as MongoDB keeps it.
-    """
+    """Return a time as MongoDB keeps it."""
     return datetime.fromtimestamp(at_s, UTC)
 
 
@@ -166,9 +156,7 @@ def _text(value: object) -> str:
 
 
 def _policy_name(value: object) -> str:
-    """
-    Return a name as the configuration takes it: it stands in headers, logs and metrics.
-    """
+    """Return a name as the configuration takes it: it stands in headers, logs and metrics."""
     name = _text(value)
     if len(name) > MAX_POLICY_NAME_LENGTH or not re.fullmatch(POLICY_NAME_PATTERN, name):
         raise ValueError(f"expected the name of a limit, got {name!r}")
@@ -192,8 +180,7 @@ REVISION_ID = "revision"  # no target's _id: those are mappings
 
 
 class OverrideStore:
-    """
-    The overrides of all instances.
+    """The overrides of all instances.
 
     Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
 
@@ -205,17 +192,13 @@ class OverrideStore:
         self._connection = connection
 
     def revision(self) -> str | None:
-        """
-        Return what changes with every change; None before the first.
-        """
+        """Return what changes with every change; None before the first."""
         with translated_errors():
             document = self._collection().find_one({"_id": REVISION_ID})
         return str(document.get("value")) if document else None
 
     def read(self) -> tuple[Override, ...]:
-        """
-        Return the overrides that nobody has taken back, ended ones included. One that cannot be read is reported.
-        """
+        """Return the overrides that nobody has taken back, ended ones included. One that cannot be read is reported."""
         with translated_errors():
             found = list(self._collection().find({"active": True}, {"history": False}).sort("at"))
         overrides = []
@@ -227,26 +210,20 @@ class OverrideStore:
         return tuple(overrides)
 
     def put(self, override: Override) -> None:
-        """
-        Put an override in force, instead of the one that its target had.
-        """
+        """Put an override in force, instead of the one that its target had."""
         content = compose_override(override)
         entry = {"action": "set", **content}
         update = {"$set": {"active": True, **content}, "$push": _latest(entry)}
         self._change(override.target, update)
 
     def remove(self, target: Target, *, author: str, reason: str, at_s: float) -> bool:
-        """
-        Take an override back, and return whether there was one.
-        """
+        """Take an override back, and return whether there was one."""
         entry = {"action": "unset", "by": author, "reason": reason, "at": date_of(at_s)}
         update = {"$set": {"active": False}, "$push": _latest(entry)}
         return self._change(target, update, only_active=True)
 
     def note_reset(self, counters: Counters, *, author: str, reason: str, at_s: float) -> None:
-        """
-        Put on record that counters are set to zero.
-        """
+        """Put on record that counters are set to zero."""
         entry = compose_reset(counters, author=author, reason=reason, at_s=at_s)
         with translated_errors():
             self._collection().update_one(
@@ -254,8 +231,7 @@ class OverrideStore:
             )
 
     def history(self, client_id: str | None = None) -> list[HistoryEntry]:
-        """
-        Return all that was done, oldest first; with a client's id only what was done to that client. What cannot be
+        """Return all that was done, oldest first; with a client's id only what was done to that client. What cannot be
         read is reported.
         """
         selected: Document = {"history": {"$exists": True}}
@@ -291,9 +267,7 @@ class OverrideStore:
 
 
 def _latest(entry: Document) -> Document:
-    """
-    Return what puts an entry at the end of a history.
-    """
+    """Return what puts an entry at the end of a history."""
     return {"history": {"$each": [entry], "$slice": -HISTORY_KEPT}}
 
 

@@ -1,5 +1,4 @@
-"""
-Statistics in MongoDB: one document per client and minute, written by all instances.
+"""Statistics in MongoDB: one document per client and minute, written by all instances.
 
 Exactly once without a protocol: each process keeps its own growing numbers under a name of its own and writes them with
 ``$max``, so that a write that is repeated, late or doubled changes nothing. The sum over the processes is the truth.
@@ -46,9 +45,7 @@ MAX_COUNT = 2**53  # no process counts so far; a larger number is damage
 
 
 def compose_update(writer: str, share: Share, keep_s: float) -> UpdateOne:
-    """
-    Return the write of what a process has counted.
-    """
+    """Return the write of what a process has counted."""
     minute = share.minute
     most: Document = {"burst": minute.burst}
     for source, tally in minute.tallies.items():
@@ -78,23 +75,17 @@ def compose_update(writer: str, share: Share, keep_s: float) -> UpdateOne:
 
 
 def _field(name: str) -> str:
-    """
-    Return a name that may stand in a path: dots and what else has a meaning there as ``%2E``.
-    """
+    """Return a name that may stand in a path: dots and what else has a meaning there as ``%2E``."""
     return "".join(f"%{ord(letter):02X}" if letter in "%.$\0" else letter for letter in name)
 
 
 def _digest(username: str) -> str:
-    """
-    Return what tells users apart in a path: names never stand there, because they may hold anything.
-    """
+    """Return what tells users apart in a path: names never stand there, because they may hold anything."""
     return hashlib.blake2b(username.encode(), digest_size=6).hexdigest()
 
 
 def parse_minute(document: Document) -> ClientMinute | None:
-    """
-    Return a document's content as far as it is of our form, None if its ``_id`` is not.
-    """
+    """Return a document's content as far as it is of our form, None if its ``_id`` is not."""
     identity = document["_id"]
     client_id, minute_s = identity.get("clientId"), _whole(identity.get("minute"))
     if not isinstance(client_id, str) or minute_s is None:
@@ -114,9 +105,7 @@ def parse_minute(document: Document) -> ClientMinute | None:
 
 
 def _tallies(shares: Iterable[object]) -> dict[Source, Tally]:
-    """
-    Return the sums over the processes.
-    """
+    """Return the sums over the processes."""
     tallies: dict[Source, Tally] = {}
     for share in shares:
         for kind in KINDS:
@@ -129,9 +118,7 @@ def _tallies(shares: Iterable[object]) -> dict[Source, Tally]:
 
 
 def _users(shares: Iterable[object]) -> tuple[UserLoad, ...]:
-    """
-    Return the sums over the processes, the heaviest first.
-    """
+    """Return the sums over the processes, the heaviest first."""
     users: dict[str, UserLoad] = {}
     for share in shares:
         for value in _mapping(share).values():
@@ -168,9 +155,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _whole(value: object) -> int | None:
-    """
-    Return a whole number that is not negative, None for anything else. Old shells write every number as a float.
-    """
+    """Return a whole number that is not negative, None for anything else. Old shells write every number as a float."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_COUNT:
         return None
     return int(value) if value == int(value) else None
@@ -185,8 +170,7 @@ LONGEST_LOOK_MS = 2000  # where the index is missing, MongoDB would look through
 
 
 class StatisticsStore:
-    """
-    The statistics of all instances.
+    """The statistics of all instances.
 
     Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
 
@@ -199,14 +183,11 @@ class StatisticsStore:
         self._has_indexes = False
 
     def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> list[int]:
-        """
-        Write what a process has counted, in one bulk. A repeated or late write changes nothing.
+        """Write what a process has counted, in one bulk. A repeated or late write changes nothing.
 
         Args:
             writer: Names the process for ever: letters, digits, hyphens and underscores.
-
             shares: Its numbers.
-
             keep_s: How long they are kept.
 
         Returns:
@@ -239,18 +220,13 @@ class StatisticsStore:
         parts: Collection[str] = PARTS,
         every: int = 1,
     ) -> Iterator[ClientMinute]:
-        """
-        Yield the minutes that begin in a time, of all clients or of one, in order of time.
+        """Yield the minutes that begin in a time, of all clients or of one, in order of time.
 
         Args:
             since_s: Seconds since the epoch.
-
             until_s: Where the time ends; what begins then is not in it.
-
             client_id: The client, None for all of them.
-
             parts: What is needed of ``PARTS``: without ``users`` and ``registers`` it goes faster.
-
             every: 1 for all minutes; 10 for every tenth since the epoch, a sample.
         """
         selected, order = _selection(since_s, until_s, client_id)
@@ -265,25 +241,19 @@ class StatisticsStore:
                     yield minute
 
     def count(self, since_s: float, until_s: float, client_id: str | None = None) -> int:
-        """
-        Return how many ``minutes`` would yield.
-        """
+        """Return how many ``minutes`` would yield."""
         selected, _ = _selection(since_s, until_s, client_id)
         with translated_errors():
             return self._connection.collection(STATISTICS).count_documents(selected)
 
     def knows(self, client_id: str) -> bool:
-        """
-        Return whether there is any minute of a client.
-        """
+        """Return whether there is any minute of a client."""
         selected, _ = _selection(0.0, math.inf, client_id)
         with translated_errors():
             return self._connection.collection(STATISTICS).find_one(selected, {"_id": 1}) is not None
 
     def clients(self, since_s: float, *, at_most: int) -> set[str]:
-        """
-        Return who has asked since a time; looks at so many minutes of clients at most.
-        """
+        """Return who has asked since a time; looks at so many minutes of clients at most."""
         selected, _ = _selection(since_s, math.inf, None)
         with translated_errors():
             found = self._connection.collection(STATISTICS).find(selected, {"_id": 1}).limit(at_most)
@@ -291,9 +261,7 @@ class StatisticsStore:
         return {name for name in names if isinstance(name, str)}
 
     def _ensure_minutes(self) -> None:
-        """
-        Create the index on the minute where rights allow. Without it reading takes longer.
-        """
+        """Create the index on the minute where rights allow. Without it reading takes longer."""
         collection = self._connection.collection(STATISTICS)
         try:
             collection.create_index("_id.minute", name="minute", sparse=True)
@@ -306,9 +274,7 @@ class StatisticsStore:
 
 
 def _selection(since_s: float, until_s: float, client_id: str | None) -> tuple[Document, str]:
-    """
-    Return the filter for the minutes that begin in a time, and the field that orders them by it.
-    """
+    """Return the filter for the minutes that begin in a time, and the field that orders them by it."""
     first_s = int(-(-since_s // MINUTE_S) * MINUTE_S)
     if client_id is None:
         return {"_id.minute": {"$gte": first_s, "$lt": until_s}}, "_id.minute"
