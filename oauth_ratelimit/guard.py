@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from oauth_ratelimit.config import PrivacySettings, Settings
 from oauth_ratelimit.core.decision import FullDecision
-from oauth_ratelimit.core.failed_auth import Attempt, FailureKey, failure_policies, is_within
+from oauth_ratelimit.core.failed_auth import AuthAttempt, FailureKey, failure_policies, is_within
 from oauth_ratelimit.core.policy import Mode, matches_any
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
@@ -98,7 +98,7 @@ class Guard:
         """Whether failures from an address are counted."""
         return self.is_on and not is_within(address, self._settings.guard.trusted_addresses)
 
-    def look(self, attempt: Attempt) -> Alarm | None:
+    def look(self, attempt: AuthAttempt) -> Alarm | None:
         """Tell whether an attempt comes after too many failures, before anything of it is checked. Counts nothing.
 
         It makes no difference whether what it claims exists, or whether its password is right: whoever guesses learns

@@ -58,7 +58,7 @@ NAMING_SCOPES = [FailureKind.USER.scope, FailureKind.PASSED_ON.scope]  # of keys
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class AuthAttempt:
     """What a request claims before anything is proven. A request may claim several things at once; each is looked at.
 
     Args:

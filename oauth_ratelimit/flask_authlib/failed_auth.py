@@ -12,7 +12,7 @@ from typing import Any
 from authlib.oauth2.rfc6749.util import extract_basic_authorization
 from flask import Request, request
 
-from oauth_ratelimit.core.failed_auth import Attempt, FailureKey, FailureKind, address_of, folded
+from oauth_ratelimit.core.failed_auth import AuthAttempt, FailureKey, FailureKind, address_of, folded
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
@@ -30,7 +30,7 @@ FAILED_USER = frozenset({"invalid_grant", "invalid_request", "access_denied"})  
 
 
 @dataclass(slots=True)
-class AuthAttempt:
+class GuardState:
     """What is known of the authentication of one request.
 
     Attributes:
@@ -41,7 +41,7 @@ class AuthAttempt:
         is_public: Whether that took no secret.
     """
 
-    attempt: Attempt
+    attempt: AuthAttempt
     is_late: bool = False
     client_id: str | None = None
     is_public: bool = False
@@ -68,7 +68,7 @@ def look_first() -> bool:
             attempt = _attempt(request._get_current_object(), mark.gate)  # type: ignore[attr-defined,unused-ignore]
             if attempt is None or not guard.is_watching(attempt.address):
                 return False
-            mark.claim = AuthAttempt(attempt)
+            mark.claim = GuardState(attempt)
         if mark.claim.attempt.client_ids or ASSERTION not in request.form:
             denial = _denial(mark, mark.claim.attempt)
     except Exception as exc:  # noqa: BLE001  # fail open
@@ -94,7 +94,7 @@ def note_client(client: Any, oauth_request: Any) -> None:
         claim.is_public = getattr(oauth_request, "auth_method", None) == PUBLIC
         attempt = claim.attempt
         if claim.client_id not in attempt.client_ids:
-            denial = _denial(mark, Attempt((claim.client_id,), attempt.usernames, attempt.address))
+            denial = _denial(mark, AuthAttempt((claim.client_id,), attempt.usernames, attempt.address))
     except Exception as exc:  # noqa: BLE001  # fail open
         mark.gate.report("guard_failed", error=repr(exc), traceback=traceback.format_exc())
     if denial is not None:
@@ -115,7 +115,7 @@ def note_error(error: Any) -> None:
         mark.gate.report("guard_failed", error=repr(exc), traceback=traceback.format_exc())
 
 
-def _failures(claim: AuthAttempt, error: str | None) -> list[FailureKey]:
+def _failures(claim: GuardState, error: str | None) -> list[FailureKey]:
     """Return what a failure is counted against.
 
     A wrong secret says nothing about the user, so it is not counted against the name that was sent along.
@@ -130,7 +130,7 @@ def _failures(claim: AuthAttempt, error: str | None) -> list[FailureKey]:
     return []
 
 
-def _denial(mark: RequestState, attempt: Attempt) -> RateLimited | None:
+def _denial(mark: RequestState, attempt: AuthAttempt) -> RateLimited | None:
     guard = mark.gate.guard()
     alarm = None if guard is None else guard.look(attempt)
     if alarm is None or mark.claim is None:
@@ -145,7 +145,7 @@ def _denial(mark: RequestState, attempt: Attempt) -> RateLimited | None:
     return RateLimited(alarm.decision, answer, grant_type=request.form.get("grant_type"))
 
 
-def _attempt(http_request: Request, gate: AppLimiter) -> Attempt | None:
+def _attempt(http_request: Request, gate: AppLimiter) -> AuthAttempt | None:
     """Return what a request claims; None if it does not say where it comes from, or seems to come from a proxy."""
     address = address_of(http_request.remote_addr)
     if address is None:
@@ -158,7 +158,7 @@ def _attempt(http_request: Request, gate: AppLimiter) -> Attempt | None:
     client_ids = (_basic_client_id(http_request), form.get("client_id"), query.get("client_id"))
     has_password = "password" in form or "password" in query
     names = (form.get("username"), query.get("username")) if has_password else ()
-    return Attempt(
+    return AuthAttempt(
         client_ids=tuple(dict.fromkeys(_short(client_id) for client_id in client_ids if client_id)),
         usernames=tuple(dict.fromkeys(str(gate.limiter.pseudonym_of(folded(name))) for name in names if name)),
         address=address,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from oauth_ratelimit.core.failed_auth import (
     MAX_CLAIM_LENGTH,
-    Attempt,
+    AuthAttempt,
     FailureKey,
     FailureKind,
     FailureLimits,
@@ -86,7 +86,7 @@ def test_names_that_expand() -> None:
 
 def test_targets() -> None:
     """Each claimed client with each claimed name is a target, and the address once. An address alone has no name."""
-    attempt = Attempt(("a", "b"), ("x y",), "192.0.2.7")
+    attempt = AuthAttempt(("a", "b"), ("x y",), "192.0.2.7")
 
     assert [
         FailureKey(FailureKind.CLIENT, "a", "192.0.2.7"),

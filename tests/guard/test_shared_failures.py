@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
-from oauth_ratelimit.core.failed_auth import Attempt, FailureKey
+from oauth_ratelimit.core.failed_auth import AuthAttempt, FailureKey
 from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.guard import Guard
 from tests.flask_authlib.flows import TIMEOUT_S
@@ -22,7 +22,7 @@ from tests.support.mongod import free_port
 from tests.support.workers import Gunicorn
 
 AUTH = ("web-shop", "web-shop-secret-of-the-demo-0123456789")
-ALICE = Attempt(("web-shop",), ("alice",), "192.0.2.7")
+ALICE = AuthAttempt(("web-shop",), ("alice",), "192.0.2.7")
 ALICE_KEY: FailureKey = next(ALICE.user_keys("web-shop"))
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.cli import command
-from oauth_ratelimit.core.failed_auth import Attempt, folded
+from oauth_ratelimit.core.failed_auth import AuthAttempt, folded
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.store.mongo.client import Connection
@@ -50,7 +50,7 @@ def config_path(mongodb: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
             for _ in range(3):
                 gate.decide_request(Named(name), name, grant_type="password")
                 gate.decide_request(Named(name), None, grant_type="client_credentials")
-            attempt = Attempt((name,), (folded(name),), "192.0.2.7")
+            attempt = AuthAttempt((name,), (folded(name),), "192.0.2.7")
             gate.guard().count(attempt.targets())
             gate.guard().look(attempt)
     with closing(Connection(uri)) as connection:
