@@ -154,8 +154,7 @@ class Guard:
         if self._counts is not None:
             self._counts.reconfigure(own)
         elif self.is_on:
-            self._counts = FailureCounts(own, clock=self._clock)
-            self._counts.denial_events = self._events or self._counts.denial_events
+            self._counts = FailureCounts(own, clock=self._clock, denial_events=self._events)
 
     def run(self) -> None:
         """Synchronise."""

@@ -33,20 +33,26 @@ class Limiter:
         settings: From ``load_config``.
         store: Where counters are shared; None takes the one that the settings name, if any.
         clock: Returns the time in seconds since the epoch. All instances must roughly agree.
+        denial_events: Logs denials; None for one of its own.
 
     Attributes:
         settings: What applies now.
-        denial_events: What the log is told of denials.
+        denial_events: Logs denials.
     """
 
     def __init__(
-        self, settings: Settings, store: CounterStore | None = None, *, clock: Callable[[], float] = time.time
+        self,
+        settings: Settings,
+        store: CounterStore | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        denial_events: DenialEvents | None = None,
     ) -> None:
         self.settings = settings
         self._clock = self._given_clock = clock
         self._store = store if store is not None else open_store(settings.store)
         self._names = None if settings.privacy.key is None else settings.privacy.names()
-        self.denial_events = DenialEvents(settings.events.per_minute)
+        self.denial_events = denial_events or DenialEvents(settings.events.per_minute)
         self._begin()
         forks.follow(self)
 

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -17,7 +17,9 @@ from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
-from oauth_ratelimit.observe.observer import Observer
+from oauth_ratelimit.observe.events import DenialEvents
+from oauth_ratelimit.observe.metrics import open_all_metrics
+from oauth_ratelimit.observe.observer import Callbacks, Observer
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.factory import open_connection
 from oauth_ratelimit.store.mongo.client import Connection
@@ -48,7 +50,7 @@ class Worker:
 
     Args:
         live: The configuration.
-        observer: Whose metrics the cycles are counted in.
+        callbacks: Functions of the application.
         clock: Tells the time, seconds since the epoch.
         trace_of: Returns the trace of the request at hand.
 
@@ -58,13 +60,14 @@ class Worker:
         pulse: How its sync cycle fares.
         guard: Counts failed authentications.
         connection: To what is in MongoDB beside the counters; None if nothing is shared.
+        observer: Reports its decisions.
     """
 
     def __init__(
         self,
         live: LiveSettings,
         *,
-        observer: Observer,
+        callbacks: Callbacks,
         clock: Callable[[], float],
         trace_of: Callable[[], Trace] = Trace,
     ) -> None:
@@ -73,14 +76,21 @@ class Worker:
         self._live = live
         self._settings = settings  # those that limiter and guard have
         self._clock = clock
-        self.limiter = Limiter(settings, clock=clock)
-        self.limiter.denial_events.trace_of = trace_of
         self.connection = open_connection(settings.store)
+        denial_events = DenialEvents(
+            settings.events.per_minute, trace_of=trace_of, keeps_records=self.connection is not None
+        )
+        self.limiter = Limiter(settings, clock=clock, denial_events=denial_events)
         self._override_cache = OverrideCache(OverrideStore(self.connection) if self.connection else None)
         heartbeats = HeartbeatStore(self.connection) if self.connection else None
-        self.health_monitor = HealthMonitor(self.limiter, heartbeats, clock=clock, metrics=observer.metrics)
-        self.guard = Guard(settings, clock=clock, events=self.limiter.denial_events, metrics=observer.metrics)
-        self._duties = tuple(self._begin_duties(self.connection, observer)) if self.connection else ()
+        metrics = open_all_metrics()
+        self.health_monitor = HealthMonitor(self.limiter, heartbeats, clock=clock, metrics=metrics)
+        self.guard = Guard(settings, clock=clock, events=denial_events, metrics=metrics)
+        statistics = self._statistics(self.connection) if self.connection else None
+        self.observer = Observer(callbacks, metrics=metrics, statistics=statistics)
+        self._duties: tuple[BackgroundTask, ...] = ()
+        if self.connection and statistics:
+            self._duties = (statistics, self._denial_recorder(self.connection))
         self._scheduler = SyncScheduler(self.health_monitor, interval_s=settings.sync.interval_s, on_tick=self._tick)
         self._has_preloaded = False
         self._complained_s = -math.inf  # monotonic
@@ -110,15 +120,16 @@ class Worker:
         if self.connection is not None:
             self.connection.close()
 
-    def _begin_duties(self, connection: Connection, observer: Observer) -> Iterator[BackgroundTask]:
-        observer.statistics = statistics = StatisticsRecorder(
+    def _statistics(self, connection: Connection) -> StatisticsRecorder:
+        return StatisticsRecorder(
             StatisticsStore(connection),
             settings=lambda: self._live.current.statistics,
             clock=self._clock,
             offset_s=self._offset_s,
         )
-        yield statistics
-        yield DenialRecorder(
+
+    def _denial_recorder(self, connection: Connection) -> DenialRecorder:
+        return DenialRecorder(
             self.limiter.denial_events,
             DenialStore(connection),
             instance=self.health_monitor.instance,

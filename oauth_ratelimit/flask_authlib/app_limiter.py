@@ -21,7 +21,7 @@ from oauth_ratelimit.flask_authlib.responses import RateLimited, Ruling, quota_h
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.observe.observer import Observer
+from oauth_ratelimit.observe.observer import Callbacks, Observer
 from oauth_ratelimit.operations.context import OperatorContext
 
 log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ class AppLimiter:
         live: The configuration.
         username_of: Names a user.
         caller_of: Tells whose a token is.
-        observer: Told of every decision.
+        callbacks: Functions of the application.
         authorize_endpoint: Whether tokens from the authorization endpoint are decided, too.
         is_switched_off: Do nothing at all, whatever the settings say.
         clock: Tells the time, seconds since the epoch.
@@ -69,7 +69,7 @@ class AppLimiter:
         *,
         username_of: Callable[[Any], str],
         caller_of: Callable[[Any], Caller | None],
-        observer: Observer,
+        callbacks: Callbacks,
         authorize_endpoint: bool,
         is_switched_off: bool,
         clock: Callable[[], float],
@@ -79,7 +79,7 @@ class AppLimiter:
         self.is_switched_off = is_switched_off
         self._username_of = username_of
         self.caller_of = caller_of
-        self._observer = observer
+        self._callbacks = callbacks
         self._clock = clock
         self._worker: Worker | None = None
         self._inherited: list[Worker] = []  # of the parent: kept, because collecting them would close what it uses
@@ -136,13 +136,14 @@ class AppLimiter:
         settings = self._live.current
         try:
             client_id = f"{client.get_client_id()}"
-            limiter = self._running().limiter
-            is_observed = self._observer.has_listeners()
-            begun_s = time.perf_counter() if is_observed else 0.0
+            worker = self._running()
+            limiter, observer = worker.limiter, worker.observer
+            begun_s = time.perf_counter() if observer.is_active else 0.0
             decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
-            if is_observed:
+            if observer.is_active:
                 duration_s = time.perf_counter() - begun_s
                 self._observe(
+                    observer,
                     decision,
                     client_id,
                     username=limiter.pseudonym_of(username),
@@ -158,12 +159,12 @@ class AppLimiter:
             self.report("check_failed", error=repr(exc), traceback=traceback.format_exc())
             return []
 
-    def _observe(self, decision: Decision, client_id: str, **facts: Any) -> None:
+    def _observe(self, observer: Observer, decision: Decision, client_id: str, **facts: Any) -> None:
         """
         Tell the observer. What goes wrong there, in a hook of the application above all, does not change the answer.
         """
         try:
-            self._observer.note(decision, client_id, **facts)
+            observer.note(decision, client_id, **facts)
         except Exception as exc:  # noqa: BLE001  # see above
             self.report("observer_failed", error=repr(exc), traceback=traceback.format_exc())
 
@@ -221,8 +222,7 @@ class AppLimiter:
                 return worker
             if worker is not None:
                 self._inherited.append(worker)
-            self._observer.start()
-            worker = self.worker_type(self._live, observer=self._observer, clock=self._clock, trace_of=self._trace_of)
+            worker = self.worker_type(self._live, callbacks=self._callbacks, clock=self._clock, trace_of=self._trace_of)
             worker.start()
             self._worker = worker
             atexit.unregister(self.at_exit)  # a fork inherits the registration

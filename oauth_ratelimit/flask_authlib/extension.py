@@ -23,7 +23,7 @@ from oauth_ratelimit.flask_authlib.hooks import attach, has_grant
 from oauth_ratelimit.flask_authlib.middleware import with_quota
 from oauth_ratelimit.flask_authlib.request_state import EXTENSION, username_of
 from oauth_ratelimit.flask_authlib.responses import RateLimited
-from oauth_ratelimit.observe.observer import Hook, Observer
+from oauth_ratelimit.observe.observer import Callbacks, Hook
 
 
 class WatchedFile:
@@ -159,8 +159,8 @@ class OAuthRateLimit:
             _read(app.config, mode=Mode.OFF.value if is_switched_off else None),
             username_of=self._username_of,
             caller_of=self._caller_of,
-            observer=Observer(
-                is_grant=partial(has_grant, server), on_denied=self._on_denied, on_near_limit=self._on_near_limit
+            callbacks=Callbacks(
+                partial(has_grant, server), on_denied=self._on_denied, on_near_limit=self._on_near_limit
             ),
             authorize_endpoint=self._authorize_endpoint,
             is_switched_off=is_switched_off,

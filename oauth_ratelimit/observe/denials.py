@@ -49,7 +49,7 @@ class DenialRecorder:
     What waits is bounded here and in ``DenialEvents``; what is lost for that is logged with its number.
 
     Args:
-        events: What was denied.
+        events: What was denied; it must keep records.
         store: Where records go.
         instance: The name of this process.
         keep_s: Returns how long records are kept; 0.0 for not at all.
@@ -76,7 +76,6 @@ class DenialRecorder:
         self._now_s = 0.0
         self._complain_at_s = 0.0
         self._lost_count = 0
-        events.is_kept = True
 
     def run(self, now_s: float) -> None:
         """Write what is new, if it is time to; one bulk at most, because the next sync cycle waits for it."""

@@ -116,19 +116,19 @@ class DenialEvents:
     Takes no lock: when two threads meet, one more event or a count off by one costs less than waiting.
 
     Args:
-        per_minute: How many events over all keys.
+        per_minute: Maximum number of events in a minute, over all keys.
+        trace_of: Returns the trace of the current request; called for each event, not for each denial.
+        keeps_records: Keep one denial per key and minute for ``take``, logged or not.
 
     Attributes:
-        trace_of: Returns the trace of the request at hand; asked for each event, not for each denial.
         budget: What bounds the events over all keys.
         alarms: The same of the guard's, so that a flood of guesses leaves the denials of tokens their room.
-        is_kept: Whether denials are kept for ``take``, one per key and minute, logged or not.
         dropped_count: For how many there was no room, because nobody took them in time. They have no id.
     """
 
-    def __init__(self, per_minute: int) -> None:
-        self.trace_of: Callable[[], Trace] = Trace
-        self.is_kept = False
+    def __init__(self, per_minute: int, *, trace_of: Callable[[], Trace] = Trace, keeps_records: bool = False) -> None:
+        self._trace_of = trace_of
+        self._keeps_records = keeps_records
         self.begin_anew(per_minute)
 
     def begin_anew(self, per_minute: int) -> None:
@@ -196,7 +196,7 @@ class DenialEvents:
         last = last or self._ended.pop(key, None)
         left_out_count = last.suppressed_count if last else 0
         is_said = (self.alarms if scope in ALARMS else self.budget).take(client_id, now_s)
-        is_record = self.is_kept and not decision.allowed
+        is_record = self._keeps_records and not decision.allowed
         is_lost = is_record and len(self._waiting) >= MAX_WAITING
         self.dropped_count += is_lost
         # This generator starts anew after a fork. 63 bits leave room to count on from there.
@@ -207,7 +207,7 @@ class DenialEvents:
         _name(decision, suppression)
         if is_said or (is_record and not is_lost):
             denial = _denial(
-                number, key, decision, grant_type=grant_type, is_canary=is_canary, at_s=now_s, trace=self.trace_of()
+                number, key, decision, grant_type=grant_type, is_canary=is_canary, at_s=now_s, trace=self._trace_of()
             )
             if is_said:
                 _say(denial, decision, suppressed_count=left_out_count)

@@ -1,10 +1,11 @@
 """What is done about a decision besides answering: it is counted in the metrics, and the application hears of it."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.observe.metrics import Metrics, open_all_metrics
+from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 
 Hook = Callable[..., object]
@@ -19,39 +20,43 @@ def is_near_limit(decision: Decision) -> bool:
     return rule is not None and not decision.would_deny and decision.remaining * NEAR_LIMIT_SHARE < rule.limit
 
 
-class Observer:
-    """Observes the decisions of one application, off every lock.
+@dataclass(frozen=True, slots=True)
+class Callbacks:
+    """Functions that an application passes in.
 
     Args:
-        is_grant: Whether a grant type is one of the server's.
-        on_denied: Called with each denial.
+        has_grant: Returns whether the server supports a grant type.
+        on_denied: Called with each denied request.
         on_near_limit: Called with each request that is admitted near its limit.
+    """
+
+    has_grant: Callable[[str], bool]
+    on_denied: Hook | None = None
+    on_near_limit: Hook | None = None
+
+
+class Observer:
+    """Reports each decision of one application and process to metrics, statistics and callbacks. Takes no lock.
+
+    Args:
+        callbacks: Functions of the application.
+        metrics: Counts decisions, if given.
+        statistics: Counts decisions by client and minute, if given.
 
     Attributes:
-        metrics: Where decisions are counted, None if nowhere.
-        statistics: Where they are counted by client and minute, None if nowhere. A process sets its own.
+        is_active: Whether anybody wants to know of decisions.
     """
 
     def __init__(
-        self, *, is_grant: Callable[[str], bool], on_denied: Hook | None = None, on_near_limit: Hook | None = None
+        self, callbacks: Callbacks, *, metrics: Metrics | None = None, statistics: StatisticsRecorder | None = None
     ) -> None:
-        self.metrics: Metrics | None = None
-        self.statistics: StatisticsRecorder | None = None
-        self._is_grant = is_grant
-        self._on_denied = on_denied
-        self._on_near_limit = on_near_limit
-
-    def start(self) -> None:
-        """Count from now on, if there is something to count with."""
-        self.metrics = open_all_metrics()
-
-    def has_listeners(self) -> bool:
-        """Whether there is anything to tell."""
-        return (
-            self.metrics is not None
-            or self.statistics is not None
-            or self._on_denied is not None
-            or self._on_near_limit is not None
+        self.metrics = metrics
+        self.statistics = statistics
+        self._is_grant = callbacks.has_grant
+        self._on_denied = callbacks.on_denied
+        self._on_near_limit = callbacks.on_near_limit
+        self.is_active = any(
+            each is not None for each in (metrics, statistics, callbacks.on_denied, callbacks.on_near_limit)
         )
 
     def note(

@@ -14,6 +14,8 @@ from click.testing import CliRunner, Result
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.cli import command
+from oauth_ratelimit.core.denial_record import Trace
+from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 
@@ -67,7 +69,8 @@ def limiter(terminal: Terminal) -> Iterator[Limiter]:
     An instance of the same configuration. Its clock stands still, at the present: the commands go by the real one.
     """
     now_s = time.time()
-    limiter = Limiter(load_config(terminal.settings), clock=lambda: now_s)
+    events = DenialEvents(300, trace_of=lambda: Trace("4bf92f", None), keeps_records=True)
+    limiter = Limiter(load_config(terminal.settings), clock=lambda: now_s, denial_events=events)
     yield limiter
     limiter.close()
 

@@ -5,7 +5,6 @@ from contextlib import closing
 import pytest
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
@@ -15,7 +14,6 @@ from tests.cli.conftest import Terminal
 @pytest.fixture
 def ids(limiter: Limiter, mongo_uri: str) -> list[str]:
     """The ids of four denials of one user, of which the first was logged."""
-    limiter.denial_events.trace_of = lambda: Trace("4bf92f", None)
     with closing(Connection(mongo_uri)) as connection:
         recorder = DenialRecorder(
             limiter.denial_events, DenialStore(connection), instance="node-1", keep_s=lambda: 3600.0

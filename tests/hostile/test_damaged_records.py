@@ -20,7 +20,7 @@ from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import Mode
-from oauth_ratelimit.observe.observer import Observer
+from oauth_ratelimit.observe.observer import Callbacks
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
@@ -180,7 +180,7 @@ def test_any_record(
             database[name].insert_one({"_id": identity, "active": True, **record})
     live = LiveSettings(load_config({"mode": "dry-run", "store": {"uri": mongo_uri}}), lambda: None)
     with capture_logs() as logs:
-        worker = Worker(live, observer=Observer(is_grant=lambda _: True), clock=clock)
+        worker = Worker(live, callbacks=Callbacks(has_grant=bool), clock=clock)
         for _ in range(2):
             worker.limiter.check("partner", "alice")
             worker._tick(worker.health_monitor.sync())
@@ -203,7 +203,7 @@ def test_work_that_breaks(mongo_uri: str, clock: Clock, step: str, monkeypatch: 
     done: list[str] = []
     live = LiveSettings(load_config({"mode": "dry-run", "store": {"uri": mongo_uri}}), lambda: None)
     with capture_logs() as logs:
-        worker = Worker(live, observer=Observer(is_grant=lambda _: True), clock=clock)
+        worker = Worker(live, callbacks=Callbacks(has_grant=bool), clock=clock)
 
         def broken(*_args: Any, **_options: Any) -> None:
             raise ZeroDivisionError("a bug")
@@ -231,7 +231,7 @@ def test_change_that_breaks(mongo_uri: str, clock: Clock, step: str, monkeypatch
     changes = [load_config({"mode": "enforce", "guard": {"mode": "enforce"}, "store": store})]
     live = LiveSettings(load_config({"mode": "dry-run", "store": store}), lambda: changes.pop() if changes else None)
     with capture_logs() as logs:
-        worker = Worker(live, observer=Observer(is_grant=lambda _: True), clock=clock)
+        worker = Worker(live, callbacks=Callbacks(has_grant=bool), clock=clock)
 
         def broken(*_args: Any, **_options: Any) -> None:
             raise ZeroDivisionError("a bug")

@@ -14,7 +14,8 @@ from oauth_ratelimit.core.denial_record import DenialRecord, Trace
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe import denials, events
 from oauth_ratelimit.observe.denials import WRITE_EVERY_S, DenialRecorder
-from oauth_ratelimit.observe.observer import Observer
+from oauth_ratelimit.observe.events import DenialEvents
+from oauth_ratelimit.observe.observer import Callbacks
 from tests.support.helpers import Clock
 
 CONFIG = {"mode": "enforce", "limits": {"user": ["1/hour"]}, "events": {"per_minute": 10_000}}
@@ -41,8 +42,8 @@ class OperatorContext:
 
     def __init__(self, clock: Clock, *, mode: str = "enforce") -> None:
         settings = load_config({**CONFIG, "mode": mode})
-        self.limiter = Limiter(settings, clock=clock)
-        self.limiter.denial_events.trace_of = lambda: Trace("4bf92f", "r-1")
+        events = DenialEvents(10_000, trace_of=lambda: Trace("4bf92f", "r-1"), keeps_records=True)
+        self.limiter = Limiter(settings, clock=clock, denial_events=events)
         self.shelf = Shelf()
         self.keep_s = 60.0
         self.recorder = DenialRecorder(
@@ -141,7 +142,7 @@ def test_process_whose_clock_is_off(mongo_uri: str, monkeypatch: pytest.MonkeyPa
     """What a process records of denials goes by the same clock as its limiter."""
     monkeypatch.setattr(Limiter, "clock_offset_s", -90.0)
     live = LiveSettings(load_config({**CONFIG, "store": {"uri": mongo_uri}}), lambda: None)
-    worker = Worker(live, observer=Observer(is_grant=bool), clock=time.time)
+    worker = Worker(live, callbacks=Callbacks(has_grant=bool), clock=time.time)
     worker._tick(worker.health_monitor.sync())
     [recorder] = [duty for duty in worker._duties if isinstance(duty, DenialRecorder)]
     recorded_at_s, decided_at_s = recorder._now_s, worker.limiter._clock()

@@ -20,16 +20,18 @@ import structlog
 os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"
 exec({configuration!r}, {{"structlog": structlog}})
 
-from tests.flask_authlib.test_extension import gate_of, post, protected
+from oauth_ratelimit import OAuthRateLimit
+from tests.flask_authlib.test_extension import gate_of, make_app, make_server, post, protected
 
 def fail(decision, **ids):
     raise LookupError("no such table")
 
 structlog.contextvars.bind_contextvars(tenant="a", trace_id="from the application")
 limits = {{"client": ["1/minute"]}}
-with protected(OAUTH_RATELIMIT_CONFIG={{"mode": "enforce", "limits": limits}}) as app:
-    gate_of(app)._observer._on_denied = fail
-    assert [200, 429, 429] == [post(app), post(app), post(app)]
+app = make_app(OAUTH_RATELIMIT_CONFIG={{"mode": "enforce", "limits": limits}})
+OAuthRateLimit(app, make_server(app), on_denied=fail)
+assert [200, 429, 429] == [post(app), post(app), post(app)]
+gate_of(app).close()
 with protected() as app:
     assert 200 == post(app)
 logging.getLogger("another.package").warning("hello %s", "there")

@@ -272,7 +272,7 @@ def test_without_the_libraries() -> None:
         assert open_metrics() is None
         with protected(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", "limits": {"client": ["1/minute"]}}) as app:
             assert [200, 429] == [post(app), post(app)]
-            assert not gate_of(app)._observer.has_listeners()
+            assert not gate_of(app)._worker.observer.is_active
         health_blueprint()
         try:
             metrics_blueprint()
