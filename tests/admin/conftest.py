@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin import admin_blueprint
-from tests.flask_authlib.test_extension import protected
+from tests.support.apps import protected_app
 
 SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
 LIMITS = {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]}
@@ -73,7 +73,7 @@ def open_page() -> Iterator[Callable[..., Page]]:
             **settings: Any,
         ) -> Page:
             app = undo.enter_context(
-                protected(clock=time.time, OAUTH_RATELIMIT_CONFIG={"mode": "enforce", "limits": LIMITS, **settings})
+                protected_app(clock=time.time, OAUTH_RATELIMIT_CONFIG={"mode": "enforce", "limits": LIMITS, **settings})
             )
             app.secret_key = secret_key
             more = {"may_change": may_change} if may_change else {}

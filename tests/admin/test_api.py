@@ -17,7 +17,7 @@ from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.inspect import Documents
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.admin.conftest import Page, spend
-from tests.flask_authlib.test_extension import post
+from tests.support.apps import token_status
 from tests.support.helpers import wait_until
 from tests.support.mongod import free_port
 
@@ -46,7 +46,7 @@ def minute(ago: int, client_id: str = "app", **outcomes: int) -> ClientMinute:
 
 def test_status(page: Page) -> None:
     """The mode and where it comes from, the limits, the database, and each instance with its lag and conflicts."""
-    assert 200 == post(page.app)  # with its first request an instance starts
+    assert 200 == token_status(page.app)  # with its first request an instance starts
     told = wait_until(lambda: (found := page.ask("status"))["instances"] and found, "the instance tells of itself")
 
     assert ("enforce", {"layer": "mode"}, None, 0) == (

@@ -18,11 +18,11 @@ from demo.stage import Stage, set_stage
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin import admin_blueprint
 from tests.admin.browser import DESKTOP, PHONE, SMALL_PHONE, Browser, open_browser
-from tests.flask_authlib.serving import serving
-from tests.flask_authlib.test_extension import protected
+from tests.support.apps import protected_app
 from tests.support.helpers import patient, wait_until, with_database
 from tests.support.mongod import free_port
 from tests.support.mongod_program import MONGO_URI_VARIABLE
+from tests.support.serving import serving
 
 pytestmark = pytest.mark.chromium
 
@@ -314,7 +314,7 @@ def lonely_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Flask]:
     """An application whose MongoDB is away."""
     monkeypatch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
     store: dict[str, Any] = {"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"}
-    with protected(OAUTH_RATELIMIT_CONFIG={"store": store}) as app:
+    with protected_app(OAUTH_RATELIMIT_CONFIG={"store": store}) as app:
         app.register_blueprint(admin_blueprint(lambda: "ann"))
         yield app
 

@@ -9,7 +9,7 @@ import pytest
 from demo.authserver import seed
 from demo.seeds import BATCH_JOBS
 from tests.chaos.fleet import Books, Instance, balance, held_in
-from tests.flask_authlib.flows import post
+from tests.support.flows import post
 from tests.support.helpers import wait_until
 from tests.support.workers import Gunicorn
 

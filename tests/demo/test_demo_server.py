@@ -37,12 +37,12 @@ from demo.records import (
     User,
 )
 from demo.seeds import BATCH_JOBS, MOBILE_APP, PARTNER_BANK, WEB_SHOP
-from tests.flask_authlib.flows import (
+from tests.support.flows import (
     ACCESS_TOKEN_TYPE,
     FLOWS,
     FRONT_CHANNEL_FLOWS,
     REDIRECT_URI,
-    Attempt,
+    GrantRequest,
     authorize,
     issue,
     password_of,
@@ -50,10 +50,10 @@ from tests.flask_authlib.flows import (
     redirect_parameters,
     token_request,
 )
-from tests.flask_authlib.serving import serving
 from tests.support.helpers import wait_until
+from tests.support.serving import serving
 
-Flow = Callable[[str], Attempt]
+Flow = Callable[[str], GrantRequest]
 
 RACERS = 6
 

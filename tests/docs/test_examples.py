@@ -26,9 +26,9 @@ from demo.authserver import create_app, seed
 from demo.seeds import BATCH_JOBS
 from oauth_ratelimit import OAuthRateLimit, load_config
 from tests.docs.blocks import ROOT
-from tests.flask_authlib.serving import serving
 from tests.support.helpers import Clock, wait_until
 from tests.support.mongod import free_port
+from tests.support.serving import serving
 
 EXAMPLES = ROOT / "examples"
 TIMEOUT_S = 60

@@ -11,8 +11,8 @@ from flask import Flask
 from demo.authserver import create_app, seed
 from demo.seeds import BATCH_JOBS
 from tests.docs.blocks import ROOT, the_block
-from tests.flask_authlib.flows import TIMEOUT_S, post
-from tests.flask_authlib.serving import serving
+from tests.support.flows import TIMEOUT_S, post
+from tests.support.serving import serving
 
 PAGE = ROOT / "docs" / "migrating-from-flask-limiter.md"
 FORM = {"grant_type": "client_credentials"}

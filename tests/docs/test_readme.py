@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from demo.authserver import create_app, seed
 from demo.seeds import BATCH_JOBS
 from tests.docs.blocks import PAGES, ROOT, the_block
-from tests.flask_authlib.flows import post
-from tests.flask_authlib.serving import serving
+from tests.support.flows import post
 from tests.support.helpers import wait_until
+from tests.support.serving import serving
 
 README = ROOT / "README.md"
 

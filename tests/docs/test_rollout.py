@@ -8,9 +8,9 @@ import yaml
 
 from demo.authserver import create_app, seed
 from demo.seeds import BATCH_JOBS
-from tests.flask_authlib.flows import post
-from tests.flask_authlib.serving import serving
+from tests.support.flows import post
 from tests.support.helpers import wait_until
+from tests.support.serving import serving
 
 
 @pytest.mark.usefixtures("quick_reconnect")

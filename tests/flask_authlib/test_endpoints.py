@@ -21,9 +21,9 @@ from demo.seeds import BATCH_JOBS, MOBILE_APP, WEB_SHOP
 from oauth_ratelimit.flask_authlib.app_limiter import Caller
 from oauth_ratelimit.flask_authlib.endpoints import caller_of_token
 from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
-from tests.flask_authlib.flows import issue, password_of, post
-from tests.flask_authlib.protected import Site, config, protect_after, protected
+from tests.support.flows import issue, password_of, post
 from tests.support.helpers import Clock
+from tests.support.sites import Site, config, protect_after, protected
 
 LIMITS = {"limits": {"client": ["2/minute"], "user": ["1/minute"]}}
 TIMEOUT_S = 60
@@ -226,7 +226,7 @@ def test_trusted_client(open_site: Callable[..., Site]) -> None:
 def test_limiter_that_breaks(open_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever breaks in the limiter, the request goes on."""
     site = open_site({"revocation": LIMITS})
-    monkeypatch.setattr(type(site.gate.limiter), "check", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(type(site.app_limiter.limiter), "check", lambda *_, **__: 1 / 0)
 
     assert [200] * 4 == statuses(asking(site, "/revoke"))
 

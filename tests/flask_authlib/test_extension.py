@@ -1,38 +1,27 @@
 """What init_app reads, keeps and refuses; what a process starts, and when."""
 
-import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from authlib.integrations.flask_oauth2 import AuthorizationServer
-from authlib.oauth2.rfc6749 import grants
-from flask import Flask
 from structlog.testing import capture_logs
 
-from demo.records import Client
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.background import worker as worker_module
 from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib import app_limiter as gate_module
-from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
-from tests.flask_authlib.protected import config
+from tests.support.apps import CLIENT, add_route, app_limiter_of, make_app, make_server, protected_app, token_status
 from tests.support.helpers import Clock, wait_until
-
-CLIENT = Client("some-client", "some-secret")
-
-
-class ClientCredentialsGrant(grants.ClientCredentialsGrant):  # type: ignore[misc]
-    """The one grant that these tests need."""
+from tests.support.sites import config
 
 
 @pytest.fixture(autouse=True)
@@ -42,60 +31,15 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
 
 
-def make_app(**settings: Any) -> Flask:
-    """Return an application with these settings."""
-    app = Flask("some-app")
-    app.config.update(settings)
-    return app
-
-
-def make_server(app: Flask) -> Any:
-    """Return a server with one grant."""
-    server = AuthorizationServer(
-        app,
-        query_client=lambda client_id: CLIENT if client_id == CLIENT.client_id else None,
-        save_token=lambda *_: None,
-    )
-    server.register_grant(ClientCredentialsGrant)
-    add_route(app, server)
-    return server
-
-
-def add_route(app: Flask, server: Any) -> None:
-    """Let the server answer at /token."""
-    app.add_url_rule("/token", "token", lambda: server.create_token_response(), methods=["POST"])
-
-
-def gate_of(app: Flask) -> AppLimiter:
-    """Return an application's part of the extension."""
-    gate: AppLimiter = app.extensions["oauth_ratelimit"]
-    return gate
-
-
-@contextlib.contextmanager
-def protected(*, clock: Any = None, **settings: Any) -> Iterator[Flask]:
-    """Protect an application with these settings, and stop what it has started."""
-    app = make_app(**settings)
-    OAuthRateLimit(app, make_server(app), clock=clock or Clock())
-    yield app
-    gate_of(app).close()
-
-
-def post(app: Flask) -> int:
-    """Ask for a token and return the status."""
-    auth = (CLIENT.client_id, CLIENT.client_secret)
-    return app.test_client().post("/token", data={"grant_type": "client_credentials"}, auth=auth).status_code
-
-
 # What is read.
 
 
 def test_without_configuration() -> None:
     """Without any configuration the default limits run dry, in this process only, and the log says so once."""
-    with capture_logs() as logs, protected() as app:
-        assert [200, 200] == [post(app), post(app)]
-        settings = gate_of(app).settings
-        decision = gate_of(app).limiter.peek("some-client", "some-user")
+    with capture_logs() as logs, protected_app() as app:
+        assert [200, 200] == [token_status(app), token_status(app)]
+        settings = app_limiter_of(app).settings
+        decision = app_limiter_of(app).limiter.peek("some-client", "some-user")
 
     assert Mode.DRY_RUN is settings.policies.mode
     assert settings.store.uri is None
@@ -107,8 +51,8 @@ def test_without_configuration() -> None:
 
 def test_configuration_from_a_mapping() -> None:
     """A mapping holds what a file would, and then there is nothing to complain about."""
-    with capture_logs() as logs, protected(OAUTH_RATELIMIT_CONFIG=config(limit=2)) as app:
-        assert [200, 200] == [post(app), post(app)]
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=2)) as app:
+        assert [200, 200] == [token_status(app), token_status(app)]
 
     assert [] == logs
 
@@ -119,8 +63,8 @@ def test_configuration_from_a_file(tmp_path: Path, kind: Any) -> None:
     path = tmp_path / "limits.yaml"
     path.write_text(yaml.safe_dump(config(limit=1)))
 
-    with protected(OAUTH_RATELIMIT_CONFIG=kind(path)) as app:
-        assert [200, 429] == [post(app), post(app)]
+    with protected_app(OAUTH_RATELIMIT_CONFIG=kind(path)) as app:
+        assert [200, 429] == [token_status(app), token_status(app)]
 
 
 def test_settings_that_override_the_configuration() -> None:
@@ -131,9 +75,9 @@ def test_settings_that_override_the_configuration() -> None:
         "OAUTH_RATELIMIT_MONGO_URI": "mongodb://app.example/oauth",
     }
 
-    with protected(**settings) as app:
-        assert Mode.DRY_RUN is gate_of(app).settings.policies.mode
-        assert "mongodb://app.example/oauth" == gate_of(app).settings.store.uri
+    with protected_app(**settings) as app:
+        assert Mode.DRY_RUN is app_limiter_of(app).settings.policies.mode
+        assert "mongodb://app.example/oauth" == app_limiter_of(app).settings.store.uri
 
 
 @pytest.mark.parametrize("value", ["off", " OFF "])
@@ -143,9 +87,9 @@ def test_emergency_switch(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setattr(worker_module, "Limiter", None)
 
     settings = {"OAUTH_RATELIMIT_CONFIG": config(limit=1), "OAUTH_RATELIMIT_MODE": "enforce"}
-    with capture_logs() as logs, protected(**settings) as app:
-        assert [200, 200, 200] == [post(app) for _ in range(3)]
-        assert Mode.OFF is gate_of(app).settings.policies.mode
+    with capture_logs() as logs, protected_app(**settings) as app:
+        assert [200, 200, 200] == [token_status(app) for _ in range(3)]
+        assert Mode.OFF is app_limiter_of(app).settings.policies.mode
 
     assert [] == logs
 
@@ -154,8 +98,8 @@ def test_environment_that_is_not_the_switch(monkeypatch: pytest.MonkeyPatch) -> 
     """Nothing but "off" in the environment changes the mode. Whoever has tried something else is told."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "dry-run")
 
-    with capture_logs() as logs, protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
-        assert [200, 429] == [post(app), post(app)]
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
+        assert [200, 429] == [token_status(app), token_status(app)]
     (said,) = [entry for entry in logs if entry["event"] == "environment_ignored"]
     assert ("OAUTH_RATELIMIT_MODE", "dry-run", ["off"]) == (said["variable"], said["value"], said["allowed"])
 
@@ -189,7 +133,7 @@ def test_configuration_that_cannot_be_used(settings: Any, told: str) -> None:
 def test_second_registration() -> None:
     """A second extension on one application is refused."""
     with (
-        protected(OAUTH_RATELIMIT_CONFIG=config()) as app,
+        protected_app(OAUTH_RATELIMIT_CONFIG=config()) as app,
         pytest.raises(RuntimeError, match="has an OAuthRateLimit already"),
     ):
         OAuthRateLimit(app, make_server(make_app()))
@@ -215,23 +159,23 @@ def test_several_applications_in_one_process() -> None:
     extension.init_app(first, server)
     extension.init_app(second, server)
 
-    assert [200, 429] == [post(first) for _ in range(2)]
-    assert [200, 200, 429] == [post(second) for _ in range(3)]
+    assert [200, 429] == [token_status(first) for _ in range(2)]
+    assert [200, 200, 429] == [token_status(second) for _ in range(3)]
     assert before == vars(extension)
-    gate_of(first).close()
-    gate_of(second).close()
+    app_limiter_of(first).close()
+    app_limiter_of(second).close()
 
 
 def test_application_that_was_not_registered() -> None:
     """A server that is attached to for one application answers for another as if nothing had happened."""
-    with protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
+    with protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         other = make_app()
         server = make_server(other)
-        gate = gate_of(app)
+        gate = app_limiter_of(app)
         OAuthRateLimit(make_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)), server)
 
-        assert [200, 200, 200] == [post(other) for _ in range(3)]
-        assert gate is gate_of(app)
+        assert [200, 200, 200] == [token_status(other) for _ in range(3)]
+        assert gate is app_limiter_of(app)
 
 
 # What a process starts.
@@ -266,10 +210,10 @@ def schedulers(monkeypatch: pytest.MonkeyPatch) -> list[CountedScheduler]:
 
 def test_nothing_runs_before_the_first_request(schedulers: list[CountedScheduler]) -> None:
     """The background cycle starts with the first token request and ends with close."""
-    with protected(OAUTH_RATELIMIT_CONFIG=config()) as app:
+    with protected_app(OAUTH_RATELIMIT_CONFIG=config()) as app:
         assert 0 == len(schedulers)
-        post(app)
-        post(app)
+        token_status(app)
+        token_status(app)
         assert 1 == len(schedulers)
 
     assert 0 == len(schedulers)
@@ -280,14 +224,14 @@ def test_first_requests_that_race(schedulers: list[CountedScheduler], monkeypatc
     begun: list[None] = []
     hold = staticmethod(lambda: wait_until(lambda: len(begun) == 8, "all requests have begun"))
     monkeypatch.setattr(CountedScheduler, "hold", hold)
-    with protected(OAUTH_RATELIMIT_CONFIG=config(limit=3)) as app:
+    with protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=3)) as app:
         app.before_request(lambda: begun.append(None))
         together = threading.Barrier(8)
         statuses: list[int] = []
 
         def first_request() -> None:
             together.wait(timeout=60)
-            statuses.append(post(app))
+            statuses.append(token_status(app))
 
         threads = [threading.Thread(target=first_request) for _ in range(8)]
         for thread in threads:
@@ -301,16 +245,16 @@ def test_first_requests_that_race(schedulers: list[CountedScheduler], monkeypatc
 
 def test_process_that_was_forked(schedulers: list[CountedScheduler], monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked process starts for itself, and leaves alone what its parent has started."""
-    with protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
-        parents = gate_of(app).limiter
+    with protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
+        parents = app_limiter_of(app).limiter
         parent_pid = os.getpid()
         monkeypatch.setattr(os, "getpid", lambda: parent_pid + 1)
 
-        assert 200 == post(app)
-        assert parents is not gate_of(app).limiter
+        assert 200 == token_status(app)
+        assert parents is not app_limiter_of(app).limiter
         assert 2 == len(schedulers)
 
-        gate_of(app).close()
+        app_limiter_of(app).close()
         assert 1 == len(schedulers)
         schedulers.clear()
         parents.close()
@@ -321,14 +265,14 @@ def test_exit_in_a_process_that_started_nothing(
     schedulers: list[CountedScheduler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exit handler that a fork inherits stops nothing of its parent's."""
-    with protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
-        post(app)
+    with protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
+        token_status(app)
         with monkeypatch.context() as child:
             child.setattr(os, "getpid", lambda: -1)
-            gate_of(app).at_exit()
+            app_limiter_of(app).at_exit()
         assert 1 == len(schedulers)
 
-        gate_of(app).at_exit()
+        app_limiter_of(app).at_exit()
         assert 0 == len(schedulers)
 
 
@@ -339,8 +283,8 @@ def test_start_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(worker_module, "SyncScheduler", fail)
-    with capture_logs() as logs, protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
-        assert [200, 200] == [post(app), post(app)]
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
+        assert [200, 200] == [token_status(app), token_status(app)]
 
     assert ["check_failed"] == [entry["event"] for entry in logs]
 
@@ -350,11 +294,11 @@ def test_failure_is_reported_again_later(monkeypatch: pytest.MonkeyPatch) -> Non
     elapsed = Clock(0.0)
     monkeypatch.setattr(worker_module, "SyncScheduler", None)
     monkeypatch.setattr(gate_module.time, "monotonic", elapsed)
-    with capture_logs() as logs, protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         for _ in range(3):
-            post(app)
+            token_status(app)
         elapsed.advance(gate_module.REPORT_INTERVAL_S)
-        post(app)
+        token_status(app)
 
     assert [("check_failed", 0), ("check_failed", 2)] == [(entry["event"], entry["suppressed_count"]) for entry in logs]
 
@@ -385,10 +329,13 @@ def test_database_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = Waiting(monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"mongodb://127.0.0.1:{silent.getsockname()[1]}/?serverSelectionTimeoutMS=100&connectTimeoutMS=100"
-        with capture_logs(), protected(OAUTH_RATELIMIT_CONFIG=config(limit=2), OAUTH_RATELIMIT_MONGO_URI=uri) as app:
-            statuses = [post(app)]
+        with (
+            capture_logs(),
+            protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=2), OAUTH_RATELIMIT_MONGO_URI=uri) as app,
+        ):
+            statuses = [token_status(app)]
             wait_until(lambda: waiting.threads, "somebody asks")
-            statuses += [post(app), post(app)]
+            statuses += [token_status(app), token_status(app)]
             threads = set(waiting.threads)
             waiting.is_over.set()
 
@@ -412,18 +359,18 @@ def test_file_that_changes(tmp_path: Path) -> None:
     path = tmp_path / "limits.yaml"
     quick = {"sync": {"interval": "250ms"}}
     write(path, config(limit=2, mode="dry-run", **quick))
-    with capture_logs() as logs, protected(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
-        assert [200, 200, 200] == [post(app) for _ in range(3)]
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
+        assert [200, 200, 200] == [token_status(app) for _ in range(3)]
 
         write(path, config(limit=2, mode="enforce", **quick))
-        wait_until(lambda: post(app) == 429, "the new mode is enforced")
+        wait_until(lambda: token_status(app) == 429, "the new mode is enforced")
 
         write(path, "mode: [")
         wait_until(lambda: "config_rejected" in [entry["event"] for entry in logs], "the broken file is reported")
-        assert 429 == post(app)
+        assert 429 == token_status(app)
 
         write(path, config(limit=2, mode="off", **quick))
-        wait_until(lambda: post(app) == 200, "the limits are off")
+        wait_until(lambda: token_status(app) == 200, "the limits are off")
 
     events = [entry for entry in logs if entry["event"] in ("config_reloaded", "mode_changed", "config_rejected")]
     assert ["config_reloaded", "mode_changed", "config_rejected", "config_reloaded", "mode_changed"] == [
@@ -440,12 +387,12 @@ def test_pinned_mode_survives_a_reload(tmp_path: Path) -> None:
     quick = {"sync": {"interval": "250ms"}}
     write(path, config(limit=1, mode="enforce", **quick))
     settings = {"OAUTH_RATELIMIT_CONFIG": str(path), "OAUTH_RATELIMIT_MODE": "dry-run"}
-    with capture_logs() as logs, protected(**settings) as app:
-        assert [200, 200] == [post(app), post(app)]
+    with capture_logs() as logs, protected_app(**settings) as app:
+        assert [200, 200] == [token_status(app), token_status(app)]
 
         write(path, config(limit=3, mode="enforce", **quick))
-        wait_until(lambda: gate_of(app).settings.policies.limits.client[0].limit == 3, "the limit is taken over")
-        assert Mode.DRY_RUN is gate_of(app).settings.policies.mode
+        wait_until(lambda: app_limiter_of(app).settings.policies.limits.client[0].limit == 3, "the limit is taken over")
+        assert Mode.DRY_RUN is app_limiter_of(app).settings.policies.mode
 
     assert "mode_changed" not in [entry["event"] for entry in logs]
 
@@ -455,19 +402,19 @@ def test_file_switched_off_at_start(tmp_path: Path) -> None:
     path = tmp_path / "limits.yaml"
     quick = {"sync": {"interval": "250ms"}}
     write(path, config(limit=1, mode="off", **quick))
-    with capture_logs(), protected(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
-        assert [200, 200] == [post(app), post(app)]
+    with capture_logs(), protected_app(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
+        assert [200, 200] == [token_status(app), token_status(app)]
 
         write(path, config(limit=1, mode="enforce", **quick))
-        wait_until(lambda: post(app) == 429, "the limit is enforced")
+        wait_until(lambda: token_status(app) == 429, "the limit is enforced")
 
 
 def test_reload_that_needs_a_restart(tmp_path: Path) -> None:
     """A changed interval or store is reported as one that a restart will take over."""
     path = tmp_path / "limits.yaml"
     write(path, config(limit=1, sync={"interval": "250ms"}))
-    with capture_logs() as logs, protected(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
-        post(app)
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
+        token_status(app)
         write(path, config(limit=1, sync={"interval": "500ms"}))
         wait_until(lambda: "config_reloaded" in [entry["event"] for entry in logs], "the file is taken over")
 
@@ -476,9 +423,9 @@ def test_reload_that_needs_a_restart(tmp_path: Path) -> None:
 
 def test_settings_are_taken_over_whole() -> None:
     """A decision and the answer to it come from one set of settings, not half old and half new."""
-    with protected(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
-        gate = gate_of(app)
-        post(app)
+    with protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
+        gate = app_limiter_of(app)
+        token_status(app)
         live = gate._live
         live.current = replace(live.current, denial=replace(live.current.denial, headers=()))
 

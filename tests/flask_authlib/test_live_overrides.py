@@ -19,9 +19,9 @@ from oauth_ratelimit.core.policy import Mode, Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
-from tests.flask_authlib.flows import post
-from tests.flask_authlib.protected import Site, config, protected
+from tests.support.flows import post
 from tests.support.helpers import Clock, wait_until
+from tests.support.sites import Site, config, protected
 
 INTERVAL_S = 0.2
 CLIENT_ID = "batch-jobs"
@@ -151,7 +151,7 @@ def test_request_during_a_change(open_sites: Callable[..., list[Site]], override
 
     def look() -> None:
         while not done.is_set():
-            decision = site.gate.limiter.peek(CLIENT_ID)
+            decision = site.app_limiter.limiter.peek(CLIENT_ID)
             seen.add((decision.limit, decision.remaining > (decision.limit or 0) - 1000))
 
     thread = threading.Thread(target=look)

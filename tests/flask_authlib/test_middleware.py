@@ -9,8 +9,8 @@ from werkzeug.test import Client, TestResponse
 
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.testing import FrozenClock, FrozenRateLimit
-from tests.flask_authlib.protected import config
-from tests.flask_authlib.test_extension import CLIENT, make_app, make_server
+from tests.support.apps import CLIENT, make_app, make_server
+from tests.support.sites import config
 
 QUOTA = ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"]
 

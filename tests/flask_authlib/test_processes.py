@@ -14,12 +14,12 @@ from pymongo import MongoClient
 from demo.authserver import seed
 from demo.child import Child
 from demo.seeds import BATCH_JOBS, WEB_SHOP
-from tests.flask_authlib.flows import password_of, post
+from tests.support.flows import password_of, post
 from tests.support.helpers import is_running, wait_until
 from tests.support.mongod import free_port
 from tests.support.workers import Gunicorn
 
-APP = "tests.flask_authlib.worker_app:app"
+APP = "tests.support.worker_app:app"
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def post_worker_init(worker):
 def test_reloader(environment: dict[str, str], documents: Any, tmp_path: Path) -> None:
     """A server that Flask's reloader starts anew, because a file has changed, flushes before it ends."""
     module, log_path, port = tmp_path / "reloaded.py", tmp_path / "flask.log", free_port()
-    module.write_text("from tests.flask_authlib.worker_app import app\n")
+    module.write_text("from tests.support.worker_app import app\n")
     command = [sys.executable, "-m", "flask", "--app", str(module), "run", f"--port={port}", "--debug"]
     root = Path(__file__).parents[2]
     server = Child(command, log_path=log_path, env={**os.environ, **environment}, cwd=root)

@@ -22,8 +22,9 @@ from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.hooks import RateLimitMixin, attach
 from oauth_ratelimit.flask_authlib.request_state import username_of
-from tests.flask_authlib.protected import config
+from tests.support.apps import app_limiter_of
 from tests.support.helpers import Clock
+from tests.support.sites import config
 
 CLIENT = Client("some-client", "some-secret")
 USER = User("some-user", "some-password")
@@ -73,10 +74,9 @@ class Setup:
     extension: OAuthRateLimit
 
     @property
-    def gate(self) -> AppLimiter:
-        """The application's part of the extension."""
-        gate: AppLimiter = self.app.extensions["oauth_ratelimit"]
-        return gate
+    def app_limiter(self) -> AppLimiter:
+        """The application's limiter."""
+        return app_limiter_of(self.app)
 
     @property
     def client(self) -> FlaskClient:
@@ -89,7 +89,7 @@ class Setup:
 
     def remaining(self, username: str | None = None) -> int:
         """Return what is left of the client's quota, or of its user's."""
-        return self.gate.limiter.peek(CLIENT.client_id, username).remaining
+        return self.app_limiter.limiter.peek(CLIENT.client_id, username).remaining
 
 
 def post(client: FlaskClient, grant_type: str = "client_credentials", *, path: str = "/token", **form: str) -> Any:
@@ -127,7 +127,7 @@ def setup() -> Iterator[Setup]:
     """A protected application."""
     made = build()
     yield made
-    made.gate.close()
+    made.app_limiter.close()
 
 
 def with_grant(setup: Setup, issue: Callable[[CustomGrant], Any]) -> None:
@@ -181,7 +181,7 @@ def test_user_without_any_name_while_switched_off(monkeypatch: pytest.MonkeyPatc
     setup.extension.init_app(setup.app, setup.server)
 
     assert 200 == setup.post("password", username="alice", password="x").status_code
-    setup.gate.close()
+    setup.app_limiter.close()
 
 
 @pytest.mark.parametrize("name", [None, 7], ids=["none", "number"])
@@ -192,7 +192,7 @@ def test_own_naming_that_yields_no_text(name: Any) -> None:
 
     with pytest.raises(TypeError, match="username_of must return str"):
         setup.post("password", username="alice", password="x")
-    setup.gate.close()
+    setup.app_limiter.close()
 
 
 def test_own_naming() -> None:
@@ -202,7 +202,7 @@ def test_own_naming() -> None:
     assert 200 == setup.post("password", username="some-user", password="x").status_code
     assert 1 == setup.remaining("tenant-1:some-user")
     assert 2 == setup.remaining("some-user")
-    setup.gate.close()
+    setup.app_limiter.close()
 
 
 def test_client_with_a_number_for_its_id(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def test_client_with_a_number_for_its_id(setup: Setup, monkeypatch: pytest.Monke
     monkeypatch.setattr(Client, "get_client_id", lambda self: 42)
 
     assert 200 == setup.post().status_code
-    assert 1 == setup.gate.limiter.peek("42").remaining
+    assert 1 == setup.app_limiter.limiter.peek("42").remaining
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_mixin(setup: Setup) -> None:
 
     assert [200, 200, 429] == [mixed.post().status_code for _ in range(3)]
     assert not set(SHADOWED) & set(vars(mixed.server))
-    mixed.gate.close()
+    mixed.app_limiter.close()
 
 
 def test_mixin_without_init_app() -> None:
@@ -439,7 +439,7 @@ def test_server_that_generates_in_its_own_way() -> None:
         made = build(server_class)
         with_grant(made, lambda grant, to=arguments: grant.server.generate_token("custom", CLIENT, **to))
         assert [200, 200, 429] == [made.post("custom").status_code for _ in range(3)]
-        made.gate.close()
+        made.app_limiter.close()
 
     assert [("all", False)] * 2 + [{"audience": "api"}] * 2 + [["scope"]] * 2 == given
 
@@ -469,7 +469,7 @@ def test_route_that_took_the_plain_method() -> None:
 
     assert (200, "1") == (admitted.status_code, admitted.headers["X-RateLimit-Remaining"])
     assert (429, "0") == (denied.status_code, denied.headers["X-RateLimit-Remaining"])
-    setup.gate.close()
+    setup.app_limiter.close()
 
 
 class TupleServer(AuthorizationServer):  # type: ignore[misc]
@@ -498,4 +498,4 @@ def test_other_kinds_of_answers(server_class: Any) -> None:
     assert (429, "0") == (denied.status_code, denied.headers["X-RateLimit-Remaining"])
     assert admitted.get_json()["access_token"]
     assert "temporarily_unavailable" == denied.get_json()["error"]
-    setup.gate.close()
+    setup.app_limiter.close()

@@ -13,9 +13,9 @@ from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.core.statistics import ClientSum, Source, Tally
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
-from tests.flask_authlib.flows import password_of, post
-from tests.flask_authlib.protected import config, protect_after
+from tests.support.flows import password_of, post
 from tests.support.helpers import Clock
+from tests.support.sites import config, protect_after
 from tests.support.workers import Gunicorn
 
 CREDENTIALS = {"grant_type": "client_credentials"}
@@ -50,7 +50,7 @@ def clients(statistics: StatisticsStore) -> dict[str, ClientSum]:
 def test_workers_that_end(database: Path, mongo_uri: str, statistics: StatisticsStore, worker_class: str) -> None:
     """When several workers end in good order, MongoDB has every request once, by what became of it."""
     env = {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri, "WORKER_LIMIT": "5"}
-    app = "tests.flask_authlib.worker_app:app"
+    app = "tests.support.worker_app:app"
     with Gunicorn(app, worker_class=worker_class, workers=3, preload=True, env=env) as server:
         with ThreadPoolExecutor(4) as pool:
             asked = [(BATCH_JOBS, CREDENTIALS), (WEB_SHOP, LOGIN)] * 20

@@ -21,18 +21,18 @@ from demo.authserver import seed
 from demo.records import GRANT_DEVICE_CODE, GRANT_JWT_BEARER
 from demo.seeds import BATCH_JOBS, MOBILE_APP, PARTNER_BANK, WEB_SHOP
 from oauth_ratelimit.config import Settings
-from tests.flask_authlib.flows import (
+from tests.support.flows import (
     FLOWS,
     FRONT_CHANNEL_FLOWS,
     TIMEOUT_S,
-    Attempt,
+    GrantRequest,
     password_of,
     post,
     redirect_parameters,
 )
-from tests.flask_authlib.protected import WINDOW_S, Site, config, protect_after, protect_before, protected
+from tests.support.sites import WINDOW_S, Site, config, protect_after, protect_before, protected
 
-Flow = Callable[[str], Attempt]
+Flow = Callable[[str], GrantRequest]
 
 QUOTA_HEADERS = {
     "RateLimit-Policy",
@@ -89,7 +89,7 @@ def one_token(enforcing: Site) -> Site:
     return enforcing
 
 
-def two_attempts(site: Site, flow: Flow) -> tuple[Attempt, Attempt]:
+def two_attempts(site: Site, flow: Flow) -> tuple[GrantRequest, GrantRequest]:
     """Prepare two requests of the same client and user, and let what that took go by."""
     first = flow(site.url)
     site.wait_for_quota()
@@ -180,10 +180,10 @@ def test_trusted_client_is_never_denied_nor_counted(trusting: Site, flow: Flow):
 
     assert [200, 200, 200] == [answer.status_code for answer in answers]
     assert [set(), set(), set()] == [quota_headers(answer) for answer in answers]
-    limiter = trusting.gate.limiter
-    limiter.reconfigure(untrusting(trusting.gate.settings))
+    limiter = trusting.app_limiter.limiter
+    limiter.reconfigure(untrusting(trusting.app_limiter.settings))
     assert 1 == trusting.remaining(attempts[0].client_id, attempts[0].username)
-    limiter.reconfigure(trusting.gate.settings)
+    limiter.reconfigure(trusting.app_limiter.settings)
 
 
 def untrusting(settings: Settings) -> Settings:
@@ -481,7 +481,7 @@ def test_denial_as_authlibs_client_sees_it(one_token: Site):
 def test_broken_limiter_lets_everybody_pass(database: Path, monkeypatch: pytest.MonkeyPatch):
     """Whatever breaks in the limiter, tokens are issued; the log says so once, not with every request."""
     with protected(database, config(limit=1)) as site:
-        monkeypatch.setattr(type(site.gate.limiter), "check", broken_check)
+        monkeypatch.setattr(type(site.app_limiter.limiter), "check", broken_check)
         with capture_logs() as logs:
             statuses = [FLOWS["client_credentials"](site.url)().status_code for _ in range(3)]
 

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from demo.authserver import seed
 from demo.seeds import BATCH_JOBS, WEB_SHOP
 from oauth_ratelimit.flask_authlib.tracing import trace_id_of, trace_of_request
-from tests.flask_authlib.flows import TIMEOUT_S
-from tests.flask_authlib.protected import Site, config, protected
+from tests.support.flows import TIMEOUT_S
+from tests.support.sites import Site, config, protected
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"

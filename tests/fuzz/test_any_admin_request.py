@@ -20,9 +20,9 @@ from oauth_ratelimit.admin.api import LOOKS
 from oauth_ratelimit.admin.blueprint import READINGS
 from oauth_ratelimit.admin.changes import CHANGES
 from tests.admin.conftest import Page
-from tests.flask_authlib.test_extension import protected
 from tests.hostile.test_damaged_documents import bodies, values
 from tests.hostile.test_damaged_records import records
+from tests.support.apps import protected_app
 
 LIMITS = {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]}
 NOW = datetime.now(UTC)
@@ -81,7 +81,7 @@ strange = st.lists(
 def app(mongo_uri: str) -> Any:
     """An application with the page. What its views raise is raised here, too."""
     settings = {"mode": "enforce", "limits": LIMITS, "store": {"uri": mongo_uri}}
-    with protected(clock=time.time, OAUTH_RATELIMIT_CONFIG=settings) as made:
+    with protected_app(clock=time.time, OAUTH_RATELIMIT_CONFIG=settings) as made:
         made.secret_key = "a secret"
         made.testing = True
         made.register_blueprint(admin_blueprint(lambda: "ann"))

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from demo.authserver import create_app, seed
 from demo.seeds import BATCH_JOBS, WEB_SHOP
 from oauth_ratelimit import OAuthRateLimit
-from tests.flask_authlib.flows import password_of
-from tests.flask_authlib.protected import protect_after
+from tests.support.flows import password_of
+from tests.support.sites import protect_after
 
 PLENTY = [{"limit": 2**53, "window": 60}]
 SETTINGS = {

@@ -8,8 +8,8 @@ Environment:
 import os
 
 from oauth_ratelimit import OAuthRateLimit
-from tests.flask_authlib.protected import protect_after
 from tests.guard.guarded import guard
+from tests.support.sites import protect_after
 
 settings = {**guard(), "sync": {"interval": "100ms"}, "store": {"uri": os.environ["WORKER_MONGO_URI"]}}
 app = protect_after(os.environ["DEMO_DATABASE"], settings, OAuthRateLimit())

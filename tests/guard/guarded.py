@@ -17,8 +17,8 @@ from demo.records import Client
 from demo.seeds import MOBILE_APP, WEB_SHOP
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.guard import FailureCounts
-from tests.flask_authlib.flows import password_of
-from tests.flask_authlib.protected import Site, config, protect_after, protected
+from tests.support.flows import password_of
+from tests.support.sites import Site, config, protect_after, protected
 
 USER_LIMIT, CLIENT_LIMIT, ADDRESS_LIMIT = 3, 4, 8
 WINDOW_S = 600
@@ -93,7 +93,7 @@ class Guarded:
     @property
     def counts(self) -> FailureCounts:
         """What is counted in this process."""
-        guard = self.site.gate.guard()
+        guard = self.site.app_limiter.guard()
         assert guard is not None
         assert guard._counts is not None
         return guard._counts
@@ -109,7 +109,7 @@ class Guarded:
         self.counts.sync()
         self.let_time_pass()
         self.counts.sync()
-        self.site.gate.limiter.sync()
+        self.site.app_limiter.limiter.sync()
 
     def let_time_pass(self, duration_s: float = 2 * WINDOW_S) -> None:
         """Move the server's clock."""

@@ -15,7 +15,6 @@ from demo import authserver, grants
 from demo.records import GRANT_DEVICE_CODE, GRANT_OWN_TOKEN
 from demo.seeds import BATCH_JOBS
 from oauth_ratelimit import RateLimitMixin, load_config
-from tests.flask_authlib.protected import config
 from tests.guard.guarded import (
     ADDRESS_LIMIT,
     CLIENT_LIMIT,
@@ -30,6 +29,7 @@ from tests.guard.guarded import (
     guarded,
     password_of,
 )
+from tests.support.sites import config
 
 SECRET = WEB_SHOP.client_secret or ""
 
@@ -367,7 +367,7 @@ def test_switched_off(database: Path, more: dict[str, Any]) -> None:
     """Off is off, its own switch as well as the global one."""
     with guarded(database, {**guard(), **more}) as server:
         assert {400} == set(statuses(server.login, 3 * USER_LIMIT))
-        assert server.site.gate.guard() is None
+        assert server.site.app_limiter.guard() is None
 
 
 def test_tokens_in_a_dry_run(database: Path) -> None:
@@ -380,7 +380,7 @@ def test_reload(database: Path) -> None:
     """Failures that are known count on under other limits and modes."""
     with guarded(database, guard()) as server:
         statuses(server.login, USER_LIMIT + 1)
-        running = server.site.gate.guard()
+        running = server.site.app_limiter.guard()
         assert running is not None
         limits = {"passed_on": [{"limit": USER_LIMIT + 2, "window": WINDOW_S}]}
         running.reconfigure(load_config(guard(limits=limits)))

@@ -15,8 +15,8 @@ from oauth_ratelimit import load_config
 from oauth_ratelimit.core.failed_auth import AuthAttempt, FailureKey
 from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.guard import Guard
-from tests.flask_authlib.flows import TIMEOUT_S
 from tests.guard.guarded import ELSEWHERE, HOME, USER_LIMIT, guard, guarded, password_of, session_from
+from tests.support.flows import TIMEOUT_S
 from tests.support.helpers import Clock, wait_until
 from tests.support.mongod import free_port
 from tests.support.workers import Gunicorn

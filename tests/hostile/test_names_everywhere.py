@@ -20,8 +20,8 @@ from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
-from tests.flask_authlib.test_extension import protected
 from tests.hostile.test_names import CONTROLS, NAMES
+from tests.support.apps import protected_app
 from tests.support.helpers import with_database
 
 LIMITS = {"user": ["2/hour"], "client": ["2/hour"]}
@@ -44,7 +44,7 @@ def config_path(mongodb: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """A configuration whose database holds every name as client, user, reason and operator."""
     uri = with_database(mongodb, "names_everywhere")
     settings = {"store": {"uri": uri}, "mode": "enforce", "limits": LIMITS, "guard": FAILURES}
-    with capture_logs(), protected(clock=time.time, OAUTH_RATELIMIT_CONFIG=settings) as app:
+    with capture_logs(), protected_app(clock=time.time, OAUTH_RATELIMIT_CONFIG=settings) as app:
         gate = app.extensions["oauth_ratelimit"]
         for name in filter(None, NAMES.values()):
             for _ in range(3):

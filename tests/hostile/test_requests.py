@@ -16,8 +16,8 @@ from pymongo import MongoClient
 from demo.authserver import create_app, seed
 from demo.records import GRANT_DEVICE_CODE, GRANT_JWT_BEARER, GRANT_TOKEN_EXCHANGE
 from demo.seeds import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, WEB_SHOP
-from tests.flask_authlib.protected import Site, config, protected
-from tests.flask_authlib.serving import serving
+from tests.support.serving import serving
+from tests.support.sites import Site, config, protected
 
 FORM = "application/x-www-form-urlencoded"
 GRANTS = (
@@ -205,8 +205,8 @@ def test_nothing_reaches_the_database(database: Path, mongo_uri: str) -> None:
     with protected(database, far) as site:
         for request in corpus():
             answer(site.url, request)
-        site.gate.limiter.sync()
-        assert [] == list(site.gate.limiter._clients)
+        site.app_limiter.limiter.sync()
+        assert [] == list(site.app_limiter.limiter._clients)
     client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
     with client:
         assert 0 == client.get_default_database()["ratelimits"].count_documents({})

@@ -119,19 +119,19 @@ def site(tmp_path: Path, guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setenv("OTHER_KEY", OTHER_KEY)
     site = Site(tmp_path, guarded)
     yield site
-    site.gate.close()
+    site.app_limiter.close()
 
 
 def _crash(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let everything break that may: a decision, a cycle, the database."""
     with monkeypatch.context() as patch:
-        patch.setattr(site.gate.limiter, "check", _broken_hook)
+        patch.setattr(site.app_limiter.limiter, "check", _broken_hook)
         assert 200 == site.ask()
     with monkeypatch.context() as patch:
         patch.setattr(MongoStore, "read", _broken_hook)
         patch.setattr(MongoStore, "compare_and_set", _broken_hook)
-        site.gate.limiter.check("web-shop", "alice")
-        assert site.gate.limiter.sync().error is not None
+        site.app_limiter.limiter.check("web-shop", "alice")
+        assert site.app_limiter.limiter.sync().error is not None
     limiter = Limiter(load_config({**site.settings, "store": {"uri": site.guarded.uri("root", password="wrong")}}))
     limiter.check("web-shop", "alice")
     assert limiter.sync().error is not None
@@ -186,8 +186,8 @@ def test_no_secret_is_ever_said(
     _misconfigure(site)
     site.run("--mongo-uri", site.guarded.uri("root", password="wrong"), "status")
     site.run("--mongo-uri", f"mongodb://{PASSWORD}:{PASSWORD}@127.0.0.1:x/", "status")
-    site.said += [repr(site.gate.settings), prometheus_client.generate_latest().decode(), site.stored()]
-    site.gate.close()
+    site.said += [repr(site.app_limiter.settings), prometheus_client.generate_latest().decode(), site.stored()]
+    site.app_limiter.close()
     printed = capfd.readouterr()
     site.said += [printed.out, printed.err, caplog.text]
 

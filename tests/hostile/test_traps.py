@@ -10,9 +10,9 @@ import requests
 
 from demo.authserver import seed
 from demo.seeds import BATCH_JOBS, PARTNER_BANK, WEB_SHOP
-from tests.flask_authlib import flows
-from tests.flask_authlib.flows import FLOWS, TIMEOUT_S, Attempt
-from tests.flask_authlib.protected import Site, config, protected
+from tests.support import flows
+from tests.support.flows import FLOWS, TIMEOUT_S, GrantRequest
+from tests.support.sites import Site, config, protected
 
 PROOFS = ("code", "refresh_token", "device_code", "assertion", "subject_token", "password")
 ISSUED = ("authorization_code", "authorization_code_pkce", "authorization_code_openid", "refresh_token", "device_code")
@@ -41,7 +41,7 @@ class Sent:
         return replace(self, auth=auth, form={name: value for name, value in self.form.items() if name != "client_id"})
 
 
-def last_request(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Sent:
+def last_request(attempt: GrantRequest, monkeypatch: pytest.MonkeyPatch) -> Sent:
     """Return the request that an attempt would send."""
     seen: list[Sent] = []
 
@@ -79,7 +79,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
-def test_tampered_grant(site: Site, flow: Callable[[str], Attempt], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tampered_grant(site: Site, flow: Callable[[str], GrantRequest], monkeypatch: pytest.MonkeyPatch) -> None:
     """
     A grant that is tampered with is refused however often it comes and moves no counter; the true one is then served.
     """
@@ -188,7 +188,7 @@ def test_device_authorization_in_anothers_name(tmp_path: Path, client_id: str) -
             requests.post(f"{site.url}/device_authorization", data=form, timeout=TIMEOUT_S).status_code
             for _ in range(3)
         }
-        remaining = site.gate.limiter.peek(client_id, endpoint="device_authorization").remaining
+        remaining = site.app_limiter.limiter.peek(client_id, endpoint="device_authorization").remaining
 
     assert 429 not in statuses
     assert 1 == remaining

@@ -12,7 +12,7 @@ from flask import Response
 
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.blueprints import health_blueprint, metrics_blueprint
-from tests.flask_authlib.protected import config, protect_after
+from tests.support.sites import config, protect_after
 
 settings = config(
     limit=int(os.environ.get("WORKER_LIMIT", "1000")),

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from demo.authserver import seed
 from demo.seeds import BATCH_JOBS, WEB_SHOP
 from oauth_ratelimit.core.decision import Decision
-from tests.flask_authlib.flows import password_of, post
-from tests.flask_authlib.protected import Site, config, protected
+from tests.support.flows import password_of, post
+from tests.support.sites import Site, config, protected
 
 CLIENT_GRANT = {"grant_type": "client_credentials"}
 

@@ -21,7 +21,7 @@ os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"
 exec({configuration!r}, {{"structlog": structlog}})
 
 from oauth_ratelimit import OAuthRateLimit
-from tests.flask_authlib.test_extension import gate_of, make_app, make_server, post, protected
+from tests.support.apps import app_limiter_of, make_app, make_server, token_status, protected_app
 
 def fail(decision, **ids):
     raise LookupError("no such table")
@@ -30,10 +30,10 @@ structlog.contextvars.bind_contextvars(tenant="a", trace_id="from the applicatio
 limits = {{"client": ["1/minute"]}}
 app = make_app(OAUTH_RATELIMIT_CONFIG={{"mode": "enforce", "limits": limits}})
 OAuthRateLimit(app, make_server(app), on_denied=fail)
-assert [200, 429, 429] == [post(app), post(app), post(app)]
-gate_of(app).close()
-with protected() as app:
-    assert 200 == post(app)
+assert [200, 429, 429] == [token_status(app), token_status(app), token_status(app)]
+app_limiter_of(app).close()
+with protected_app() as app:
+    assert 200 == token_status(app)
 logging.getLogger("another.package").warning("hello %s", "there")
 """
 

@@ -265,14 +265,14 @@ def test_without_the_libraries() -> None:
         from flask import Flask
         from oauth_ratelimit.flask_authlib.blueprints import health_blueprint, metrics_blueprint
         from oauth_ratelimit.observe.prometheus import open_metrics
-        from tests.flask_authlib.test_extension import gate_of, post, protected
+        from tests.support.apps import app_limiter_of, token_status, protected_app
         import os
         os.environ["AUTHLIB_INSECURE_TRANSPORT"] = "1"
 
         assert open_metrics() is None
-        with protected(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", "limits": {"client": ["1/minute"]}}) as app:
-            assert [200, 429] == [post(app), post(app)]
-            assert not gate_of(app)._worker.observer.is_active
+        with protected_app(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", "limits": {"client": ["1/minute"]}}) as app:
+            assert [200, 429] == [token_status(app), token_status(app)]
+            assert not app_limiter_of(app)._worker.observer.is_active
         health_blueprint()
         try:
             metrics_blueprint()

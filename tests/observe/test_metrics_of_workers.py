@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from demo.authserver import seed
 from demo.seeds import BATCH_JOBS
-from tests.flask_authlib.flows import TIMEOUT_S, post
+from tests.support.flows import TIMEOUT_S, post
 from tests.support.helpers import wait_until
 from tests.support.workers import Gunicorn
 

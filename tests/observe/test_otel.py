@@ -260,14 +260,14 @@ def test_application_with_an_sdk() -> None:
         from opentelemetry import metrics
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-        from tests.flask_authlib.test_extension import gate_of, post, protected
+        from tests.support.apps import app_limiter_of, token_status, protected_app
 
         reader = InMemoryMetricReader()
-        with protected(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", "limits": {"client": ["2/minute"]}}) as app:
-            post(app)
+        with protected_app(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", "limits": {"client": ["2/minute"]}}) as app:
+            token_status(app)
             metrics.set_meter_provider(MeterProvider([reader]))
-            gate_of(app).note_state()  # as each sync cycle does
-            assert [200, 429] == [post(app), post(app)]
+            app_limiter_of(app).note_state()  # as each sync cycle does
+            assert [200, 429] == [token_status(app), token_status(app)]
         found = [
             (point.attributes["decision"], point.value)
             for metric in reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics

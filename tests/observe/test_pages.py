@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from oauth_ratelimit.background.health import Health, package_version
 from oauth_ratelimit.flask_authlib.blueprints import health_blueprint, metrics_blueprint
-from tests.flask_authlib.test_extension import gate_of, post, protected
+from tests.support.apps import app_limiter_of, protected_app, token_status
 from tests.support.helpers import wait_until
 from tests.support.mongod import free_port
 
@@ -30,7 +30,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, own_metrics: None) -> Non
 @contextmanager
 def with_pages(*, health: Mapping[str, Any] = MappingProxyType({}), **settings: Any) -> Iterator[Flask]:
     """Protect an application that has both pages."""
-    with protected(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", **settings}) as app:
+    with protected_app(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", **settings}) as app:
         app.register_blueprint(metrics_blueprint())
         app.register_blueprint(health_blueprint(**health))
         yield app
@@ -53,15 +53,15 @@ def test_metrics_of_requests() -> None:
     limits = {"client": [{"limit": 2, "window": "60s", "name": "seen-on-the-page"}]}
     with with_pages(limits=limits) as app:
         assert {} == samples(app, "decisions_total", policy="seen-on-the-page")
-        assert [200, 200, 429] == [post(app) for _ in range(3)]
+        assert [200, 200, 429] == [token_status(app) for _ in range(3)]
         assert {"allowed": 2, "denied": 1} == samples(app, "decisions_total", policy="seen-on-the-page")
 
 
 def test_snapshot_that_grows_old() -> None:
     """The age of the snapshot is that of the moment of the scrape, also while no cycle runs."""
     with with_pages() as app:
-        post(app)
-        worker = gate_of(app)._worker
+        token_status(app)
+        worker = app_limiter_of(app)._worker
         assert worker is not None
         assert worker._scheduler.stop()  # one in ten begins with a full cycle
         ages = [samples(app, "snapshot_age_seconds")[""] for _ in range(3)]
@@ -71,7 +71,7 @@ def test_snapshot_that_grows_old() -> None:
 
 def test_pages_nobody_has_registered() -> None:
     """No page is there unless the application has registered it."""
-    with protected(OAUTH_RATELIMIT_CONFIG={}) as app:
+    with protected_app(OAUTH_RATELIMIT_CONFIG={}) as app:
         client = app.test_client()
         assert [404, 404] == [client.get(url).status_code for url in ("/metrics", "/health")]
 
@@ -81,7 +81,7 @@ def test_health_of_a_process_that_works(mongo_uri: str) -> None:
     with with_pages(store={"uri": mongo_uri}, sync={"interval": "50ms"}) as app:
         client = app.test_client()
         assert 200 == client.get("/health").status_code
-        post(app)
+        token_status(app)
         seen = wait_until(lambda: client.get("/health").json["tracked_keys"] and client.get("/health"), "a full cycle")
 
     assert (200, "no-store") == (seen.status_code, seen.headers["Cache-Control"])
@@ -109,7 +109,7 @@ def test_health_while_mongodb_is_away(health: dict[str, Any], status: int) -> No
     store = {"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "50ms"}
     with with_pages(store=store, sync={"interval": "50ms"}, health=health) as app:
         client = app.test_client()
-        assert [200, 200] == [post(app), post(app)]
+        assert [200, 200] == [token_status(app), token_status(app)]
 
         def lagging() -> Any:
             found = client.get("/health")
@@ -155,7 +155,7 @@ def test_health_by_head(max_lag_s: float | None) -> None:
 
 def test_two_health_pages() -> None:
     """One application may have a page for its load balancer and another for its monitoring."""
-    with protected(OAUTH_RATELIMIT_CONFIG={}) as app:
+    with protected_app(OAUTH_RATELIMIT_CONFIG={}) as app:
         app.register_blueprint(health_blueprint("/alive", max_lag_s=None), name="alive")
         app.register_blueprint(health_blueprint("/in-sync", max_lag_s=0.0), name="in-sync")
         client = app.test_client()
@@ -167,7 +167,7 @@ def test_health_when_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
     with with_pages() as app:
         answers = [app.test_client().get(url) for url in ("/health", "/metrics")]
-        assert gate_of(app)._worker is None
+        assert app_limiter_of(app)._worker is None
 
     assert [200, 200] == [answer.status_code for answer in answers]
     assert ("ok", "off", None) == tuple(answers[0].json[name] for name in ("status", "mode", "instance"))

@@ -15,11 +15,11 @@ from demo.authserver import seed
 from demo.child import Child
 from demo.seeds import BATCH_JOBS, WEB_SHOP
 from oauth_ratelimit.flask_authlib.blueprints import metrics_blueprint
-from tests.flask_authlib.flows import post
-from tests.flask_authlib.protected import Site, config, protected
 from tests.observe.test_dashboard import ALERTS, PANELS, RULES, as_prometheus
+from tests.support.flows import post
 from tests.support.helpers import wait_until
 from tests.support.mongod import free_port
+from tests.support.sites import Site, config, protected
 
 pytestmark = [pytest.mark.promtool, pytest.mark.usefixtures("own_metrics")]
 

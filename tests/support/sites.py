@@ -12,8 +12,9 @@ from flask import Flask
 from demo import authserver
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from tests.flask_authlib.serving import serving
+from tests.support.apps import app_limiter_of
 from tests.support.helpers import Clock
+from tests.support.serving import serving
 
 WINDOW_S = 10
 
@@ -33,14 +34,13 @@ class Site:
     clock: Clock
 
     @property
-    def gate(self) -> AppLimiter:
-        """The application's part of the extension."""
-        gate: AppLimiter = self.app.extensions["oauth_ratelimit"]
-        return gate
+    def app_limiter(self) -> AppLimiter:
+        """The application's limiter."""
+        return app_limiter_of(self.app)
 
     def remaining(self, client_id: str, username: str | None = None) -> int:
         """Return what is left of a quota."""
-        return self.gate.limiter.peek(client_id, username).remaining
+        return self.app_limiter.limiter.peek(client_id, username).remaining
 
     def wait_for_quota(self) -> None:
         """Let everything counted so far leave every window."""

@@ -10,7 +10,7 @@ Environment:
 import os
 
 from oauth_ratelimit import OAuthRateLimit
-from tests.flask_authlib.protected import config, protect_after
+from tests.support.sites import config, protect_after
 
 settings = config(
     limit=int(os.environ.get("WORKER_LIMIT", "1000")),

@@ -28,7 +28,7 @@ ACCESS_TOKEN_TYPE = "urn:ietf:params:oauth:token-type:access_token"
 
 
 @dataclass(frozen=True)
-class Attempt:
+class GrantRequest:
     """The final request of a flow; calling it sends it, as often as wanted.
 
     Attributes:
@@ -87,21 +87,21 @@ def redirect_parameters(response: requests.Response) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(target.fragment or target.query).items()}
 
 
-def client_credentials(base_url: str) -> Attempt:
+def client_credentials(base_url: str) -> GrantRequest:
     form = {"grant_type": "client_credentials", "scope": "profile"}
-    return Attempt(BATCH_JOBS.client_id, None, "client_credentials", token_request(base_url, BATCH_JOBS, form))
+    return GrantRequest(BATCH_JOBS.client_id, None, "client_credentials", token_request(base_url, BATCH_JOBS, form))
 
 
-def password(base_url: str) -> Attempt:
+def password(base_url: str) -> GrantRequest:
     form = {"grant_type": "password", "username": "alice", "password": password_of("alice"), "scope": "profile"}
-    return Attempt(WEB_SHOP.client_id, "alice", "password", token_request(base_url, WEB_SHOP, form))
+    return GrantRequest(WEB_SHOP.client_id, "alice", "password", token_request(base_url, WEB_SHOP, form))
 
 
-def authorization_code(base_url: str) -> Attempt:
+def authorization_code(base_url: str) -> GrantRequest:
     return _code_flow(base_url, WEB_SHOP, username="bob")
 
 
-def authorization_code_pkce(base_url: str) -> Attempt:
+def authorization_code_pkce(base_url: str) -> GrantRequest:
     """A public client: the verifier stands in for the secret."""
     verifier = secrets.token_urlsafe(48)
     digest = hashlib.sha256(verifier.encode()).digest()
@@ -115,38 +115,40 @@ def authorization_code_pkce(base_url: str) -> Attempt:
     )
 
 
-def authorization_code_openid(base_url: str) -> Attempt:
+def authorization_code_openid(base_url: str) -> GrantRequest:
     return _code_flow(
         base_url, WEB_SHOP, username="dave", asked={"scope": "openid profile", "nonce": secrets.token_hex()}
     )
 
 
-def refresh_token(base_url: str) -> Attempt:
+def refresh_token(base_url: str) -> GrantRequest:
     """The first pair comes from the password grant, so it costs one token of the same client and user."""
     login = {"grant_type": "password", "username": "erin", "password": password_of("erin"), "scope": "profile"}
     form = {"grant_type": "refresh_token", "refresh_token": issue(base_url, WEB_SHOP, login)["refresh_token"]}
-    return Attempt(WEB_SHOP.client_id, "erin", "refresh_token", token_request(base_url, WEB_SHOP, form), setup_cost=1)
+    return GrantRequest(
+        WEB_SHOP.client_id, "erin", "refresh_token", token_request(base_url, WEB_SHOP, form), setup_cost=1
+    )
 
 
-def device_code(base_url: str) -> Attempt:
+def device_code(base_url: str) -> GrantRequest:
     """Approved before the first poll, so each attempt asks for the token."""
     started = post(f"{base_url}/device_authorization", MOBILE_APP, {"scope": "profile"}).json()
     approval = {"user_code": started["user_code"], "user": "frank"}
     approved = requests.get(f"{base_url}/device", params=approval, timeout=TIMEOUT_S)
     assert 200 == approved.status_code, approved.text
     form = {"grant_type": GRANT_DEVICE_CODE, "device_code": started["device_code"]}
-    return Attempt(MOBILE_APP.client_id, "frank", GRANT_DEVICE_CODE, token_request(base_url, MOBILE_APP, form))
+    return GrantRequest(MOBILE_APP.client_id, "frank", GRANT_DEVICE_CODE, token_request(base_url, MOBILE_APP, form))
 
 
-def jwt_bearer(base_url: str) -> Attempt:
+def jwt_bearer(base_url: str) -> GrantRequest:
     return _assertion_flow(base_url, username=None)
 
 
-def jwt_bearer_subject(base_url: str) -> Attempt:
+def jwt_bearer_subject(base_url: str) -> GrantRequest:
     return _assertion_flow(base_url, username="grace")
 
 
-def token_exchange(base_url: str) -> Attempt:
+def token_exchange(base_url: str) -> GrantRequest:
     """The subject token was issued to another client, so the exchange is the first hit of its own key."""
     login = {"grant_type": "password", "username": "heidi", "password": password_of("heidi"), "scope": "profile"}
     form = {
@@ -154,23 +156,25 @@ def token_exchange(base_url: str) -> Attempt:
         "subject_token": issue(base_url, WEB_SHOP, login)["access_token"],
         "subject_token_type": ACCESS_TOKEN_TYPE,
     }
-    return Attempt(PARTNER_BANK.client_id, "heidi", GRANT_TOKEN_EXCHANGE, token_request(base_url, PARTNER_BANK, form))
+    return GrantRequest(
+        PARTNER_BANK.client_id, "heidi", GRANT_TOKEN_EXCHANGE, token_request(base_url, PARTNER_BANK, form)
+    )
 
 
-def own_token(base_url: str) -> Attempt:
+def own_token(base_url: str) -> GrantRequest:
     form = {"grant_type": GRANT_OWN_TOKEN, "username": "ivan", "password": password_of("ivan")}
-    return Attempt(WEB_SHOP.client_id, "ivan", GRANT_OWN_TOKEN, token_request(base_url, WEB_SHOP, form))
+    return GrantRequest(WEB_SHOP.client_id, "ivan", GRANT_OWN_TOKEN, token_request(base_url, WEB_SHOP, form))
 
 
-def implicit(base_url: str) -> Attempt:
+def implicit(base_url: str) -> GrantRequest:
     return _front_channel_flow(base_url, MOBILE_APP, username="judy", response_type="token", scope="profile")
 
 
-def oidc_implicit(base_url: str) -> Attempt:
+def oidc_implicit(base_url: str) -> GrantRequest:
     return _front_channel_flow(base_url, MOBILE_APP, username="kim", response_type="id_token token")
 
 
-def oidc_hybrid(base_url: str) -> Attempt:
+def oidc_hybrid(base_url: str) -> GrantRequest:
     return _front_channel_flow(base_url, WEB_SHOP, username="lena", response_type="code id_token token")
 
 
@@ -181,14 +185,14 @@ def _code_flow(
     username: str,
     asked: Mapping[str, str] | None = None,
     sent: Mapping[str, str] | None = None,
-) -> Attempt:
+) -> GrantRequest:
     asking = {"response_type": "code", "scope": "profile", "user": username, **(asked or {})}
     code = redirect_parameters(authorize(base_url, client, asking))["code"]
     form = {"grant_type": "authorization_code", "code": code, "redirect_uri": REDIRECT_URI, **(sent or {})}
-    return Attempt(client.client_id, username, "authorization_code", token_request(base_url, client, form))
+    return GrantRequest(client.client_id, username, "authorization_code", token_request(base_url, client, form))
 
 
-def _assertion_flow(base_url: str, *, username: str | None) -> Attempt:
+def _assertion_flow(base_url: str, *, username: str | None) -> GrantRequest:
     assert PARTNER_BANK.client_secret is not None
     key = {"kty": "oct", "k": urlsafe_b64encode(PARTNER_BANK.client_secret.encode()).rstrip(b"=").decode()}
     assertion = JWTBearerGrant.sign(
@@ -197,7 +201,7 @@ def _assertion_flow(base_url: str, *, username: str | None) -> Attempt:
     if isinstance(assertion, bytes):  # Authlib before 1.7
         assertion = assertion.decode()
     form = {"grant_type": GRANT_JWT_BEARER, "assertion": assertion, "scope": "profile"}
-    return Attempt(
+    return GrantRequest(
         PARTNER_BANK.client_id,
         username,
         GRANT_JWT_BEARER,
@@ -207,10 +211,10 @@ def _assertion_flow(base_url: str, *, username: str | None) -> Attempt:
 
 def _front_channel_flow(
     base_url: str, client: Client, *, username: str, response_type: str, scope: str = "openid profile"
-) -> Attempt:
+) -> GrantRequest:
     """Each attempt has a nonce of its own, as each visit of a browser has."""
     asking = {"response_type": response_type, "scope": scope, "user": username}
-    return Attempt(
+    return GrantRequest(
         client.client_id,
         username,
         "implicit",
@@ -218,7 +222,7 @@ def _front_channel_flow(
     )
 
 
-FLOWS: Mapping[str, Callable[[str], Attempt]] = {
+FLOWS: Mapping[str, Callable[[str], GrantRequest]] = {
     flow.__name__: flow
     for flow in (
         client_credentials,
@@ -234,6 +238,6 @@ FLOWS: Mapping[str, Callable[[str], Attempt]] = {
         own_token,
     )
 }
-FRONT_CHANNEL_FLOWS: Mapping[str, Callable[[str], Attempt]] = {
+FRONT_CHANNEL_FLOWS: Mapping[str, Callable[[str], GrantRequest]] = {
     flow.__name__: flow for flow in (implicit, oidc_implicit, oidc_hybrid)
 }
