@@ -33,10 +33,10 @@ class Limiter:
         settings: From ``load_config``.
         store: Where counters are shared; None takes the one that the settings name, if any.
         clock: Returns the time in seconds since the epoch. All instances must roughly agree.
-        denial_events: Logs denials; None for one of its own.
+        denial_events: Logs denials; None creates one.
 
     Attributes:
-        settings: What applies now.
+        settings: The settings that apply now.
         denial_events: Logs denials.
     """
 
@@ -184,6 +184,32 @@ class Limiter:
             state = client.keys.get(pseudonym) or self._clients.add_key(client, pseudonym, now_s)
             return client.preview(state, now_s, cost=cost)
 
+    def peek_if_known(
+        self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT
+    ) -> FullDecision | None:
+        """Decide as ``peek`` does, but return None if this instance does not know the key, and keep no memory of it."""
+        pseudonym = username if self._names is None else self._names(username)
+        client = self._clients.find(client_id, endpoint=endpoint)
+        if client is None or client.exempt is not None:
+            return None
+        now_s = self._clock()
+        with client.lock:
+            state = client.keys.get(pseudonym)
+            if state is None:
+                if pseudonym not in client.former:
+                    return None
+                state = self._clients.add_key(client, pseudonym, now_s)
+            return client.preview(state, now_s, cost=1)
+
+    def count(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> None:
+        """Count a request without deciding about it, even above the limit."""
+        pseudonym = username if self._names is None else self._names(username)
+        now_s = self._clock()
+        with self._clients.held(client_id, endpoint=endpoint) as client:
+            if client.exempt is None:
+                state = client.keys.get(pseudonym) or self._clients.add_key(client, pseudonym, now_s)
+                client.count(state, now_s)
+
     def counts(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> Counts:
         """Return what this instance knows of a key: the global snapshot and its own in-flight hits."""
         pseudonym = username if self._names is None else self._names(username)
@@ -235,14 +261,16 @@ class Limiter:
     def _now(self) -> float:
         return self._clock()
 
-    def close(self) -> None:
-        """Flush once more, up to three tries of which none begins after five seconds, and release everything. Logs
-        ``hits_undelivered`` with the clients whose hits could not be sent.
+    def close(self, *, flush: bool = True) -> None:
+        """Flush once more and release everything. Logs ``hits_undelivered`` with the hits that could not be sent.
+
+        Args:
+            flush: Try up to three times to send the last hits, with no new try after five seconds.
         """
         if self._reservations is not None:
             self._reservations.close()
         deadline_s = time.monotonic() + CLOSING_S
-        for _ in range(CLOSING_TRIES):
+        for _ in range(CLOSING_TRIES if flush else 0):
             if self.sync().error is None or time.monotonic() > deadline_s:
                 break
         self.denial_events.turn(math.inf)

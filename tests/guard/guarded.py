@@ -16,7 +16,7 @@ from demo import grants
 from demo.records import Client
 from demo.seeds import MOBILE_APP, WEB_SHOP
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.guard import FailureCounts
+from oauth_ratelimit.limiter import Limiter
 from tests.support.flows import password_of
 from tests.support.sites import Site, config, protect_after, protected
 
@@ -91,24 +91,24 @@ class Guarded:
         return self.send({"grant_type": "client_credentials"}, auth=auth, **more)
 
     @property
-    def counts(self) -> FailureCounts:
-        """What is counted in this process."""
+    def limiter(self) -> Limiter:
+        """The limiter that counts failures in this process."""
         guard = self.site.app_limiter.guard()
         assert guard is not None
-        assert guard._counts is not None
-        return guard._counts
+        assert guard._limiter is not None
+        return guard._limiter
 
     @property
     def key_count(self) -> int:
         """How many keys of failures are kept."""
-        return self.counts._clients.key_count
+        return self.limiter._clients.key_count
 
     def forget(self) -> None:
         """Let everything counted so far leave every window."""
         self.let_time_pass()
-        self.counts.sync()
+        self.limiter.sync()
         self.let_time_pass()
-        self.counts.sync()
+        self.limiter.sync()
         self.site.app_limiter.limiter.sync()
 
     def let_time_pass(self, duration_s: float = 2 * WINDOW_S) -> None:

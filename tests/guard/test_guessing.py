@@ -352,7 +352,7 @@ def test_dry_run(database: Path) -> None:
     with guarded(database, guard(mode="dry-run")) as server, capture_logs() as logs:
         assert {400} == set(statuses(server.login, 3 * USER_LIMIT))
         assert 200 == server.login("alice", password_of("alice")).status_code
-        counted = server.counts.counts("web-shop", "127.0.0.1 alice", endpoint="failures:passed_on")
+        counted = server.limiter.counts("web-shop", "127.0.0.1 alice", endpoint="failures:passed_on")
         assert USER_LIMIT == counted.in_flight_hits + counted.shared_hits
 
     (event,) = [line for line in logs if line["event"].startswith("request_")]
@@ -460,8 +460,8 @@ def test_guard_that_breaks(database: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*_args: Any) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("oauth_ratelimit.guard.FailureCounts.look", broken)
-    monkeypatch.setattr("oauth_ratelimit.guard.FailureCounts.count", broken)
+    monkeypatch.setattr("oauth_ratelimit.guard.Guard.look", broken)
+    monkeypatch.setattr("oauth_ratelimit.guard.Guard.count", broken)
     with guarded(database, guard()) as server, capture_logs() as logs:
         assert {400} == set(statuses(server.login, 2))
         assert 200 == server.login("alice", password_of("alice")).status_code
