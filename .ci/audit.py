@@ -40,19 +40,13 @@ def resolve() -> list[dict[str, object]]:
     """Return what pip would install into an empty environment."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
-        what = f"{ROOT}[{','.join(known_extras())}]"
+        what = f"{ROOT}[{','.join(EXTRAS)}]"
         options = ["--dry-run", "--ignore-installed", f"--report={report}"]
         done = subprocess.run([*PIP, "install", *options, what], capture_output=True, text=True, check=False)
         if done.returncode:
             sys.exit("pip does not find versions that fit together")
         items = json.loads(report.read_text())["install"]
     return [item for item in items if item["metadata"]["name"] != "oauth_ratelimit"]
-
-
-def known_extras() -> list[str]:
-    """Return those of ``EXTRAS`` that there are."""
-    text = (ROOT / "setup.cfg").read_text()
-    return [extra for extra in EXTRAS if f"\n{extra} =\n" in text]
 
 
 def has_advisories() -> bool:

@@ -25,7 +25,7 @@ def main() -> int:
         from demo.story import Story
         from tests.support.mongod_program import MongodUnavailable
     except ModuleNotFoundError as exc:
-        print(f"{exc.name} is missing. The demo needs: pip install 'oauth_ratelimit[demo]'", file=sys.stderr)
+        print(f"{exc.name} is missing. The demo needs: pip install -r requirements/demo.txt", file=sys.stderr)
         return 2
     end_on_sigterm()
     try:

@@ -17,6 +17,8 @@ from tests.support.mongod import Mongod
 from tests.support.mongod_program import MONGO_URI_VARIABLE
 from tests.support.replica_set import ReplicaSet
 
+_MONGO_FIXTURES = {"mongod", "mongodb", "replica_set"}
+
 
 def pytest_configure() -> None:
     """Have SIGINT end what tests start, even if a shell runs them in the background and so has it ignored; let older
@@ -27,6 +29,15 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.register_profile("unhurried", deadline=None)  # all else as it was, here and in CI
     settings.load_profile("unhurried")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need MongoDB: those with such a fixture, or with one as the parameter of another fixture."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        parameters = [value for value in callspec.params.values() if isinstance(value, str)] if callspec else []
+        if not _MONGO_FIXTURES.isdisjoint([*getattr(item, "fixturenames", ()), *parameters]):
+            item.add_marker("mongo")
 
 
 @pytest.fixture

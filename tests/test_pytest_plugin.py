@@ -13,6 +13,8 @@ from demo.seeds import BATCH_JOBS, seed
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.testing import MIDNIGHT_S, FrozenClock, FrozenRateLimit
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[1] / "docs" / "testing.md"
 LIMITED = {"mode": "enforce", "limits": {"client": ["2/minute"]}, "store": {"uri": "mongodb://127.0.0.1:1/nowhere"}}
 HEAVY = ("oauth_ratelimit", "flask", "authlib", "pymongo", "pydantic", "apscheduler", "structlog")

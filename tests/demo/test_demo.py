@@ -26,6 +26,8 @@ from oauth_ratelimit import load_config
 from tests.support.helpers import wait_until, with_database
 from tests.support.mongod_program import MONGO_URI_VARIABLE
 
+pytestmark = pytest.mark.slow
+
 _ROOT = Path(__file__).parents[2]
 _TIMEOUT_S = 120
 

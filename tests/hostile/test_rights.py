@@ -30,6 +30,8 @@ from tests.admin.conftest import Page, open_page
 from tests.support.helpers import Clock, wait_until
 from tests.support.mongod import Mongod
 
+pytestmark = pytest.mark.mongo
+
 __all__ = ["open_page"]
 
 PASSWORD = "correct-horse-battery-staple"

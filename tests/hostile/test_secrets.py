@@ -26,6 +26,8 @@ from oauth_ratelimit.store.mongo.counters import MongoStore
 from tests.hostile.test_rights import PASSWORD, Guarded, guarded, server
 from tests.support.helpers import wait_until
 
+pytestmark = pytest.mark.mongo
+
 __all__ = ["guarded", "server"]
 
 NAME_KEY = "key-of-names-that-nobody-may-read-1"

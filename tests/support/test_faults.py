@@ -17,7 +17,7 @@ from tests.support.helpers import wait_until, with_database
 from tests.support.mongod import Mongod
 from tests.support.replica_set import ReplicaSet
 
-pytestmark = pytest.mark.usefixtures("quick_reconnect")
+pytestmark = [pytest.mark.mongo, pytest.mark.usefixtures("quick_reconnect")]
 
 _ADD_ONE = {"$inc": {"n": 1}}
 

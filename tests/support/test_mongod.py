@@ -15,6 +15,8 @@ from tests.support.mongod import Mongod, running_mongodb
 from tests.support.mongod_program import MONGO_URI_VARIABLE, MongodUnavailable, find_mongod
 from tests.support.replica_set import ReplicaSet
 
+pytestmark = pytest.mark.mongo
+
 _ROOT = Path(__file__).parents[2]
 
 

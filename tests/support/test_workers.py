@@ -13,6 +13,8 @@ import pytest
 from tests.support.helpers import wait_until
 from tests.support.workers import Gunicorn
 
+pytestmark = pytest.mark.slow
+
 _APP = "tests.support.test_workers:application"
 
 
