@@ -18,22 +18,20 @@ from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.operations.changes import checked_client_id
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import LimitExplanation
+from oauth_ratelimit.operations.format import policy_text, utc_time
 from oauth_ratelimit.operations.serialize import (
     Record,
     bearer_data,
     denial_data,
     effects_data,
     entry_data,
-    moment,
-    nearest,
     origin_data,
     override_data,
-    policy_text,
     tally_data,
     usage_data,
 )
-from oauth_ratelimit.operations.status import Status
-from oauth_ratelimit.operations.suggestions import known_clients
+from oauth_ratelimit.operations.status import Status, nearest_to_limit
+from oauth_ratelimit.operations.suggestions import known_client_ids
 from oauth_ratelimit.report.findings import ClientFinding, find
 from oauth_ratelimit.report.letter import Span, letter_to, observations
 from oauth_ratelimit.store.base import Snapshot
@@ -179,7 +177,7 @@ def _numbers(finding: ClientFinding) -> Record:
         "needed": finding.needed,
         "burst": total.burst,
         "busiest_count": busiest_count,
-        "busiest_at": moment(busiest_s),
+        "busiest_at": utc_time(busiest_s),
     }
 
 
@@ -251,9 +249,9 @@ def _busy(context: OperatorContext) -> Iterator[Key]:
 def _fullest(context: OperatorContext, documents: Iterable[tuple[Key, Snapshot]], count: int) -> list[Record]:
     """Return those that have used up most of a limit, each with the limit that it is nearest to."""
     usages = UsageReader(context.policies)
-    each = (nearest(usages.of(key, snapshot, context.now_s), 1) for key, snapshot in documents)
+    each = (nearest_to_limit(usages.of(key, snapshot, context.now_s), 1) for key, snapshot in documents)
     counted = (usage for first in each for usage in first if usage.estimate > 0)
-    return [usage_data(usage) for usage in nearest(counted, count)]
+    return [usage_data(usage) for usage in nearest_to_limit(counted, count)]
 
 
 def client(readings: ReadCache, question: Question) -> object:
@@ -264,7 +262,7 @@ def client(readings: ReadCache, question: Question) -> object:
     endpoint = question.get("endpoint") or TOKEN_ENDPOINT
 
     def known() -> set[str]:
-        return readings.read_once("known-clients", known_clients, keep_s=NAMES_KEPT_S)
+        return readings.read_once("known-clients", known_client_ids, keep_s=NAMES_KEPT_S)
 
     def look(context: OperatorContext) -> Record:
         case = LimitExplanation(
@@ -273,7 +271,7 @@ def client(readings: ReadCache, question: Question) -> object:
         documents = list(context.documents.of_client(storable_name(client_id), at_most=TOP_READ))
         rules, plan = context.policies.rules_of(client_id)
         return {
-            **case.data(known=known),
+            **case.data(known_ids=known),
             "canary": case.canary,
             "plan": rules.plan,
             "grants": sorted({*context.policies.grants, *plan.grants, *rules.grants}),

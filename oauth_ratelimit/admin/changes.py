@@ -10,12 +10,12 @@ from oauth_ratelimit.admin.preview import preview_of
 from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.operations.changes import (
-    MAX_KEPT_LENGTH,
+    MAX_TEXT_LENGTH,
     checked_client_id,
     end_after,
     end_at,
-    kept_text,
     limit_overrides,
+    storable_text,
 )
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.serialize import override_data
@@ -84,7 +84,7 @@ def _overrides(context: OperatorContext, body: Body, *, operator: str) -> list[O
         until_s=_end(body, now_s=context.now_s),
         mode=mode,
     )
-    return limit_overrides(context.policies, client_id, named, like=first) if named else [first]
+    return limit_overrides(context.policies, client_id, named, template=first) if named else [first]
 
 
 def _target(body: Body) -> Target:
@@ -119,9 +119,9 @@ def _client_id(body: Body) -> str | None:
 
 def _reason(body: Body) -> str:
     reason = body.get("reason")
-    if not isinstance(reason, str) or not 1 <= len(reason.strip()) <= MAX_KEPT_LENGTH:
-        raise ValueError(f"reason: 1 to {MAX_KEPT_LENGTH} characters; it is kept on record")
-    return kept_text(reason.strip())
+    if not isinstance(reason, str) or not 1 <= len(reason.strip()) <= MAX_TEXT_LENGTH:
+        raise ValueError(f"reason: 1 to {MAX_TEXT_LENGTH} characters; it is kept on record")
+    return storable_text(reason.strip())
 
 
 def _end(body: Body, *, now_s: float) -> float | None:

@@ -8,7 +8,9 @@ from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, ap
 from oauth_ratelimit.core.policy import Mode, Policy, PolicySet
 from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.serialize import Record, counted, nearest, override_data, policy_text, usage_data
+from oauth_ratelimit.operations.format import counted, policy_text
+from oauth_ratelimit.operations.serialize import Record, override_data, usage_data
+from oauth_ratelimit.operations.status import nearest_to_limit
 from oauth_ratelimit.operations.suggestions import unknown_client_hint
 
 READ = 5000  # documents
@@ -113,7 +115,7 @@ def _keys(context: OperatorContext, before: PolicySet, after: PolicySet, *, clie
         "denied_after_count": sum(each.mode is Mode.ENFORCE for each in over),
         "would_deny_before_count": sum(each.retry_after_s > 0 and each.mode is Mode.DRY_RUN for each in old),
         "would_deny_after_count": sum(each.mode is Mode.DRY_RUN for each in over),
-        "rows": [usage_data(usage) for usage in nearest((each for each in new if each.estimate), SHOWN)],
+        "rows": [usage_data(usage) for usage in nearest_to_limit((each for each in new if each.estimate), SHOWN)],
     }
 
 

@@ -12,7 +12,8 @@ from oauth_ratelimit.core.policy import Policy, PolicySet
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, Peak, Tally
 from oauth_ratelimit.operations.changes import checked_client_id
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.serialize import Record, policy_text, tally_data
+from oauth_ratelimit.operations.format import policy_text
+from oauth_ratelimit.operations.serialize import Record, tally_data
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 
 SPANS = {"15m": (900, 60), "1h": (3600, 60), "6h": (21_600, 300), "1d": (86_400, 600), "7d": (604_800, 3600)}

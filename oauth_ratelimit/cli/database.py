@@ -1,17 +1,30 @@
-"""Commands that prepare the database: init-db, db upgrade, db status."""
-
-from typing import Any
+"""Commands about the database: init-db, db upgrade, db status, erase."""
 
 import click
 
-from oauth_ratelimit.cli.context import CliContext, json_option, pass_context
+from oauth_ratelimit.cli.context import CliContext, pass_context
+from oauth_ratelimit.cli.options import json_option
 from oauth_ratelimit.cli.output import Cell, Column, print_json, print_table, visible
 from oauth_ratelimit.core.failed_auth import folded
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.errors import StoreRejected
-from oauth_ratelimit.operations.serialize import moment
+from oauth_ratelimit.operations.format import utc_time
 from oauth_ratelimit.store.mongo.erasure import Erasure, Person
-from oauth_ratelimit.store.mongo.migrations import Migrations
+
+RUN_AGAIN_AFTER_S = 120  # instances send the statistics of a minute when it is over, and what failed before
+COLLECTIONS = {
+    "counters": "ratelimits",
+    "failures": "ratelimit_failures",
+    "statistics": "ratelimit_stats: the heaviest users of a minute",
+    "denials": "ratelimit_stats: records for explain --id",
+    "overrides": "ratelimit_overrides: names in reasons and authors, and in resets of counters",
+}
+NOT_ERASED = (
+    "log files",
+    "backups of the database",
+    "what hooks and traces have passed on",
+    "memory of running instances, until the user has been idle for the longest window; nothing is stored from it",
+)
 
 
 @click.command("init-db")
@@ -23,14 +36,13 @@ def init_db(context: CliContext, as_json: bool) -> None:
     For instances that may not create them at run time: run it once with --mongo-uri and a user that may. Instances
     then need to read and write only. It can be run again at any time.
     """
-    migrations = _migrations(context)
-    created, applied = migrations.create_collections(), migrations.upgrade()
+    created, applied = context.migrations.create_collections(), context.migrations.upgrade()
     if as_json:
         print_json({"created_collections": created, "applied_migrations": applied})
         return
     for name in created:
         click.echo(f"created collection {name}")
-    _say_applied(applied)
+    _print_applied(applied)
 
 
 @click.group()
@@ -42,96 +54,69 @@ def db() -> None:
 @json_option
 @pass_context
 def upgrade(context: CliContext, as_json: bool) -> None:
-    """Run the migrations that were not run yet.
+    """Apply the pending migrations.
 
     Any number of processes may call this at once, such as all instances when they start: each migration can run
     twice or in parallel without harm.
     """
-    applied = _migrations(context).upgrade()
+    applied = context.migrations.upgrade()
     if as_json:
         print_json({"applied_migrations": applied})
     else:
-        _say_applied(applied)
+        _print_applied(applied)
 
 
 @db.command("status")
 @json_option
 @pass_context
 @click.pass_context
-def show_status(ctx: click.Context, context: CliContext, as_json: bool) -> None:
+def list_migrations(ctx: click.Context, context: CliContext, as_json: bool) -> None:
     """List the migrations.
 
-    Exits with 1 if some were not run yet.
+    Exits with 1 if some are pending.
     """
-    states = _migrations(context).states()
+    states = context.migrations.states()
+    times = [None if state.applied_at_s is None else utc_time(state.applied_at_s) for state in states]
     if as_json:
-        rows: list[dict[str, Any]] = [
-            {
-                "name": state.name,
-                "description": state.description,
-                "applied": None if state.applied_at_s is None else moment(state.applied_at_s),
-            }
-            for state in states
-        ]
-        print_json(rows)
+        print_json(
+            [
+                {"name": state.name, "description": state.description, "applied": applied}
+                for state, applied in zip(states, times, strict=True)
+            ]
+        )
     else:
         print_table(
-            [Column("migration"), Column("applied"), Column("what it does")],
+            [Column("migration"), Column("applied"), Column("description")],
             [
-                (
-                    state.name,
-                    Cell("pending", "yellow") if state.applied_at_s is None else moment(state.applied_at_s),
-                    state.description,
-                )
-                for state in states
+                (state.name, applied or Cell("pending", "yellow"), state.description)
+                for state, applied in zip(states, times, strict=True)
             ],
         )
-    ctx.exit(1 if any(state.applied_at_s is None for state in states) else 0)
+    ctx.exit(1 if None in times else 0)
 
 
-def _migrations(context: CliContext) -> Migrations:
-    return Migrations(context.connection, collection=context.settings.store.collection)
-
-
-def _say_applied(names: list[str]) -> None:
+def _print_applied(names: list[str]) -> None:
     for name in names:
         click.echo(f"applied {name}")
     if not names:
         click.echo("The database is up to date.")
 
 
-AGAIN_AFTER_S = 120  # instances send statistics of a minute when it is over, and what they could not send before
-
-HELD_IN = {
-    "counters": "ratelimits",
-    "failures": "ratelimit_failures",
-    "statistics": "ratelimit_stats: the heaviest users of a minute",
-    "denials": "ratelimit_stats: what explain --id reads",
-    "overrides": "ratelimit_overrides: names in reasons and authors, and of whose counters were reset",
-}
-OUTSIDE = (
-    "log files",
-    "backups of the database",
-    "what hooks and traces have handed on",
-    "memory of running instances, until the user has been idle for the longest window; nothing is stored from it",
-)
-
-
 @click.command()
 @click.argument("user")
 @click.option("--client", metavar="CLIENT", help="Only at this client.")
-@click.option("--dry-run", is_flag=True, help="Only say what there is.")
+@click.option("--dry-run", is_flag=True, help="Only count the records.")
 @json_option
 @pass_context
 def erase(context: CliContext, user: str, client: str | None, dry_run: bool, as_json: bool) -> None:
     """Remove all records of a person.
 
     Finds USER under the plain name and under every key that the configuration lists, or by a hash as logs show it.
-    Counters of the user start at zero on all instances. Where somebody gave the name as the reason of an override, or
-    is its author, the name is blanked, and where it is on record that the counters were reset.
+    Counters of the user start at zero on all instances. Overrides and resets stay in the history; the name is blanked
+    where it is the author, part of the reason or the user of the reset.
 
-    What instances have counted and not yet sent may come after it: run it again two minutes later. It never touches
-    log files, backups, or what was handed on to others.
+    Instances may still send hits that they have counted before: run it again two minutes later. Log files, backups
+    and what was passed on to others stay untouched.
     """
     if not user.strip():
         raise click.UsageError("name a user")
@@ -141,49 +126,49 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, as_
         person=_person(context, user, client),
     )
     counts: dict[str, int] = {}
-    refused: dict[str, str] = {}
+    rejected: dict[str, str] = {}
     for name, part in erasure.parts.items():
         try:
             counts[name] = part(not dry_run)
         except StoreRejected as exc:
-            refused[name] = str(exc)
+            rejected[name] = str(exc)
     if as_json:
         print_json(
             {
                 "is_dry_run": dry_run,
                 "found" if dry_run else "removed": counts,
-                "refused": refused,
-                "outside": OUTSIDE,
-                "again_after_s": AGAIN_AFTER_S,
+                "refused": rejected,
+                "outside": NOT_ERASED,
+                "again_after_s": RUN_AGAIN_AFTER_S,
             }
         )
     else:
-        _print(counts, refused, is_dry_run=dry_run)
-    if refused:
-        raise StoreRejected(f"not everything could be looked at: {', '.join(refused)}")
+        _print_erasure(counts, rejected, is_dry_run=dry_run)
+    if rejected:
+        raise StoreRejected(f"not all records could be read: {', '.join(rejected)}")
 
 
 def _person(context: CliContext, user: str, client: str | None) -> Person:
-    names = context.names.all_of(user)
+    names = context.pseudonyms.all_of(user)
     return Person(
         names=names,
-        claims=context.names.all_of(folded(user)),
+        claims=context.pseudonyms.all_of(folded(user)),
         mentions=tuple(dict.fromkeys((user, *names))),
         client_id=None if client is None else storable_name(client),
     )
 
 
-def _print(counts: dict[str, int], refused: dict[str, str], *, is_dry_run: bool) -> None:
+def _print_erasure(counts: dict[str, int], rejected: dict[str, str], *, is_dry_run: bool) -> None:
     columns = [Column("what"), Column("found" if is_dry_run else "removed", is_number=True), Column("where")]
     print_table(
         columns,
         [
-            (name, str(counts[name]) if name in counts else Cell("refused", "bold red"), where)
-            for name, where in HELD_IN.items()
+            (name, str(counts[name]) if name in counts else Cell("rejected", "bold red"), where)
+            for name, where in COLLECTIONS.items()
         ],
     )
-    for name, reason in refused.items():
+    for name, reason in rejected.items():
         click.echo(f"{name}: {visible(reason)}", err=True)
-    click.echo("Not reached from here: " + "; ".join(OUTSIDE) + ".")
+    click.echo(f"Not erased: {'; '.join(NOT_ERASED)}.")
     if not is_dry_run:
-        click.echo(f"Run it again in {AGAIN_AFTER_S} s: instances may still send what they have counted.")
+        click.echo(f"Run it again in {RUN_AGAIN_AFTER_S} s: instances may still send what they have counted.")

@@ -1,25 +1,25 @@
-"""What the commands print: JSON for programs, tables for people, with colours if rich is there and a terminal listens.
+"""Output of the commands: JSON for programs, tables for people.
 
-Names come from clients, which may call themselves anything: no control character of theirs reaches the terminal.
+Tables have colours if rich is installed and the output is a terminal. Clients choose their own names, so control
+characters are escaped.
 """
 
-import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
-from oauth_ratelimit.cli.context import CliContext, format_of, json_option, pass_context
+from oauth_ratelimit.cli.context import CliContext
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
-from oauth_ratelimit.counters.usage import UsageReader
-from oauth_ratelimit.operations.serialize import entry_data, finite, moment, override_data, policy_text, usage_data
+from oauth_ratelimit.counters.usage import LimitUsage
+from oauth_ratelimit.operations.format import duration, policy_text, utc_time
+from oauth_ratelimit.operations.serialize import finite
 from oauth_ratelimit.operations.suggestions import unknown_client_hint
-from oauth_ratelimit.report.table import csv_cell
 
 BAR_WIDTH = 12
+NEAR_LIMIT_RATIO = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Column:
     """A column of a table.
 
     Args:
-        title: Its heading.
-        is_number: Whether it is aligned to the right.
+        title: The heading.
+        is_number: Whether the cells are right-aligned.
     """
 
     title: str
@@ -37,11 +37,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A text with a colour, where there are colours.
+    """A cell of a table with a style.
 
     Args:
         text: The text.
-        style: In the words of rich.
+        style: A style of rich, such as ``bold red``.
     """
 
     text: str
@@ -52,7 +52,7 @@ Row = Sequence[str | Cell]
 
 
 def visible(text: str) -> str:
-    """Return a text with everything that would not simply be seen written as an escape: controls, direction marks."""
+    """Return a text with control characters and direction marks escaped."""
     shown = "".join(letter if letter.isprintable() else _escaped(letter) for letter in text.replace("\\", "\\\\"))
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return shown.encode(encoding, "backslashreplace").decode(encoding)
@@ -63,68 +63,61 @@ def _escaped(letter: str) -> str:
 
 
 def print_json(value: object) -> None:
-    """Print a value as JSON in ASCII; a number that JSON does not have becomes null."""
+    """Print a value as JSON in ASCII."""
     click.echo(json_text(value))
 
 
 def json_text(value: object) -> str:
-    """Return a value as ``print_json`` prints it."""
+    """Return a value as indented JSON in ASCII; infinity and NaN become null."""
     return json.dumps(finite(value), indent=2, allow_nan=False)
 
 
 def json_line(value: Mapping[str, object]) -> str:
-    """Return a mapping as one line of JSON in ASCII."""
+    """Return a record as one line of JSON in ASCII."""
     return json.dumps(finite(value), allow_nan=False)
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Row], *, title: str = "", empty: str = "nothing") -> None:
-    """Print a table, or a word if there are no rows."""
+    """Print a table, or a text if there are no rows."""
     if title:
         click.secho(title, bold=True)
     if not rows:
         click.echo(empty)
         return
     cells = [[_cell(value) for value in row] for row in rows]
-    table = rich_table(columns, cells) if is_terminal() else None
-    if table is None:
+    if not is_terminal() or not _print_rich(columns, cells):
         _print_plain(columns, cells)
-    else:
-        _print_rich(table)
 
 
 def print_facts(facts: Sequence[tuple[str, str | Cell]]) -> None:
-    """Print names and values below each other."""
+    """Print names and values, one pair per line."""
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
         cell = _cell(value)
         click.echo(f"{click.style(name.ljust(width), dim=True)}  {_styled(cell)}")
 
 
-def rich_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Any:
-    """Return the table as rich draws it, None if rich is not installed."""
+def is_terminal() -> bool:
+    """Return whether the standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def _print_rich(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> bool:
+    """Print a table with rich; return False if rich is not installed."""
     try:
         from rich import box
+        from rich.console import Console
         from rich.table import Table
         from rich.text import Text
     except ImportError:
-        return None
+        return False
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column.title, justify="right" if column.is_number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell.text, style=cell.style) for cell in row))
-    return table
-
-
-def is_terminal() -> bool:
-    """Whether somebody is looking."""
-    return sys.stdout.isatty()
-
-
-def _print_rich(table: Any) -> None:
-    from rich.console import Console
-
     Console(file=sys.stdout, highlight=False).print(table)
+    return True
 
 
 def _print_plain(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
@@ -147,113 +140,82 @@ def _styled(cell: Cell) -> str:
     return click.style(cell.text, fg=colour, bold="bold" in words or None, dim="dim" in words or None)
 
 
-def share(ratio: float) -> Cell:
-    """Return how much of something is used up, as a bar with its figure."""
-    filled = min(BAR_WIDTH, int(ratio * BAR_WIDTH))
-    style = "bold red" if ratio >= 1 else "yellow" if ratio >= 0.8 else "green"  # 0.8: where "near the limit" begins
-    return Cell(f"{'█' * filled}{'·' * (BAR_WIDTH - filled)} {ratio:4.0%}", style)
-
-
 def mode_cell(mode: str) -> Cell:
     """Return a mode in its colour."""
     return Cell(mode, {"enforce": "bold", "dry-run": "cyan"}.get(mode, "dim"))
 
 
-@click.command(name="overrides")
-@click.argument("client", required=False)
-@click.option("--history", "is_history", is_flag=True, help="What was done, oldest first.")
-@json_option
-@pass_context
-def list_overrides(context: CliContext, client: str | None, is_history: bool, as_json: bool) -> None:
-    """List overrides, or their history.
-
-    Those in force, of one CLIENT or all; with --history what was done, resets of counters included: of each target the
-    last thousand changes.
-    """
-    if is_history:
-        entries = context.override_store.history(client)
-        if as_json:
-            print_json(list(map(entry_data, entries)))
-        else:
-            columns = [Column(name) for name in ("when", "who", "did", "what", "whose", "value", "until", "why")]
-            print_table(columns, list(map(_entry_row, entries)), empty="Nothing was ever overridden or reset.")
-        return
-    chosen = [override for override in context.overrides if client in (None, override.target.client_id)]
-    if as_json:
-        print_json(list(map(override_data, chosen)))
-    else:
-        print_overrides(chosen)
+def user_cell(username: str | None) -> str | Cell:
+    """Return a username, or a dash for grants without a user."""
+    return Cell("–", "dim") if username is None else username
 
 
-@click.command()
-@click.argument("what", type=click.Choice(["counters", "overrides", "history"]), default="counters")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["jsonl", "json", "csv"]),
-    help="jsonl is one record a line, json one list of them, which is also what --json prints.  [default: jsonl]",
+def used_cell(ratio: float) -> Cell:
+    """Return the used share of a limit as a bar with its percentage."""
+    filled = min(BAR_WIDTH, int(ratio * BAR_WIDTH))
+    style = "bold red" if ratio >= 1 else "yellow" if ratio >= NEAR_LIMIT_RATIO else "green"
+    return Cell(f"{'█' * filled}{'·' * (BAR_WIDTH - filled)} {ratio:4.0%}", style)
+
+
+USAGE_COLUMNS = (
+    Column("client"),
+    Column("user"),
+    Column("counted at"),
+    Column("policy"),
+    Column("mode"),
+    Column("used"),
+    Column("hits", is_number=True),
+    Column("limit", is_number=True),
+    Column("window", is_number=True),
+    Column("next in", is_number=True),
 )
-@json_option
-@pass_context
-def export(context: CliContext, what: str, form: str | None, as_json: bool) -> None:
-    """Export counters, overrides or history.
-
-    Writes WHAT to the standard output; counters are the default. Of the counters, where every client and user stands
-    in each limit. CSV is safe to open in a spreadsheet: a text that it would take for a formula gets an apostrophe.
-    """
-    form = format_of(form, as_json=as_json, default="jsonl")
-    records: Iterable[Mapping[str, object]]
-    if what == "counters":
-        documents = context.documents.every(context.now_s)
-        records = map(usage_data, UsageReader(context.policies).of_all(documents, context.now_s))
-    elif what == "overrides":
-        records = map(override_data, context.overrides)
-    else:
-        records = map(entry_data, context.override_store.history())
-    if form == "csv":
-        _write_csv(records)
-    elif form == "json":
-        _write_list(records)
-    else:
-        for record in records:
-            click.echo(json_line(record))
 
 
-def _write_list(records: Iterable[Mapping[str, object]]) -> None:
-    """Write one JSON list, as it comes: counters may be many."""
-    separator = "["
-    for record in records:
-        click.echo(f"{separator}\n{json_line(record)}", nl=False)
-        separator = ","
-    click.echo("[]" if separator == "[" else "\n]")
+def print_usages(usages: Sequence[LimitUsage], *, empty: str) -> None:
+    """Print the usage of limits."""
+    print_table(USAGE_COLUMNS, list(map(_usage_row, usages)), empty=empty)
 
 
-def _write_csv(records: Iterable[Mapping[str, object]]) -> None:
-    writer = None
-    for record in records:
-        if writer is None:
-            writer = csv.DictWriter(sys.stdout, list(record))
-            writer.writeheader()
-        writer.writerow({name: csv_cell(value, separator="; ") for name, value in record.items()})
+def _usage_row(usage: LimitUsage) -> Row:
+    key, policy = usage.key, usage.policy
+    return (
+        key.client_id,
+        user_cell(key.username),
+        key.scope or "token",
+        policy.name,
+        mode_cell(usage.mode.value),
+        used_cell(usage.used_ratio),
+        f"{usage.estimate:.1f}",
+        str(policy.limit),
+        duration(policy.window.window_s),
+        Cell("now", "dim") if not usage.retry_after_s else duration(usage.retry_after_s),
+    )
 
 
-def print_overrides(chosen: Sequence[Override]) -> None:
-    """Print overrides for people."""
-    columns = [Column(name) for name in ("what", "whose", "value", "until", "who", "when", "why")]
-    print_table(columns, list(map(_override_row, chosen)), empty="No overrides: the configuration holds.")
+def print_overrides(overrides: Sequence[Override]) -> None:
+    """Print active overrides."""
+    columns = [Column(name) for name in ("what", "client", "value", "until", "by", "made", "reason")]
+    print_table(columns, list(map(_override_row, overrides)), empty="No overrides: the configuration applies.")
+
+
+def print_history(entries: Sequence[HistoryEntry]) -> None:
+    """Print changes, including resets of counters."""
+    columns = [Column(name) for name in ("when", "by", "action", "what", "client", "value", "until", "reason")]
+    print_table(columns, list(map(_history_row, entries)), empty="No overrides and no resets so far.")
 
 
 def _override_row(override: Override) -> Row:
-    until = Cell("you take it back", "dim") if override.until_s is None else moment(override.until_s)
-    return (*_target_cells(override.target), _value(override), until, *_who(override))
+    until = Cell("no end", "dim") if override.until_s is None else utc_time(override.until_s)
+    made = (override.author, utc_time(override.made_at_s), override.reason)
+    return (*_target_cells(override.target), _value_cell(override), until, *made)
 
 
-def _entry_row(entry: HistoryEntry) -> Row:
+def _history_row(entry: HistoryEntry) -> Row:
     override = entry.override
-    value = _value(override) if override else ""
-    until = moment(override.until_s) if override and override.until_s is not None else ""
+    value = _value_cell(override) if override else ""
+    until = utc_time(override.until_s) if override and override.until_s is not None else ""
     action = Cell(entry.action, "" if override else "dim")
-    return (moment(entry.at_s), entry.author, action, *_target_cells(entry.target), value, until, entry.reason)
+    return (utc_time(entry.at_s), entry.author, action, *_target_cells(entry.target), value, until, entry.reason)
 
 
 def _target_cells(target: Target | Counters) -> tuple[str, str | Cell]:
@@ -263,13 +225,7 @@ def _target_cells(target: Target | Counters) -> tuple[str, str | Cell]:
     return what, Cell("everybody", "bold") if target.client_id is None else target.client_id
 
 
-def _who(override: Override) -> Iterator[str]:
-    yield override.author
-    yield moment(override.made_at_s)
-    yield override.reason
-
-
-def _value(override: Override) -> str | Cell:
+def _value_cell(override: Override) -> str | Cell:
     if override.mode:
         return mode_cell(override.mode.value)
     if override.target.limit_kind is None:
@@ -278,11 +234,11 @@ def _value(override: Override) -> str | Cell:
 
 
 def print_unknown_client_hint(context: CliContext, client_id: str) -> None:
-    """Say on the standard error if nothing is known of a client: most likely it is mistyped."""
+    """Print a hint on the standard error if the client is unknown."""
     print_hint(unknown_client_hint(context, client_id))
 
 
 def print_hint(hint: str | None) -> None:
-    """Say what ``unknown_client_hint`` has found, for where it has to be looked up earlier than said."""
+    """Print a hint on the standard error, if there is one."""
     if hint:
         click.secho(hint, fg="yellow", err=True)

@@ -1,4 +1,4 @@
-"""The command that replays recorded traffic. It needs neither the application nor a database."""
+"""Command that replays recorded traffic. It needs neither the application nor a database."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
-from oauth_ratelimit.cli.context import json_option
-from oauth_ratelimit.cli.options import columns, frame_counts, interval_s, pattern, rate
+from oauth_ratelimit.cli.options import columns, frame_counts, interval_s, json_option, pattern, rate
 from oauth_ratelimit.cli.output import Cell, Column, Row, print_facts, print_json, print_table, visible
 from oauth_ratelimit.core.policy import MAX_LIMIT
 from oauth_ratelimit.core.window import MAX_FRAMES, default_frame_count
-from oauth_ratelimit.operations.serialize import counted, duration, moment
+from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
 from oauth_ratelimit.replay.formats import SECOND_US, Format, Ordered, Pseudonyms
 from oauth_ratelimit.replay.plot import SUFFIXES, NoCharts, draw, require_charts
@@ -21,7 +20,8 @@ from oauth_ratelimit.replay.run import ALGORITHMS, COMMON, EXACT_LOG, Contender,
 from oauth_ratelimit.replay.scene import Busiest, look
 from oauth_ratelimit.replay.source import STANDARD_INPUT, Recording, Source
 
-SHOWN, NAMED = 5, 20  # clients most denied: for people, and for programs
+MAX_INSTANCES = 1000
+MOST_DENIED_ROWS, MOST_DENIED_RECORDS = 5, 20
 COLUMNS = (
     ("algorithm", False),
     ("k", True),
@@ -38,13 +38,13 @@ COLUMNS = (
 
 
 @dataclass(slots=True)
-class Denied:
+class DeniedClient:
     """A client with denied requests.
 
     Args:
         client_id: The client.
-        denied: Its denied requests.
-        user_count: Users of whom requests were denied.
+        denied: Number of denied requests.
+        user_count: Number of users with denied requests.
     """
 
     client_id: str
@@ -54,15 +54,15 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A recording and what each contender made of it.
+    """Results of all contenders on one recording.
 
     Args:
         path: The file.
-        source: What it turned out to be.
-        rows: Its rows, all taken.
+        source: Format and problems of the file.
+        rows: The requests, all read.
         rate: The limit.
         entries: The contenders, the exact log first.
-        denied: How many requests of each key the exact log has denied.
+        denied: Number of requests of each key that the exact log denied.
     """
 
     path: str
@@ -73,14 +73,14 @@ class Comparison:
     denied: Mapping[Who, int]
 
     def data(self) -> Mapping[str, object]:
-        """Return everything, for programs."""
+        """Return the results as a record."""
         source, rows = self.source, self.rows
         return {
             "file": self.path,
             "format": source.form and source.form.value,
             "requests": source.row_count,
-            "first": None if rows.first_us is None else moment(rows.first_us / SECOND_US),
-            "last": None if rows.last_us is None else moment(rows.last_us / SECOND_US),
+            "first": None if rows.first_us is None else utc_time(rows.first_us / SECOND_US),
+            "last": None if rows.last_us is None else utc_time(rows.last_us / SECOND_US),
             "is_spread": bool(rows.is_spread),
             "left_out_lines": source.left_out_count,
             "bad_lines": source.bad_count,
@@ -90,7 +90,7 @@ class Comparison:
             "limit": self.rate.limit,
             "window_s": self.rate.window_s,
             "contenders": [self._entry_data(entry) for entry in self.entries],
-            "most_denied": [asdict(each) for each in self._most_denied(NAMED)],
+            "most_denied": [asdict(each) for each in self._most_denied(MOST_DENIED_RECORDS)],
         }
 
     def _entry_data(self, entry: Entry) -> Mapping[str, object]:
@@ -108,18 +108,18 @@ class Comparison:
         }
 
     def print(self) -> None:
-        """Show everything, for people: what is wrong with the file on the standard error."""
+        """Print the results; problems of the file go to the standard error."""
         source, rows = self.source, self.rows
-        self._complain()
+        self._print_problems()
         if rows.first_us is None or rows.last_us is None:
             click.secho(f"{visible(self.path)}: no requests", fg="red", err=True)
             return
-        seconds = Cell("spread evenly, the file has no parts of one", "dim") if rows.is_spread else "as they are"
+        seconds = Cell("spread evenly, the file has whole seconds", "dim") if rows.is_spread else "as they are"
         print_facts(
             [
                 ("file", f"{self.path}, {source.form and source.form.value}"),
                 ("requests", f"{source.row_count:,}"),
-                ("from", moment(rows.first_us / SECOND_US)),
+                ("from", utc_time(rows.first_us / SECOND_US)),
                 ("for", duration((rows.last_us - rows.first_us) / SECOND_US)),
                 ("seconds", seconds),
                 ("limit", f"{self.rate.limit} in {duration(self.rate.window_s)}"),
@@ -129,12 +129,12 @@ class Comparison:
         print_table([Column(name, is_number=number) for name, number in COLUMNS], list(map(self._row, self.entries)))
         click.echo(
             "\nShares of all requests; peak: most in a window / limit; operations: documents per 1,000 requests."
-            "\nWrong is what an exact log of the algorithm's own admissions says. In a flood the same little room is"
-            "\nrefused to many, and each counts as wrongly denied: compare what was denied in all."
+            "\nWrong compares with an exact log of the algorithm's own admissions. In a flood one free hit is denied to"
+            "\nmany requests, and each counts as wrongly denied: compare the total share of denied requests."
         )
-        self._print_denied()
+        self._print_most_denied()
 
-    def _print_denied(self) -> None:
+    def _print_most_denied(self) -> None:
         total = sum(self.denied.values())
         if not total:
             return
@@ -143,15 +143,15 @@ class Comparison:
         columns = [Column("client"), *(Column(name, is_number=True) for name in ("denied", "of all denied"))]
         rows: list[Row] = [
             (each.client_id, f"{each.denied:,}", f"{each.denied / total:.0%}", *[f"{each.user_count:,}"] * has_users)
-            for each in self._most_denied(SHOWN)
+            for each in self._most_denied(MOST_DENIED_ROWS)
         ]
         users = [Column("denied users", is_number=True)] * has_users
         print_table([*columns, *users], rows, title="Most denied clients, by the exact log")
 
-    def _most_denied(self, count: int) -> list[Denied]:
-        clients: dict[str, Denied] = {}
+    def _most_denied(self, count: int) -> list[DeniedClient]:
+        clients: dict[str, DeniedClient] = {}
         for (client_id, user), denied in self.denied.items():
-            client = clients.setdefault(client_id, Denied(client_id))
+            client = clients.setdefault(client_id, DeniedClient(client_id))
             client.denied += denied
             client.user_count += user is not None
         return nsmallest(count, clients.values(), key=lambda client: (-client.denied, client.client_id))
@@ -174,29 +174,36 @@ class Comparison:
             f"{tally.percent(tally.waits):.1f} %" if is_shared else "",
         )
 
-    def _complain(self) -> None:
+    def _print_problems(self) -> None:
         source = self.source
         for problem in source.problems:
             click.echo(f"line {problem.line_number}: {visible(problem.reason)}", err=True)
         if source.bad_count:
-            click.secho(f"{counted(source.bad_count, 'line')} not understood, and not counted", fg="yellow", err=True)
+            click.secho(f"{counted(source.bad_count, 'line')} not understood and not counted", fg="yellow", err=True)
         if self.rows.late_count:
-            click.secho(f"{counted(self.rows.late_count, 'row')} too late to be put in order", fg="yellow", err=True)
+            click.secho(f"{counted(self.rows.late_count, 'row')} too late to be sorted", fg="yellow", err=True)
         if source.is_cut_short:
-            click.secho("the file breaks off: it could not be unpacked to its end", fg="yellow", err=True)
+            click.secho("the file is truncated: it could not be decompressed to its end", fg="yellow", err=True)
 
 
-MAX_INSTANCES = 1000
-
-
-@click.command()
+@click.command("replay")
 @click.argument("file", type=click.Path(allow_dash=True))
 @click.option("--limit", metavar="RATE", required=True, callback=rate, help="Such as 100/minute or 5 per 10 second.")
-@click.option("--per", type=click.Choice(["user", "client"]), default="user", show_default=True, help="Who has it.")
-@click.option("--algorithm", "algorithms", multiple=True, type=click.Choice(ALGORITHMS), help="Only these; repeatable.")
-@click.option("--frames", metavar="K,...", callback=frame_counts, help="Frames per window of ours: 1,2,10.")
-@click.option("--burst", type=click.IntRange(1, MAX_LIMIT), help="Of token bucket and GCRA; default: the limit.")
-@click.option("--instances", type=click.IntRange(1, MAX_INSTANCES), help="Replay ours on so many instances, too.")
+@click.option(
+    "--per",
+    type=click.Choice(["user", "client"]),
+    default="user",
+    show_default=True,
+    help="Limit of each user or each client.",
+)
+@click.option(
+    "--algorithm", "algorithms", multiple=True, type=click.Choice(ALGORITHMS), help="Only this one; repeatable."
+)
+@click.option("--frames", metavar="K,...", callback=frame_counts, help="Frames per window of our estimators: 1,2,10.")
+@click.option("--burst", type=click.IntRange(1, MAX_LIMIT), help="For token bucket and GCRA; default: the limit.")
+@click.option(
+    "--instances", type=click.IntRange(1, MAX_INSTANCES), help="Also replay our estimators on this many instances."
+)
 @click.option(
     "--interval",
     metavar="DURATION",
@@ -212,46 +219,46 @@ MAX_INSTANCES = 1000
     type=click.Choice([sharing.value for sharing in Sharing]),
     default=[Sharing.FLUSH.value],
     show_default=True,
-    help="How instances share counts near a limit; interval: no sooner than elsewhere. Repeatable.",
+    help="How instances share counts near a limit; interval: only at the sync interval. Repeatable.",
 )
-@click.option("--format", "form", type=click.Choice([form.value for form in Format]), help="Default: a guess.")
+@click.option("--format", "form", type=click.Choice([form.value for form in Format]), help="Default: detected.")
 @click.option(
     "--column",
     "columns",
     metavar="NAME=FIELD",
     multiple=True,
     callback=columns,
-    help="What time, client or user is called in the file: time=ts. Repeatable.",
+    help="Column name of time, client or user in the file: time=ts. Repeatable.",
 )
 @click.option("--path", "request_path", metavar="PATH", help="Only these requests of an access log: /oauth/token.")
 @click.option(
     "--client-pattern",
     metavar="REGEX",
     callback=pattern,
-    help="Where an access log says who the client is: 'client_id=(?P<client>[^& ]+)'. Default: the authenticated user.",
+    help="Client in an access log: 'client_id=(?P<client>[^& ]+)'. Default: the authenticated user.",
 )
 @click.option(
     "--spread/--no-spread",
     default=None,
-    help="Whether to spread the requests of a second over it. Default: if all times are whole seconds.",
+    help="Spread the requests of a second over it. Default: if all times are whole seconds.",
 )
 @click.option("--picture", metavar="FILE", help=f"Draw the busiest stretch: {' or '.join(SUFFIXES)}.")
 @json_option
 @click.pass_context
-def replay(ctx: click.Context, /, **options: Any) -> None:
+def replay_command(ctx: click.Context, /, **options: Any) -> None:
     """Replay recorded traffic through algorithms.
 
-    FILE holds the requests: CSV or JSON lines with time, client and user, or an access log; packed by gzip or not; -
-    is the standard input. The limit is enforced by each algorithm on the same requests, and each decision compared
-    with an exact log of what that algorithm had admitted.
+    FILE holds the requests: CSV or JSON lines with time, client and user, or an access log, gzipped or not; - is the
+    standard input. Each algorithm enforces the limit on the same requests, and each decision is compared with an exact
+    log of the requests that this algorithm admitted.
 
     \b
-    wrongly allowed   admitted although the window held the limit already
+    wrongly allowed   admitted although the window already held the limit
     wrongly denied    denied although it did not
     peak              the most admitted in any window, as a multiple of the limit
 
-    With --instances ours also run on so many, each request on one of them at random, sharing counts as they do
-    through MongoDB; the others then ask the database for each request.
+    With --instances our estimators also run on several instances, each request on a random one, sharing counts as
+    they do through MongoDB; the other algorithms then query the database for each request.
     """
     limit, window_s = options["limit"]
     rate = Rate(limit, window_s, options["burst"])
@@ -280,7 +287,7 @@ def replay(ctx: click.Context, /, **options: Any) -> None:
 
 
 def _contenders(options: Mapping[str, Any], window_s: int) -> list[Contender]:
-    """Return what is compared, the exact log first: all others are measured by it."""
+    """Return the algorithms to compare. The exact log is first, because the others are compared with it."""
     frames = options["frames"] or (default_frame_count(window_s),)
     for count in frames:
         if not 1 <= count <= MAX_FRAMES or window_s % count:
@@ -307,11 +314,11 @@ def _recording(options: Mapping[str, Any]) -> Recording:
 
 
 def _picture(name: str | None, recording: Recording) -> Path | None:
-    """Return where to draw, after making sure that it can be done: a replay may take long."""
+    """Return the path of the picture. Checked before the replay, which may take long."""
     if name is None:
         return None
     if Path(name).suffix not in SUFFIXES:
-        raise click.BadParameter(f"pictures end in {' or '.join(SUFFIXES)}", param_hint="--picture")
+        raise click.BadParameter(f"the name must end in {' or '.join(SUFFIXES)}", param_hint="--picture")
     if recording.path == STANDARD_INPUT:
         raise click.BadParameter("needs a file, to be read twice", param_hint="--picture")
     try:

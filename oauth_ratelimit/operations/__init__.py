@@ -1,1 +1,1 @@
-"""What operators see and change, whatever they look through: the command line and the admin page."""
+"""Operations that the command line and the admin page share."""

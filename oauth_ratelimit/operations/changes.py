@@ -1,4 +1,4 @@
-"""Changes at run time, made of what operators type."""
+"""Overrides from operator input, validated."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,8 +15,8 @@ from oauth_ratelimit.core.overrides import LimitKind, Override, Target, apply_ov
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.errors import ConfigError
 
-LONGEST_S = 3650 * 86_400.0
-MAX_KEPT_LENGTH = 1000  # characters of a name or a reason
+MAX_DURATION_S = 3650 * 86_400.0
+MAX_TEXT_LENGTH = 1000  # characters of an author or a reason
 NO_LIMIT = "none"
 
 
@@ -24,7 +24,7 @@ def checked_client_id(client_id: str) -> str:
     """Return a client id that can be stored.
 
     Raises:
-        ValueError: It cannot; the message says what can.
+        ValueError: It cannot be stored; the message says what is allowed.
     """
     try:
         TypeAdapter(ClientId).validate_python(client_id, strict=True)
@@ -34,37 +34,37 @@ def checked_client_id(client_id: str) -> str:
     return client_id
 
 
-def kept_text(text: str) -> str:
-    """Return a name or a reason as it can be put on record: a terminal may send what is no Unicode.
+def storable_text(text: str) -> str:
+    """Return an author or a reason for the history, with invalid Unicode from a terminal replaced.
 
     Raises:
         ValueError: It is too long; the message says what is allowed.
     """
-    if len(text) > MAX_KEPT_LENGTH:
-        raise ValueError(f"allowed: up to {MAX_KEPT_LENGTH} characters; it is kept on record")
+    if len(text) > MAX_TEXT_LENGTH:
+        raise ValueError(f"allowed: up to {MAX_TEXT_LENGTH} characters, which the history keeps")
     return text.strip().encode("utf-8", "replace").decode()
 
 
-def end_after(length: str, *, now_s: float) -> float:
-    """Return when something ends that begins now and lasts as long as ``12h`` says.
+def end_after(duration: str, *, now_s: float) -> float:
+    """Return the end of a duration such as ``12h`` that begins now.
 
     Raises:
-        ValueError: That is no duration, or too long a one; the message says what is allowed.
+        ValueError: It is no duration or out of range; the message says what is allowed.
     """
     try:
-        length_s = parse_duration(length)
+        duration_s = parse_duration(duration)
     except ValueError:
         raise ValueError(f"allowed: {DURATION_NOTATION}") from None
-    if not 0 < length_s <= LONGEST_S:
-        raise ValueError("allowed: longer than nothing, up to 10 years")
-    return now_s + length_s
+    if not 0 < duration_s <= MAX_DURATION_S:
+        raise ValueError("allowed: more than 0 s, up to 10 years")
+    return now_s + duration_s
 
 
 def end_at(text: str, *, now_s: float) -> float:
-    """Return the moment that a text such as ``2026-12-01T00:00:00Z`` names.
+    """Return a future time such as ``2026-12-01T00:00:00Z`` in seconds since the epoch.
 
     Raises:
-        ValueError: It names none, or one that is over; the message says what is allowed.
+        ValueError: It is no time, or in the past; the message says what is allowed.
     """
     try:
         when = datetime.fromisoformat(text)
@@ -73,41 +73,41 @@ def end_at(text: str, *, now_s: float) -> float:
     if when is None or when.tzinfo is None:
         raise ValueError("allowed: a time with its zone, such as 2026-12-01T00:00:00Z")
     if when.timestamp() <= now_s:
-        raise ValueError(f"{text} is over")
+        raise ValueError(f"{text} is in the past")
     return when.timestamp()
 
 
 def limit_overrides(
-    policies: PolicySet, client_id: str | None, named: Mapping[LimitKind, list[str]], *, like: Override
+    policies: PolicySet, client_id: str | None, limits: Mapping[LimitKind, list[str]], *, template: Override
 ) -> list[Override]:
-    """Return the overrides that put limits in force.
+    """Return the overrides that set limits.
 
     Args:
-        policies: What holds now.
-        client_id: Whose limits; None for everybody's.
-        named: By kind, each limit as it was typed: a shorthand, a mapping in braces, or ``none``.
-        like: An override with author, reason and times; its target does not matter.
+        policies: Current limits and modes.
+        client_id: The client; None for all clients.
+        limits: By kind, each limit as typed: a shorthand, a mapping in braces, or ``none``.
+        template: An override with the author, the reason and the times; its limit kind is ignored.
 
     Raises:
-        ConfigError: With every problem at once.
+        ConfigError: With all problems at once.
     """
-    limits = {kind.value: [_limit(text) for text in texts] for kind, texts in named.items()}
-    own = limits_of({kind: [limit for limit in some if limit] for kind, some in limits.items()})
+    parsed = {kind.value: [_parse_limit(text) for text in texts] for kind, texts in limits.items()}
+    own = limits_of({kind: [limit for limit in some if limit] for kind, some in parsed.items()})
     overrides = [
         replace(
-            like,
-            target=Target(kind=like.target.kind, client_id=client_id, limit_kind=kind),
+            template,
+            target=Target(kind=template.target.kind, client_id=client_id, limit_kind=kind),
             policies=getattr(own, kind.value),
         )
-        for kind in named
+        for kind in limits
     ]
     if clashes := list(find_clashes(apply_overrides(policies, overrides))):
         raise ConfigError(clashes, source="limits")
     return overrides
 
 
-def _limit(text: str) -> object:
-    """Return what stands for a limit in a configuration file; None for no limit."""
+def _parse_limit(text: str) -> object:
+    """Return a limit as a configuration file would hold it; None for no limit."""
     if text == NO_LIMIT:
         return None
     return parse_yaml(text.encode(), source="limit") if text.lstrip().startswith("{") else text

@@ -1,4 +1,4 @@
-"""Why a client is limited like that: everything that decides about one client and user at one place."""
+"""Explanation of a decision: everything that decides about one client and user at one endpoint."""
 
 import enum
 import heapq
@@ -13,16 +13,17 @@ from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.serialize import Record, duration, origin_data, usage_data
+from oauth_ratelimit.operations.format import duration
+from oauth_ratelimit.operations.serialize import Record, origin_data, usage_data
 from oauth_ratelimit.operations.suggestions import unknown_client_hint
 from oauth_ratelimit.store.base import Snapshot
 
-OTHERS_SHOWN = 5
-OTHERS_READ = 20_000  # documents, about a second
+MAX_OTHERS = 5
+MAX_READ = 20_000  # documents, about a second
 
 
 class ForecastKind(enum.StrEnum):
-    """What would become of the next request."""
+    """Outcome of the next request."""
 
     ADMITTED = "admitted"
     WOULD_BE_DENIED = "would-be-denied"
@@ -31,11 +32,11 @@ class ForecastKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What would become of the next request, and why.
+    """Outcome of the next request, with the reason.
 
     Args:
-        kind: What.
-        text: Both, for people.
+        kind: The outcome.
+        text: Outcome and reason for people.
     """
 
     kind: ForecastKind
@@ -43,14 +44,14 @@ class Forecast:
 
 
 class LimitExplanation:
-    """One client and user at one place, and all that decides about them.
+    """Limits, usage, mode and trust of one client and user at one endpoint.
 
     Args:
-        desk: What the operator works with.
+        context: Configuration and stores.
         client_id: The client.
-        username: The user as the operator names it, None for grants without a user.
-        grant_type: The grant type, None if it does not matter.
-        endpoint: Where the request comes in.
+        username: The user as the operator types it; None for grants without a user.
+        grant_type: The grant type; None for limits that apply to any.
+        endpoint: The configured endpoint.
     """
 
     def __init__(
@@ -64,86 +65,84 @@ class LimitExplanation:
     ) -> None:
         self.context = context
         self.client_id = client_id
-        self.username = None if username is None else context.names.typed(username)
-        self.at: dict[str, Any] = {"endpoint": endpoint, "grant_type": grant_type}
-        self.found: ClientPolicies = context.policies.matching(client_id, **self.at)
+        self.username = None if username is None else context.pseudonyms.typed(username)
+        self._request: dict[str, Any] = {"endpoint": endpoint, "grant_type": grant_type}
+        self.matched: ClientPolicies = context.policies.matching(client_id, **self._request)
         stored = storable_name(client_id)
-        total = CLIENT_TOTAL if self.found.scope is None else f"{self.found.scope}/{CLIENT_TOTAL}"
+        total_scope = CLIENT_TOTAL if self.matched.scope is None else f"{self.matched.scope}/{CLIENT_TOTAL}"
         self.keys = {
-            LimitKind.CLIENT if username is None else LimitKind.USER: Key(stored, self.username, self.found.scope),
-            LimitKind.CLIENT_TOTAL: Key(stored, None, total),
+            LimitKind.CLIENT if username is None else LimitKind.USER: Key(stored, self.username, self.matched.scope),
+            LimitKind.CLIENT_TOTAL: Key(stored, None, total_scope),
         }
-        self._documents = dict(context.documents.of_keys(list(self.keys.values())))
+        self._snapshots = dict(context.documents.of_keys(list(self.keys.values())))
 
     def usages(self) -> Iterator[tuple[LimitUsage, Origin]]:
-        """Yield where the request stands in each limit that applies, and where that limit comes from."""
-        usages = UsageReader(self.context.policies)
+        """Yield the usage and the origin of each limit that applies."""
+        reader = UsageReader(self.context.policies)
         for kind, key in self.keys.items():
-            layer = self.context.origins.of_limits(self.client_id, kind, **self.at)
-            for usage in usages.of(key, self._documents.get(key), self.context.now_s):
-                yield usage, layer
+            origin = self.context.origins.of_limits(self.client_id, kind, **self._request)
+            for usage in reader.of(key, self._snapshots.get(key), self.context.now_s):
+                yield usage, origin
 
     def forecast(self, usages: Iterable[LimitUsage]) -> Forecast:
-        """Return what would become of the next request."""
+        """Return the outcome of the next request."""
         if self.trust_origin:
             return Forecast(ForecastKind.ADMITTED, "admitted: trusted")
-        waiting = [usage for usage in usages if usage.retry_after_s > 0]
-        if not waiting:
+        exceeded = [usage for usage in usages if usage.retry_after_s > 0]
+        if not exceeded:
             return Forecast(ForecastKind.ADMITTED, "admitted")
-        last = max(waiting, key=lambda usage: usage.retry_after_s)
-        when = f"over {last.policy.name} for {duration(last.retry_after_s)}"
-        if any(usage.mode == "enforce" for usage in waiting):
-            return Forecast(ForecastKind.DENIED, f"denied: {when}")
-        return Forecast(ForecastKind.WOULD_BE_DENIED, f"admitted, would be denied: {when}")
+        last = max(exceeded, key=attrgetter("retry_after_s"))
+        reason = f"over {last.policy.name} for {duration(last.retry_after_s)}"
+        if any(usage.mode == "enforce" for usage in exceeded):
+            return Forecast(ForecastKind.DENIED, f"denied: {reason}")
+        return Forecast(ForecastKind.WOULD_BE_DENIED, f"admitted, would be denied: {reason}")
 
     def instance_count(self) -> int:
-        """Return how many instances have lately sent hits for this client and user."""
-        snapshots = [self._documents.get(key) for key in self.keys.values()]
-        writers = {name for snapshot in snapshots if snapshot for name in _recent(snapshot, self.context.now_s)}
+        """Return the number of instances that have lately sent hits for this client and user."""
+        snapshots = [self._snapshots.get(key) for key in self.keys.values()]
+        writers = {name for snapshot in snapshots if snapshot for name in _recent_writers(snapshot, self.context.now_s)}
         return len(writers)
 
-    def others(self) -> list[LimitUsage]:
-        """Return who uses up the total of the client beside this user, most of it first."""
-        if not self.found.limits.client_total:
+    def other_users(self) -> list[LimitUsage]:
+        """Return the other users that consume the client's total, busiest first."""
+        if not self.matched.limits.client_total:
             return []
-        ours = set(self.keys.values())
-        usages = UsageReader(self.context.policies)
+        own_keys = set(self.keys.values())
+        reader = UsageReader(self.context.policies)
         widest: list[LimitUsage] = []
-        for key, snapshot in self.context.documents.of_client(storable_name(self.client_id), at_most=OTHERS_READ):
-            if key not in ours and key.scope == self.found.scope:
-                widest += usages.of(key, snapshot, self.context.now_s)[:1]  # the widest window comes first
-        busy = [usage for usage in widest if usage.estimate > 0]
-        return heapq.nlargest(OTHERS_SHOWN, busy, key=attrgetter("estimate"))
+        for key, snapshot in self.context.documents.of_client(storable_name(self.client_id), at_most=MAX_READ):
+            if key not in own_keys and key.scope == self.matched.scope:
+                widest += reader.of(key, snapshot, self.context.now_s)[:1]  # the widest window comes first
+        return heapq.nlargest(MAX_OTHERS, (usage for usage in widest if usage.estimate > 0), key=attrgetter("estimate"))
 
     @property
     def mode_origin(self) -> Origin:
-        """Where the mode comes from."""
-        return self.context.origins.of_mode(self.client_id, **self.at)
+        """The origin of the mode."""
+        return self.context.origins.of_mode(self.client_id, **self._request)
 
     @property
     def trust_origin(self) -> Origin | None:
-        """What makes the client trusted, None if nothing does."""
+        """The rule or override that makes the client trusted; None if it is not."""
         return self.context.origins.of_trust(self.client_id)
 
     @property
     def canary(self) -> str:
-        """What the canary has to do with it."""
+        """The effect of the canary on this client, for people."""
         canary = self.context.policies.canary
         if canary is None:
             return "none"
-        if self.found.is_canary:
-            return "inside: enforced where the mode says so"
+        if self.matched.is_canary:
+            return "inside: enforced where the mode is enforce"
         if canary.instances:
-            return f"only on instances {', '.join(canary.instances)}; elsewhere a dry run"
+            return f"only on instances {', '.join(canary.instances)}; dry run on the others"
         is_inside = canary.has_client(self.client_id, instance="")
-        return "does not matter: the client has a mode of its own" if is_inside else "outside: a dry run"
+        return "no effect: the client has a mode of its own" if is_inside else "outside: dry run"
 
-    def data(self, *, known: Callable[[], set[str]] | None = None) -> Record:
-        """Return all of it, for programs.
+    def data(self, *, known_ids: Callable[[], set[str]] | None = None) -> Record:
+        """Return the explanation as a record.
 
         Args:
-            known: Returns the clients that an unknown one may have been mistyped for, where somebody keeps them;
-                otherwise they are looked up.
+            known_ids: Returns cached client ids for the hint about an unknown client; by default they are read.
         """
         usages = list(self.usages())
         forecast = self.forecast(usage for usage, _ in usages)
@@ -151,21 +150,21 @@ class LimitExplanation:
         return {
             "client_id": self.client_id,
             "username": self.username,
-            "scope": self.found.scope,
+            "scope": self.matched.scope,
             "trusted": trust and origin_data(trust),
-            "mode": self.found.mode.value,
+            "mode": self.matched.mode.value,
             "mode_origin": origin_data(self.mode_origin),
-            "is_canary": self.found.is_canary,
+            "is_canary": self.matched.is_canary,
             "forecast": {"kind": forecast.kind.value, "text": forecast.text},
             "instance_count": self.instance_count(),
-            "limits": [{**usage_data(usage), "origin": origin_data(layer)} for usage, layer in usages],
-            "others": list(map(usage_data, self.others())),
-            "hint": unknown_client_hint(self.context, self.client_id, known=known),
+            "limits": [{**usage_data(usage), "origin": origin_data(origin)} for usage, origin in usages],
+            "others": list(map(usage_data, self.other_users())),
+            "hint": unknown_client_hint(self.context, self.client_id, known_ids=known_ids),
         }
 
 
-def _recent(snapshot: Snapshot, now_s: float) -> list[str]:
-    """Return the instances whose mark in a document is not older than its oldest frame; a mark is a time."""
+def _recent_writers(snapshot: Snapshot, now_s: float) -> list[str]:
+    """Return the instances that wrote after the start of the oldest frame. Flush ids are times in milliseconds."""
     starts = [start_s for frames in snapshot.hits.values() for start_s in frames]
     oldest_ms = min(starts, default=now_s) * 1000
     return [name for name, flush_id in snapshot.writers.items() if flush_id >= oldest_ms]

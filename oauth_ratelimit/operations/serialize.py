@@ -1,55 +1,24 @@
-"""What there is to see, as plain data for programs."""
+"""Records for programs: the JSON of the command line and of the admin page."""
 
-import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oauth_ratelimit.core.denial_record import DenialRecord, decision_id_of
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Origin, Override, Target
-from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.core.what_if import Effect
 from oauth_ratelimit.counters.usage import LimitUsage
+from oauth_ratelimit.operations.format import policy_text, utc_time
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
-
-
-def duration(seconds: float) -> str:
-    """Return a duration for people, rounded up to whole seconds: somebody who comes early comes in vain."""
-    if math.isinf(seconds):
-        return "never"
-    whole = math.ceil(seconds)
-    for unit_s, unit, rest_s, rest in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= unit_s:
-            more = whole % unit_s // rest_s
-            return f"{whole // unit_s} {unit}" + (f" {more} {rest}" if more else "")
-    return f"{whole} s"
-
-
-def counted(count: int, word: str) -> str:
-    """Return a number of things: ``1 instance``, ``2 instances``."""
-    return f"{count:,} {word}{'' if count == 1 else 's'}"
-
-
-def moment(at_s: float) -> str:
-    """Return a time for people and programs."""
-    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-LATE_AFTER_S = 30.0  # three heartbeats
 
 Record = dict[str, object]
 
-
-def nearest(usages: Iterable[LimitUsage], count: int) -> list[LimitUsage]:
-    """Return those that have used up most of their limit, the first one first."""
-    return heapq.nlargest(count, usages, key=attrgetter("used_ratio"))
+LATE_AFTER_S = 30.0  # three heartbeats
 
 
 def usage_data(usage: LimitUsage) -> Record:
-    """Return where a key stands."""
+    """Return the usage of one limit by one key."""
     return {
         "client_id": usage.key.client_id,
         "username": usage.key.username,
@@ -67,8 +36,8 @@ def usage_data(usage: LimitUsage) -> Record:
     }
 
 
-def beat_data(beat: Heartbeat, now_s: float) -> Record:
-    """Return what an instance has last said of itself."""
+def heartbeat_data(beat: Heartbeat, now_s: float) -> Record:
+    """Return the last heartbeat of an instance."""
     seen_s = max(0.0, now_s - beat.beat_at_s)
     return {
         "instance": beat.instance,
@@ -88,7 +57,7 @@ def beat_data(beat: Heartbeat, now_s: float) -> Record:
 
 
 def target_data(target: Target | Counters) -> Record:
-    """Return what an override or a reset is about."""
+    """Return the target of an override or a reset."""
     if isinstance(target, Counters):
         return {"kind": "counters", "client_id": target.client_id, "limit_kind": None}
     return {
@@ -106,13 +75,13 @@ def override_data(override: Override) -> Record:
         "limits": [policy_text(policy) for policy in override.policies],
         "by": override.author,
         "reason": override.reason,
-        "at": moment(override.made_at_s),
-        "until": None if override.until_s is None else moment(override.until_s),
+        "at": utc_time(override.made_at_s),
+        "until": None if override.until_s is None else utc_time(override.until_s),
     }
 
 
 def entry_data(entry: HistoryEntry) -> Record:
-    """Return one thing that was done."""
+    """Return one change from the history."""
     override = entry.override
     return {
         "action": entry.action,
@@ -121,20 +90,20 @@ def entry_data(entry: HistoryEntry) -> Record:
         "limits": [policy_text(policy) for policy in override.policies] if override else [],
         "by": entry.author,
         "reason": entry.reason,
-        "at": moment(entry.at_s),
-        "until": None if override is None or override.until_s is None else moment(override.until_s),
+        "at": utc_time(entry.at_s),
+        "until": None if override is None or override.until_s is None else utc_time(override.until_s),
         "username": entry.target.username if isinstance(entry.target, Counters) else None,
     }
 
 
 def tally_data(tally: Tally, *, every: int = 1) -> Record:
-    """Return what became of requests, of which every n-th minute was read."""
+    """Return request counts, scaled up if only every n-th minute was read."""
     names = ("offered", "issued", "denied", "would_deny", "trusted", "retries")
     return {name: getattr(tally, name) * every for name in names}
 
 
 def effects_data(effects: Sequence[Effect]) -> Record:
-    """Return what another limit would have done to all together."""
+    """Return the sum of the effects of another limit."""
     return {
         "offered": sum(effect.offered for effect in effects),
         "denied": sum(effect.denied for effect in effects),
@@ -146,7 +115,7 @@ def effects_data(effects: Sequence[Effect]) -> Record:
 
 
 def bearer_data(effect: Effect) -> Record:
-    """Return what another limit would have done to one client or user."""
+    """Return the effect of another limit on one client or user."""
     return {
         "client_id": effect.bearer.client_id,
         "username": effect.bearer.username,
@@ -157,17 +126,17 @@ def bearer_data(effect: Effect) -> Record:
     }
 
 
-def origin_data(layer: Origin) -> Record:
-    """Return where a value comes from."""
-    override = layer.override
+def origin_data(origin: Origin) -> Record:
+    """Return the origin of a configured value."""
+    override = origin.override
     if override is None:
-        return {"layer": layer.name}
-    until = None if override.until_s is None else moment(override.until_s)
-    return {"layer": layer.name, "by": override.author, "reason": override.reason, "until": until}
+        return {"layer": origin.name}
+    until = None if override.until_s is None else utc_time(override.until_s)
+    return {"layer": origin.name, "by": override.author, "reason": override.reason, "until": until}
 
 
 def finite(value: Any) -> Any:
-    """Return a value as JSON can have it: numbers rounded to thousandths, and none that are infinite."""
+    """Return a value that fits JSON: floats rounded to thousandths, infinity and NaN as None."""
     if isinstance(value, float):
         return round(value, 3) if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -177,27 +146,12 @@ def finite(value: Any) -> Any:
     return value
 
 
-def policy_text(policy: Policy) -> str:
-    """Return a limit in a few words."""
-    mode = f" {policy.mode.value}" if policy.mode else ""
-    return f"{policy.name}: {policy.limit}/{policy.window.window_s}s{mode}"
-
-
-def origin_text(layer: Origin) -> str:
-    """Return where a value comes from, for people."""
-    override = layer.override
-    if override is None:
-        return layer.name if "." in layer.name or "[" in layer.name else f"{layer.name}, for everybody"
-    end = "" if override.until_s is None else f" until {moment(override.until_s)}"
-    return f"override by {override.author}{end}: {override.reason}"
-
-
 def denial_data(record: DenialRecord, position: int) -> Record:
-    """Return a denial.
+    """Return one denial.
 
     Args:
-        record: The logged one that it belongs to.
-        position: How many it came after that.
+        record: The record of the logged denial that it belongs to.
+        position: Its distance from the logged denial; 0 for the logged one itself.
     """
     denial = record.denial
     return {
@@ -215,8 +169,8 @@ def denial_data(record: DenialRecord, position: int) -> Record:
         "mode": denial.mode,
         "canary": denial.is_canary,
         "retry_after_s": denial.retry_after_s,
-        "first_at": moment(denial.at_s),
-        "last_at": moment(record.last_at_s),
+        "first_at": utc_time(denial.at_s),
+        "last_at": utc_time(record.last_at_s),
         "suppressed_count": record.suppressed_count,
         "instance": record.instance,
         "trace_id": denial.trace.trace_id,

@@ -1,21 +1,26 @@
-"""How all of it stands: the mode, the database, the instances."""
+"""State of the whole: mode, overrides, database, instances, and the keys nearest to a limit."""
 
+import heapq
+from collections.abc import Iterable
+from operator import attrgetter
+
+from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.serialize import Record, beat_data, origin_data
+from oauth_ratelimit.operations.serialize import Record, heartbeat_data, origin_data
 
 
 class Status:
-    """One look at the whole.
+    """Mode, overrides, database and instances at one moment.
 
     Args:
-        desk: What the operator works with.
+        context: Configuration and stores.
 
     Attributes:
-        policies: What instances go by.
-        mode_layer: Where the mode comes from.
-        override_count: How many overrides are in force.
-        facts: What there is to know about the server.
-        beats: What each instance has last said of itself.
+        policies: Limits and modes with overrides applied.
+        mode_origin: Origin of the global mode.
+        override_count: Number of active overrides.
+        facts: Version, clock and size of the database.
+        heartbeats: Last heartbeat of each instance.
     """
 
     def __init__(self, context: OperatorContext) -> None:
@@ -23,10 +28,10 @@ class Status:
         self.mode_origin = context.origins.of_mode("")
         self.override_count = len(context.overrides)
         self.facts = context.documents.facts()
-        self.beats = context.heartbeats.read(self.facts.clock_s)
+        self.heartbeats = context.heartbeats.read(self.facts.clock_s)
 
     def data(self) -> Record:
-        """Return it for programs."""
+        """Return the status as a record."""
         canary, facts = self.policies.canary, self.facts
         return {
             "mode": self.policies.mode.value,
@@ -34,5 +39,10 @@ class Status:
             "canary": canary and {"percent": canary.percent, "instances": canary.instances},
             "override_count": self.override_count,
             "mongodb": {"version": facts.version, "document_count": facts.document_count},
-            "instances": [beat_data(beat, facts.clock_s) for beat in self.beats],
+            "instances": [heartbeat_data(beat, facts.clock_s) for beat in self.heartbeats],
         }
+
+
+def nearest_to_limit(usages: Iterable[LimitUsage], count: int) -> list[LimitUsage]:
+    """Return the usages with the largest share of their limit, largest first."""
+    return heapq.nlargest(count, usages, key=attrgetter("used_ratio"))

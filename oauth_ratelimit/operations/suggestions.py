@@ -1,6 +1,4 @@
-"""
-Client ids that were hardly meant: of which nothing is known, most of them mistyped, or on which a limit has no effect.
-"""
+"""Suggestions for unknown client ids, and a warning for limits of trusted clients."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -8,49 +6,57 @@ from difflib import get_close_matches
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 
-LOOKED_AT = 2000  # documents, of which the names are compared
-LOOKED_BACK_S = 3600.0
-LONGEST = 100  # characters; comparing takes time that grows with the square of them
-SIMILARITY = 0.75  # a letter more, less, other or moved in four
-PATTERN = frozenset("*?[")
+MAX_COMPARED = 2000  # documents whose client ids are compared
+LOOK_BACK_S = 3600.0
+MAX_LENGTH = 100  # characters; the time of a comparison grows with their square
+SIMILARITY = 0.75  # one wrong letter in four
+WILDCARDS = frozenset("*?[")
 
 
 def unknown_client_hint(
-    context: OperatorContext, client_id: str, *, known: Callable[[], set[str]] | None = None
+    context: OperatorContext, client_id: str, *, known_ids: Callable[[], set[str]] | None = None
 ) -> str | None:
-    """Return what to tell somebody who has named a client that nobody has ever heard of.
+    """Return a hint if a client id is unknown.
 
     Args:
-        desk: What the operator works with.
-        client_id: What was typed; a pattern of trusted clients is never strange.
-        known: Returns what ``known_clients`` does, where somebody keeps it; otherwise they are looked up.
+        context: Configuration and stores.
+        client_id: The client id, or a pattern of trusted clients, which is never unknown.
+        known_ids: Returns cached client ids to compare with; by default ``known_client_ids`` reads them.
 
     Returns:
-        A sentence; None if the client is known, or where rights are missing to tell.
+        A sentence; None if the client is known, or if the database does not let us find out.
     """
-    if not PATTERN.isdisjoint(client_id) or _is_configured(context, client_id):
+    if not WILDCARDS.isdisjoint(client_id) or _is_configured(context, client_id):
         return None
     stored = storable_name(client_id)
     try:
-        if any(True for _ in context.documents.of_client(stored, at_most=1)) or StatisticsStore(
-            context.connection
-        ).knows(stored):
+        if any(True for _ in context.documents.of_client(stored, at_most=1)) or context.statistics.knows(stored):
             return None
-        similar = _similar(client_id, known() if known else known_clients(context))
+        similar = _most_similar(client_id, known_ids() if known_ids else known_client_ids(context))
     except StoreError:
-        return None  # a hint is no reason to fail
+        return None  # a missing hint must not fail the command
     name = visible_name(client_id)
-    more = f"; did you mean '{visible_name(similar)}'?" if similar else "."
-    return f"No counters, statistics or configuration for '{name}'{more}"
+    suggestion = f"; did you mean '{visible_name(similar)}'?" if similar else "."
+    return f"No counters, statistics or configuration for '{name}'{suggestion}"
 
 
 def trusted_client_hint(context: OperatorContext, client_id: str) -> str | None:
-    """Return what to tell somebody who limits a client that is trusted; None if it is not."""
+    """Return a warning that limits have no effect on a trusted client; None if it is not trusted."""
     if not context.policies.matching(client_id).trusted:
         return None
-    return f"'{visible_name(client_id)}' is a trusted client: its limits do not matter as long as it is"
+    return f"'{visible_name(client_id)}' is a trusted client: its limits have no effect"
+
+
+def known_client_ids(context: OperatorContext) -> set[str]:
+    """Return the client ids that are configured or were active lately. Reads some thousand documents."""
+    policies = context.policies
+    return {
+        *policies.clients,
+        *(name for name in policies.trusted if WILDCARDS.isdisjoint(name)),
+        *(key.client_id for key, _ in context.documents.latest(context.now_s, MAX_COMPARED)),
+        *context.statistics.clients(context.now_s - LOOK_BACK_S, at_most=MAX_COMPARED),
+    }
 
 
 def _is_configured(context: OperatorContext, client_id: str) -> bool:
@@ -59,20 +65,9 @@ def _is_configured(context: OperatorContext, client_id: str) -> bool:
     return any(override.target.client_id == client_id for override in context.overrides)
 
 
-def known_clients(context: OperatorContext) -> set[str]:
-    """Return clients that are configured or have asked lately. Reads some thousand documents."""
-    policies = context.policies
-    return {
-        *policies.clients,
-        *(name for name in policies.trusted if PATTERN.isdisjoint(name)),
-        *(key.client_id for key, _ in context.documents.latest(context.now_s, LOOKED_AT)),
-        *StatisticsStore(context.connection).clients(context.now_s - LOOKED_BACK_S, at_most=LOOKED_AT),
-    }
-
-
-def _similar(client_id: str, known: set[str]) -> str | None:
-    folded = {name.casefold(): name for name in sorted(known) if 0 < len(name) <= LONGEST}
-    if len(client_id) > LONGEST:
+def _most_similar(client_id: str, known_ids: set[str]) -> str | None:
+    if len(client_id) > MAX_LENGTH:
         return None
-    found = get_close_matches(client_id.casefold(), folded, n=1, cutoff=SIMILARITY)
-    return folded[found[0]] if found else None
+    by_folded = {name.casefold(): name for name in sorted(known_ids) if 0 < len(name) <= MAX_LENGTH}
+    matches = get_close_matches(client_id.casefold(), by_folded, n=1, cutoff=SIMILARITY)
+    return by_folded[matches[0]] if matches else None

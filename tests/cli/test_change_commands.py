@@ -79,8 +79,8 @@ def test_limit_unset(terminal: Terminal, overrides: OverrideStore) -> None:
         (("limit", "set", "\udc80", "--user", "1/second"), 2, "1 to 1024 characters"),
         (("limit", "set", "app", "--user", "1/second", "--for", "soon"), 2, "allowed: seconds"),
         (("limit", "set", "app", "--user", "1/second", "--for", "1e9d"), 2, "allowed: seconds"),
-        (("limit", "set", "app", "--user", "1/second", "--for", "0s"), 2, "longer than nothing"),
-        (("limit", "set", "app", "--user", "1/second", "--until", "2020-01-01T00:00:00Z"), 2, "is over"),
+        (("limit", "set", "app", "--user", "1/second", "--for", "0s"), 2, "more than 0 s"),
+        (("limit", "set", "app", "--user", "1/second", "--until", "2020-01-01T00:00:00Z"), 2, "is in the past"),
         (("limit", "set", "app", "--user", "1/second", "--until", "2120-01-01T00:00:00"), 2, "with its zone"),
         (("limit", "set", "app", "--user", "1/second", "--until", "x"), 2, "with its zone"),
         (

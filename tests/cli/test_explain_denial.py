@@ -57,8 +57,8 @@ def test_denial_that_was_not_logged(terminal: Terminal, ids: list[str]) -> None:
         for data in (terminal.data("explain", "--id", name) for name in ids)
     ]
     output = terminal.ok("explain", "--id", ids[2])
-    assert f"number 2 of 3 after the first one, {ids[0]}" in output
-    assert "4bf92f, of the first one" in output
+    assert f"number 2 of 3 after the first denial, {ids[0]}" in output
+    assert "4bf92f, of the first denial" in output
 
 
 def test_denial_that_is_not_counted_yet(terminal: Terminal, ids: list[str]) -> None:
@@ -66,14 +66,14 @@ def test_denial_that_is_not_counted_yet(terminal: Terminal, ids: list[str]) -> N
     name = f"{int(ids[0], 16) + 10:016x}"
 
     assert not terminal.data("explain", "--id", name)["is_recorded"]
-    assert "has told of 3 more so far" in terminal.ok("explain", "--id", name)
+    assert "has reported 3 more so far" in terminal.ok("explain", "--id", name)
 
 
 def test_denial_for_people(terminal: Terminal, ids: list[str]) -> None:
     """People read the limit and the user, however the id was copied."""
     output = terminal.ok("explain", "--id", f" {ids[0].upper()} ")
 
-    for text in ("7 in 1 h", "alice", "grant:refresh_token", "4bf92f", "3 more within a minute followed"):
+    for text in ("7 in 1 h", "alice", "grant:refresh_token", "4bf92f", "3 more within a minute"):
         assert text in output
 
 
@@ -84,7 +84,7 @@ def test_unknown_denial(terminal: Terminal, ids: list[str], words: tuple[str, ..
     result = terminal.run("explain", "--id", unknown, *words)
 
     assert (1, "") == (result.exit_code, result.stdout)
-    assert result.stderr.startswith(f"No denial with the id {unknown} is known.")
+    assert result.stderr.startswith(f"No denial with the id {unknown} is recorded.")
     assert "(30 d)" in result.stderr
 
 
@@ -94,7 +94,7 @@ def test_unknown_denial(terminal: Terminal, ids: list[str], words: tuple[str, ..
         (("--id", "4711"), "a decision id is 16 hexadecimal digits"),
         (("--id", "0x00000000000abc"), "a decision id is 16 hexadecimal digits"),
         (("app", "--id", "0" * 16), "name either a CLIENT or a denial"),
-        ((), "name a CLIENT, or a denial"),
+        ((), "name either a CLIENT or a denial"),
     ],
 )
 def test_bad_words(terminal: Terminal, words: tuple[str, ...], reason: str) -> None:

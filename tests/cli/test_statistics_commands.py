@@ -59,7 +59,7 @@ def test_what_if(terminal: Terminal) -> None:
     assert (2, 1, 1260) == (data["bearer_count"], data["concerned_count"], data["offered"])
 
     text = terminal.ok("what-if", "--limit", "10/minute")
-    assert "10 in 1 min, by client: 1 of 2 over it" in text
+    assert "10 in 1 min, by client: 1 of 2 over the limit" in text
     assert "An approximation" in text
 
 
@@ -90,7 +90,7 @@ def test_clients_that_are_not_told_apart(terminal: Terminal, mongo_uri: str) -> 
 
     data = terminal.data("what-if", "--limit", "10/minute")
     assert (5000, 1260, 2) == (data["unjudged_count"], data["offered"], data["bearer_count"])
-    assert "Not judged: 5,000 requests more, of clients" in terminal.ok("what-if", "--limit", "10/minute")
+    assert "Not judged: 5,000 requests of clients" in terminal.ok("what-if", "--limit", "10/minute")
 
 
 def test_nothing_recorded(terminal: Terminal) -> None:
@@ -105,10 +105,10 @@ def test_nothing_recorded(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     (
-        (("--limit", "10/second"), "no window of whole minutes"),
-        (("--limit", "10 per 90 seconds"), "no window of whole minutes"),
-        (("--limit", "ten"), "is no single limit"),
-        (("--limit", "10/minute", "--last", "fortnight"), "is none of hour, day, week, month, year"),
+        (("--limit", "10/second"), "needs a window of whole minutes"),
+        (("--limit", "10 per 90 seconds"), "needs a window of whole minutes"),
+        (("--limit", "ten"), "is not a single limit"),
+        (("--limit", "10/minute", "--last", "fortnight"), "is neither hour, day, week, month, year"),
         (("--limit", "10/minute", "--last", "10s"), "is out of range"),
         (("--limit", "10/minute", "--by", "address"), "is not one of"),
         ((), "Missing option '--limit'"),

@@ -1,0 +1,54 @@
+"""Values as text for people: durations, times, limits, origins."""
+
+import math
+from datetime import UTC, datetime
+
+from oauth_ratelimit.core.overrides import Origin
+from oauth_ratelimit.core.policy import Canary, Policy
+
+
+def duration(seconds: float) -> str:
+    """Return a duration such as ``3 min 20 s``, rounded up to whole seconds."""
+    if math.isinf(seconds):
+        return "never"
+    whole = math.ceil(seconds)
+    for unit_s, unit, rest_s, rest in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= unit_s:
+            more = whole % unit_s // rest_s
+            return f"{whole // unit_s} {unit}" + (f" {more} {rest}" if more else "")
+    return f"{whole} s"
+
+
+def counted(count: int, word: str) -> str:
+    """Return a number with its noun: ``1 instance``, ``2 instances``."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def utc_time(at_s: float) -> str:
+    """Return a time such as ``2026-12-01T00:00:00Z``."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def policy_text(policy: Policy) -> str:
+    """Return a limit such as ``user: 100/60s``."""
+    mode = f" {policy.mode.value}" if policy.mode else ""
+    return f"{policy.name}: {policy.limit}/{policy.window.window_s}s{mode}"
+
+
+def origin_text(origin: Origin) -> str:
+    """Return the origin of a value: a configuration key, or an override with author and reason."""
+    override = origin.override
+    if override is None:
+        is_specific = "." in origin.name or "[" in origin.name
+        return origin.name if is_specific else f"{origin.name}, for everybody"
+    end = "" if override.until_s is None else f" until {utc_time(override.until_s)}"
+    return f"override by {override.author}{end}: {override.reason}"
+
+
+def canary_text(canary: Canary | None) -> str:
+    """Return the share of clients or the instances of a canary."""
+    if canary is None:
+        return "none"
+    if canary.instances:
+        return f"instances {', '.join(canary.instances)}"
+    return f"{canary.percent:g} % of the clients"
