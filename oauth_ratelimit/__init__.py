@@ -9,7 +9,7 @@ The way of a request through the package::
     core/policy.py       what is limited: PolicySet.matching()                (policy)
     core/enforcement.py  trusted clients, dry run, canary -> Mode             (policy)
     core/window.py       frames, estimate, retry, reset                       (decision)
-    core/decision.py     Decision; core/admission.py, core/refusal.py: cheap ones
+    core/decision.py     Decision: admissions, denials, repeated denials     (decision)
     limiter.py           Limiter.check(): one pass over all this              (decision)
     sync/place.py        one client at one endpoint: decides and counts       (counters)
     sync/counters.py     buckets: in-flight hits on top of the global snapshot

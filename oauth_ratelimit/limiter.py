@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.decision import Admission, Decision, FullDecision, RepeatedDenial, check_cost
+from oauth_ratelimit.core.decision import Admission, Decision, FullDecision, check_cost
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.client_state import ClientState
@@ -128,21 +128,19 @@ class Limiter:
                 if full == state.sent:
                     client.dirty_queue.mark_dirty(state)
                 state.full = full = full + cost
-                return Admission((tier, full, state.edge, state.frame_end_s, now_s))
+                return Admission(tier, full, state.edge, state.frame_end_s, now_s)
             cached_denial = state.cached_denial
             if cached_denial is None or not cached_denial.since_s <= now_s < cached_denial.until_s or cost != 1:
                 if self._reservations is not None and client.is_near_limit(state):
                     decision = self._reservations.decide(client, state, now_s, cost)
                 else:
                     decision = client.decide(state, now_s, cost)
-                if type(decision) is not FullDecision or not decision.would_deny:
+                if not decision.would_deny or not isinstance(decision, FullDecision):
                     return decision
             else:
                 if not state.is_dirty:
                     client.dirty_queue.mark_dirty(state)
-                suppression = cached_denial.suppression
-                suppression.suppressed_count += 1
-                return RepeatedDenial((cached_denial, now_s, suppression.suppressed_count))
+                return cached_denial.repeat(now_s)
         finally:
             client.lock.release()
         self._report(client, state, decision, grant_type=grant_type, now_s=now_s)
@@ -163,7 +161,7 @@ class Limiter:
         )
         cached_denial = state.cached_denial
         if cached_denial is not None:
-            cached_denial.enforce(suppression)
+            cached_denial.suppress(suppression)
 
     def peek(
         self,

@@ -1,6 +1,8 @@
-"""What a request is told."""
+"""Decisions about requests."""
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal, final
@@ -9,42 +11,68 @@ from oauth_ratelimit.core.policy import MAX_LIMIT, Mode, Policy, Tier
 from oauth_ratelimit.core.window import estimate_hits
 
 Outcome = Literal["allowed", "denied", "would_deny", "trusted"]
-"""What became of a request, in metrics, traces and statistics; ``would_deny`` is over a limit in a dry run."""
+"""Outcome of a request in metrics, traces and statistics. ``would_deny`` is over a limit in a dry run."""
 
 
-class Decision:
-    """What is decided about one request. Of several policies it describes the one that denies, else the one with least
-    left.
+class Decision(ABC):
+    """Decision about one request. Of several policies it describes the one that denies, else the one with least left.
 
     Attributes:
-        allowed: Whether the request may go on.
-        would_deny: Whether it is over a limit: not ``allowed`` under enforce, ``allowed`` all the same in a dry run.
-        mode: What was done with the decision.
-        trusted: Whether the client is on the allowlist, so that nothing was decided or counted.
-        rule: The policy described here, None if none applies.
-        remaining: Hits left now in this policy's window, this request taken off if it was counted. Of a denial: in
-            the fullest of the windows that deny.
-        reset_after_s: Seconds until the whole quota is back, if nothing else happens.
-        retry_after_s: Seconds until the request would be admitted, if nothing else happens; 0.0 if it is. Infinity
-            if its cost is above the limit.
-        decision_id: Names a denial in the answer and in the log; None of any other decision.
+        would_deny: True if the request is over a limit. In a dry run it is ``allowed`` all the same.
+        trusted: True if the client is on the allowlist, so that nothing was decided or counted.
+        is_repeat: True if an earlier denial of the same key was repeated.
     """
 
     __slots__ = ()
 
-    allowed: bool
     would_deny: bool
-    mode: Mode
     trusted: bool
-    rule: Policy | None
-    remaining: int
-    reset_after_s: float
-    retry_after_s: float
-    decision_id: str | None
+    is_repeat: bool
+
+    @property
+    @abstractmethod
+    def allowed(self) -> bool:
+        """True if the request may go on."""
+
+    @property
+    @abstractmethod
+    def mode(self) -> Mode:
+        """Mode that the decision was made under."""
+
+    @property
+    @abstractmethod
+    def rule(self) -> Policy | None:
+        """Policy that is described, None if no policy applies."""
+
+    @property
+    @abstractmethod
+    def remaining(self) -> int:
+        """Hits left in the policy's window, after this request if it was counted.
+
+        After a denial it is the least of what the denying policies have left.
+        """
+
+    @property
+    @abstractmethod
+    def reset_after_s(self) -> float:
+        """Seconds until the whole quota is back if nothing else happens."""
+
+    @property
+    @abstractmethod
+    def retry_after_s(self) -> float:
+        """Seconds until the request would be admitted if nothing else happens, 0.0 if it is.
+
+        Infinity if its cost is above the limit.
+        """
+
+    @property
+    @abstractmethod
+    def decision_id(self) -> str | None:
+        """Name of a denial in the answer and in the log, None for any other decision."""
 
     @property
     def policy(self) -> str | None:
-        """The policy's name, None if no policy applies."""
+        """Name of the policy, None if no policy applies."""
         return self.rule.name if self.rule else None
 
     @property
@@ -54,14 +82,12 @@ class Decision:
 
     @property
     def window_s(self) -> int | None:
-        """The window's length in seconds, None if no policy applies."""
+        """Length of the window in seconds, None if no policy applies."""
         return self.rule.window.window_s if self.rule else None
 
-    def quota(self) -> tuple[Policy | None, int, float]:
-        """Return what a client is told of: ``rule``, ``remaining``, and the seconds until more is to be had, which are
-        ``reset_after_s``, or ``retry_after_s`` of a denial.
-        """
-        return self.rule, self.remaining, self.reset_after_s if self.allowed else self.retry_after_s
+    @abstractmethod
+    def used_hits(self) -> Iterable[tuple[Policy, float]]:
+        """Return the policies that were looked at, each with the hits in its window."""
 
     def __repr__(self) -> str:
         return (
@@ -70,144 +96,128 @@ class Decision:
         )
 
 
+@final
 @dataclass(slots=True, repr=False)
 class FullDecision(Decision):
-    """A decision whose figures are all known. Not frozen only because that would double the price of a denial."""
+    """Decision whose figures are all known: a denial, a preview, or one that no policy applies to.
 
-    allowed: bool
-    would_deny: bool
-    mode: Mode
+    It is not frozen, because that would double the time to create a denial.
+    """
+
+    allowed: bool = field()  # without ``field``, the property of the base class would be its default
+    would_deny: bool = field()
+    mode: Mode = field()
     trusted: bool = False
     rule: Policy | None = None
     remaining: int = 0
     reset_after_s: float = 0.0
     retry_after_s: float = 0.0
     decision_id: str | None = field(default=None, compare=False)
+    is_repeat: bool = field(default=False, init=False, compare=False)
 
-
-def outcome_of(decision: Decision) -> Outcome:
-    """Return what became of a request."""
-    if decision.would_deny:
-        return "would_deny" if decision.allowed else "denied"
-    return "trusted" if decision.trusted else "allowed"
-
-
-def whole_seconds(seconds: float, *, at_least: int = 0) -> int:
-    """Return a delay for a header: rounded up, because a client that comes early is denied again."""
-    return at_least if math.isinf(seconds) else max(at_least, math.ceil(seconds))
-
-
-def check_cost(cost: int) -> None:
-    """Refuse what no limit could ever be compared with.
-
-    Raises:
-        ValueError: The cost is not a whole number from 1 to 2^53.
-    """
-    if not isinstance(cost, int) or isinstance(cost, bool) or not 1 <= cost <= MAX_LIMIT:
-        raise ValueError(f"cost must be a whole number from 1 to 2^53, got {cost!r}")
-
-
-Term = tuple[Tier, int, int, float, float]
-"""
-A tier that admitted a request: the tier, full and edge (see ``core.window``) with this request, the end of the frame,
-and the time of the request in seconds since the epoch.
-"""
-
-
-class Admission(Decision, Term):
-    """The decision about a request that one tier admitted. Its figures are worked out when they are asked for."""
-
-    __slots__ = ()
-
-    allowed = True
-    would_deny = False
-    trusted = False
-    retry_after_s = 0.0
-    decision_id = None
-
-    @property
-    def room(self) -> float:
-        """What the estimate leaves of the limit."""
-        tier, full, edge, frame_end_s, now_s = self
-        left_s = min(frame_end_s - now_s, tier.frame_s)  # more only if the clock stepped back
-        return tier.limit - estimate_hits(full, edge, left_s, tier.frame_s)
-
-    @property
-    def mode(self) -> Mode:  # type: ignore[override]  # to be read only, here and in every decision
-        return self[0].mode
-
-    @property
-    def rule(self) -> Policy:  # type: ignore[override]
-        return self[0].policy
-
-    @property
-    def remaining(self) -> int:  # type: ignore[override]
-        return self.quota()[1]
-
-    @property
-    def reset_after_s(self) -> float:  # type: ignore[override]
-        return self.quota()[2]
-
-    def quota(self) -> tuple[Policy, int, float]:
-        """See ``Decision.quota``. Worked out together, because every admitted request needs them."""
-        tier, full, edge, frame_end_s, now_s = self
-        frame_s = tier.frame_s
-        left_s = frame_end_s - now_s
-        if left_s > frame_s:
-            left_s = frame_s
-        # Of most keys nothing fades out, and mixing integers with floats costs as much as all the rest.
-        remaining = int(tier.limit - estimate_hits(full, edge, left_s, frame_s)) if edge else tier.limit - full
-        return tier.policy, remaining, tier.window_s + left_s
+    def used_hits(self) -> Iterable[tuple[Policy, float]]:
+        """See ``Decision.used_hits``. Only the policy that is described."""
+        return () if self.rule is None else ((self.rule, float(self.rule.limit - self.remaining)),)
 
 
 @final
-class JointAdmission(Decision, tuple[Term, ...]):
-    """The decision about a request that several tiers admitted: it describes the one that has least left."""
+class Admission(Decision):
+    """Decision about a request that was admitted and counted. Its figures are computed when they are read.
 
-    __slots__ = ()
+    Args:
+        tier: A tier that admitted the request.
+        full: See ``core.window``, with this request.
+        edge: See ``core.window``, with this request.
+        frame_end_s: End of the current frame, seconds since the epoch.
+        now_s: Time of the request, seconds since the epoch.
+        also: Admission by the next tier that applies to the request, None if there is no other.
+    """
+
+    __slots__ = ("_nearest", "also", "edge", "frame_end_s", "full", "now_s", "tier")
 
     allowed = True
     would_deny = False
     trusted = False
     retry_after_s = 0.0
     decision_id = None
+    is_repeat = False
+
+    def __init__(
+        self, tier: Tier, full: int, edge: int, frame_end_s: float, now_s: float, also: "Admission | None" = None
+    ) -> None:
+        self.tier = tier
+        self.full = full
+        self.edge = edge
+        self.frame_end_s = frame_end_s
+        self.now_s = now_s
+        self.also = also
+        self._nearest: Admission | None = None
+
+    def by_tier(self) -> Iterator["Admission"]:
+        """Yield the admission by each tier."""
+        one: Admission | None = self
+        while one is not None:
+            yield one
+            one = one.also
 
     @property
-    def nearest(self) -> Admission:
-        """The admission by the tier that has least left."""
-        return min(map(Admission, self), key=attrgetter("room"))
+    def nearest(self) -> "Admission":
+        """Admission by the tier that has least left."""
+        if self._nearest is None:
+            self._nearest = min(self.by_tier(), key=attrgetter("room")) if self.also else self
+        return self._nearest
 
     @property
-    def mode(self) -> Mode:  # type: ignore[override]
-        return self.nearest.mode
+    def left_s(self) -> float:
+        """Seconds until the frame ends."""
+        return min(self.frame_end_s - self.now_s, self.tier.frame_s)  # more only if the clock stepped back
 
     @property
-    def rule(self) -> Policy:  # type: ignore[override]
-        return self.nearest.rule
+    def estimate(self) -> float:
+        """Hits in this tier's window."""
+        return estimate_hits(self.full, self.edge, self.left_s, self.tier.frame_s)
 
     @property
-    def remaining(self) -> int:  # type: ignore[override]
-        return self.nearest.remaining
+    def room(self) -> float:
+        """Limit of this tier minus the estimate."""
+        return self.tier.limit - self.estimate
 
     @property
-    def reset_after_s(self) -> float:  # type: ignore[override]
-        return self.nearest.reset_after_s
+    def mode(self) -> Mode:
+        """See ``Decision.mode``."""
+        return self.nearest.tier.mode
 
-    def quota(self) -> tuple[Policy, int, float]:
-        """See ``Decision.quota``."""
-        return self.nearest.quota()
+    @property
+    def rule(self) -> Policy:
+        """See ``Decision.rule``."""
+        return self.nearest.tier.policy
+
+    @property
+    def remaining(self) -> int:
+        """See ``Decision.remaining``."""
+        return int(self.nearest.room)
+
+    @property
+    def reset_after_s(self) -> float:
+        """See ``Decision.reset_after_s``."""
+        nearest = self.nearest
+        return nearest.tier.window_s + nearest.left_s
+
+    def used_hits(self) -> Iterable[tuple[Policy, float]]:
+        """See ``Decision.used_hits``."""
+        return [(one.tier.policy, one.estimate) for one in self.by_tier()]
 
 
 @dataclass(slots=True)
 class SuppressionPeriod:
-    """Nothing more is said about the denials of a key, because it was said a moment ago.
+    """Time in which denials of a key are counted and not logged.
 
     Args:
-        since_s: When it was, seconds since the epoch.
-        until_s: When the next event may come.
-        first_id: The number that names a denial with none left out before. Those after it have the numbers after it.
-            None if denials get no name, because there was no room to keep what it would tell.
-        suppressed_count: How many were left out.
+        since_s: Time of the event that was logged, seconds since the epoch.
+        until_s: Earliest time of the next event.
+        first_id: Number that names a denial before which none was suppressed. Those after it are numbered on from it.
+            None if denials get no name, because there was no room to keep their records.
+        suppressed_count: Denials since then.
     """
 
     since_s: float
@@ -216,77 +226,127 @@ class SuppressionPeriod:
     suppressed_count: int = 0
 
     def decision_id(self, number: int) -> str | None:
-        """Return the name of a denial, by how many were left out before and with it."""
+        """Return the name of the denial that makes ``number`` suppressed ones."""
         return None if self.first_id is None else f"{(self.first_id + number) % 2**64:016x}"
-
-
-class CachedDenial:
-    """What requests are told until they would be admitted, if nothing else happens.
-
-    Args:
-        first: What the first of them was told.
-        since_s: When that was, seconds since the epoch.
-        good_until_s: How long it surely holds: a little shorter than what the first request was told, which is rounded
-            up.
-
-    Attributes:
-        until_s: How long it is in force: not before the first denial was reported, and not after the next is to be.
-    """
-
-    __slots__ = ("_good_until_s", "first", "since_s", "suppression", "until_s")
-
-    def __init__(self, first: FullDecision, since_s: float, good_until_s: float) -> None:
-        self.first = first
-        self.since_s = since_s
-        self._good_until_s = good_until_s
-        self.until_s = since_s
-        self.suppression = NO_SUPPRESSION
-
-    def enforce(self, suppression: SuppressionPeriod) -> None:
-        """Let requests be refused without a word until the next event may come."""
-        self.suppression = suppression
-        self.until_s = min(self._good_until_s, suppression.until_s)
 
 
 NO_SUPPRESSION = SuppressionPeriod(0.0, 0.0, 0)
 
 
-class RepeatedDenial(Decision, tuple[CachedDenial, float, int]):
-    """The decision about a request under a refusal: the first one's, with the delays counted from now.
+@final
+class CachedDenial:
+    """Denial that is repeated without computing it again, until the request would be admitted or logged.
 
-    A tuple, as ``Admission`` is: the refusal, when the request came, and its number among those not reported.
+    Args:
+        first: The denial.
+        since_s: Time of its request, seconds since the epoch.
+        valid_until_s: Time until which it holds if nothing else happens. A little before its ``retry_after_s`` ends,
+            which is rounded up.
+
+    Attributes:
+        until_s: Time until which it is repeated: not before the first denial was reported, not after the next one is
+            due.
     """
 
-    __slots__ = ()
+    __slots__ = ("_valid_until_s", "first", "since_s", "suppression", "until_s")
+
+    def __init__(self, first: FullDecision, since_s: float, valid_until_s: float) -> None:
+        self.first = first
+        self.since_s = since_s
+        self._valid_until_s = valid_until_s
+        self.until_s = since_s
+        self.suppression = NO_SUPPRESSION
+
+    def suppress(self, suppression: SuppressionPeriod) -> None:
+        """Repeat the denial while its events are suppressed."""
+        self.suppression = suppression
+        self.until_s = min(self._valid_until_s, suppression.until_s)
+
+    def repeat(self, now_s: float) -> "RepeatedDenial":
+        """Return the decision about another request."""
+        self.suppression.suppressed_count += 1
+        return RepeatedDenial(self, now_s, self.suppression.suppressed_count)
+
+
+@final
+class RepeatedDenial(Decision):
+    """Decision about a request that an earlier denial covers: the same, with the delays counted from ``now_s``.
+
+    Args:
+        cached: The earlier denial.
+        now_s: Time of the request, seconds since the epoch.
+        number: Position of this denial among those that were suppressed.
+    """
+
+    __slots__ = ("cached", "now_s", "number")
 
     would_deny = True
     trusted = False
-    remaining = 0
+    is_repeat = True
+
+    def __init__(self, cached: CachedDenial, now_s: float, number: int) -> None:
+        self.cached = cached
+        self.now_s = now_s
+        self.number = number
 
     @property
-    def allowed(self) -> bool:  # type: ignore[override]  # to be read only, here and in every decision
-        return self[0].first.allowed
+    def allowed(self) -> bool:
+        """See ``Decision.allowed``."""
+        return self.cached.first.allowed
 
     @property
-    def mode(self) -> Mode:  # type: ignore[override]
-        return self[0].first.mode
+    def mode(self) -> Mode:
+        """See ``Decision.mode``."""
+        return self.cached.first.mode
 
     @property
-    def rule(self) -> Policy | None:  # type: ignore[override]
-        return self[0].first.rule
+    def rule(self) -> Policy | None:
+        """See ``Decision.rule``."""
+        return self.cached.first.rule
 
     @property
-    def reset_after_s(self) -> float:  # type: ignore[override]
-        cached_denial, now_s, _ = self
-        return cached_denial.first.reset_after_s + cached_denial.since_s - now_s
+    def remaining(self) -> int:
+        """See ``Decision.remaining``."""
+        return self.cached.first.remaining
 
     @property
-    def retry_after_s(self) -> float:  # type: ignore[override]
-        cached_denial, now_s, _ = self
-        # In this order the result is exact: added to ``now_s`` it is the moment that the first request was told.
-        return (cached_denial.since_s + cached_denial.first.retry_after_s) - now_s
+    def reset_after_s(self) -> float:
+        """See ``Decision.reset_after_s``."""
+        return self.cached.first.reset_after_s + self.cached.since_s - self.now_s
 
     @property
-    def decision_id(self) -> str | None:  # type: ignore[override]
-        cached_denial, _, number = self
-        return None if cached_denial.first.allowed else cached_denial.suppression.decision_id(number)
+    def retry_after_s(self) -> float:
+        """See ``Decision.retry_after_s``."""
+        # In this order the result is exact: added to ``now_s`` it is the moment that the first denial gave.
+        return (self.cached.since_s + self.cached.first.retry_after_s) - self.now_s
+
+    @property
+    def decision_id(self) -> str | None:
+        """See ``Decision.decision_id``."""
+        return None if self.allowed else self.cached.suppression.decision_id(self.number)
+
+    def used_hits(self) -> Iterable[tuple[Policy, float]]:
+        """See ``Decision.used_hits``."""
+        return self.cached.first.used_hits()
+
+
+def outcome_of(decision: Decision) -> Outcome:
+    """Return the outcome of a request."""
+    if decision.would_deny:
+        return "would_deny" if decision.allowed else "denied"
+    return "trusted" if decision.trusted else "allowed"
+
+
+def whole_seconds(seconds: float, *, at_least: int = 0) -> int:
+    """Return a delay for a header, rounded up, because a client that comes early is denied again."""
+    return at_least if math.isinf(seconds) else max(at_least, math.ceil(seconds))
+
+
+def check_cost(cost: int) -> None:
+    """Check the cost of a request.
+
+    Raises:
+        ValueError: The cost is not a whole number from 1 to 2^53.
+    """
+    if not isinstance(cost, int) or isinstance(cost, bool) or not 1 <= cost <= MAX_LIMIT:
+        raise ValueError(f"cost must be a whole number from 1 to 2^53, got {cost!r}")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat
 from operator import add
 
+from oauth_ratelimit.core.decision import Admission
 from oauth_ratelimit.core.policy import Tier
 from oauth_ratelimit.core.window import age, estimate_hits, pack, reset_after_s, retry_after_s, weigh
 
@@ -108,6 +109,10 @@ class Bucket:
         self.full += cost
         if self.tier.is_proportional:
             self.edge -= cost
+
+    def admission(self, now_s: float, also: Admission | None = None) -> Admission:
+        """Return the decision about a request that was just counted here, and in the bucket of ``also``."""
+        return Admission(self.tier, self.full, self.edge, self.frame_end_s, now_s, also)
 
     def retry_after_s(self, now_s: float, *, cost: int, later_s: float = 0.0) -> float:
         """Return the seconds until a request of this cost is admitted, not before ``later_s``."""

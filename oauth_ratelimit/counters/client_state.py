@@ -5,7 +5,7 @@ import threading
 from collections.abc import Sequence
 from operator import itemgetter
 
-from oauth_ratelimit.core.decision import Admission, CachedDenial, Decision, FullDecision, JointAdmission, Term
+from oauth_ratelimit.core.decision import Admission, CachedDenial, Decision, FullDecision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import MAX_LIMIT, ClientPolicies, Limits, Mode, Policy, Tier, tiers_of
 from oauth_ratelimit.core.window import ROUNDING_S, Estimator, Window
@@ -201,19 +201,19 @@ class ClientState:
         first = state.full + cost
         if first > state.ceiling:
             return self._decide_exactly(state, now_s, cost=cost)
-        terms: list[Term] = [(state.tier, first, state.edge, state.frame_end_s, now_s)]
+        admission: Admission | None = None
         for bucket in others:
             if now_s >= bucket.frame_end_s:
                 bucket.turn(now_s)
             full = bucket.full + cost
             if full > bucket.ceiling:
-                for counted in others[: len(terms) - 1]:
+                for counted in others[: others.index(bucket)]:
                     counted.full -= cost
                 return self._decide_exactly(state, now_s, cost=cost)
             bucket.full = full
-            terms.append((bucket.tier, full, bucket.edge, bucket.frame_end_s, now_s))
+            admission = Admission(bucket.tier, full, bucket.edge, bucket.frame_end_s, now_s, admission)
         state.full = first
-        return JointAdmission(terms) if others else Admission(terms[0])
+        return Admission(state.tier, first, state.edge, state.frame_end_s, now_s, admission)
 
     def _decide_exactly(self, state: KeyState, now_s: float, *, cost: int) -> Decision:
         """Decide about a request that is near a limit."""
@@ -228,7 +228,11 @@ class ClientState:
         for concerned in (state,) if self.total is None else (state, self.total):
             if concerned.is_near_limit:
                 self.dirty_queue.mark_urgent(concerned)
-        return JointAdmission((bucket.tier, bucket.full, bucket.edge, bucket.frame_end_s, now_s) for bucket in buckets)
+        own, *others = buckets
+        admission: Admission | None = None
+        for bucket in others:
+            admission = bucket.admission(now_s, admission)
+        return own.admission(now_s, admission)
 
     def count(self, state: KeyState, now_s: float) -> None:
         """Count a request that nothing is decided about. The lock is held by the caller."""

@@ -94,10 +94,11 @@ def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
     """
     if decision.trusted or not families:
         return []
-    rule, remaining, until_s = decision.quota()
+    rule, remaining = decision.rule, decision.remaining
     if rule is None:
         return []
-    reset = f"{ceil(until_s) if decision.allowed else whole_seconds(until_s, at_least=1)}"
+    reset_s = ceil(decision.reset_after_s) if decision.allowed else whole_seconds(decision.retry_after_s, at_least=1)
+    reset = f"{reset_s}"
     left = f"{remaining}"
     shown = left if remaining < MAX_FIELD_INTEGER else MAX_FIELD_INTEGER
     name, policy_header, limit_header = _constant_parts(rule.name, rule.limit, rule.window.window_s)

@@ -2,12 +2,10 @@
 
 from heapq import nlargest
 
-from oauth_ratelimit.core.decision import Admission, Decision, JointAdmission, Outcome, RepeatedDenial, outcome_of
+from oauth_ratelimit.core.decision import Decision, Outcome, outcome_of
 from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.policy import Tier
 from oauth_ratelimit.core.statistics import COUNTS, ClientMinute, Kind, Peak, Source, Tally, UserLoad
-from oauth_ratelimit.core.window import estimate_hits
 
 FOLLOWED = 10  # times as many users are followed as are told of in the end, so that the heaviest are among them
 
@@ -33,7 +31,6 @@ class OpenMinute:
         "_registers",
         "_second",
         "_second_count",
-        "_tier_peaks",
         "_user_cells",
         "client_id",
         "count",
@@ -51,7 +48,6 @@ class OpenMinute:
         self._client_cells: dict[str, dict[str, int]] = {}
         self._user_cells: dict[str, dict[str, int]] = {}
         self._peaks: dict[str, Peak] = {}
-        self._tier_peaks: dict[Tier, float] = {}  # how much of it was used; apart, because that is quicker
         self._registers: dict[int, int] = {}
         self._second = 0
         self._second_count = 0
@@ -74,11 +70,10 @@ class OpenMinute:
         if cell is None:
             cell = cells[grant] = dict.fromkeys(COUNTS, 0)
         cell[outcome] += 1
-        form = type(decision)
-        if form is RepeatedDenial and outcome == "denied":
+        if decision.is_repeat and outcome == "denied":
             cell["retries"] += 1
         if place is not None:
-            self._note_rule(decision, f"{place}/")
+            self._note_peaks(decision, f"{place}/")
             return
         if username is not None:
             self._note_user(username, outcome)
@@ -87,13 +82,7 @@ class OpenMinute:
         self._second = second
         if self._second_count > self._burst:
             self._burst = self._second_count
-        if form is Admission:
-            self._note_term(*decision)  # type: ignore[misc]
-        elif form is JointAdmission:
-            for term in decision:  # type: ignore[attr-defined]
-                self._note_term(*term)
-        else:
-            self._note_rule(decision, "")
+        self._note_peaks(decision, "")
 
     def _note_user(self, username: str, outcome: Outcome) -> None:
         user = self.users.get(username)
@@ -123,23 +112,13 @@ class OpenMinute:
         self._note_registers(self._registers)
         self.users = dict(nlargest(len(self.users) // 2, self.users.items(), key=_weight))
 
-    def _note_term(self, tier: Tier, full: int, edge: int, frame_end_s: float, now_s: float) -> None:
-        known = self._tier_peaks.get(tier, 0.0)
-        if full > known or full + edge > known:  # the estimate lies between the two
-            used = estimate_hits(full, edge, min(frame_end_s - now_s, tier.frame_s), tier.frame_s)
-            if used > known:
-                self._tier_peaks[tier] = used
-
-    def _note_rule(self, decision: Decision, place: str) -> None:
-        rule = decision.rule
-        if rule is None:
-            return
-        name = place + rule.name
-        known = self._peaks.get(name)
-        if known is None or known.share < 1.0:
-            used = rule.limit - decision.remaining
-            peak = Peak(used / rule.limit, float(used), rule.limit, rule.window.window_s)
-            self._peaks[name] = max(peak, known or peak)
+    def _note_peaks(self, decision: Decision, place: str) -> None:
+        for policy, used in decision.used_hits():
+            name = place + policy.name
+            known = self._peaks.get(name)
+            share = used / policy.limit
+            if known is None or share > known.share:
+                self._peaks[name] = Peak(share, used, policy.limit, policy.window.window_s)
 
     def minute(self, minute_s: int, *, is_complete: bool) -> ClientMinute:
         """Return the counts as they are now.
@@ -156,7 +135,7 @@ class OpenMinute:
             client_id=self.client_id,
             minute_s=minute_s,
             tallies={Source(kind, grant): Tally(**cell) for kind, cells in kinds for grant, cell in cells.items()},
-            peaks=self._all_peaks(),
+            peaks=dict(self._peaks),
             users=self._heaviest() if is_complete else (),
             registers=self._all_registers() if is_complete else {},
             burst=self._burst,
@@ -175,14 +154,6 @@ class OpenMinute:
         for register, rank in map(register_of, self.users):
             if rank > registers.get(register, 0):
                 registers[register] = rank
-
-    def _all_peaks(self) -> dict[str, Peak]:
-        peaks = dict(self._peaks)
-        for tier, used in self._tier_peaks.items():
-            name = tier.policy.name
-            peak = Peak(used / tier.limit, used, tier.limit, tier.window_s)
-            peaks[name] = max(peak, peaks.get(name, peak))
-        return peaks
 
 
 def _weight(item: tuple[str, list[int]]) -> int:

@@ -1,23 +1,14 @@
-"""What a request is told, however it was decided."""
+"""Decisions about requests."""
 
 import math
 
 import pytest
 
-from oauth_ratelimit.core.decision import (
-    Admission,
-    CachedDenial,
-    Decision,
-    FullDecision,
-    JointAdmission,
-    RepeatedDenial,
-    SuppressionPeriod,
-    whole_seconds,
-)
+from oauth_ratelimit.core.decision import Admission, CachedDenial, FullDecision, SuppressionPeriod, whole_seconds
 from oauth_ratelimit.core.policy import Mode, Policy, Tier, tiers_of
 from oauth_ratelimit.core.window import Window
 
-NOW_S = 1_200_000_000.0  # where a minute begins
+NOW_S = 1_200_000_000.0  # a minute begins
 POLICY = Policy("user", 10, Window(60, 10))
 WIDE = Policy("wide", 12, Window(600, 10))
 
@@ -27,8 +18,8 @@ def a_tier(policy: Policy = POLICY) -> Tier:
     return Tier(policy, Mode.ENFORCE)
 
 
-def test_decision_without_a_policy() -> None:
-    """Where nothing applies, nothing is named."""
+def test_decision_without_a_policy_has_no_figures() -> None:
+    """The properties of the policy are None."""
     decision = FullDecision(True, False, Mode.DRY_RUN)
     assert (None, None, None) == (decision.policy, decision.limit, decision.window_s)
     assert (0, 0.0, 0.0, False) == (
@@ -37,12 +28,14 @@ def test_decision_without_a_policy() -> None:
         decision.retry_after_s,
         decision.trusted,
     )
+    assert [] == list(decision.used_hits())
 
 
-def test_decision_about_a_policy() -> None:
-    """A decision names its policy and what it allows."""
+def test_decision_names_its_policy() -> None:
+    """It has the policy's name, limit and window."""
     decision = FullDecision(True, False, Mode.ENFORCE, rule=POLICY, remaining=3)
     assert ("user", 10, 60) == (decision.policy, decision.limit, decision.window_s)
+    assert [(POLICY, 7.0)] == list(decision.used_hits())
     assert "policy='user' remaining=3" in repr(decision)
 
 
@@ -55,9 +48,9 @@ def test_whole_seconds(seconds: float, at_least: int, expected: int) -> None:
     assert expected == whole_seconds(seconds, at_least=at_least)
 
 
-def test_admission() -> None:
-    """Its figures are those of the moment of the request."""
-    decision = Admission((a_tier(), 4, 2, NOW_S + 6, NOW_S + 1.5))
+def test_admission_computes_its_figures_as_of_the_request() -> None:
+    """They are rounded in favour of the limit."""
+    decision = Admission(a_tier(), 4, 2, NOW_S + 6, NOW_S + 1.5)
     assert (True, False, False, 0.0) == (
         decision.allowed,
         decision.would_deny,
@@ -67,45 +60,48 @@ def test_admission() -> None:
     assert (Mode.ENFORCE, "user", 10, 60) == (decision.mode, decision.policy, decision.limit, decision.window_s)
     assert math.floor(10 - (4 + 2 * 4.5 / 6)) == decision.remaining
     assert 64.5 == decision.reset_after_s
+    assert [(POLICY, 5.5)] == list(decision.used_hits())
     assert "allowed=True" in repr(decision)
 
 
-def test_admission_after_the_clock_stepped_back() -> None:
+def test_admission_after_the_clock_stepped_back_reports_at_most_a_frame_more() -> None:
     """No figure is larger than it can be."""
-    decision = Admission((a_tier(), 4, 2, NOW_S + 6, NOW_S - 3600))
+    decision = Admission(a_tier(), 4, 2, NOW_S + 6, NOW_S - 3600)
     assert (4, 66.0) == (decision.remaining, decision.reset_after_s)
 
 
-def test_admission_by_several_tiers() -> None:
-    """The tier that has least left is described."""
-    narrow = (a_tier(), 4, 0, NOW_S + 6, NOW_S)
-    wide = (a_tier(WIDE), 7, 0, NOW_S + 60, NOW_S)
-    for terms in ((narrow, wide), (wide, narrow)):
-        decision = JointAdmission(terms)
-        assert ("wide", 5, 660.0) == (decision.policy, decision.remaining, decision.reset_after_s)
-        assert (Mode.ENFORCE, True, 0.0) == (decision.mode, decision.allowed, decision.retry_after_s)
+@pytest.mark.parametrize("is_wide_first", [True, False])
+def test_admission_by_several_tiers_describes_the_one_with_least_left(is_wide_first: bool) -> None:
+    """The order of the tiers does not matter, and the use of each is known."""
+    narrow = Admission(a_tier(), 4, 0, NOW_S + 6, NOW_S)
+    wide = Admission(a_tier(WIDE), 7, 0, NOW_S + 60, NOW_S)
+    decision, other = (wide, narrow) if is_wide_first else (narrow, wide)
+    decision.also = other
+    assert ("wide", 5, 660.0) == (decision.policy, decision.remaining, decision.reset_after_s)
+    assert (Mode.ENFORCE, True, 0.0) == (decision.mode, decision.allowed, decision.retry_after_s)
+    assert {POLICY: 4.0, WIDE: 7.0} == dict(decision.used_hits())
 
 
-def test_repeated_denial() -> None:
-    """It says what the first one said, with the delays that are left."""
+def test_repeated_denial_counts_its_delays_from_its_own_request() -> None:
+    """It says what the first one said, with the time that is left and a name of its own."""
     first = FullDecision(
         False, True, Mode.ENFORCE, rule=POLICY, remaining=0, reset_after_s=66.0, retry_after_s=31.0, decision_id="a0"
     )
     cached_denial = CachedDenial(first, NOW_S, NOW_S + 30.998)
-    assert cached_denial.until_s == NOW_S
-    cached_denial.enforce(SuppressionPeriod(NOW_S, NOW_S + 60, 0xA0))
-    assert NOW_S + 30.998 == cached_denial.until_s
-    cached_denial.enforce(SuppressionPeriod(NOW_S, NOW_S + 10, 0xA0))
-    assert NOW_S + 10 == cached_denial.until_s
-    decision = RepeatedDenial((cached_denial, NOW_S + 0.25, 2))
+    cached_denial.suppress(SuppressionPeriod(NOW_S, NOW_S + 60, 0xA0, 1))
+    decision = cached_denial.repeat(NOW_S + 0.25)
     assert (False, True, "user", 0) == (decision.allowed, decision.would_deny, decision.policy, decision.remaining)
     assert (30.75, 65.75) == (decision.retry_after_s, decision.reset_after_s)
-    assert f"{0xA2:016x}" == decision.decision_id
+    assert (f"{0xA2:016x}", True) == (decision.decision_id, decision.is_repeat)
 
 
-def test_every_kind_is_a_decision() -> None:
-    """Callers need to know of one type only."""
-    assert all(issubclass(kind, Decision) for kind in (FullDecision, Admission, JointAdmission, RepeatedDenial))
+@pytest.mark.parametrize(("suppressed_s", "until_s"), ((60, 30.998), (10, 10)))
+def test_denial_is_repeated_until_it_ends_or_the_next_event_is_due(suppressed_s: int, until_s: float) -> None:
+    """Before it was reported it is not repeated."""
+    cached_denial = CachedDenial(FullDecision(False, True, Mode.ENFORCE), NOW_S, NOW_S + 30.998)
+    assert NOW_S == cached_denial.until_s
+    cached_denial.suppress(SuppressionPeriod(NOW_S, NOW_S + suppressed_s, 0))
+    assert NOW_S + until_s == cached_denial.until_s
 
 
 def test_tiers() -> None:
