@@ -58,8 +58,8 @@ BREAKAGES = (
     Breakage(
         "proportional estimate counts the current frame in full",
         "oauth_ratelimit/core/window.py",
-        "edge -= current",
-        "edge -= 0",
+        "return current + between, oldest - current",
+        "return current + between, oldest",
         "tests/core/test_window.py",
     ),
     Breakage(

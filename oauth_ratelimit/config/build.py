@@ -20,7 +20,7 @@ from oauth_ratelimit.config.settings import (
 )
 from oauth_ratelimit.core.failed_auth import FailureKind, FailureLimits
 from oauth_ratelimit.core.policy import Canary, Limits, Mode, OwnLimits, Policy, PolicySet, Rules
-from oauth_ratelimit.core.window import Estimator, Window
+from oauth_ratelimit.core.window import Window
 
 
 def build_settings(file: FileModel) -> Settings:
@@ -145,7 +145,7 @@ def _policy(name: str, model: LimitModel) -> Policy:
         name=name,
         limit=model.limit,
         window=Window.of(model.window, model.frames),
-        estimator=Estimator(model.estimator),
+        estimator=model.estimator,
         count_denied=model.count_denied,
         mode=_mode(model),
     )

@@ -8,6 +8,7 @@ from oauth_ratelimit.config.notation import RATES_NOTATION, RATES_PATTERN, parse
 from oauth_ratelimit.config.problems import not_allowed, refused
 from oauth_ratelimit.config.section import Section, Switch
 from oauth_ratelimit.config.values import Amount, EstimatorName, FrameCount, PolicyName, WindowSeconds
+from oauth_ratelimit.core.window import Estimator
 
 BUILT_IN_LIMITS: dict[str, Any] = {
     "client": [{"limit": 9000, "window": "60s"}],
@@ -32,7 +33,7 @@ class LimitModel(Switch):
         "make documents larger. Left out: the largest divisor of the window up to 10.",
     )
     estimator: EstimatorName = Field(
-        default="sliding",
+        default=Estimator.SLIDING,
         description="sliding counts the frames inside the window in full and the oldest by the share still inside; "
         "proportional weighs the current frame too, by the part of it that has passed.",
     )

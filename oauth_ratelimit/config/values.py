@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
 from pydantic_core import core_schema
 
 from oauth_ratelimit.config.notation import DURATION_NOTATION, DURATION_PATTERN, parse_duration
 from oauth_ratelimit.config.problems import expects, not_allowed
 from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICY_NAME_LENGTH, POLICY_NAME_PATTERN, TOKEN_ENDPOINT
-from oauth_ratelimit.core.window import MAX_FRAMES, MAX_WINDOW_S
+from oauth_ratelimit.core.window import MAX_FRAMES, MAX_WINDOW_S, Estimator
 
 RESERVED_ENDPOINTS = (TOKEN_ENDPOINT, "client_total")  # they name counters of their own
 
@@ -63,7 +63,12 @@ ModeName = Annotated[
     expects("off, dry-run or enforce"),
 ]
 
-EstimatorName = Annotated[Literal["sliding", "proportional"], expects("sliding or proportional")]
+EstimatorName = Annotated[
+    Estimator,
+    Field(strict=False),  # takes the name, which is text
+    expects(" or ".join(Estimator)),
+    WithJsonSchema({"enum": list(Estimator), "type": "string"}),
+]
 
 PolicyName = Annotated[
     str,

@@ -321,12 +321,11 @@ class Tier:
     __slots__ = (
         "_frame_end_s",
         "count_denied",
-        "estimator",
+        "edge_per_hit",
         "frame_count",
         "frame_s",
         "is_alone",
         "is_enforced",
-        "is_proportional",
         "limit",
         "mode",
         "policy",
@@ -342,8 +341,7 @@ class Tier:
         self.frame_s = policy.window.frame_s
         self.frame_count = policy.window.frame_count
         self.is_enforced = mode is Mode.ENFORCE
-        self.estimator = policy.estimator
-        self.is_proportional = policy.estimator is Estimator.PROPORTIONAL
+        self.edge_per_hit = policy.estimator.edge_per_hit
         self.is_alone = alone
         self.count_denied = policy.count_denied
         self._frame_end_s = 0.0

@@ -1,27 +1,30 @@
-"""The sliding window counter: frames, estimate, retry and reset, as plain arithmetic.
+"""Sliding window counter: frames, estimators, retry and reset, as plain arithmetic.
 
-Time is cut into frames aligned to the epoch. What a window holds is kept as two numbers that change only with a hit or
-with a new frame, so that an estimate costs the same for any number of frames:
+Time is cut into frames aligned to the epoch. The content of a window is kept as two numbers that change only with a hit
+or with a new frame, so that an estimate takes the same time for any number of frames:
 
-- ``full``: the hits of the frames that lie wholly inside the window, the current one included;
-- ``edge``: the hits that fade out, by the share of the current frame that is still to come.
+- ``full``: hits that count in full until the current frame ends;
+- ``edge``: hits that fade out over the current frame. Negative if more hits fade in.
+
+The estimate is ``full + edge * (share of the current frame that is still to come)``. An estimator is the formula of
+``full`` and ``edge``. To add one, name it in ``Estimator`` and write its formula.
 
 Sources: the articles of Allegro and of Criteo on distributed rate limiting; Cloudflare, "How we built rate limiting".
 """
 
 import enum
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-ROUNDING_S = 0.002  # a delay is told up to this much too long
+ROUNDING_S = 0.002  # a delay is rounded up by at most this much
 MAX_WINDOW_S = 366 * 86_400
 MAX_FRAMES = 3600  # one counter each in every document
-MAX_DEFAULT_FRAMES = 10  # more frames gain little accuracy and cost document size
+MAX_DEFAULT_FRAMES = 10  # more frames gain little accuracy and make documents larger
 
 
 class Estimator(enum.StrEnum):
-    """How frames are weighed into one number."""
+    """Formula that weighs the frames of a window."""
 
     SLIDING = "sliding"
     """Frames wholly inside the window count in full, the oldest by the share of it still inside (Criteo)."""
@@ -29,8 +32,36 @@ class Estimator(enum.StrEnum):
     PROPORTIONAL = "proportional"
     """Every frame counts by its share of the window, the current one by the part that has passed (Allegro)."""
 
+    @property
+    def edge_per_hit(self) -> int:
+        """Number that a hit in the current frame adds to ``edge``. To ``full`` it adds 1."""
+        return _FORMULAS[self](1, 0, 0)[1]
 
-PROPORTIONAL = Estimator.PROPORTIONAL  # looking it up in the class takes longer than the sum it decides about
+    def weigh(self, current: int, past: Sequence[int], frame_count: int) -> tuple[int, int]:
+        """Return ``(full, edge)``.
+
+        Args:
+            current: Hits of the current frame.
+            past: Hits of the frames before it, newest first, at most ``frame_count``. Missing ones count as zero.
+            frame_count: Frames per window.
+        """
+        oldest = past[frame_count - 1] if len(past) >= frame_count else 0
+        return _FORMULAS[self](current, sum(past) - oldest, oldest)
+
+
+def _sliding(current: int, between: int, oldest: int) -> tuple[int, int]:
+    return current + between, oldest
+
+
+def _proportional(current: int, between: int, oldest: int) -> tuple[int, int]:
+    return current + between, oldest - current
+
+
+# Each returns ``(full, edge)`` for the hits of the current frame, of those between, and of the oldest frame.
+_FORMULAS: Mapping[Estimator, Callable[[int, int, int], tuple[int, int]]] = {
+    Estimator.SLIDING: _sliding,
+    Estimator.PROPORTIONAL: _proportional,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +97,14 @@ def default_frame_count(window_s: int) -> int:
     return next(count for count in range(MAX_DEFAULT_FRAMES, 0, -1) if window_s % count == 0)
 
 
-def weigh(current: int, past: Sequence[int], frame_count: int, estimator: Estimator) -> tuple[int, int]:
-    """Return ``(full, edge)``, the two numbers that an estimate is made of.
-
-    Args:
-        current: Hits of the current frame.
-        past: Hits of the frames before it, newest first, at most ``frame_count``; missing ones count as zero.
-        frame_count: Frames per window.
-        estimator: Whether the current frame counts in full or by the part of it that has passed.
-    """
-    edge = past[frame_count - 1] if len(past) >= frame_count else 0
-    full = current + sum(past) - edge
-    if estimator is PROPORTIONAL:
-        edge -= current
-    return full, edge
-
-
 def estimate_hits(full: int, edge: int, left_s: float, frame_s: int) -> float:
     """Return the hits that the window holds.
 
     Multiplied before it is divided: whenever the result is a whole number at a whole second, it is exact.
 
     Args:
-        full: See ``weigh``.
-        edge: See ``weigh``.
+        full: Hits that count in full.
+        edge: Hits that fade out.
         left_s: Seconds until the current frame ends. Their share of the frame is also the share of the oldest frame
             that is still inside the window.
         frame_s: Length of a frame in seconds.
@@ -143,7 +158,7 @@ def retry_after_s(
     if room < 0:
         return math.inf
     for frames in range(window.frame_count + 2):
-        full, edge = weigh(*age(current, past, frames, window.frame_count), window.frame_count, estimator)
+        full, edge = estimator.weigh(*age(current, past, frames, window.frame_count), window.frame_count)
         longest_s = left_s if frames == 0 else float(window.frame_s)
         if estimate_hits(full, edge, longest_s, window.frame_s) <= room:
             enough_s = longest_s

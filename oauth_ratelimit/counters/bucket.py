@@ -12,7 +12,7 @@ from operator import add
 
 from oauth_ratelimit.core.decision import Admission
 from oauth_ratelimit.core.policy import Tier
-from oauth_ratelimit.core.window import age, estimate_hits, pack, reset_after_s, retry_after_s, weigh
+from oauth_ratelimit.core.window import age, estimate_hits, pack, reset_after_s, retry_after_s
 
 AHEAD_S = 5  # hits of a frame that starts this much later are current hits from an instance whose clock is ahead
 NO_ALERT = 2**60  # far above any limit
@@ -75,7 +75,7 @@ class Bucket:
 
     def _weigh(self, current: int, fresh: int) -> None:
         tier, before = self.tier, self.full
-        self.full, self.edge = weigh(current, self.past, tier.frame_count, tier.estimator)
+        self.full, self.edge = tier.policy.estimator.weigh(current, self.past, tier.frame_count)
         self.base = self.full - current
         self.sent = self.full - fresh
         if self.alert != NO_ALERT:  # which all keys share, and should go on sharing
@@ -85,7 +85,7 @@ class Bucket:
     def _set_ceiling(self) -> None:
         tier, edge = self.tier, self.edge
         bound = tier.limit if self.alert > tier.limit else self.alert - 1
-        if tier.is_proportional:
+        if tier.edge_per_hit:  # adding to ``full`` is not enough to count a hit
             bound = -1
         self.ceiling = bound - edge if edge > 0 else bound
 
@@ -107,8 +107,7 @@ class Bucket:
     def add(self, cost: int) -> None:
         """Count a request in the current frame."""
         self.full += cost
-        if self.tier.is_proportional:
-            self.edge -= cost
+        self.edge += cost * self.tier.edge_per_hit
 
     def admission(self, now_s: float, also: Admission | None = None) -> Admission:
         """Return the decision about a request that was just counted here, and in the bucket of ``also``."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.overrides import LimitKind
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, Mode, Policy, PolicySet, Tier, tiers_of
-from oauth_ratelimit.core.window import estimate_hits, reset_after_s, retry_after_s, weigh
+from oauth_ratelimit.core.window import estimate_hits, reset_after_s, retry_after_s
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
 from oauth_ratelimit.store.base import Snapshot
 
@@ -126,7 +126,7 @@ def _standing(key: Key, kind: LimitKind, tier: Tier, *, frames: Mapping[int, int
     left_s = start_s + window.frame_s - now_s
     current = sum(hits for frame_s, hits in frames.items() if frame_s >= start_s)  # later ones: a clock is ahead
     past = [frames.get(start_s - age * window.frame_s, 0) for age in range(1, window.frame_count + 1)]
-    full, edge = weigh(current, past, window.frame_count, policy.estimator)
+    full, edge = policy.estimator.weigh(current, past, window.frame_count)
     return LimitUsage(
         key=key,
         kind=kind,

@@ -6,7 +6,7 @@ All of them decide in whole numbers of microseconds, so none is judged by roundi
 from collections.abc import Sequence
 from typing import Protocol
 
-from oauth_ratelimit.core.window import Estimator, Window, age, weigh
+from oauth_ratelimit.core.window import Estimator, Window, age
 from oauth_ratelimit.replay.formats import SECOND_US
 
 
@@ -172,22 +172,22 @@ class SlidingWindowCounter(InMemory):
         """See ``Counter.decide``."""
         frame_count, estimator = self._window.frame_count, self._estimator
         frame_us, room = self._window.frame_s * SECOND_US, self._limit - 1
-        fading = 1 if estimator is Estimator.PROPORTIONAL else 0  # of a hit in the current frame
+        edge_per_hit = estimator.edge_per_hit
         current, past, end_us = self._current, self._past, self._end_us
-        full, edge = weigh(current, past, frame_count, estimator)
+        full, edge = estimator.weigh(current, past, frame_count)
         decisions = []
         for at_us in times:
             if at_us >= end_us:
                 frames = (at_us - end_us) // frame_us + 1
                 current, past = age(current, past, frames, frame_count)
-                full, edge = weigh(current, past, frame_count, estimator)
+                full, edge = estimator.weigh(current, past, frame_count)
                 end_us += frames * frame_us
             # ``estimate_hits`` and one hit more within the limit, without a division, so exactly
             is_admitted = edge * (end_us - at_us) <= (room - full) * frame_us
             if is_admitted:
                 current += 1
                 full += 1
-                edge -= fading
+                edge += edge_per_hit
             decisions.append(is_admitted)
         self._current, self._past, self._end_us = current, past, end_us
         return decisions

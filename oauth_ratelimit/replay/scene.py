@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from oauth_ratelimit.core.window import Estimator, Window, estimate_hits, weigh
+from oauth_ratelimit.core.window import Estimator, Window, estimate_hits
 from oauth_ratelimit.replay.formats import SECOND_US, Row
 from oauth_ratelimit.replay.run import FIXED_WINDOW, TOKEN_BUCKET, Contender, Rate, Replay, Who
 
@@ -197,7 +197,7 @@ class _Camera:
             ends = [start_us - age * frame_us - 1 for age in range(window.frame_count + 1)]
             counts = [bisect_right(self.came, end_us) for end_us in (at_us, *ends)]
             current, *past = (newer - older for newer, older in pairwise(counts))
-            full, edge = weigh(current, past, window.frame_count, estimator)
+            full, edge = estimator.weigh(current, past, window.frame_count)
             left_s = (start_us + frame_us - at_us) / SECOND_US
             values.append(estimate_hits(full, edge, left_s, window.frame_s))
         return values

@@ -17,7 +17,6 @@ from oauth_ratelimit.core.window import (
     estimate_hits,
     reset_after_s,
     retry_after_s,
-    weigh,
 )
 
 SLIDING, PROPORTIONAL = Estimator.SLIDING, Estimator.PROPORTIONAL
@@ -37,7 +36,7 @@ class Held:
     @property
     def estimate(self) -> float:
         """The hits in the window."""
-        full, edge = weigh(self.current, self.past, self.window.frame_count, self.estimator)
+        full, edge = self.estimator.weigh(self.current, self.past, self.window.frame_count)
         return estimate_hits(full, edge, self.left_s, self.window.frame_s)
 
     def retry_after_s(self, room: int) -> float:

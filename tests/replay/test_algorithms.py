@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.core.window import Estimator, Window, estimate_hits, weigh
+from oauth_ratelimit.core.window import Estimator, Window, estimate_hits
 from oauth_ratelimit.replay.algorithms import ExactLog, FixedWindow, Gcra, SlidingWindowCounter, TokenBucket
 
 BEGIN_US = 1_700_000_000_000_000
@@ -85,7 +85,7 @@ def test_sliding_window_counter(
     for at_us in times:
         frame = at_us // (window.frame_s * 10**6)
         past = [hits[frame - age] for age in range(1, frame_count + 1)]
-        full, edge = weigh(hits[frame], past, frame_count, estimator)
+        full, edge = estimator.weigh(hits[frame], past, frame_count)
         left_s = Fraction((frame + 1) * window.frame_s * 10**6 - at_us, 10**6)
         expected.append(bool(estimate_hits(full, edge, left_s, window.frame_s) + 1 <= limit))  # type: ignore[arg-type]
         hits[frame] += expected[-1]
