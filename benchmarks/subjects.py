@@ -12,7 +12,6 @@ import structlog
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.config.settings import StatisticsSettings
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.core.statistics import Share
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.base import CounterStore
@@ -73,11 +72,11 @@ def noted(config: Mapping[str, Any] | None = None) -> Hit:
         return STANDING_S
 
     check = limiter(config, clock=clock).check
-    note = StatisticsRecorder(_Nowhere(), settings=StatisticsSettings, clock=clock).note
+    count = StatisticsRecorder(_Nowhere(), settings=StatisticsSettings, clock=clock).count
 
     def hit(user: str) -> None:
         decision = check(CLIENT_ID, user)
-        note(decision, CLIENT_ID, username=user, grant_type="password", endpoint=TOKEN_ENDPOINT, is_grant=bool)
+        count(decision, CLIENT_ID, username=user, grant="password")
 
     return hit
 

@@ -22,8 +22,9 @@ from benchmarks.subjects import BASE, OURS
 from benchmarks.timing import spread
 from demo.authserver import create_app
 from demo.seeds import BATCH_JOBS, DEMO_USERS, WEB_SHOP
+from oauth_ratelimit.background import worker
 from oauth_ratelimit.observe import otel
-from oauth_ratelimit.observe import prometheus as metrics
+from oauth_ratelimit.observe.metrics import open_metrics
 
 FLASK_LIMITER = {"Flask-Limiter moving": "moving-window", "Flask-Limiter sliding": "sliding-window-counter"}
 METRICS, SHARED = f"{OURS} with metrics", f"{OURS} shared through MongoDB"
@@ -52,7 +53,8 @@ def application(subject: str, database: Path, mongo_uri: str | None = None) -> F
     config = {**CONFIG, **denial} if subject.startswith(OURS) else None
     app = create_app(database, ratelimit_config=config, mongo_uri=mongo_uri)
     if subject.startswith(OURS):
-        metrics.IS_AVAILABLE, otel.IS_AVAILABLE = subject == METRICS, False
+        otel.IS_AVAILABLE = False
+        worker.open_metrics = open_metrics if subject == METRICS else lambda: None
         app.extensions["oauth_ratelimit"].limiter.peek("nobody")  # starts it, which is when metrics are looked for
     if subject == BARE:
         bare_bones.protect(app, app.extensions["authorization_server"])

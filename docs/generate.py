@@ -15,7 +15,7 @@ PACKAGE = DOCS.parent / "oauth_ratelimit"
 sys.path.insert(0, str(PACKAGE.parent))
 
 from oauth_ratelimit.cli import command  # noqa: E402  # the sources beside this file, not what is installed
-from oauth_ratelimit.observe.prometheus import PrometheusMetrics  # noqa: E402
+from oauth_ratelimit.observe.metric_catalog import CATALOG, NAMESPACE  # noqa: E402
 
 WIDTH = 100  # characters of a line of help
 PROGRAM = "flask oauth-ratelimit"
@@ -72,14 +72,10 @@ def signals_page() -> str:
 
 def metric_rows() -> Iterator[str]:
     """Yield a row for each metric."""
-    from prometheus_client import CollectorRegistry
-
-    registry = CollectorRegistry()
-    PrometheusMetrics(registry)
-    for metric in registry._collector_to_names:
-        suffix = "_total" if metric._type == "counter" else ""
-        labels = ", ".join(f"`{name}`" for name in metric._labelnames)
-        yield f"| `{metric._name}{suffix}` | {metric._type} | {labels} | {metric._documentation} |"
+    for metric in CATALOG:
+        suffix = "_total" if metric.kind == "counter" else ""
+        labels = ", ".join(f"`{name}`" for name in metric.labels)
+        yield f"| `{NAMESPACE}_{metric.name}{suffix}` | {metric.kind} | {labels} | {metric.help} |"
 
 
 def event_rows() -> Iterator[str]:

@@ -95,7 +95,7 @@ class Guard:
             now_s=self._clock(),
         )
         if self._metrics is not None:
-            self._metrics.note_alarm(alarm.decision)
+            self._metrics.record_alarm(alarm.decision)
         return alarm
 
     def count(self, keys: Iterable[FailureKey]) -> None:
@@ -104,7 +104,7 @@ class Guard:
             for key in keys:
                 self._limiter.count(key.client_id, key.name, endpoint=key.kind.scope)
                 if self._metrics is not None:
-                    self._metrics.note_failure(key.kind.value)
+                    self._metrics.record_failure(key.kind.value)
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits and modes; counts stay."""

@@ -488,8 +488,8 @@ BREAKAGES = (
     ),
     Breakage(
         "metrics have a label for every client",
-        "oauth_ratelimit/observe/metric_labels.py",
-        "        if len(self._labels) >= (MAX_CLIENTS if is_over else FIRST_COME_CLIENTS):\n"
+        "oauth_ratelimit/observe/metrics.py",
+        "        if len(self._labels) >= (MAX_CLIENTS if is_over_limit else FIRST_COME_CLIENTS):\n"
         "            return OTHER\n"
         "        with self._lock:\n"
         "            if len(self._labels) >= MAX_CLIENTS:\n"
@@ -499,10 +499,10 @@ BREAKAGES = (
     ),
     Breakage(
         "metrics have a label for every grant type that a client makes up",
-        "oauth_ratelimit/observe/metric_labels.py",
-        "if grant_type is None or not is_grant(grant_type):",
+        "oauth_ratelimit/observe/observer.py",
+        "if grant_type is None or not self._has_grant(grant_type):",
         "if grant_type is None:",
-        "tests/observe/test_metrics.py tests/observe/test_statistics.py",
+        "tests/observe/test_observer.py",
     ),
     Breakage(
         "flood of denials is logged without a limit per minute",

@@ -112,7 +112,7 @@ class HealthMonitor:
         """Bring the metrics up to date: the lag grows while no cycle runs."""
         if self._metrics is not None:
             health = self.health()
-            self._metrics.note_state(
+            self._metrics.record_state(
                 in_flight_hits=health.in_flight_hits, key_count=health.key_count, lag_s=health.lag_s
             )
 
@@ -156,7 +156,7 @@ class HealthMonitor:
     def stop(self) -> None:
         """Take the sign of life away, unless MongoDB is out of reach anyway. If it is now, ``is_failing`` says so."""
         if self._metrics is not None:
-            self._metrics.note_state(in_flight_hits=0, key_count=0, lag_s=0.0)
+            self._metrics.record_state(in_flight_hits=0, key_count=0, lag_s=0.0)
         if self._store is None or self.is_failing or not self._next_beat_s:
             return
         try:
@@ -172,7 +172,7 @@ class HealthMonitor:
         if report.error is not None:
             self._last_error = (str(report.error), now_s)
         if self._metrics is not None:
-            self._metrics.note_cycle(report, duration_s=now_s - begun_s)
+            self._metrics.record_cycle(report, duration_s=now_s - begun_s)
         self._flushed_count += report.flushed_count
         self._conflict_count += report.conflict_count
         self._failure_count += self.is_failing

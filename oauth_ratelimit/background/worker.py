@@ -18,7 +18,7 @@ from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.observe.events import DenialEvents
-from oauth_ratelimit.observe.metrics import open_all_metrics
+from oauth_ratelimit.observe.metrics import open_metrics
 from oauth_ratelimit.observe.observer import Callbacks, Observer
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.factory import open_connection
@@ -83,7 +83,7 @@ class Worker:
         self.limiter = Limiter(settings, clock=clock, denial_events=denial_events)
         self._override_cache = OverrideCache(OverrideStore(self.connection) if self.connection else None)
         heartbeats = HeartbeatStore(self.connection) if self.connection else None
-        metrics = open_all_metrics()
+        metrics = open_metrics()
         self.health_monitor = HealthMonitor(self.limiter, heartbeats, clock=clock, metrics=metrics)
         self.guard = Guard(settings, clock=clock, events=denial_events, metrics=metrics)
         statistics = self._statistics(self.connection) if self.connection else None

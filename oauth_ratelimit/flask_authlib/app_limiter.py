@@ -164,7 +164,7 @@ class AppLimiter:
         Tell the observer. What goes wrong there, in a hook of the application above all, does not change the answer.
         """
         try:
-            observer.note(decision, client_id, **facts)
+            observer.report(decision, client_id, **facts)
         except Exception as exc:  # noqa: BLE001  # see above
             self.report("observer_failed", error=repr(exc), traceback=traceback.format_exc())
 

@@ -1,88 +1,140 @@
-"""What metrics are fed with, whoever collects them: Prometheus, OpenTelemetry, both or nobody."""
+"""Metrics of one process, for Prometheus, OpenTelemetry or both."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+import threading
+from typing import Protocol
 
-from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.observe.otel import open_otel
-from oauth_ratelimit.observe.prometheus import open_metrics
+from oauth_ratelimit.core.decision import Decision, outcome_of
+from oauth_ratelimit.core.key import visible_name
+from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.statistics import Kind
+from oauth_ratelimit.observe import metric_catalog as catalog
+from oauth_ratelimit.observe import otel, prometheus
+from oauth_ratelimit.observe.metric_catalog import MAX_CLIENTS, Metric
 from oauth_ratelimit.sync.flusher import CycleReport
 
+FIRST_COME_CLIENTS = MAX_CLIENTS // 2  # the other half is kept for clients that are over a limit
+NONE = "none"
+OTHER = "other"
 
-class Metrics(Protocol):
-    """Counts what happens in one process. Thread-safe."""
 
-    def note_decision(
-        self,
-        decision: Decision,
-        client_id: str,
-        *,
-        username: str | None,
-        grant_type: str | None,
-        is_near_limit: bool,
-        duration_s: float,
-        is_grant: Callable[[str], bool],
+class MetricsBackend(Protocol):
+    """Instruments of a metrics library. Thread-safe."""
+
+    def add(self, metric: Metric, amount: int = 1, *, labels: tuple[str, ...] = ()) -> None: ...
+    def observe(self, metric: Metric, value: float) -> None: ...
+    def set(self, metric: Metric, value: float, *, labels: tuple[str, ...] = ()) -> None: ...
+
+
+class ClientLabels:
+    """Client ids as labels, for a bounded number of clients. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, str] = {}
+        self._lock = threading.Lock()  # guards additions to _labels
+
+    def label_of(self, client_id: str, *, is_over_limit: bool) -> str:
+        """Return the label of a client: its own if it has one or there is room for one, else ``other``."""
+        label = self._labels.get(client_id)
+        if label is not None:
+            return label
+        if len(self._labels) >= (MAX_CLIENTS if is_over_limit else FIRST_COME_CLIENTS):
+            return OTHER
+        with self._lock:
+            if len(self._labels) >= MAX_CLIENTS:
+                return OTHER
+            return self._labels.setdefault(client_id, visible_name(client_id))
+
+
+class Metrics:
+    """Counts what happens in one process. Thread-safe.
+
+    Args:
+        backends: Where the numbers go.
+    """
+
+    def __init__(self, *backends: MetricsBackend) -> None:
+        self._backends = backends
+        self._clients = ClientLabels()
+        self._policies: dict[tuple[str, ...], Policy] = {}  # those that the gauge of limits shows, by its labels
+
+    def record_decision(
+        self, decision: Decision, client_id: str, *, kind: Kind, grant: str, is_near_limit: bool, duration_s: float
     ) -> None:
-        """Count one decision.
+        """Count a decision.
 
         Args:
-            decision: What was decided.
-            client_id: Who asked.
-            username: For whom, None for grants without a user.
-            grant_type: How, None if that does not matter.
-            is_near_limit: Whether little of the quota is left.
-            duration_s: How long the decision took.
-            is_grant: Whether a grant type is one of the server's; any other is not worth a label.
+            decision: The decision.
+            client_id: The client.
+            kind: ``user`` if the request is for a user.
+            grant: Name of the grant type, one of a bounded number.
+            is_near_limit: Whether the request was admitted with little of its quota left.
+            duration_s: Seconds that the decision took.
         """
+        outcome, policy = outcome_of(decision), decision.rule
+        client = self._clients.label_of(client_id, is_over_limit=decision.would_deny)
+        policy_name = NONE if policy is None else policy.name
+        for backend in self._backends:
+            backend.add(catalog.DECISIONS, labels=(outcome, decision.mode.value, grant, policy_name))
+            backend.add(catalog.CLIENT_DECISIONS, labels=(client, kind, outcome))
+            backend.observe(catalog.DECISION_SECONDS, duration_s)
+            if is_near_limit:
+                backend.add(catalog.NEAR_LIMIT)
+        if policy is not None and client != OTHER:
+            self._record_limit(policy, (client, kind, policy_name))
 
-    def note_cycle(self, report: CycleReport, *, duration_s: float) -> None:
-        """Note what a sync cycle did."""
+    def _record_limit(self, policy: Policy, labels: tuple[str, ...]) -> None:
+        if self._policies.get(labels) is not policy:
+            self._policies[labels] = policy
+            for backend in self._backends:
+                backend.set(catalog.CLIENT_LIMIT, policy.limit / policy.window.window_s, labels=labels)
 
-    def note_state(self, *, in_flight_hits: int, key_count: int, lag_s: float) -> None:
-        """Note where the synchronisation stands."""
+    def record_cycle(self, report: CycleReport, *, duration_s: float) -> None:
+        """Count what a sync cycle did."""
+        for backend in self._backends:
+            if report.error is not None:
+                backend.add(catalog.FLUSH_FAILURES)
+            if report.error is not None or report.flushed_count or report.pulled_count:
+                backend.observe(catalog.FLUSH_SECONDS, duration_s)
+            if report.flushed_count:
+                backend.observe(catalog.FLUSH_KEYS, report.flushed_count)
+            if report.conflict_count:
+                backend.add(catalog.FLUSH_CONFLICTS, report.conflict_count)
 
-    def note_failure(self, kind: str) -> None:
+    def record_state(self, *, in_flight_hits: int, key_count: int, lag_s: float) -> None:
+        """Set the gauges of the synchronisation."""
+        for backend in self._backends:
+            backend.set(catalog.IN_FLIGHT_HITS, in_flight_hits)
+            backend.set(catalog.TRACKED_KEYS, key_count)
+            backend.set(catalog.SNAPSHOT_AGE, lag_s)
+
+    def record_failure(self, kind: str) -> None:
         """Count a failed authentication against a client, a user or an address."""
+        for backend in self._backends:
+            backend.add(catalog.FAILURES, labels=(kind,))
 
-    def note_alarm(self, decision: Decision) -> None:
-        """Count a request that came after too many failures."""
-
-
-class CombinedMetrics:
-    """Feeds two meters with the same."""
-
-    def __init__(self, one: Metrics, other: Metrics) -> None:
-        self._meters = (one, other)
-
-    def note_decision(self, decision: Decision, client_id: str, **facts: Any) -> None:
-        """See ``Metrics.note_decision``."""
-        for meter in self._meters:
-            meter.note_decision(decision, client_id, **facts)
-
-    def note_cycle(self, report: CycleReport, *, duration_s: float) -> None:
-        """See ``Metrics.note_cycle``."""
-        for meter in self._meters:
-            meter.note_cycle(report, duration_s=duration_s)
-
-    def note_state(self, *, in_flight_hits: int, key_count: int, lag_s: float) -> None:
-        """See ``Metrics.note_state``."""
-        for meter in self._meters:
-            meter.note_state(in_flight_hits=in_flight_hits, key_count=key_count, lag_s=lag_s)
-
-    def note_failure(self, kind: str) -> None:
-        """See ``Metrics.note_failure``."""
-        for meter in self._meters:
-            meter.note_failure(kind)
-
-    def note_alarm(self, decision: Decision) -> None:
-        """See ``Metrics.note_alarm``."""
-        for meter in self._meters:
-            meter.note_alarm(decision)
+    def record_alarm(self, decision: Decision) -> None:
+        """Count a request that came after too many failed authentications."""
+        for backend in self._backends:
+            backend.add(catalog.ALARMS, labels=(outcome_of(decision), decision.policy or NONE))
 
 
-def open_all_metrics() -> Metrics | None:
-    """Return what this process is metered with, None if neither library is there."""
-    metrics, otel = open_metrics(), open_otel()
-    if metrics is None or otel is None:
-        return metrics or otel
-    return CombinedMetrics(metrics, otel)
+_opening = threading.Lock()  # guards _opened
+_opened: list[Metrics] = []
+
+
+def open_metrics() -> Metrics | None:
+    """Return the metrics of this process, which all its applications share; None without a metrics library.
+
+    Called as late as the first request: in multiprocess mode metrics leave files behind, and commands should not.
+    """
+    with _opening:
+        if not _opened:
+            backends: list[MetricsBackend] = []
+            if prometheus.IS_AVAILABLE:
+                backends.append(prometheus.PrometheusMetrics())
+            if otel.IS_AVAILABLE:
+                backends.append(otel.OtelMetrics())
+            if not backends:
+                return None
+            _opened.append(Metrics(*backends))
+        return _opened[0]

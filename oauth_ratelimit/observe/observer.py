@@ -1,23 +1,31 @@
-"""What is done about a decision besides answering: it is counted in the metrics, and the application hears of it."""
+"""Reports each decision to metrics, statistics, the current trace and callbacks of the application."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from oauth_ratelimit.core.decision import Decision
+from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.observe.metrics import Metrics
+from oauth_ratelimit.observe.metrics import NONE, OTHER, Metrics
+from oauth_ratelimit.observe.otel import annotate_span
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 
 Hook = Callable[..., object]
 """Called as ``hook(decision, client_id=..., username=..., grant_type=...)``."""
 
-NEAR_LIMIT_SHARE = 5  # the last fifth of a quota is near its limit
+NEAR_LIMIT_SHARE = 5  # less than a fifth of the quota is left
 
-
-def is_near_limit(decision: Decision) -> bool:
-    """Whether a request was admitted, and less than a fifth of the quota is left."""
-    rule = decision.rule
-    return rule is not None and not decision.would_deny and decision.remaining * NEAR_LIMIT_SHARE < rule.limit
+STANDARD_GRANTS = (
+    "authorization_code",
+    "client_credentials",
+    "implicit",
+    "password",
+    "refresh_token",
+    "urn:ietf:params:oauth:grant-type:device_code",
+    "urn:ietf:params:oauth:grant-type:jwt-bearer",
+    "urn:ietf:params:oauth:grant-type:saml2-bearer",
+    "urn:ietf:params:oauth:grant-type:token-exchange",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +43,29 @@ class Callbacks:
     on_near_limit: Hook | None = None
 
 
+class GrantNames:
+    """Names of grant types in metrics and statistics. Their number is bounded: clients cannot make up more.
+
+    Args:
+        has_grant: Returns whether the server supports a grant type.
+    """
+
+    def __init__(self, has_grant: Callable[[str], bool]) -> None:
+        self._has_grant = has_grant
+        self._names: dict[str | None, str] = {**{name: name for name in STANDARD_GRANTS}, None: NONE}
+
+    def name_of(self, grant_type: str | None) -> str:
+        """Return a standard or supported grant type itself, ``other`` for any other one, ``none`` for None."""
+        name = self._names.get(grant_type)
+        if name is not None:
+            return name
+        if grant_type is None or not self._has_grant(grant_type):
+            return OTHER
+        return self._names.setdefault(grant_type, storable_name(grant_type))
+
+
 class Observer:
-    """Reports each decision of one application and process to metrics, statistics and callbacks. Takes no lock.
+    """Reports the decisions of one application in one process. Takes no lock of its own.
 
     Args:
         callbacks: Functions of the application.
@@ -44,22 +73,21 @@ class Observer:
         statistics: Counts decisions by client and minute, if given.
 
     Attributes:
-        is_active: Whether anybody wants to know of decisions.
+        is_active: Whether anything is reported at all.
     """
 
     def __init__(
         self, callbacks: Callbacks, *, metrics: Metrics | None = None, statistics: StatisticsRecorder | None = None
     ) -> None:
-        self.metrics = metrics
-        self.statistics = statistics
-        self._is_grant = callbacks.has_grant
-        self._on_denied = callbacks.on_denied
-        self._on_near_limit = callbacks.on_near_limit
+        self._callbacks = callbacks
+        self._metrics = metrics
+        self._statistics = statistics
+        self._grants = GrantNames(callbacks.has_grant)
         self.is_active = any(
-            each is not None for each in (metrics, statistics, callbacks.on_denied, callbacks.on_near_limit)
+            part is not None for part in (metrics, statistics, callbacks.on_denied, callbacks.on_near_limit)
         )
 
-    def note(
+    def report(
         self,
         decision: Decision,
         client_id: str,
@@ -69,27 +97,40 @@ class Observer:
         endpoint: str = TOKEN_ENDPOINT,
         duration_s: float,
     ) -> None:
-        """Count a decision and call the hook that it concerns, if there is one. What a hook raises is the caller's."""
-        if self.statistics is not None:
-            self.statistics.note(
-                decision,
-                client_id,
-                username=username,
-                grant_type=grant_type,
-                endpoint=endpoint,
-                is_grant=self._is_grant,
-            )
+        """Count a decision and call the callback that it concerns. Raises what the callback raises.
+
+        Args:
+            decision: The decision.
+            client_id: The client.
+            username: Pseudonym of the user, None for grants without a user.
+            grant_type: Grant type of the request, None if it is unknown.
+            endpoint: Endpoint of the request.
+            duration_s: Seconds that the decision took.
+        """
+        grant = self._grants.name_of(grant_type)
         is_near = is_near_limit(decision)
-        if self.metrics is not None:
-            self.metrics.note_decision(
+        if self._statistics is not None:
+            self._statistics.count(decision, client_id, username=username, grant=grant, endpoint=endpoint)
+        if self._metrics is not None:
+            self._metrics.record_decision(
                 decision,
                 client_id,
-                username=username,
-                grant_type=grant_type,
+                kind="client" if username is None else "user",
+                grant=grant,
                 is_near_limit=is_near,
                 duration_s=duration_s,
-                is_grant=self._is_grant,
             )
-        hook = self._on_near_limit if is_near else self._on_denied if not decision.allowed else None
+            annotate_span(decision, client_id)
+        hook = None
+        if is_near:
+            hook = self._callbacks.on_near_limit
+        elif not decision.allowed:
+            hook = self._callbacks.on_denied
         if hook is not None:
             hook(decision, client_id=client_id, username=username, grant_type=grant_type)
+
+
+def is_near_limit(decision: Decision) -> bool:
+    """Return whether a request was admitted with less than a fifth of its quota left."""
+    rule = decision.rule
+    return rule is not None and not decision.would_deny and decision.remaining * NEAR_LIMIT_SHARE < rule.limit

@@ -21,7 +21,6 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.core.statistics import ENDPOINT, MINUTE_S, OTHER_CLIENTS, Share
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
-from oauth_ratelimit.observe.metric_labels import GrantNames
 from oauth_ratelimit.observe.minute import OpenMinute
 from oauth_ratelimit.process.yielding import gently
 
@@ -178,7 +177,6 @@ class StatisticsRecorder:
         self._clock = clock
         self._read_offset_s = offset_s
         self._offset_s = offset_s()
-        self._grant_name = GrantNames().of
         self._name = secrets.token_urlsafe(6)
         self._life = 0
         self._next_s = 0.0
@@ -191,32 +189,22 @@ class StatisticsRecorder:
 
         self._outbox = Outbox(store, self._lock)
 
-    def note(
-        self,
-        decision: Decision,
-        client_id: str,
-        *,
-        username: str | None,
-        grant_type: str | None,
-        endpoint: str,
-        is_grant: Callable[[str], bool],
+    def count(
+        self, decision: Decision, client_id: str, *, username: str | None, grant: str, endpoint: str = TOKEN_ENDPOINT
     ) -> None:
         """Count one request.
 
         Args:
-            decision: What was decided.
-            client_id: Who asked.
-            username: For whom, None for nobody.
-            grant_type: How, None if that is not known.
-            endpoint: Where.
-            is_grant: Whether a grant type is one of the server's; any other is not worth a name.
+            decision: The decision about it.
+            client_id: The client.
+            username: Pseudonym of the user, None for grants without a user.
+            grant: Name of the grant type, one of a bounded number.
+            endpoint: Endpoint of the request.
         """
         if not self._is_on:
             return
-        if endpoint == TOKEN_ENDPOINT:
-            place = None
-            grant = self._grant_name(grant_type, is_grant)
-        else:
+        place = None
+        if endpoint != TOKEN_ENDPOINT:
             place, grant = endpoint, ENDPOINT + endpoint
         now_s = self._clock() + self._offset_s
         with self._lock:

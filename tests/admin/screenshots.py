@@ -93,13 +93,11 @@ def relive(stage: Stage) -> None:
         for at_s, caller in calls:
             clock.now_s = start_s + (at_s - calls[0][0]) / SPEED
             client_id, username = caller.key
-            recorder.note(
+            recorder.count(
                 limiter.check(client_id, username),
                 client_id,
                 username=username,
-                grant_type=caller.grant_type,
-                endpoint="token",
-                is_grant=lambda grant: True,
+                grant=caller.grant_type,
             )
             recorder.run(clock.now_s)
         recorder.close()

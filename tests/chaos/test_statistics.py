@@ -69,8 +69,7 @@ class Process:
     def ask(self) -> Tally:
         """Make a request, and return what became of it."""
         decision = self.limiter.check("shop", "alice")
-        facts = {"username": "alice", "grant_type": "password", "endpoint": "token"}
-        self.recorder.note(decision, "shop", is_grant=lambda _: True, **facts)
+        self.recorder.count(decision, "shop", username="alice", grant="password")
         return Tally(allowed=1) if decision.allowed else Tally(denied=1)
 
     def run(self) -> None:

@@ -105,6 +105,6 @@ def test_recorder_that_breaks(app: Flask, statistics: StatisticsStore, monkeypat
     client = app.test_client()
     ask = {"data": CREDENTIALS, "auth": (BATCH_JOBS.client_id, BATCH_JOBS.client_secret or "")}
     assert 200 == client.post("/token", **ask).status_code
-    monkeypatch.setattr("oauth_ratelimit.observe.statistics.StatisticsRecorder.note", None)
+    monkeypatch.setattr("oauth_ratelimit.observe.statistics.StatisticsRecorder.count", None)
 
     assert 200 == client.post("/token", **ask).status_code

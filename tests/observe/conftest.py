@@ -3,13 +3,14 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from oauth_ratelimit.flask_authlib import blueprints as pages
-from oauth_ratelimit.observe import prometheus as metrics
+from oauth_ratelimit.flask_authlib import blueprints
+from oauth_ratelimit.observe import metrics
+from oauth_ratelimit.observe.prometheus import PrometheusMetrics
 
 
 @pytest.fixture
 def own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the page of metrics show what this test counts, and nothing of what the process has counted before."""
+    """Let the page of metrics show what this test counts, and nothing that the process counted before."""
     registry = CollectorRegistry()
-    monkeypatch.setattr(pages, "REGISTRY", registry)
-    monkeypatch.setattr(metrics, "_opened", [metrics.PrometheusMetrics(registry)])
+    monkeypatch.setattr(blueprints, "REGISTRY", registry)
+    monkeypatch.setattr(metrics, "_opened", [metrics.Metrics(PrometheusMetrics(registry))])

@@ -13,9 +13,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from oauth_ratelimit.core.decision import FullDecision
-from oauth_ratelimit.core.policy import Mode, Policy
-from oauth_ratelimit.core.window import Window
+from oauth_ratelimit.observe.metric_catalog import CATALOG
 from oauth_ratelimit.observe.prometheus import PrometheusMetrics
 
 ROOT = Path(__file__).parents[2]
@@ -32,19 +30,13 @@ FROM_SCRAPING = {"job", "instance", "le"}
 def exposed() -> Mapping[str, set[str]]:
     """Return every series' name with its labels, as a scrape finds them."""
     registry = CollectorRegistry()
-    rule = Policy("client", 10, Window.of(60))
-    metrics = PrometheusMetrics(registry)
-    metrics.note_failure("user")
-    metrics.note_alarm(FullDecision(False, True, Mode.ENFORCE, rule=rule))
-    metrics.note_decision(
-        FullDecision(True, False, Mode.ENFORCE, rule=rule),
-        "some-client",
-        username=None,
-        grant_type=None,
-        is_near_limit=True,
-        duration_s=0.0,
-        is_grant=lambda name: False,
-    )
+    backend = PrometheusMetrics(registry)
+    for metric in CATALOG:
+        labels = tuple("" for _ in metric.labels)
+        if metric.kind == "counter":
+            backend.add(metric, labels=labels)
+        elif metric.kind == "gauge":
+            backend.set(metric, 1.0, labels=labels)
     return {sample.name: set(sample.labels) for family in registry.collect() for sample in family.samples}
 
 
