@@ -3,11 +3,12 @@
 The way of a request through the package::
 
     edge/authlib.py      the server's methods we shadow -> client and user   (request)
-    core/names.py        username -> its pseudonym: the name or a keyed hash
+    core/pseudonyms.py      username -> its pseudonym: the name or a keyed hash
     core/key.py          client, user, scope -> the identity of a document   (key)
     config/              the file or mapping -> Settings, or ConfigError      (policy)
     core/policy.py       what is limited: PolicySet.matching()                (policy)
-    core/enforcement.py  trusted clients, dry run, canary -> Mode             (policy)
+    core/tier.py         the policies that one request meets                  (policy)
+    core/mode.py         off, dry run, enforce; canary                        (policy)
     core/window.py       frames, estimate, retry, reset                       (decision)
     core/decision.py     Decision: admissions, denials, repeated denials     (decision)
     limiter.py           Limiter.check(): one pass over all this              (decision)
@@ -47,7 +48,7 @@ Beside it, for operators::
 
 from oauth_ratelimit.config import Settings, load_config
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.core.policy import Mode
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.errors import ConfigError, RateLimitError, StoreError, StoreRejected, StoreUnavailable
 from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.hooks import RateLimitMixin

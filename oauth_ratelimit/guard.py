@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from oauth_ratelimit.config import PrivacySettings, Settings
 from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.failed_auth import AuthAttempt, FailureKey, failure_policies, is_within
-from oauth_ratelimit.core.policy import Mode, matches_any
+from oauth_ratelimit.core.key import matches_any
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.metrics import Metrics

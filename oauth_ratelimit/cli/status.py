@@ -23,7 +23,7 @@ from oauth_ratelimit.cli.output import (
     print_usages,
 )
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.policy import Mode
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.format import canary_text, counted, duration, origin_text
 from oauth_ratelimit.operations.serialize import LATE_AFTER_S, entry_data, override_data, usage_data

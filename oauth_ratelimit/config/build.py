@@ -19,7 +19,8 @@ from oauth_ratelimit.config.settings import (
     SyncSettings,
 )
 from oauth_ratelimit.core.failed_auth import FailureKind, FailureLimits
-from oauth_ratelimit.core.policy import Canary, Limits, Mode, OwnLimits, Policy, PolicySet, Rules
+from oauth_ratelimit.core.mode import Canary, Mode
+from oauth_ratelimit.core.policy import Limits, OwnLimits, Policy, PolicySet, Rules
 from oauth_ratelimit.core.window import Window
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from oauth_ratelimit.config.settings import Settings
-from oauth_ratelimit.core.policy import Canary, Policy
+from oauth_ratelimit.core.mode import Canary
+from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Estimator, default_frame_count
 
 MAX_CHANGES = 50  # lines; a log event is no place for a whole file

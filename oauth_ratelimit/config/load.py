@@ -14,7 +14,8 @@ from oauth_ratelimit.config.models import FileModel
 from oauth_ratelimit.config.problems import describe, dotted, show
 from oauth_ratelimit.config.settings import Settings
 from oauth_ratelimit.config.values import ModeName, MongoUri
-from oauth_ratelimit.core.policy import Mode, OwnLimits
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import OwnLimits
 from oauth_ratelimit.errors import ConfigError
 
 

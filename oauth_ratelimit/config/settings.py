@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from oauth_ratelimit.core.failed_auth import FailureLimits
-from oauth_ratelimit.core.policy import OFF, Mode, PolicySet
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms
 
 NearLimit = Literal["flush", "reserve"]
@@ -172,4 +173,4 @@ class Settings:
     @property
     def is_guarded(self) -> bool:
         """Whether failed authentications are counted."""
-        return self.guard.mode is not OFF and self.policies.mode is not OFF
+        return self.guard.mode is not Mode.OFF and self.policies.mode is not Mode.OFF

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal, final
 
-from oauth_ratelimit.core.policy import MAX_LIMIT, Mode, Policy, Tier
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
+from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.core.window import estimate_hits
 
 Outcome = Literal["allowed", "denied", "would_deny", "trusted"]

@@ -18,7 +18,8 @@ from ipaddress import IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.policy import Mode, OwnLimits, Policy, PolicySet, Rules
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import OwnLimits, Policy, PolicySet, Rules
 
 ANY_CLIENT = "*"  # in keys of an address alone; their scope tells them from a client with this name
 IPV6_NETWORK_BITS = 64  # what a single customer gets: any address in it is theirs to use

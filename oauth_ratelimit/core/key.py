@@ -1,6 +1,8 @@
-"""Who a counter belongs to."""
+"""Key of a counter, and the forms that names take in it."""
 
 import hashlib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 MAX_NAME_LENGTH = 512  # characters; a key travels with every flush, and Authlib accepts names of megabytes
@@ -44,3 +46,11 @@ def visible_name(name: str) -> str:
         letter if letter.isprintable() and letter != "\\" else letter.encode("unicode_escape").decode("ascii")
         for letter in name
     )
+
+
+def matches_any(patterns: Sequence[str], name: str) -> bool:
+    """Return whether a name equals one of the patterns or matches one in shell style, case-sensitive.
+
+    Equality is tested first, because a name itself may contain ``[``, ``*`` or ``?``.
+    """
+    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)

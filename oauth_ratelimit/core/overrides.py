@@ -4,7 +4,9 @@ import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, Mode, OwnLimits, Policy, PolicySet, Rules, matches_any
+from oauth_ratelimit.core.key import matches_any
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, OwnLimits, Policy, PolicySet, Rules
 
 
 class OverrideKind(enum.StrEnum):

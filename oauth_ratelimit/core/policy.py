@@ -1,64 +1,11 @@
-"""What is limited: policies, and the set of them that applies to a client."""
+"""Policies, and the set of them that applies to a client."""
 
-import enum
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 
+from oauth_ratelimit.core.key import matches_any
+from oauth_ratelimit.core.mode import Canary, Mode
 from oauth_ratelimit.core.window import Estimator, Window
-
-
-class Mode(enum.StrEnum):
-    """What is done with a decision."""
-
-    OFF = "off"
-    """Admit without counting."""
-
-    DRY_RUN = "dry-run"
-    """Decide, count and report, never deny."""
-
-    ENFORCE = "enforce"
-    """Deny what is over the limit."""
-
-
-OFF = Mode.OFF  # for what every request asks: Python 3.11 takes seven times as long to find a member in its class
-
-
-@dataclass(frozen=True, slots=True)
-class Canary:
-    """Where enforcing starts: a stable share of clients, or some instances; dry run for the rest.
-
-    Args:
-        percent: Share of clients, 0 to 100. Raising it only adds clients.
-        salt: Changes which clients come first.
-        instances: Name patterns (``node-1*``); when given, they alone decide.
-    """
-
-    percent: float = 100.0
-    salt: str = ""
-    instances: tuple[str, ...] = ()
-
-    def has_client(self, client_id: str, *, instance: str) -> bool:
-        """Return whether a client is enforced on this instance."""
-        if self.instances:
-            return matches_any(self.instances, instance)
-        return _position(self.salt, client_id) < self.percent
-
-
-def _position(salt: str, client_id: str) -> float:
-    """Return a client's stable place in 0..100. Not ``hash()``, which differs from process to process."""
-    digest = hashlib.sha256(f"{salt}\0{client_id}".encode("utf-8", "surrogatepass")).digest()
-    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53 * 100  # 53 bits: never rounded up to 100
-
-
-def matches_any(patterns: Sequence[str], name: str) -> bool:
-    """Return whether a name is one of the patterns or matches one in shell style, case included.
-
-    Equality comes first, because a name itself may hold ``[``, ``*`` or ``?``.
-    """
-    return any(name == pattern or fnmatchcase(name, pattern) for pattern in patterns)
-
 
 TOKEN_ENDPOINT = "token"
 MAX_LIMIT = 2**53  # the largest number that every reader of JSON keeps exactly
@@ -302,73 +249,3 @@ def _with_modes(limits: Limits, *, mode: Mode, spared: bool) -> Limits:
         user=effective(limits.user),
         client_total=effective(limits.client_total),
     )
-
-
-class Tier:
-    """One policy of a set of which all must admit.
-
-    Args:
-        policy: The policy.
-        mode: What is done with its denials.
-        apart: Whether it counts other requests than the rest of its set does, being a dry run beside enforced policies.
-        alone: Whether its set has no other.
-
-    Attributes:
-        series: Name of its counters in a document: the frame's length, marked where it counts other requests.
-        is_alone: Whether no other tier applies to the same requests.
-    """
-
-    __slots__ = (
-        "_frame_end_s",
-        "count_denied",
-        "edge_per_hit",
-        "frame_count",
-        "frame_s",
-        "is_alone",
-        "is_enforced",
-        "limit",
-        "mode",
-        "policy",
-        "series",
-        "window_s",
-    )
-
-    def __init__(self, policy: Policy, mode: Mode, *, apart: bool = False, alone: bool = False) -> None:
-        self.policy = policy
-        self.mode = mode
-        self.limit = policy.limit
-        self.window_s = policy.window.window_s
-        self.frame_s = policy.window.frame_s
-        self.frame_count = policy.window.frame_count
-        self.is_enforced = mode is Mode.ENFORCE
-        self.edge_per_hit = policy.estimator.edge_per_hit
-        self.is_alone = alone
-        self.count_denied = policy.count_denied
-        self._frame_end_s = 0.0
-        self.series = str(self.frame_s) + ("+denied" if policy.count_denied else "") + ("+dry-run" if apart else "")
-
-    def frame_end_after(self, now_s: float) -> float:
-        """Return the end of the frame that ``now_s`` lies in.
-
-        A float, because it is compared with the time for each request. It is kept, so that all keys share one object:
-        that is less memory, and most of all fewer places to fetch from.
-        """
-        end_s = self._frame_end_s
-        if not end_s - self.frame_s <= now_s < end_s:
-            end_s = self._frame_end_s = float(self.policy.window.frame_start_s(now_s) + self.frame_s)
-        return end_s
-
-
-def tiers_of(policies: Iterable[Policy], mode: Mode, *, alone: bool = False) -> tuple[Tier, ...]:
-    """Return the tiers of one kind of limit, the widest window first: of tiers with the same frames, it sends the hits.
-
-    Args:
-        policies: The policies of that kind.
-        mode: The mode of those that name none.
-        alone: Whether no other kind of limit applies to the same requests.
-    """
-    chosen = [(policy, policy.mode or mode) for policy in policies if policy.mode is not Mode.OFF]
-    alone = alone and len(chosen) == 1
-    enforced = any(own is Mode.ENFORCE for _, own in chosen)
-    tiers = [Tier(policy, own, apart=enforced and own is not Mode.ENFORCE, alone=alone) for policy, own in chosen]
-    return tuple(sorted(tiers, key=lambda tier: -tier.window_s))

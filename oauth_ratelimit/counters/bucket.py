@@ -11,7 +11,7 @@ from itertools import repeat
 from operator import add
 
 from oauth_ratelimit.core.decision import Admission
-from oauth_ratelimit.core.policy import Tier
+from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.core.window import age, estimate_hits, pack, reset_after_s, retry_after_s
 
 AHEAD_S = 5  # hits of a frame that starts this much later are current hits from an instance whose clock is ahead

@@ -7,7 +7,9 @@ from operator import itemgetter
 
 from oauth_ratelimit.core.decision import Admission, CachedDenial, Decision, FullDecision
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.policy import MAX_LIMIT, ClientPolicies, Limits, Mode, Policy, Tier, tiers_of
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import MAX_LIMIT, ClientPolicies, Limits, Policy
+from oauth_ratelimit.core.tier import Tier, tiers_of
 from oauth_ratelimit.core.window import ROUNDING_S, Estimator, Window
 from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.dirty_queue import DirtyQueue

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from oauth_ratelimit.core.decision import CachedDenial
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.policy import Tier
+from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.counters import hits as arithmetic
 from oauth_ratelimit.counters.bucket import NO_FRAMES, Bucket
 from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, prunable_of

@@ -16,7 +16,8 @@ from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.denial_record import Trace
-from oauth_ratelimit.core.policy import OFF, TOKEN_ENDPOINT
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.responses import RateLimited, Ruling, quota_headers
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
@@ -117,7 +118,7 @@ class AppLimiter:
         Raises:
             TypeError: The user has none, which would go unnoticed for ever if the token were issued all the same.
         """
-        if self.is_switched_off or self._live.current.policies.mode is OFF:
+        if self.is_switched_off or self._live.current.policies.mode is Mode.OFF:
             return None
         username = self._username_of(user)
         if not isinstance(username, str):

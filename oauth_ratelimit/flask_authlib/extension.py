@@ -16,7 +16,7 @@ from flask import Flask, Response, abort
 
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.config import ConfigSource, Settings, load_config
-from oauth_ratelimit.core.policy import Mode
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter, Caller
 from oauth_ratelimit.flask_authlib.endpoints import caller_of_token, decide_at, decide_token
 from oauth_ratelimit.flask_authlib.hooks import attach, has_grant

@@ -14,7 +14,7 @@ from flask import Request, request
 
 from oauth_ratelimit.core.failed_auth import AuthAttempt, FailureKey, FailureKind, address_of, folded
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.policy import Mode
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.request_state import PUBLIC, RequestState, current_state
 from oauth_ratelimit.flask_authlib.responses import RateLimited

@@ -3,8 +3,9 @@
 import math
 from datetime import UTC, datetime
 
+from oauth_ratelimit.core.mode import Canary
 from oauth_ratelimit.core.overrides import Origin
-from oauth_ratelimit.core.policy import Canary, Policy
+from oauth_ratelimit.core.policy import Policy
 
 
 def duration(seconds: float) -> str:

@@ -6,7 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oauth_ratelimit.core.policy import Mode, Policy, Tier
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.core.window import ROUNDING_S, Estimator, Window
 from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.key_state import FOLLOWED_RATIO

@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.background.live_settings import REREAD_S, OverrideCache
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.errors import StoreUnavailable
 
 LASTING = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.OFF)

@@ -5,8 +5,9 @@ import time
 import pytest
 
 from oauth_ratelimit import Limiter
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import LimitKind, OverrideKind, Target
-from oauth_ratelimit.core.policy import Mode, Policy
+from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from tests.cli.conftest import Terminal

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit.config import describe_changes, load_config
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
-from oauth_ratelimit.core.policy import Mode
 
 BASE: dict[str, Any] = {
     "instance": "node-1",

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from oauth_ratelimit.config import DenialSettings, StoreSettings, SyncSettings, load_config
-from oauth_ratelimit.core.policy import MAX_LIMIT, Canary, Limits, Mode, OwnLimits, Policy, PolicySet, Rules
+from oauth_ratelimit.core.mode import Canary, Mode
+from oauth_ratelimit.core.policy import MAX_LIMIT, Limits, OwnLimits, Policy, PolicySet, Rules
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.errors import ConfigError
 

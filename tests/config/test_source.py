@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit.config import ConfigSource, Settings
 from oauth_ratelimit.config.document import EMPTY
-from oauth_ratelimit.core.policy import Mode
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.errors import ConfigError
 
 DRY_RUN = "mode: dry-run\n"

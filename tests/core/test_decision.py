@@ -5,7 +5,9 @@ import math
 import pytest
 
 from oauth_ratelimit.core.decision import Admission, CachedDenial, FullDecision, SuppressionPeriod, whole_seconds
-from oauth_ratelimit.core.policy import Mode, Policy, Tier, tiers_of
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.tier import Tier, tiers_of
 from oauth_ratelimit.core.window import Window
 
 NOW_S = 1_200_000_000.0  # a minute begins

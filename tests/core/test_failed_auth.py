@@ -17,7 +17,7 @@ from oauth_ratelimit.core.failed_auth import (
     is_within,
 )
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH, storable_name
-from oauth_ratelimit.core.policy import Mode
+from oauth_ratelimit.core.mode import Mode
 from tests.support.limiters import a_policy
 
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from oauth_ratelimit.config import load_config
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import LimitKind, Origins, Override, OverrideKind, Target, apply_overrides
-from oauth_ratelimit.core.policy import Mode, Policy
+from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
 
 LIMITS = {"client": ["1/second"]}

@@ -2,7 +2,8 @@
 
 import pytest
 
-from oauth_ratelimit.core.policy import Canary, ClientPolicies, Limits, Mode, OwnLimits, Policy, PolicySet, Rules
+from oauth_ratelimit.core.mode import Canary, Mode
+from oauth_ratelimit.core.policy import ClientPolicies, Limits, OwnLimits, Policy, PolicySet, Rules
 from oauth_ratelimit.core.window import Window
 
 

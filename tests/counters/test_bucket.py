@@ -6,7 +6,8 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.core.policy import ClientPolicies, Limits, Mode, Policy
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import ClientPolicies, Limits, Policy
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.counters.bucket import AHEAD_S, Bucket
 from oauth_ratelimit.counters.client_state import ClientState

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.background import worker as worker_module
-from oauth_ratelimit.core.policy import Mode
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib import app_limiter as gate_module
 from oauth_ratelimit.store.mongo.client import Connection

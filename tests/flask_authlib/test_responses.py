@@ -10,7 +10,8 @@ from authlib.oauth2 import OAuth2Error
 
 from oauth_ratelimit.config import DenialSettings
 from oauth_ratelimit.core.decision import FullDecision
-from oauth_ratelimit.core.policy import MAX_LIMIT, Mode, Policy
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.errors import RateLimitError
 from oauth_ratelimit.flask_authlib.responses import DEVICE_GRANT, RateLimited, quota_headers

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.failed_auth import AuthAttempt, FailureKey
-from oauth_ratelimit.core.policy import Mode
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.guard import Guard
 from tests.guard.guarded import ELSEWHERE, HOME, USER_LIMIT, guard, guarded, password_of, session_from
 from tests.support.flows import TIMEOUT_S

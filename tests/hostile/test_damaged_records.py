@@ -18,8 +18,8 @@ from oauth_ratelimit import load_config
 from oauth_ratelimit.background import live_settings as override_cache
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.observe.observer import Callbacks
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore

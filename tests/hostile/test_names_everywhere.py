@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.failed_auth import AuthAttempt, folded
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from tests.hostile.test_names import CONTROLS, NAMES

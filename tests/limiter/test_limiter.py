@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.policy import Mode
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.counters import client_state
 from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.key_state import Counts, KeyState

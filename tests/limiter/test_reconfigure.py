@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from oauth_ratelimit import Limiter, Settings
-from oauth_ratelimit.core.policy import Mode, Policy
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Estimator
 from oauth_ratelimit.counters.key_state import Counts
 from oauth_ratelimit.store.memory import MemoryStore

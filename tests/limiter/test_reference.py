@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.core.policy import Limits, Mode, Policy, PolicySet
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import Limits, Policy, PolicySet
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.helpers import Clock

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.failed_auth import FailureKind
-from oauth_ratelimit.core.policy import Mode
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.observe.events import MAX_KEYS, EventBudget
 from tests.support.helpers import Clock
 

@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 from oauth_ratelimit import Limiter, StoreUnavailable, load_config
 from oauth_ratelimit.background.health import HealthMonitor
 from oauth_ratelimit.core.decision import Decision, FullDecision
-from oauth_ratelimit.core.policy import Mode, Policy
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import Kind
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.observe.metric_catalog import MAX_CLIENTS

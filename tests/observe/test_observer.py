@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from demo.authserver import seed
 from demo.seeds import BATCH_JOBS
 from oauth_ratelimit.core.decision import Decision, FullDecision
-from oauth_ratelimit.core.policy import Mode, Policy
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.observe.observer import Callbacks, GrantNames, Observer, is_near_limit
 from tests.support.flows import post

@@ -12,7 +12,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from oauth_ratelimit.core.decision import Decision, FullDecision
-from oauth_ratelimit.core.policy import Mode, Policy
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.observe.otel import annotate_span

@@ -14,8 +14,8 @@ from pymongo.database import Database
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import Mode
 from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms
 from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
 from oauth_ratelimit.store.base import Change

@@ -3,7 +3,8 @@
 from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.config import SyncSettings
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.policy import Limits, Mode, Policy, PolicySet
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import Limits, Policy, PolicySet
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.store.base import CounterStore
 from tests.support.helpers import Clock

@@ -8,7 +8,8 @@ from fractions import Fraction
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.core.policy import Mode, Policy
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Estimator
 
 ROUNDING_S = Fraction(201, 10**5)  # a delay that is no whole second may be so much too long

@@ -6,7 +6,7 @@ import pytest
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.policy import Mode
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.helpers import Clock

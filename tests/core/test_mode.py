@@ -6,7 +6,8 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.core.policy import Canary, matches_any
+from oauth_ratelimit.core.key import matches_any
+from oauth_ratelimit.core.mode import Canary
 
 CLIENTS = [f"client-{number}" for number in range(2000)]
 
@@ -44,7 +45,7 @@ def test_salt() -> None:
 def test_same_clients_in_every_process() -> None:
     """The choice does not depend on the process, as Python's own hash does."""
     code = (
-        "from oauth_ratelimit.core.policy import Canary\n"
+        "from oauth_ratelimit.core.mode import Canary\n"
         "print(sum(2**n for n in range(64) if Canary(50, 's').has_client(f'client-{n}', instance='')))"
     )
     here = sum(2**number for number in range(64) if Canary(50, "s").has_client(f"client-{number}", instance=""))

@@ -1,0 +1,47 @@
+"""Modes, and the canary that enforces limits for a share of the clients first."""
+
+import enum
+import hashlib
+from dataclasses import dataclass
+
+from oauth_ratelimit.core.key import matches_any
+
+
+class Mode(enum.StrEnum):
+    """Effect of a decision."""
+
+    OFF = "off"
+    """Admit without counting."""
+
+    DRY_RUN = "dry-run"
+    """Decide, count and report, never deny."""
+
+    ENFORCE = "enforce"
+    """Deny what is over the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """Stable share of clients, or some instances, that enforce limits. The others make a dry run.
+
+    Args:
+        percent: Share of clients, 0 to 100. Raising it only adds clients.
+        salt: Text that changes which clients come first.
+        instances: Name patterns (``node-1*``). If there are any, they alone decide.
+    """
+
+    percent: float = 100.0
+    salt: str = ""
+    instances: tuple[str, ...] = ()
+
+    def has_client(self, client_id: str, *, instance: str) -> bool:
+        """Return whether a client is enforced on this instance."""
+        if self.instances:
+            return matches_any(self.instances, instance)
+        return _position(self.salt, client_id) < self.percent
+
+
+def _position(salt: str, client_id: str) -> float:
+    """Return a client's stable position in 0..100. ``hash()`` would differ from process to process."""
+    digest = hashlib.sha256(f"{salt}\0{client_id}".encode("utf-8", "surrogatepass")).digest()
+    return (int.from_bytes(digest[:8], "big") >> 11) / 2**53 * 100  # 53 bits: never rounded up to 100
