@@ -18,6 +18,7 @@ from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.sync.flusher import MAX_BATCH
 from tests.support.mongod import Mongod
 from tests.support.replica_set import ReplicaSet
+from tests.support.stores import mongo_store
 
 DOCUMENTS = 2_000
 FRAME_S, FRAME_COUNT = 6, 11  # as a window of 60 s has them
@@ -67,7 +68,7 @@ def of_instance() -> tuple[float, float]:
     written_us: list[float] = []
     read_us: list[float] = []
     with Mongod() as mongod:
-        limiter = subjects.limiter(store=MongoStore(mongod.uri), clock=clock)
+        limiter = subjects.limiter(store=mongo_store(mongod.uri), clock=clock)
         for turn in range(FRAME_COUNT + TURNS):
             for user in users:
                 limiter.check(subjects.CLIENT_ID, user)
@@ -113,7 +114,7 @@ class _Documents:
 
 
 def _prices(servers: Sequence[Mongod], uri: str) -> Prices:
-    store = MongoStore(uri)
+    store = mongo_store(uri)
     documents = _Documents(store)
     idle_ratio = _spent_s(servers, partial(time.sleep, IDLE_S)) / IDLE_S
     prices = [_price(servers, step, idle_ratio) for step in (documents.write, documents.read)]

@@ -21,11 +21,11 @@ from benchmarks.timing import take_turns
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.base import Change
-from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.document import compose
 from oauth_ratelimit.sync import flusher
 from tests.support.mongod import Mongod
 from tests.support.replica_set import ReplicaSet
+from tests.support.stores import mongo_store
 
 GOALS = {0: "<= 1.3", 10: "<= 1.7"}  # by percent of conflicts
 CONFLICT_PERCENTS = {1_000: (1, 10, 50), 10_000: (1, 10, 50), 100_000: (10,)}  # by keys
@@ -67,7 +67,7 @@ class _Ours:
     """A limiter whose keys have each counted a hit since its last cycle."""
 
     def __init__(self, uri: str, users: Sequence[str], *, collection: str) -> None:
-        self._limiter = Limiter(load_config(subjects.settings_of()), MongoStore(uri, collection=collection))
+        self._limiter = Limiter(load_config(subjects.settings_of()), mongo_store(uri, collection=collection))
         self._users = users
         self.cpu_s: list[float] = []
 
@@ -210,7 +210,7 @@ def _idle(uri: str) -> list[Result]:
     """Keys that were used once and then never again, over three windows of simulated time."""
     commands = Commands()
     clock = _Clock()
-    limiter = Limiter(load_config(subjects.settings_of()), MongoStore(uri, collection="idle"), clock=clock)
+    limiter = Limiter(load_config(subjects.settings_of()), mongo_store(uri, collection="idle"), clock=clock)
     for user in subjects.user_names(IDLE_KEY_COUNT):
         limiter.check(subjects.CLIENT_ID, user)
     limiter.sync()
@@ -248,7 +248,7 @@ def _stall(uri: str, max_batch: int) -> list[Result]:
     """A thread serves a request each millisecond while another one flushes."""
     is_default = max_batch == flusher.MAX_BATCH
     flusher.MAX_BATCH = max_batch
-    limiter = Limiter(load_config(subjects.settings_of()), MongoStore(uri, collection=f"stall_{max_batch}"))
+    limiter = Limiter(load_config(subjects.settings_of()), mongo_store(uri, collection=f"stall_{max_batch}"))
     users = subjects.user_names(STALL_KEY_COUNT)
 
     def hit() -> None:

@@ -44,9 +44,6 @@ class AgreeingStore:
         """Have the same clock."""
         return 0.0
 
-    def abandon(self) -> None:
-        """Nothing is held."""
-
     def close(self) -> None:
         """Nothing is held."""
 

@@ -12,9 +12,9 @@ from benchmarks.processes import in_new_process
 from benchmarks.results import Result
 from benchmarks.traces import Request, Trace, load_trace, traces
 from oauth_ratelimit.store.base import CounterStore
-from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.sync import flusher
 from tests.support.mongod import Mongod
+from tests.support.stores import mongo_store
 
 WINDOW_S = 60
 WAYS = {"flush": ("flush", 1.0), "flush, T = 3 s": ("flush", 3.0), "reserve": ("reserve", 1.0)}  # near_limit, T
@@ -58,7 +58,7 @@ def _replayed(trace: Trace, count: int, way: str, uri: str | None) -> Tally:
 
 
 def _opener(collection: str, uri: str | None) -> Callable[[], CounterStore] | None:
-    return None if uri is None else lambda: MongoStore(uri, collection=collection)
+    return None if uri is None else lambda: mongo_store(uri, collection=collection)
 
 
 def _date_marks(requests: Sequence[Request]) -> None:

@@ -16,6 +16,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.metrics import Metrics
+from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.mongo.inspect import FAILURES
 
 
@@ -39,6 +40,7 @@ class Guard:
 
     Args:
         settings: The settings that apply.
+        store: The shared counters of failures; None opens those of the settings, if any.
         clock: Returns the time in seconds since the epoch.
         events: Logs alarms, together with the denials of tokens; None creates one.
         metrics: Counts failures and alarms.
@@ -47,11 +49,13 @@ class Guard:
     def __init__(
         self,
         settings: Settings,
+        store: CounterStore | None = None,
         *,
         clock: Callable[[], float] = time.time,
         events: DenialEvents | None = None,
         metrics: Metrics | None = None,
     ) -> None:
+        self._store = store
         self._clock = clock
         self._metrics = metrics
         self._events = events
@@ -123,7 +127,7 @@ class Guard:
         if self._limiter is not None:
             self._limiter.reconfigure(own)
         elif self.is_on:
-            self._limiter = Limiter(own, clock=self._clock, denial_events=self._events)
+            self._limiter = Limiter(own, self._store, clock=self._clock, denial_events=self._events)
 
     def run(self) -> None:
         """Run one sync cycle."""

@@ -13,9 +13,9 @@ from oauth_ratelimit.counters.dirty_queue import DirtyQueue
 from oauth_ratelimit.counters.key_state import Counts, KeyState
 from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.observe.events import DenialEvents
-from oauth_ratelimit.process import fork as forks
+from oauth_ratelimit.process.fork import call_in_child
 from oauth_ratelimit.store.base import CounterStore
-from oauth_ratelimit.store.factory import open_store
+from oauth_ratelimit.store.factory import open_counters
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.reservation import Reservations
@@ -50,11 +50,11 @@ class Limiter:
     ) -> None:
         self.settings = settings
         self._clock = self._given_clock = clock
-        self._store = store if store is not None else open_store(settings.store)
+        self._store = store if store is not None else open_counters(settings.store)
         self._names = None if settings.privacy.key is None else settings.privacy.names()
         self.denial_events = denial_events or DenialEvents(settings.events.per_minute)
         self._begin()
-        forks.follow(self)
+        call_in_child(self.forget_parent)
 
     def pseudonym_of(self, username: str | None) -> str | None:
         """
@@ -274,13 +274,8 @@ class Limiter:
         self.denial_events.turn(math.inf)
         self._cycle.log_undelivered()
         self._cycle.close()
-        forks.leave(self)
 
     def forget_parent(self) -> None:
-        """
-        After a fork, in the child: drop what the parent has counted, which the parent will send, and its connections.
-        """
-        if self._store is not None:
-            self._store.abandon()
+        """After a fork, in the child: drop what the parent has counted and will send."""
         self.denial_events.begin_anew(self.settings.events.per_minute)
         self._begin()

@@ -35,8 +35,6 @@ from oauth_ratelimit.operations.suggestions import known_client_ids
 from oauth_ratelimit.report.findings import ClientFinding, find
 from oauth_ratelimit.report.letter import Span, letter_to, observations
 from oauth_ratelimit.store.base import Snapshot
-from oauth_ratelimit.store.mongo.denials import DenialStore
-from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 
 SPANS = {"hour": 3600, "day": 86_400, "week": 604_800}
 WINDOW_MINUTES = (1, 5, 10, 15, 30, 60, 360, 1440)
@@ -97,7 +95,7 @@ def _loads(context: OperatorContext, by: By, span_s: int, *, client_id: str | No
     Raises:
         ValueError: It is too much to read for a page.
     """
-    store, since_s = StatisticsStore(context.connection), context.now_s - span_s
+    store, since_s = context.stores.statistics, context.now_s - span_s
     stored = client_id and storable_name(client_id)
     if store.count(since_s, context.now_s, stored) > MAX_READ:
         raise ValueError(
@@ -135,7 +133,7 @@ def habits(readings: ReadCache, question: Question) -> object:
 
 def _habits(context: OperatorContext, client_id: str) -> Record:
     settings = context.settings
-    store, stored = StatisticsStore(context.connection), storable_name(client_id)
+    store, stored = context.stores.statistics, storable_name(client_id)
     minutes = store.minutes(context.now_s - SPAN_S, context.now_s, stored)
     found = find(minutes, token_lifetime_s=settings.statistics.token_lifetime_s)
     if not found:
@@ -220,11 +218,11 @@ def top(readings: ReadCache, question: Question) -> object:
 
 
 def _top(context: OperatorContext) -> Record:
-    documents = dict(context.documents.latest(context.now_s, TOP_READ))
+    documents = dict(context.stores.documents.latest(context.now_s, TOP_READ))
     read_count = len(documents)
     if read_count == TOP_READ:
         busy = [key for key in _busy(context) if key not in documents]
-        documents |= context.documents.of_keys(busy[:TOP_READ])
+        documents |= context.stores.documents.of_keys(busy[:TOP_READ])
     return {
         "rows": _fullest(context, documents.items(), TOP_SHOWN),
         "read_count": read_count,
@@ -238,7 +236,7 @@ def _busy(context: OperatorContext) -> Iterator[Key]:
     For where not every document can be read: those with long windows come first there, and those that are busy now,
     in a short one, might be missing.
     """
-    minutes = StatisticsStore(context.connection).minutes(context.now_s - BUSY_S, context.now_s, parts=("users",))
+    minutes = context.stores.statistics.minutes(context.now_s - BUSY_S, context.now_s, parts=("users",))
     keys: dict[Key, None] = {}
     for minute in islice(minutes, TOP_READ):
         keys |= {Key(minute.client_id, None): None, Key(minute.client_id, None, CLIENT_TOTAL): None}
@@ -268,7 +266,7 @@ def client(readings: ReadCache, question: Question) -> object:
         case = LimitExplanation(
             context, client_id, username=username, grant_type=GRANT_TYPES.get(grant or "", grant), endpoint=endpoint
         )
-        documents = list(context.documents.of_client(storable_name(client_id), at_most=TOP_READ))
+        documents = list(context.stores.documents.of_client(storable_name(client_id), at_most=TOP_READ))
         rules, plan = context.policies.rules_of(client_id)
         return {
             **case.data(known_ids=known),
@@ -292,7 +290,7 @@ def overrides(readings: ReadCache, question: Question) -> object:
     """Return what is overridden, and all that ever was, the latest first."""
 
     def look(context: OperatorContext) -> Record:
-        history = context.override_store.history()
+        history = context.stores.overrides.history()
         return {
             "overrides": list(map(override_data, context.overrides)),
             "history": list(map(entry_data, reversed(history[-HISTORY_SHOWN:]))),
@@ -307,7 +305,7 @@ def denial(readings: ReadCache, question: Question) -> object:
     number = parse_decision_id(question.get("decision", "").strip().lower())
 
     def look(context: OperatorContext) -> Record:
-        record = DenialStore(context.connection).find(number)
+        record = context.stores.denials.find(number)
         kept_s = context.settings.events.keep_denials_s
         return {"kept_s": kept_s, "denial": record and denial_data(record, number - record.denial.first_id)}
 

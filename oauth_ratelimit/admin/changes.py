@@ -39,7 +39,7 @@ def put(readings: ReadCache, body: Body, *, operator: str) -> object:
     def make(context: OperatorContext) -> object:
         made = _overrides(context, body, operator=operator)
         for override in made:
-            context.override_store.put(override)
+            context.stores.overrides.put(override)
             _note(override.target, "set", operator=operator)
         return {"overrides": list(map(override_data, made)), "arrives_within_s": 2 * context.settings.sync.interval_s}
 
@@ -53,7 +53,7 @@ def remove(readings: ReadCache, body: Body, *, operator: str) -> object:
     target, reason = _target(body), _reason(body)
 
     def take_back(context: OperatorContext) -> object:
-        is_removed = context.override_store.remove(target, author=operator, reason=reason, at_s=context.now_s)
+        is_removed = context.stores.overrides.remove(target, author=operator, reason=reason, at_s=context.now_s)
         if is_removed:
             _note(target, "unset", operator=operator)
         return {"is_removed": is_removed, "arrives_within_s": 2 * context.settings.sync.interval_s}

@@ -104,9 +104,9 @@ def _keys(context: OperatorContext, before: PolicySet, after: PolicySet, *, clie
     A limit with another length of frames begins to count when it takes force, so nothing can be said of it.
     """
     if client_id is None:
-        documents = list(context.documents.latest(context.now_s, READ))
+        documents = list(context.stores.documents.latest(context.now_s, READ))
     else:
-        documents = list(context.documents.of_client(storable_name(client_id), at_most=READ))
+        documents = list(context.stores.documents.of_client(storable_name(client_id), at_most=READ))
     old, new = (list(UsageReader(each).of_all(documents, context.now_s)) for each in (before, after))
     over = [usage for usage in new if usage.retry_after_s > 0]
     return {

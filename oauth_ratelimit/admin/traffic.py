@@ -14,7 +14,6 @@ from oauth_ratelimit.operations.changes import checked_client_id
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import policy_text
 from oauth_ratelimit.operations.serialize import Record, tally_data
-from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 
 SPANS = {"15m": (900, 60), "1h": (3600, 60), "6h": (21_600, 300), "1d": (86_400, 600), "7d": (604_800, 3600)}
 """What may be asked for: its length and that of a step, in seconds."""
@@ -115,7 +114,7 @@ class Line:
 
 
 def _traffic(context: OperatorContext, timeline: Timeline, client_id: str | None) -> Record:
-    store = StatisticsStore(context.connection)
+    store = context.stores.statistics
     stored = client_id and storable_name(client_id)
     count = store.count(timeline.start_s, context.now_s, stored)
     every = timeline.sample_of(count, MAX_READ)

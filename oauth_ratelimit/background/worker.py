@@ -1,6 +1,5 @@
-"""What a process starts for itself: the limiter, its background cycle, and what else is to be done now and then."""
+"""The background work of one process: synchronisation, overrides, heartbeats, statistics and records of denials."""
 
-import math
 import os
 import threading
 import time
@@ -21,46 +20,42 @@ from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.metrics import open_metrics
 from oauth_ratelimit.observe.observer import Callbacks, Observer
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
-from oauth_ratelimit.store.factory import open_connection
-from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.denials import DenialStore
-from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
-from oauth_ratelimit.store.mongo.overrides import OverrideStore
-from oauth_ratelimit.store.mongo.statistics import StatisticsStore
+from oauth_ratelimit.process.throttled_log import ThrottledLog
+from oauth_ratelimit.store.factory import open_stores
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.scheduler import SyncScheduler
 
 log = structlog.get_logger(__name__)
 
-REPEAT_S = 60.0  # a lasting trouble is said again this often
+REPEAT_S = 60.0  # between two log entries about the same task
 
 
 class BackgroundTask(Protocol):
-    """Something to be done with MongoDB in the background, besides the counters."""
+    """Regular work with MongoDB besides the counters."""
 
     def run(self, now_s: float) -> None:
-        """Do what is due. Called after each full sync cycle that reached MongoDB; may block on it, raises nothing."""
+        """Do what is due. Called after each full sync cycle that reached MongoDB; may block on it."""
 
     def close(self) -> None:
-        """Do what is left, once, when the process ends. Called after the last flush, if that reached MongoDB."""
+        """Do what is left when the process ends. Called after the last flush, if that reached MongoDB."""
 
 
 class Worker:
-    """One process's share of the work. A fork must not use it: its thread, locks and connections stay with the parent.
+    """The limiter and the background work of one process. A forked child needs a worker of its own.
 
     Args:
-        live: The configuration.
+        live: The settings.
         callbacks: Functions of the application.
-        clock: Tells the time, seconds since the epoch.
-        trace_of: Returns the trace of the request at hand.
+        clock: Returns the time in seconds since the epoch.
+        trace_of: Returns the trace of the current request.
 
     Attributes:
-        pid: The process.
-        limiter: Decides its requests.
-        pulse: How its sync cycle fares.
+        pid: Id of the process.
+        limiter: Decides the requests.
+        health_monitor: Runs and watches the sync cycle.
         guard: Counts failed authentications.
-        connection: To what is in MongoDB beside the counters; None if nothing is shared.
-        observer: Reports its decisions.
+        observer: Reports the decisions.
+        stores: The stores that instances share; None without ``store.uri``.
     """
 
     def __init__(
@@ -74,35 +69,42 @@ class Worker:
         settings = live.current
         self.pid = os.getpid()
         self._live = live
-        self._settings = settings  # those that limiter and guard have
+        self._settings = settings  # of limiter and guard
         self._clock = clock
-        self.connection = open_connection(settings.store)
-        denial_events = DenialEvents(
-            settings.events.per_minute, trace_of=trace_of, keeps_records=self.connection is not None
-        )
-        self.limiter = Limiter(settings, clock=clock, denial_events=denial_events)
-        self._override_cache = OverrideCache(OverrideStore(self.connection) if self.connection else None)
-        heartbeats = HeartbeatStore(self.connection) if self.connection else None
+        self._log = ThrottledLog(log, REPEAT_S)
+        self.stores = stores = open_stores(settings.store)
+        events = DenialEvents(settings.events.per_minute, trace_of=trace_of, keeps_records=stores is not None)
+        self.limiter = Limiter(settings, stores and stores.counters, clock=clock, denial_events=events)
         metrics = open_metrics()
-        self.health_monitor = HealthMonitor(self.limiter, heartbeats, clock=clock, metrics=metrics)
-        self.guard = Guard(settings, clock=clock, events=denial_events, metrics=metrics)
-        statistics = self._statistics(self.connection) if self.connection else None
+        self.guard = Guard(settings, stores and stores.failures, clock=clock, events=events, metrics=metrics)
+        self.health_monitor = HealthMonitor(self.limiter, stores and stores.heartbeats, clock=clock, metrics=metrics)
+        self._override_cache = OverrideCache(stores and stores.overrides)
+        statistics = stores and StatisticsRecorder(
+            stores.statistics,
+            settings=lambda: live.current.statistics,
+            clock=clock,
+            offset_s=self._clock_offset_s,
+        )
+        denials = stores and DenialRecorder(
+            events,
+            stores.denials,
+            instance=self.health_monitor.instance,
+            keep_s=lambda: live.current.events.keep_denials_s,
+            offset_s=self._clock_offset_s,
+        )
         self.observer = Observer(callbacks, metrics=metrics, statistics=statistics)
-        self._duties: tuple[BackgroundTask, ...] = ()
-        if self.connection and statistics:
-            self._duties = (statistics, self._denial_recorder(self.connection))
+        self._tasks: list[BackgroundTask] = [task for task in (statistics, denials) if task is not None]
         self._scheduler = SyncScheduler(self.health_monitor, interval_s=settings.sync.interval_s, on_tick=self._tick)
         self._has_preloaded = False
-        self._complained_s = -math.inf  # monotonic
-        self._preloading = threading.Lock()  # held while MongoDB is asked, guards the flag
+        self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 
     def start(self) -> None:
-        """Start the background cycle."""
+        """Start the background thread."""
         self._scheduler.start()
 
     def preload(self) -> None:
-        """Learn the keys that were busy last, once. Blocks on MongoDB."""
-        with self._preloading:
+        """Read the most recently used keys, once. Blocks on MongoDB."""
+        with self._preload_lock:
             count = 0 if self._has_preloaded else self._live.current.sync.preload_count
             if count:
                 self.limiter.preload(count)
@@ -115,46 +117,32 @@ class Worker:
         self.health_monitor.stop()
         self.guard.close(is_failing=self.health_monitor.is_failing)
         if not self.health_monitor.is_failing:
-            for duty in self._duties:
-                self._attempt(duty.close)
-        if self.connection is not None:
-            self.connection.close()
-
-    def _statistics(self, connection: Connection) -> StatisticsRecorder:
-        return StatisticsRecorder(
-            StatisticsStore(connection),
-            settings=lambda: self._live.current.statistics,
-            clock=self._clock,
-            offset_s=self._offset_s,
-        )
-
-    def _denial_recorder(self, connection: Connection) -> DenialRecorder:
-        return DenialRecorder(
-            self.limiter.denial_events,
-            DenialStore(connection),
-            instance=self.health_monitor.instance,
-            keep_s=lambda: self._live.current.events.keep_denials_s,
-            offset_s=self._offset_s,
-        )
-
-    def _offset_s(self) -> float:
-        return self.limiter.clock_offset_s if self._clock is time.time else 0.0  # as _tick corrects the limiter
+            for task in self._tasks:
+                self._attempt(task.close)
+        if self.stores is not None:
+            self.stores.close()
 
     def _tick(self, report: CycleReport | None) -> None:
-        """Take over a changed configuration, and overrides that came or went; then do what else is due."""
+        """Apply a changed configuration and changed overrides, then run the tasks.
+
+        Args:
+            report: The report of the sync cycle before; None if none has run yet.
+        """
         now_s = self._clock()
-        if self._clock is time.time:  # an injected clock is right by definition
-            self.limiter.correct_clock(self.limiter.clock_offset_s)
-        has_answer = report is None or report.error is None  # else MongoDB would only keep the next cycle waiting
-        if has_answer:
+        self.limiter.correct_clock(self._clock_offset_s())
+        is_reachable = report is None or report.error is None  # else MongoDB would only delay the next cycle
+        if is_reachable:
             self._attempt(self.preload)
             self._attempt(self._override_cache.refresh)
         self._attempt(partial(self._update_settings, now_s))
-        if has_answer:
+        if is_reachable:
             self._attempt(partial(self.health_monitor.beat, override_count=self._live.override_count))
             self._attempt(self.guard.run)
-            for duty in self._duties:
-                self._attempt(partial(duty.run, now_s))
+            for task in self._tasks:
+                self._attempt(partial(task.run, now_s))
+
+    def _clock_offset_s(self) -> float:
+        return self.limiter.clock_offset_s if self._clock is time.time else 0.0  # an injected clock is never corrected
 
     def _update_settings(self, now_s: float) -> None:
         self._live.update(self._override_cache.active(now_s))
@@ -162,15 +150,11 @@ class Worker:
         if settings is not self._settings:
             self.limiter.reconfigure(settings)
             self.guard.reconfigure(settings)
-            self._settings = settings  # only now: else what failed would not be tried again
+            self._settings = settings  # last, so that the next tick tries again after a failure
 
     def _attempt(self, work: Callable[[], None]) -> None:
-        """
-        Do one thing of several. What goes wrong with it is said once a minute, and the others are done all the same.
-        """
+        """Do one piece of work, and log its failure: the others are done all the same."""
         try:
             work()
-        except Exception as exc:  # noqa: BLE001  # a bug, or a document that nobody has thought of
-            if time.monotonic() - self._complained_s >= REPEAT_S:
-                self._complained_s = time.monotonic()
-                log.error("duty_failed", error=repr(exc), traceback=traceback.format_exc())
+        except Exception as exc:  # noqa: BLE001  # a bug, or a document of a form that nobody expected
+            self._log.error("duty_failed", error=repr(exc), traceback=traceback.format_exc())

@@ -14,8 +14,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.flask_authlib.extension import MODE_KEY, configured_settings
 from oauth_ratelimit.flask_authlib.request_state import EXTENSION
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.store.factory import open_connection
-from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.factory import Stores, open_stores
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -50,18 +49,18 @@ class CliContext(OperatorContext):
             return settings
         return replace(settings, store=replace(settings.store, uri=self._mongo_uri))
 
-    def _open(self) -> Connection:
-        connection = open_connection(self.settings.store)
-        if connection is None:
+    def _open(self) -> Stores:
+        stores = open_stores(self.settings.store)
+        if stores is None:
             raise click.UsageError("counters are not shared: the configuration has no store.uri")
-        click.get_current_context().call_on_close(connection.close)
-        return connection
+        click.get_current_context().call_on_close(stores.close)
+        return stores
 
     @property
     def servers(self) -> str | None:
-        """The host and port of MongoDB; None before the connection is used."""
-        connection: Connection | None = self.__dict__.get("connection")
-        return None if connection is None else connection.servers
+        """The host and port of MongoDB; None before a store is used."""
+        stores: Stores | None = self.__dict__.get("stores")
+        return None if stores is None else stores.servers
 
     @property
     def is_switched_off(self) -> bool:

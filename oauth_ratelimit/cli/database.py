@@ -9,7 +9,7 @@ from oauth_ratelimit.core.failed_auth import folded
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.errors import StoreRejected
 from oauth_ratelimit.operations.format import utc_time
-from oauth_ratelimit.store.mongo.erasure import Erasure, Person
+from oauth_ratelimit.store.mongo.erasure import Person
 
 RUN_AGAIN_AFTER_S = 120  # instances send the statistics of a minute when it is over, and what failed before
 COLLECTIONS = {
@@ -36,7 +36,7 @@ def init_db(context: CliContext, as_json: bool) -> None:
     For instances that may not create them at run time: run it once with --mongo-uri and a user that may. Instances
     then need to read and write only. It can be run again at any time.
     """
-    created, applied = context.migrations.create_collections(), context.migrations.upgrade()
+    created, applied = context.stores.migrations.create_collections(), context.stores.migrations.upgrade()
     if as_json:
         print_json({"created_collections": created, "applied_migrations": applied})
         return
@@ -59,7 +59,7 @@ def upgrade(context: CliContext, as_json: bool) -> None:
     Any number of processes may call this at once, such as all instances when they start: each migration can run
     twice or in parallel without harm.
     """
-    applied = context.migrations.upgrade()
+    applied = context.stores.migrations.upgrade()
     if as_json:
         print_json({"applied_migrations": applied})
     else:
@@ -75,7 +75,7 @@ def list_migrations(ctx: click.Context, context: CliContext, as_json: bool) -> N
 
     Exits with 1 if some are pending.
     """
-    states = context.migrations.states()
+    states = context.stores.migrations.states()
     times = [None if state.applied_at_s is None else utc_time(state.applied_at_s) for state in states]
     if as_json:
         print_json(
@@ -120,11 +120,7 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, as_
     """
     if not user.strip():
         raise click.UsageError("name a user")
-    erasure = Erasure(
-        context.connection,
-        collection=context.settings.store.collection,
-        person=_person(context, user, client),
-    )
+    erasure = context.stores.erasure_of(_person(context, user, client))
     counts: dict[str, int] = {}
     rejected: dict[str, str] = {}
     for name, part in erasure.parts.items():

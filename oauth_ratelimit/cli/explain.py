@@ -142,7 +142,7 @@ def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> 
         number = parse_decision_id(decision_id.strip().lower())
     except ValueError as exc:
         raise click.BadParameter(str(exc), param_hint="--id") from None
-    record = context.denials.find(number)
+    record = context.stores.denials.find(number)
     if record is None:
         kept = duration(context.settings.events.keep_denials_s)
         click.echo(DENIAL_NOT_FOUND.format(id=decision_id_of(number), kept=kept), err=True)

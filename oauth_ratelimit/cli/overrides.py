@@ -243,8 +243,8 @@ def reset(context: CliContext, client: str, user: str | None, author: str, reaso
     """
     counters = Counters(storable_name(client), None if user is None else context.pseudonyms.typed(user))
     # Recorded first: a reset that cannot be recorded is not made.
-    context.override_store.note_reset(counters, author=author, reason=reason, at_s=context.now_s)
-    count = context.documents.reset(counters.client_id, counters.username)
+    context.stores.overrides.note_reset(counters, author=author, reason=reason, at_s=context.now_s)
+    count = context.stores.documents.reset(counters.client_id, counters.username)
     if as_json:
         print_json({"reset_count": count})
     else:
@@ -264,7 +264,7 @@ def list_overrides(context: CliContext, client: str | None, is_history: bool, as
     thousand of each target.
     """
     if is_history:
-        entries = context.override_store.history(client)
+        entries = context.stores.overrides.history(client)
         if as_json:
             print_json(list(map(entry_data, entries)))
         else:
@@ -313,7 +313,7 @@ def _apply(context: CliContext, overrides: Iterable[Override], *, as_json: bool)
     # Looked up first, because the override itself makes the client known.
     hint = None if client_id is None or as_json else unknown_client_hint(context, client_id)
     for override in applied:
-        context.override_store.put(override)
+        context.stores.overrides.put(override)
     if as_json:
         print_json(list(map(override_data, applied)))
     else:
@@ -324,7 +324,7 @@ def _apply(context: CliContext, overrides: Iterable[Override], *, as_json: bool)
 
 def _remove(context: CliContext, targets: Sequence[Target], *, author: str, reason: str, as_json: bool) -> int:
     """Remove overrides and return the exit code: 1 if there was none."""
-    store = context.override_store
+    store = context.stores.overrides
     removed = [target for target in targets if store.remove(target, author=author, reason=reason, at_s=context.now_s)]
     if as_json:
         print_json({"removed_count": len(removed)})

@@ -98,7 +98,7 @@ def what_if(
     since_s = context.now_s - span_s
     stored = client_id and storable_name(client_id)
     parts = ("by", "users") if by == "user" else ("by",)
-    recorded = loads(context.statistics.minutes(since_s - window_s, context.now_s, stored, parts=parts), by)
+    recorded = loads(context.stores.statistics.minutes(since_s - window_s, context.now_s, stored, parts=parts), by)
     found = effects(recorded, limit=amount, window_minutes=window_s // MINUTE_S, since_s=since_s)
     not_judged = unjudged_count(recorded, since_s=since_s)
     if as_json:
@@ -183,7 +183,7 @@ def report(
     """
     form = output_format(chosen_format, as_json=as_json, default="table")
     span = Span(context.now_s - span_s, context.now_s, lifetime_s or context.settings.statistics.token_lifetime_s)
-    minutes = context.statistics.minutes(span.since_s, span.until_s, client_id and storable_name(client_id))
+    minutes = context.stores.statistics.minutes(span.since_s, span.until_s, client_id and storable_name(client_id))
     findings = find(minutes, token_lifetime_s=span.token_lifetime_s)
     if form == "table" and path is None:
         print_table(REPORT_COLUMNS, list(map(_finding_row, findings)), title=str(span), empty=NO_STATISTICS)

@@ -139,7 +139,7 @@ def top(context: CliContext, count: int, every_s: float | None, as_json: bool) -
 
 
 def _print_top(context: CliContext, count: int, *, as_json: bool, clear: bool = False) -> None:
-    documents = context.documents.every(context.now_s)
+    documents = context.stores.documents.every(context.now_s)
     usages = UsageReader(context.policies).of_all(documents, context.now_s)
     nearest = nearest_to_limit((usage for usage in usages if usage.estimate > 0), count)
     if clear and not as_json:
@@ -159,7 +159,7 @@ def show(context: CliContext, client: str, user: str | None, count: int, as_json
     Of one USER, or of the client and all its users: those nearest to their limit.
     """
     pseudonym = None if user is None else context.pseudonyms.typed(user)
-    documents = context.documents.of_client(storable_name(client))
+    documents = context.stores.documents.of_client(storable_name(client))
     chosen = ((key, snapshot) for key, snapshot in documents if user is None or key.username == pseudonym)
     usages = nearest_to_limit(UsageReader(context.policies).of_all(chosen, context.now_s), count)
     _print(usages, as_json=as_json, empty="No recent limited requests.")
@@ -192,12 +192,12 @@ def export(context: CliContext, what: str, chosen_format: str | None, as_json: b
     """
     records: Iterable[Mapping[str, object]]
     if what == "counters":
-        documents = context.documents.every(context.now_s)
+        documents = context.stores.documents.every(context.now_s)
         records = map(usage_data, UsageReader(context.policies).of_all(documents, context.now_s))
     elif what == "overrides":
         records = map(override_data, context.overrides)
     else:
-        records = map(entry_data, context.override_store.history())
+        records = map(entry_data, context.stores.overrides.history())
     form = output_format(chosen_format, as_json=as_json, default="jsonl")
     if form == "csv":
         _write_csv(records)

@@ -181,10 +181,10 @@ class AppLimiter:
     def context(self) -> OperatorContext | None:
         """Return what operators look through; None if nothing is shared, or if the emergency switch is pulled here.
 
-        Uses the connection of this process, and starts its worker if that is not running.
+        Uses the stores of this process, and starts its worker if that is not running.
         """
-        connection = None if self.is_switched_off else self._running().connection
-        return OperatorContext(lambda: self._live.base, lambda: connection, clock=self._clock) if connection else None
+        stores = None if self.is_switched_off else self._running().stores
+        return OperatorContext(lambda: self._live.base, lambda: stores, clock=self._clock) if stores else None
 
     def report_undecided(self) -> None:
         """

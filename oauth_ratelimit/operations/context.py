@@ -7,13 +7,7 @@ from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.overrides import Origins, Override, active, apply_overrides
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.pseudonyms import Pseudonyms
-from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.denials import DenialStore
-from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
-from oauth_ratelimit.store.mongo.inspect import Documents
-from oauth_ratelimit.store.mongo.migrations import Migrations
-from oauth_ratelimit.store.mongo.overrides import OverrideStore
-from oauth_ratelimit.store.mongo.statistics import StatisticsStore
+from oauth_ratelimit.store.factory import Stores
 
 
 class OperatorContext:
@@ -21,7 +15,7 @@ class OperatorContext:
 
     Args:
         load_settings: Returns the configuration without overrides.
-        connect: Returns the connection to the shared database.
+        open_stores: Returns the stores that instances share.
         clock: Returns the time in seconds since the epoch.
 
     Attributes:
@@ -29,10 +23,10 @@ class OperatorContext:
     """
 
     def __init__(
-        self, load_settings: Callable[[], Settings], connect: Callable[[], Connection], *, clock: Callable[[], float]
+        self, load_settings: Callable[[], Settings], open_stores: Callable[[], Stores], *, clock: Callable[[], float]
     ) -> None:
         self._load_settings = load_settings
-        self._connect = connect
+        self._open_stores = open_stores
         self._clock = clock
         self.now_s = clock()
 
@@ -42,9 +36,9 @@ class OperatorContext:
         return self._load_settings()
 
     @cached_property
-    def connection(self) -> Connection:
-        """The connection to the shared database."""
-        return self._connect()
+    def stores(self) -> Stores:
+        """The stores that instances share."""
+        return self._open_stores()
 
     @cached_property
     def pseudonyms(self) -> Pseudonyms:
@@ -52,39 +46,9 @@ class OperatorContext:
         return self.settings.privacy.names()
 
     @cached_property
-    def documents(self) -> Documents:
-        """The counter documents."""
-        return Documents(self.connection, collection=self.settings.store.collection)
-
-    @cached_property
-    def override_store(self) -> OverrideStore:
-        """The stored overrides and their history."""
-        return OverrideStore(self.connection)
-
-    @cached_property
-    def heartbeats(self) -> HeartbeatStore:
-        """The heartbeats of the instances."""
-        return HeartbeatStore(self.connection)
-
-    @cached_property
-    def statistics(self) -> StatisticsStore:
-        """The statistics per client and minute."""
-        return StatisticsStore(self.connection)
-
-    @cached_property
-    def denials(self) -> DenialStore:
-        """The recorded denials."""
-        return DenialStore(self.connection)
-
-    @cached_property
-    def migrations(self) -> Migrations:
-        """The migrations of the database."""
-        return Migrations(self.connection, collection=self.settings.store.collection)
-
-    @cached_property
     def overrides(self) -> tuple[Override, ...]:
         """The active overrides."""
-        return active(self.override_store.read(), self.now_s)
+        return active(self.stores.overrides.read(), self.now_s)
 
     @cached_property
     def policies(self) -> PolicySet:

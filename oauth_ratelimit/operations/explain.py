@@ -74,7 +74,7 @@ class LimitExplanation:
             LimitKind.CLIENT if username is None else LimitKind.USER: Key(stored, self.username, self.matched.scope),
             LimitKind.CLIENT_TOTAL: Key(stored, None, total_scope),
         }
-        self._snapshots = dict(context.documents.of_keys(list(self.keys.values())))
+        self._snapshots = dict(context.stores.documents.of_keys(list(self.keys.values())))
 
     def usages(self) -> Iterator[tuple[LimitUsage, Origin]]:
         """Yield the usage and the origin of each limit that applies."""
@@ -110,7 +110,7 @@ class LimitExplanation:
         own_keys = set(self.keys.values())
         reader = UsageReader(self.context.policies)
         widest: list[LimitUsage] = []
-        for key, snapshot in self.context.documents.of_client(storable_name(self.client_id), at_most=MAX_READ):
+        for key, snapshot in self.context.stores.documents.of_client(storable_name(self.client_id), at_most=MAX_READ):
             if key not in own_keys and key.scope == self.matched.scope:
                 widest += reader.of(key, snapshot, self.context.now_s)[:1]  # the widest window comes first
         return heapq.nlargest(MAX_OTHERS, (usage for usage in widest if usage.estimate > 0), key=attrgetter("estimate"))

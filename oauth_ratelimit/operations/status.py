@@ -27,8 +27,8 @@ class Status:
         self.policies = context.policies
         self.mode_origin = context.origins.of_mode("")
         self.override_count = len(context.overrides)
-        self.facts = context.documents.facts()
-        self.heartbeats = context.heartbeats.read(self.facts.clock_s)
+        self.facts = context.stores.documents.facts()
+        self.heartbeats = context.stores.heartbeats.read(self.facts.clock_s)
 
     def data(self) -> Record:
         """Return the status as a record."""

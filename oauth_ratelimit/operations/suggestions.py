@@ -31,7 +31,8 @@ def unknown_client_hint(
         return None
     stored = storable_name(client_id)
     try:
-        if any(True for _ in context.documents.of_client(stored, at_most=1)) or context.statistics.knows(stored):
+        stores = context.stores
+        if any(True for _ in stores.documents.of_client(stored, at_most=1)) or stores.statistics.knows(stored):
             return None
         similar = _most_similar(client_id, known_ids() if known_ids else known_client_ids(context))
     except StoreError:
@@ -54,8 +55,8 @@ def known_client_ids(context: OperatorContext) -> set[str]:
     return {
         *policies.clients,
         *(name for name in policies.trusted if WILDCARDS.isdisjoint(name)),
-        *(key.client_id for key, _ in context.documents.latest(context.now_s, MAX_COMPARED)),
-        *context.statistics.clients(context.now_s - LOOK_BACK_S, at_most=MAX_COMPARED),
+        *(key.client_id for key, _ in context.stores.documents.latest(context.now_s, MAX_COMPARED)),
+        *context.stores.statistics.clients(context.now_s - LOOK_BACK_S, at_most=MAX_COMPARED),
     }
 
 

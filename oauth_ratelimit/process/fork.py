@@ -1,33 +1,23 @@
-"""What a forked process must not share with its parent, told in the child before anything else runs."""
+"""Fork handling: what a forked child must not share with its parent."""
 
 import os
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any
+
+_methods: set["weakref.WeakMethod[Callable[[], Any]]"] = set()
 
 
-class ForkAware(Protocol):
-    """What a fork finds, and must not go on with as it is."""
-
-    def forget_parent(self) -> None:
-        """Drop what is the parent's."""
+def call_in_child(method: Callable[[], object]) -> None:
+    """Call a bound method in every forked child, before anything else runs there. Its object is not kept alive."""
+    _methods.add(weakref.WeakMethod(method, _methods.discard))
 
 
-_heirs: "weakref.WeakSet[ForkAware]" = weakref.WeakSet()
+def _call_all() -> None:
+    for reference in list(_methods):
+        method = reference()
+        if method is not None:
+            method()
 
 
-def follow(heir: ForkAware) -> None:
-    """Tell something of each fork from now on, as long as it lives."""
-    _heirs.add(heir)
-
-
-def leave(heir: ForkAware) -> None:
-    """Tell it no more."""
-    _heirs.discard(heir)
-
-
-def _forget_parents() -> None:
-    for heir in list(_heirs):
-        heir.forget_parent()
-
-
-os.register_at_fork(after_in_child=_forget_parents)
+os.register_at_fork(after_in_child=_call_all)

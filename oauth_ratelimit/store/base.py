@@ -95,8 +95,5 @@ class CounterStore(Protocol):
     def clock_offset_s(self) -> float:
         """Return how far the store's clock is ahead of this machine's, in seconds, to about half a round trip."""
 
-    def abandon(self) -> None:
-        """Forget connections without closing them: after a fork they are the parent's. Does not block."""
-
     def close(self) -> None:
         """Release connections. Idempotent."""

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.process.fork import call_in_child
 from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
 
 
@@ -13,6 +14,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards _documents
         self._documents: dict[Key, Snapshot] = {}
+        call_in_child(self._renew_lock)
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
         """See ``CounterStore.read``."""
@@ -57,12 +59,11 @@ class MemoryStore:
         """See ``CounterStore.clock_offset_s``. It is the same clock."""
         return 0.0
 
-    def abandon(self) -> None:
-        """See ``CounterStore.abandon``. A fork has a copy of its own from then on."""
-        self._lock = threading.Lock()
-
     def close(self) -> None:
         """See ``CounterStore.close``."""
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
 
 
 def _latest_frame_s(document: Snapshot) -> int:

@@ -14,7 +14,7 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import ClientMinute, Peak, Share, Source, Tally, UserLoad
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
-from oauth_ratelimit.store.mongo.inspect import Documents
+from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.admin.conftest import Page, spend
 from tests.support.apps import token_status
@@ -411,7 +411,7 @@ def test_database_that_is_away(open_page: Callable[..., Page], monkeypatch: pyte
     assert [200] * 4 == [page.get(path).status_code for path in ("", "client", "overrides", "instances")]
     for name, question in LOOKS:
         problem = page.ask(name, **question)["problem"]
-        assert ("database", True) == (problem["kind"], "out of reach" in problem["text"])
+        assert ("database", True) == (problem["kind"], "unreachable" in problem["text"])
     for name in ("preview", "put", "remove"):
         response = page.send(name, {**LIMIT, "limit_kind": "user"})
         assert (424, "database") == (response.status_code, response.json["problem"]["kind"])
@@ -441,13 +441,13 @@ def test_names_are_kept(page: Page, limiter: Limiter, monkeypatch: pytest.Monkey
     """The page of an unknown client asks again and again; what its name is compared with is read once."""
     spend(limiter, 1, "partner")
     read = []
-    find = Documents.latest
+    find = CounterDocuments.latest
 
-    def count(self: Documents, *args: Any) -> Any:
+    def count(self: CounterDocuments, *args: Any) -> Any:
         read.append(args)
         return find(self, *args)
 
-    monkeypatch.setattr(Documents, "latest", count)
+    monkeypatch.setattr(CounterDocuments, "latest", count)
     hints = [page.ask("client", id=name)["hint"] for name in ("partnr", "partnr", "partne")]
 
     assert ["did you mean 'partner'?"] * 3 == [hint.partition("; ")[2] for hint in hints]

@@ -325,7 +325,7 @@ def test_mongodb_is_away(browser: Browser, lonely_app: Flask) -> None:
     with serving(lonely_app) as url:
         for page in ("", "client?id=app", "overrides", "instances"):
             browser.open(f"{url}/ratelimit/{page}")
-            browser.wait_for("MongoDB is out of reach", "#problem")
+            browser.wait_for("MongoDB is unreachable", "#problem")
         browser.open("about:blank")  # so that no request is under way when the server goes
 
 

@@ -228,7 +228,7 @@ def test_database_that_does_not_answer(terminal: Terminal, words: tuple[str, ...
     result = terminal.run("--mongo-uri", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50", *words)
 
     assert 3 == result.exit_code
-    assert ["Error: MongoDB is out of reach: ServerSelectionTimeoutError (127.0.0.1:1)"] == result.stderr.splitlines()
+    assert ["Error: MongoDB is unreachable: ServerSelectionTimeoutError (127.0.0.1:1)"] == result.stderr.splitlines()
 
 
 def test_connection_string_that_cannot_be_used(terminal: Terminal) -> None:
@@ -252,7 +252,7 @@ def test_which_database_does_not_answer(terminal: Terminal, uri: str, where: str
     """Where MongoDB was looked for is named, and never the user or the password."""
     result = terminal.run("--mongo-uri", f"{uri}?serverSelectionTimeoutMS=50", "top")
 
-    assert [f"Error: MongoDB is out of reach: ServerSelectionTimeoutError ({where})"] == result.stderr.splitlines()
+    assert [f"Error: MongoDB is unreachable: ServerSelectionTimeoutError ({where})"] == result.stderr.splitlines()
 
 
 @pytest.mark.parametrize(

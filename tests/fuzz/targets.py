@@ -25,7 +25,7 @@ from oauth_ratelimit.store.mongo.statistics import parse_minute
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime.fromtimestamp(2_000_000_000, UTC)
-# As the driver's clients of the package decode, see ``store.mongo.FORGIVING``.
+# As the driver's clients of the package decode, see ``LENIENT_DECODING`` in ``store.mongo.client``.
 OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(
     tz_aware=True, unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_AUTO
 )

@@ -18,7 +18,7 @@ from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.errors import RateLimitError
 from oauth_ratelimit.flask_authlib.responses import RateLimited, quota_headers
 from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.inspect import Documents
+from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from tests.support.helpers import Clock
 
 NAMES = {
@@ -190,7 +190,7 @@ def test_name_on_the_command_line(limiters: tuple[Limiter, Limiter], mongo_uri: 
     assert machine.output.isascii()
     assert json.loads(machine.output)
     with closing(Connection(mongo_uri)) as connection:
-        found = [key for key, _ in Documents(connection, collection="ratelimits").of_client(storable_name(name))]
+        found = [key for key, _ in CounterDocuments(connection, collection="ratelimits").of_client(storable_name(name))]
     assert [(storable_name(name), storable_name(name))] == [key[:2] for key in found]
 
 

@@ -24,11 +24,11 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.statistics import ClientMinute, Share, Source, Tally
 from oauth_ratelimit.errors import RateLimitError, StoreRejected
 from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.admin.conftest import Page, open_page
 from tests.support.helpers import Clock, wait_until
 from tests.support.mongod import Mongod
+from tests.support.stores import mongo_store
 
 pytestmark = pytest.mark.mongo
 
@@ -161,7 +161,7 @@ def a_token(app: Flask, secret: str = BATCH_JOBS.client_secret or "") -> int:
 
 
 def _stored(uri: str) -> bool:
-    store = MongoStore(uri)
+    store = mongo_store(uri)
     try:
         return bool(store.read([Key(BATCH_JOBS.client_id, None)]))
     finally:
@@ -294,7 +294,7 @@ def test_right_that_comes_later(guarded: Guarded, clock: Clock) -> None:
         limiter.close()
 
     assert ["expiry_index_missing", "flush_failed", "flush_recovered"] == [entry["event"] for entry in logs]
-    store = MongoStore(uri)
+    store = mongo_store(uri)
     assert 3 == sum(store.read([Key("app", None)])[Key("app", None)].hits["360"].values())
     store.close()
 

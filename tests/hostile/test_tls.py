@@ -14,6 +14,7 @@ from tests.hostile.certificates import Authority
 from tests.support.helpers import Clock, wait_until
 from tests.support.limiters import stored_hits
 from tests.support.mongod import Mongod
+from tests.support.stores import mongo_store
 
 HERE = "127.0.0.1"
 
@@ -105,7 +106,7 @@ def test_counts_through_tls(secured: Secured, clock: Clock) -> None:
 def test_connection_string_that_does_not_fit(secured: Secured, clock: Clock, options: str, advice: str) -> None:
     """What is wrong is said once, with what to do about it; requests are decided, and no count is lost meanwhile."""
     uri = secured.uri(options.format(stranger=secured.stranger.path))
-    store = MongoStore(uri, timeout_s=0.1)
+    store = mongo_store(uri, timeout_s=0.1)
     wait_until(lambda: advice in failure_of(store), "the driver has tried")
     with capture_logs() as logs, a_limiter(uri, clock, store) as limiter:
         decisions = [limiter.check("app").allowed for _ in range(6)]
@@ -129,7 +130,7 @@ def test_certificate_of_another_authority(secured: Secured, clock: Clock) -> Non
         secured.present(secured.authority)
         wait_until(lambda: limiter.sync().error is None, "the right certificate")
 
-    store = MongoStore(uri)
+    store = mongo_store(uri)
     assert 3 == stored_hits(store, Key("late", None))
     store.close()
     assert ["flush_failed", "flush_recovered"] == [entry["event"] for entry in logs]

@@ -144,7 +144,7 @@ def test_process_whose_clock_is_off(mongo_uri: str, monkeypatch: pytest.MonkeyPa
     live = LiveSettings(load_config({**CONFIG, "store": {"uri": mongo_uri}}), lambda: None)
     worker = Worker(live, callbacks=Callbacks(has_grant=bool), clock=time.time)
     worker._tick(worker.health_monitor.sync())
-    [recorder] = [duty for duty in worker._duties if isinstance(duty, DenialRecorder)]
+    [recorder] = [duty for duty in worker._tasks if isinstance(duty, DenialRecorder)]
     recorded_at_s, decided_at_s = recorder._now_s, worker.limiter._clock()
     worker.stop()
 

@@ -122,7 +122,7 @@ def test_health_while_mongodb_is_away(health: dict[str, Any], status: int) -> No
 
     assert status == seen.status_code
     assert ("lagging" if status == 503 else "ok", 2) == (seen.json["status"], seen.json["in_flight_hits"])
-    assert "out of reach" in seen.json["last_error"]
+    assert "unreachable" in seen.json["last_error"]
     assert 0.0 <= seen.json["last_error_ago_s"] < seen.json["sync_lag_s"]
 
 

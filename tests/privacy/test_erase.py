@@ -21,13 +21,12 @@ from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
 from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.mongo import erasure
 from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.inspect import FAILURES
 from oauth_ratelimit.store.mongo.overrides import OVERRIDES, OverrideStore
 from oauth_ratelimit.store.mongo.statistics import Share, StatisticsStore
 from tests.cli.conftest import Terminal, terminal
-from tests.support.stores import FAR_S
+from tests.support.stores import FAR_S, mongo_store
 
 __all__ = ["terminal"]
 
@@ -72,7 +71,7 @@ class Records:
         limiter.sync()
 
     def _fail(self, name: str) -> None:
-        with closing(MongoStore(self.uri, collection=FAILURES)) as store:
+        with closing(mongo_store(self.uri, collection=FAILURES)) as store:
             places = (("203.0.113.9", "failures:user"), ("2001:db8::/64", "failures:passed_on"))
             for number, (address, scope) in enumerate(places):
                 key = Key("app", f"{address} {name}", scope)

@@ -11,7 +11,7 @@ from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.inspect import Documents
+from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from tests.support.helpers import Clock
 
 LONG_GONE_S = 1_000_000_000.0
@@ -25,9 +25,9 @@ def connection(mongo_uri: str) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def documents(connection: Connection) -> Documents:
+def documents(connection: Connection) -> CounterDocuments:
     """The documents in that database."""
-    return Documents(connection, collection="ratelimits")
+    return CounterDocuments(connection, collection="ratelimits")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def settle(limiters: list[Limiter]) -> None:
         limiter.sync()
 
 
-def test_documents_of_a_client(limiters: list[Limiter], documents: Documents) -> None:
+def test_documents_of_a_client(limiters: list[Limiter], documents: CounterDocuments) -> None:
     """A client's documents are its own, its users' and the total; clients whose names are close are others."""
     for client_id in ("app", "app2", "ap", "APP"):
         spend(limiters, client_id, "alice")
@@ -73,7 +73,7 @@ def test_documents_of_a_client(limiters: list[Limiter], documents: Documents) ->
 
 
 @pytest.mark.parametrize("client_id", ["a.b", "$where", "a\x00b", "\N{SNOWMAN}", ""], ids=ascii)
-def test_unusual_client_ids(limiters: list[Limiter], documents: Documents, client_id: str) -> None:
+def test_unusual_client_ids(limiters: list[Limiter], documents: CounterDocuments, client_id: str) -> None:
     """Documents are found and reset whatever the client is called."""
     spend(limiters, client_id, "alice")
 
@@ -81,7 +81,7 @@ def test_unusual_client_ids(limiters: list[Limiter], documents: Documents, clien
     assert 1 == documents.reset(client_id, "alice")
 
 
-def test_reset_of_a_user(limiters: list[Limiter], documents: Documents) -> None:
+def test_reset_of_a_user(limiters: list[Limiter], documents: CounterDocuments) -> None:
     """All instances admit the user again, at every grant type; another user stays where they were."""
     for username in ("alice", "bob"):
         spend(limiters, "app", username)
@@ -98,7 +98,7 @@ def test_reset_of_a_user(limiters: list[Limiter], documents: Documents) -> None:
         assert not limiter.peek("app", "bob").allowed
 
 
-def test_reset_of_a_client(limiters: list[Limiter], documents: Documents) -> None:
+def test_reset_of_a_client(limiters: list[Limiter], documents: CounterDocuments) -> None:
     """Everything of the client starts from zero, nothing of others does."""
     spend(limiters, "app", "alice")
     spend(limiters, "app")
@@ -113,7 +113,7 @@ def test_reset_of_a_client(limiters: list[Limiter], documents: Documents) -> Non
     assert [True] * 3 == [limiter.peek("app").allowed for limiter in limiters]
 
 
-def test_reset_between_count_and_flush(limiters: list[Limiter], documents: Documents) -> None:
+def test_reset_between_count_and_flush(limiters: list[Limiter], documents: CounterDocuments) -> None:
     """What was counted and not yet sent when the counters were reset is counted once, on top of zero."""
     spend(limiters[:1], "app")
     limiters[0].check("app")
@@ -127,7 +127,7 @@ def test_reset_between_count_and_flush(limiters: list[Limiter], documents: Docum
     assert [3] * 3 == [limiter.peek("app").remaining for limiter in limiters]
 
 
-def test_reset_under_steady_requests(limiters: list[Limiter], documents: Documents) -> None:
+def test_reset_under_steady_requests(limiters: list[Limiter], documents: CounterDocuments) -> None:
     """An instance with something to send in every cycle learns of a reset, too: its next write loses the race."""
     busy = limiters[0]
     for _ in range(3):
@@ -141,7 +141,7 @@ def test_reset_under_steady_requests(limiters: list[Limiter], documents: Documen
     assert 3 == busy.peek("app").remaining
 
 
-def test_foreign_documents(connection: Connection, documents: Documents) -> None:
+def test_foreign_documents(connection: Connection, documents: CounterDocuments) -> None:
     """Documents that are not ours are not shown."""
     far = {"expire": datetime(2100, 1, 1, tzinfo=UTC)}
     connection.collection("ratelimits").insert_many(
@@ -151,7 +151,7 @@ def test_foreign_documents(connection: Connection, documents: Documents) -> None
     assert [] == list(documents.every(LONG_GONE_S))
 
 
-def test_facts_about_the_server(limiters: list[Limiter], documents: Documents) -> None:
+def test_facts_about_the_server(limiters: list[Limiter], documents: CounterDocuments) -> None:
     """The server tells its version, its time, and how many documents there are."""
     spend(limiters, "app", "alice")
     facts = documents.facts()
@@ -164,7 +164,7 @@ def test_facts_about_the_server(limiters: list[Limiter], documents: Documents) -
 def test_database_that_does_not_answer() -> None:
     """Without a server every method says so in this package's words."""
     with closing(Connection("mongodb://127.0.0.1:1/test", timeout_s=0.05)) as connection:
-        documents = Documents(connection, collection="ratelimits")
+        documents = CounterDocuments(connection, collection="ratelimits")
         for call in (documents.facts, lambda: list(documents.every(0.0)), lambda: documents.reset("app")):
             with pytest.raises(StoreUnavailable):
                 call()

@@ -21,7 +21,7 @@ from oauth_ratelimit.store.mongo.counters import MongoStore
 from tests.support.helpers import Clock, wait_until
 from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy
 from tests.support.mongod import Mongod
-from tests.support.stores import FAR_S, a_change
+from tests.support.stores import FAR_S, a_change, mongo_store
 
 Documents = Collection[dict[str, Any]]
 FUTURE_S = 4_000_000_000.0
@@ -64,7 +64,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
 @pytest.fixture
 def store(mongo_uri: str, commands: Commands) -> Iterator[MongoStore]:
     """An open store."""
-    with closing(MongoStore(mongo_uri)) as opened:
+    with closing(mongo_store(mongo_uri)) as opened:
         opened.read([])
         commands.names()
         yield opened
@@ -179,7 +179,7 @@ def test_expiry_index_of_a_collection_that_was_dropped(
     store: MongoStore, documents: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The index comes back after a while."""
-    monkeypatch.setattr(mongo, "EXPIRY_LOOK_S", 0.0)
+    monkeypatch.setattr(mongo, "INDEX_CHECK_INTERVAL_S", 0.0)
     store.close()
     store.read([KEY])
     documents.drop()
@@ -226,7 +226,7 @@ def test_round_trips_of_an_idle_cycle(limiter: Limiter, future: Clock, commands:
 
 def test_round_trips_of_a_conflict(limiter: Limiter, store: MongoStore, commands: Commands, mongo_uri: str) -> None:
     """A lost race costs one reading and one more write, of the keys that lost."""
-    with closing(MongoStore(mongo_uri)) as other_store:
+    with closing(mongo_store(mongo_uri)) as other_store:
         other = a_limiter(other_store, Clock(FUTURE_S))
         for instance in (limiter, other):
             for user in ("kim", "lee"):
@@ -267,7 +267,7 @@ def test_filters_are_targeted(store: MongoStore, commands: Commands) -> None:
 
 def test_database_without_a_name(mongod: Mongod) -> None:
     """A connection string that names no database means ``oauth_ratelimit``."""
-    with closing(MongoStore(mongod.uri)) as opened, mongod.client() as client:
+    with closing(mongo_store(mongod.uri)) as opened, mongod.client() as client:
         opened.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
         assert 1 == client["oauth_ratelimit"]["ratelimits"].count_documents({})
         client.drop_database("oauth_ratelimit")
@@ -297,7 +297,7 @@ def test_namespace_keeps_issuers_apart(mongo_uri: str) -> None:
 
 def test_nothing_is_opened_before_first_use(mongo_uri: str, commands: Commands) -> None:
     """A store can be made before a fork."""
-    unused = MongoStore(mongo_uri)
+    unused = mongo_store(mongo_uri)
     unused.close()
     assert [] == commands.names()
 

@@ -20,7 +20,7 @@ from tests.support.faults import FaultyProxy
 from tests.support.helpers import wait_until, with_database
 from tests.support.limiters import KEY
 from tests.support.mongod import Mongod
-from tests.support.stores import a_change
+from tests.support.stores import a_change, mongo_store
 
 Documents = Collection[dict[str, Any]]
 
@@ -41,7 +41,7 @@ class Failures:
 @pytest.fixture
 def store(mongo_uri: str) -> Iterator[MongoStore]:
     """A store."""
-    with closing(MongoStore(mongo_uri)) as opened:
+    with closing(mongo_store(mongo_uri)) as opened:
         yield opened
 
 
@@ -57,7 +57,7 @@ def documents(mongo_uri: str) -> Iterator[Documents]:
 def failing(mongod: Mongod) -> Iterator[tuple[MongoStore, Failures]]:
     """A store, and a hand on the server's fail points."""
     name = f"test_{uuid.uuid4().hex[:12]}"
-    with closing(MongoStore(with_database(mongod.uri, name))) as opened, mongod.client() as client:
+    with closing(mongo_store(with_database(mongod.uri, name))) as opened, mongod.client() as client:
         yield opened, Failures(client)
         client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
         client.drop_database(name)
@@ -68,7 +68,7 @@ def test_server_that_is_not_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
     uri = f"mongodb://user:secret@127.0.0.1:{port}/"
-    with closing(MongoStore(uri, timeout_s=0.2)) as absent:
+    with closing(mongo_store(uri, timeout_s=0.2)) as absent:
         began_s = time.monotonic()
         for call in (
             lambda: absent.read([KEY]),
@@ -84,7 +84,7 @@ def test_server_that_is_not_there() -> None:
 
 def test_server_that_does_not_answer(mongod: Mongod) -> None:
     """A connection that hangs ends a call within its time, and the store works again when the connection does."""
-    with FaultyProxy("127.0.0.1", mongod.port) as proxy, closing(MongoStore(proxy.uri, timeout_s=0.5)) as hanging:
+    with FaultyProxy("127.0.0.1", mongod.port) as proxy, closing(mongo_store(proxy.uri, timeout_s=0.5)) as hanging:
         wait_until(lambda: is_answering(hanging), "the connection")
         proxy.swallow(True)
         began_s = time.monotonic()
@@ -139,7 +139,7 @@ def test_change_that_the_server_refuses(store: MongoStore, documents: Documents)
 def test_index_that_exists_with_other_options(mongo_uri: str, documents: Documents) -> None:
     """An index that cannot be made is said once, and counting goes on."""
     documents.create_index("expire", name="expire")
-    with capture_logs() as events, closing(MongoStore(mongo_uri)) as opened:
+    with capture_logs() as events, closing(mongo_store(mongo_uri)) as opened:
         opened.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
         opened.read([KEY])
     assert ["expiry_index_missing"] == [event["event"] for event in events]

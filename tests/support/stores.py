@@ -11,6 +11,7 @@ from pymongo.collection import Collection
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.base import Change, CounterStore, Hits
 from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.document import document_id
 
@@ -37,6 +38,11 @@ class Shared:
             self.store.remove(key)
 
 
+def mongo_store(uri: str, *, collection: str = "ratelimits", timeout_s: float = 2.0) -> MongoStore:
+    """Return a store with a connection of its own."""
+    return MongoStore(Connection(uri, timeout_s=timeout_s), collection=collection, closes_connection=True)
+
+
 @pytest.fixture(params=("memory", "mongodb"))
 def shared(request: pytest.FixtureRequest) -> Iterator[Shared]:
     """An empty store."""
@@ -44,7 +50,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Shared]:
         yield Shared(MemoryStore())
         return
     uri = request.getfixturevalue("mongo_uri")
-    store = MongoStore(uri)
+    store = mongo_store(uri)
     client: MongoClient[dict[str, Any]] = MongoClient(uri)
     with client:
         yield Shared(store, client.get_default_database()["ratelimits"])

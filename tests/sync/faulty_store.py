@@ -101,10 +101,6 @@ class FaultyStore:
         """See ``CounterStore.clock_offset_s``."""
         return self.inner.clock_offset_s()
 
-    def abandon(self) -> None:
-        """See ``CounterStore.abandon``."""
-        self.inner.abandon()
-
     def close(self) -> None:
         """See ``CounterStore.close``."""
         self.inner.close()

@@ -33,7 +33,7 @@ class ServerFacts:
     clock_s: float
 
 
-class Documents:
+class CounterDocuments:
     """The counter documents of all instances.
 
     Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
