@@ -27,19 +27,18 @@ from benchmarks.token_request import (
     requests_to,
 )
 from demo.seeds import seed
-from oauth_ratelimit.flask_authlib import app_limiter as gate
-from oauth_ratelimit.flask_authlib import hooks as authlib
+from oauth_ratelimit.flask_authlib import app_limiter, hooks
 from oauth_ratelimit.limiter import Limiter
 
 SUBJECTS = (BASE, OURS, HEADERLESS, BARE, *FLASK_LIMITER)  # whose instructions are counted
 
 PARTS: Mapping[str, tuple[Any, str]] = {
-    "mark the request": (authlib, "begin"),
-    "ask the guard": (authlib, "look_first"),
-    "decide, all in all": (authlib, "decide"),
+    "mark the request": (hooks, "open_state"),
+    "ask the guard": (hooks, "check_guard"),
+    "decide, all in all": (hooks, "decide"),
     "the decision": (Limiter, "check"),
-    "work out the headers": (gate, "quota_headers"),
-    "look before saving": (authlib, "decide_before_saving"),
+    "work out the headers": (app_limiter, "quota_headers"),
+    "look before saving": (hooks, "decide_before_saving"),
 }
 """What of ours a request passes, and where to get hold of it."""
 LOOPED = ("the decision", "work out the headers")  # what does the same each time, in a request or not

@@ -20,7 +20,7 @@ from benchmarks.commands import Commands
 from benchmarks.results import Result
 from benchmarks.timing import percentile
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.flask_authlib.request_state import EXTENSION
+from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from tests.support.mongod import Mongod
 
 INSTANCE_COUNT = 3

@@ -9,7 +9,7 @@ from werkzeug.security import check_password_hash, generate_password_hash
 
 from benchmarks.subjects import BASE, OURS, suppression
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.flask_authlib.blueprints import health_blueprint
+from oauth_ratelimit.blueprints import health_blueprint
 
 IS_PLAIN = os.environ.get("SOAK_SECRETS") == "plain"
 HASHING = "pbkdf2:sha256:260000"  # Werkzeug's default until 2.3; today's takes longer

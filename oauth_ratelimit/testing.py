@@ -11,9 +11,8 @@ from flask import Flask
 
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
-from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
+from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
-from oauth_ratelimit.flask_authlib.request_state import EXTENSION
 
 MIDNIGHT_S = 1_999_987_200.0  # frames of all lengths begin at midnight, so that no test depends on the hour
 

@@ -17,8 +17,7 @@ from oauth_ratelimit.admin.cache import NothingToRead, Question, ReadCache
 from oauth_ratelimit.admin.security import Authorize, Tokens, operator_of, protect, why_refused
 from oauth_ratelimit.background.health import package_version
 from oauth_ratelimit.errors import ConfigError, StoreError
-from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.flask_authlib.request_state import EXTENSION
+from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.operations.serialize import finite
 
 log = structlog.get_logger(__name__)

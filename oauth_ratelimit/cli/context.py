@@ -11,8 +11,8 @@ from flask.cli import ScriptInfo
 
 from oauth_ratelimit.config import Settings, load_config
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.flask_authlib.extension import MODE_KEY, configured_settings
-from oauth_ratelimit.flask_authlib.request_state import EXTENSION
+from oauth_ratelimit.flask_authlib.app_config import MODE_KEY, configured_settings
+from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.store.factory import Stores, open_stores
 

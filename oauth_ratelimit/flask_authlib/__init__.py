@@ -1,1 +1,1 @@
-"""Flask and Authlib: from a request to a key, from a decision to an answer."""
+"""Flask and Authlib: from a request to its key, and from a decision to the response."""

@@ -1,4 +1,4 @@
-"""What one application knows: its settings, and the limiter and background cycle of the process that serves it."""
+"""The limiter of one application, with the worker of each process that serves it."""
 
 import atexit
 import os
@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
@@ -14,52 +14,40 @@ from oauth_ratelimit.background.health import Health
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.flask_authlib.responses import RateLimited, Ruling, quota_headers
+from oauth_ratelimit.flask_authlib.caller import Caller
+from oauth_ratelimit.flask_authlib.fail_open import FailOpen
+from oauth_ratelimit.flask_authlib.responses import RateLimited, RequestOutcome, quota_headers
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.observe.observer import Callbacks, Observer
+from oauth_ratelimit.observe.observer import Callbacks
 from oauth_ratelimit.operations.context import OperatorContext
+from oauth_ratelimit.process.throttled_log import ThrottledLog
+
+EXTENSION = "oauth_ratelimit"  # key of the AppLimiter in app.extensions
+LOG_INTERVAL_S = 10.0  # between two log lines about the same problem
 
 log = structlog.get_logger(__name__)
 
-REPORT_INTERVAL_S = 10.0  # between two log lines on the same trouble
-
-
-class Caller(NamedTuple):
-    """Who asks at another endpoint than the token endpoint.
-
-    Attributes:
-        client_id: The client.
-        username: The user, None if there is none.
-    """
-
-    client_id: str
-    username: str | None
-
-    def get_client_id(self) -> str:
-        """Return the client's id, as Authlib's clients do."""
-        return self.client_id
-
 
 class AppLimiter:
-    """Decides the requests of one application. Starts its background cycle with the first of them in each process.
+    """Decides the requests of one application. The first request of each process starts its worker.
 
     Args:
         live: The configuration.
-        username_of: Names a user.
-        caller_of: Tells whose a token is.
+        username_of: Returns the name of a user object.
+        caller_of: Returns the client and user of a token.
         callbacks: Functions of the application.
-        authorize_endpoint: Whether tokens from the authorization endpoint are decided, too.
-        is_switched_off: Do nothing at all, whatever the settings say.
-        clock: Tells the time, seconds since the epoch.
+        authorize_endpoint: Decide tokens from the authorization endpoint, too.
+        is_switched_off: Do nothing at all, whatever the settings.
+        clock: Returns the time, seconds since the epoch.
 
     Attributes:
-        worker_type: What is started in each process.
+        worker_type: The class of the worker.
+        log: For problems that may come with every request.
     """
 
     worker_type: type[Worker] = Worker
@@ -82,41 +70,39 @@ class AppLimiter:
         self.caller_of = caller_of
         self._callbacks = callbacks
         self._clock = clock
+        self.log = ThrottledLog(log, LOG_INTERVAL_S)
         self._worker: Worker | None = None
-        self._inherited: list[Worker] = []  # of the parent: kept, because collecting them would close what it uses
-        self._locks: dict[int, threading.Lock] = {}  # by pid; guards the start
-        self._reports: dict[str, tuple[float, int]] = {}  # event: when it was logged last, how often suppressed since
+        self._inherited: list[Worker] = []  # the parent's: collecting them would close connections that it uses
+        self._locks: dict[int, threading.Lock] = {}  # by process id; each guards the start of that process's worker
 
     @property
     def settings(self) -> Settings:
-        """What applies now: the configuration with the overrides of operators on top."""
+        """The configuration with the overrides of operators applied."""
         return self._live.current
 
     @property
     def limiter(self) -> Limiter:
-        """This process's limiter, started if it is not running."""
-        return self._running().limiter
+        """This process's limiter, started if needed."""
+        return self._running_worker().limiter
 
     def guard(self) -> Guard | None:
-        """What counts failed authentications in this process, started if it is not running; None while that is off."""
-        return self._running().guard if not self.is_switched_off and self._live.current.is_guarded else None
-
-    def _running(self) -> Worker:
-        worker = self._worker
-        if worker is None or worker.pid != os.getpid():
-            worker = self._start()
-        return worker
+        """Return this process's guard against guessing, started if needed; None while it is off."""
+        return self._running_worker().guard if not self.is_switched_off and self._live.current.is_guarded else None
 
     def start(self) -> None:
-        """Start this process's background cycle, and have it know the keys that were busy last. Blocks on MongoDB."""
+        """Start this process's worker and load the keys that were busy last. Blocks on MongoDB."""
         if not self.is_switched_off:
-            self._running().preload()
+            self._running_worker().preload()
 
-    def name_of(self, user: Any) -> str | None:
-        """Return a user's name; None while nothing is decided.
+    def fail_open(self, event: str) -> FailOpen:
+        """Return a context manager that logs errors under this event and lets the request go on."""
+        return FailOpen(self.log, event)
+
+    def username_of(self, user: Any) -> str | None:
+        """Return the name of a user; None while nothing is decided.
 
         Raises:
-            TypeError: The user has none, which would go unnoticed for ever if the token were issued all the same.
+            TypeError: The user has no name. If the token were issued, nobody would notice.
         """
         if self.is_switched_off or self._live.current.policies.mode is Mode.OFF:
             return None
@@ -127,73 +113,49 @@ class AppLimiter:
 
     def decide_request(
         self, client: Any, username: str | None, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
-    ) -> Ruling:
-        """Decide and count one request.
-
-        This is the place that fails open: whatever breaks in here, the token is issued.
-        """
+    ) -> RequestOutcome:
+        """Decide and count one request. Fails open: after an error the request is admitted."""
         if self.is_switched_off:
-            return []
+            return RequestOutcome()
         settings = self._live.current
-        try:
+        with self.fail_open("check_failed"):
             client_id = f"{client.get_client_id()}"
-            worker = self._running()
+            worker = self._running_worker()
             limiter, observer = worker.limiter, worker.observer
             begun_s = time.perf_counter() if observer.is_active else 0.0
             decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
             if observer.is_active:
                 duration_s = time.perf_counter() - begun_s
-                self._observe(
-                    observer,
-                    decision,
-                    client_id,
-                    username=limiter.pseudonym_of(username),
-                    grant_type=grant_type,
-                    endpoint=endpoint,
-                    duration_s=duration_s,
-                )
+                with self.fail_open("observer_failed"):  # an error in a callback does not change the answer
+                    observer.report(
+                        decision,
+                        client_id,
+                        username=limiter.pseudonym_of(username),
+                        grant_type=grant_type,
+                        endpoint=endpoint,
+                        duration_s=duration_s,
+                    )
             if decision.allowed:
-                return quota_headers(decision, settings.denial.headers)
-            return RateLimited(decision, settings.denial, grant_type=grant_type)
-        except Exception as exc:  # noqa: BLE001  # fail open
-            # As text: structlog's own rendering of a traceback may show local variables, the client's secret included.
-            self.report("check_failed", error=repr(exc), traceback=traceback.format_exc())
-            return []
-
-    def _observe(self, observer: Observer, decision: Decision, client_id: str, **facts: Any) -> None:
-        """
-        Tell the observer. What goes wrong there, in a hook of the application above all, does not change the answer.
-        """
-        try:
-            observer.report(decision, client_id, **facts)
-        except Exception as exc:  # noqa: BLE001  # see above
-            self.report("observer_failed", error=repr(exc), traceback=traceback.format_exc())
+                return RequestOutcome(quota_headers(decision, settings.denial.headers))
+            return RequestOutcome(denial=RateLimited(decision, settings.denial, grant_type=grant_type))
+        return RequestOutcome()
 
     def health(self) -> Health:
-        """Return how the synchronisation of this process fares. Starts it if it is not running."""
-        return Health() if self.is_switched_off else self._running().health_monitor.health()
+        """Return the state of this process's synchronisation. Starts the worker if needed."""
+        return Health() if self.is_switched_off else self._running_worker().health_monitor.health()
 
-    def note_state(self) -> None:
+    def update_metrics(self) -> None:
         """Bring the metrics of this process up to date."""
         if not self.is_switched_off:
-            self._running().health_monitor.note_state()
+            self._running_worker().health_monitor.note_state()
 
     def context(self) -> OperatorContext | None:
-        """Return what operators look through; None if nothing is shared, or if the emergency switch is pulled here.
-
-        Uses the stores of this process, and starts its worker if that is not running.
-        """
-        stores = None if self.is_switched_off else self._running().stores
+        """Return the context of operator commands, with this process's stores; None if nothing is shared."""
+        stores = None if self.is_switched_off else self._running_worker().stores
         return OperatorContext(lambda: self._live.base, lambda: stores, clock=self._clock) if stores else None
 
-    def report_undecided(self) -> None:
-        """
-        Say that a token was issued without a decision, by a grant that neither generates nor saves with the server.
-        """
-        self.report("token_without_decision")
-
     def close(self) -> None:
-        """Flush for the last time and release everything of this process. A later request starts anew."""
+        """Flush for the last time and release everything of this process. A later request starts a new worker."""
         worker = self._worker
         if worker is not None and worker.pid == os.getpid():
             self._worker = None
@@ -201,20 +163,23 @@ class AppLimiter:
             worker.stop()
 
     def at_exit(self) -> None:
-        """Close when the process ends. A fork inherits this handler; there it finds nothing of its own."""
+        """Close when the process ends. A fork inherits this handler, but has no worker of its own to close."""
         try:
             self.close()
         except Exception as exc:  # noqa: BLE001  # nobody is left to handle it
             log.error("last_flush_failed", error=repr(exc), traceback=traceback.format_exc())
 
-    def _trace_of(self) -> Trace:
-        return trace_of_request(self._live.current.events.request_id_header)
+    def _running_worker(self) -> Worker:
+        worker = self._worker
+        if worker is None or worker.pid != os.getpid():
+            worker = self._start_worker()
+        return worker
 
-    def _start(self) -> Worker:
+    def _start_worker(self) -> Worker:
         """Start this process's worker, once.
 
-        Safe with ``--preload`` and with gevent: nothing exists before the fork, and even the lock is made in the
-        process that uses it, after gevent has replaced the threading module's.
+        Safe with ``--preload`` and gevent: nothing is started before the fork, and the lock is made in the process that
+        uses it, after gevent has replaced the threading module's.
         """
         pid = os.getpid()
         with self._locks.setdefault(pid, threading.Lock()):
@@ -230,12 +195,5 @@ class AppLimiter:
             atexit.register(self.at_exit)
             return worker
 
-    def report(self, event: str, **facts: Any) -> None:
-        """Log a trouble that may come with every request, once per interval."""
-        now_s = time.monotonic()
-        logged_at_s, suppressed_count = self._reports.get(event, (-REPORT_INTERVAL_S, 0))
-        if now_s - logged_at_s < REPORT_INTERVAL_S:
-            self._reports[event] = (logged_at_s, suppressed_count + 1)
-            return
-        self._reports[event] = (now_s, 0)
-        log.error(event, suppressed_count=suppressed_count, **facts)
+    def _trace_of(self) -> Trace:
+        return trace_of_request(self._live.current.events.request_id_header)

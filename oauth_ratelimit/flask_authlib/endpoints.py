@@ -1,98 +1,67 @@
-"""Endpoints beside the token endpoint: decided as soon as it is proven who asks, and never before.
+"""Limits at endpoints other than the token endpoint.
 
-Who is only named, like a public client without a secret, is not counted: anybody could use up somebody else's quota.
+A request is decided once its client is authenticated. A client that is merely named, such as a public one without a
+secret, is not counted, because anybody could use up its quota.
 
-- Authlib's own endpoints (revocation, introspection, device_authorization): when the client is authenticated.
-- Resources behind a ``ResourceProtector`` (userinfo, any view): when it has validated the token.
-- Everything else: when the application says who asks, ``OAuthRateLimit.limit``.
+- Authlib's endpoints (revocation, introspection, device_authorization): after the client is authenticated.
+- Resources behind a ``ResourceProtector`` (userinfo, any view): after the token is validated.
+- Everything else: when the application calls ``OAuthRateLimit.limit``.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from flask import current_app, request
 
-from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter, Caller
-from oauth_ratelimit.flask_authlib.request_state import (
-    EXTENSION,
-    MARK,
-    PUBLIC,
-    QUOTA,
-    RequestState,
-    environ_of_request,
-    username_of,
-)
-from oauth_ratelimit.flask_authlib.responses import RateLimited
+from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
+from oauth_ratelimit.flask_authlib.caller import Caller
+from oauth_ratelimit.flask_authlib.request_state import STATE_KEY, RequestState, add_state, current_environ
+
+NO_SECRET = "none"  # authentication method of a public client
 
 
 def decide_client(endpoint: str, client: Any, *, oauth_request: Any) -> None:
     """Raise if an authenticated client is denied at one of Authlib's endpoints."""
-    if getattr(oauth_request, "auth_method", None) != PUBLIC:
-        decide_at(Caller(str(client.get_client_id()), None), authlib_name=endpoint)
+    if getattr(oauth_request, "auth_method", None) != NO_SECRET:
+        decide_caller(Caller(str(client.get_client_id()), None), authlib_name=endpoint)
 
 
 def decide_token(_sender: Any, token: Any = None, **_extra: Any) -> None:
-    """
-    Raise if the owner of a valid token is denied at the endpoint that it is used at. A receiver of Authlib's signal.
-    """
-    gate = _gate_with_endpoints()
-    if gate is not None and (caller := gate.caller_of(token)) is not None:
-        decide_at(caller)
+    """Raise if the owner of a valid token is denied at the current endpoint. Receives Authlib's signal."""
+    app_limiter = _app_limiter_with_endpoints()
+    if app_limiter is not None and (caller := app_limiter.caller_of(token)) is not None:
+        decide_caller(caller)
 
 
-def decide_at(caller: Caller, *, authlib_name: str | None = None) -> None:
-    """Decide this HTTP request, once, if it is for a configured endpoint, and raise if it is denied.
+def decide_caller(caller: Caller, *, authlib_name: str | None = None) -> None:
+    """Decide the current request once, if it is for a configured endpoint, and raise if it is denied.
 
     Args:
-        caller: Who asks.
-        authlib_name: What Authlib calls the endpoint, if it is one of its own.
+        caller: The authenticated client and its user.
+        authlib_name: Authlib's name of the endpoint, if it is one of its own.
     """
-    gate = _gate_with_endpoints()
-    environ = environ_of_request()
-    if gate is None or environ is None:
+    app_limiter = _app_limiter_with_endpoints()
+    environ = current_environ()
+    if app_limiter is None or environ is None:
         return
-    mark: RequestState | None = environ.get(MARK)
-    if mark is None:
-        endpoint = _endpoint(gate, authlib_name)
+    state: RequestState | None = environ.get(STATE_KEY)
+    if state is None:
+        endpoint = _endpoint(app_limiter, authlib_name)
         if endpoint is None:
             return
-        mark = environ[MARK] = RequestState(gate, is_authorize=False, quota=environ.setdefault(QUOTA, []))
-        mark.ruling = gate.decide_request(caller, caller.username, endpoint=endpoint)
-        if isinstance(mark.ruling, list):
-            mark.quota += mark.ruling
-    if isinstance(mark.ruling, RateLimited):
-        raise mark.ruling
+        state = add_state(environ, app_limiter)
+        state.record(app_limiter.decide_request(caller, caller.username, endpoint=endpoint))
+    if state.outcome is not None:
+        state.outcome.raise_if_denied()
 
 
-def caller_of_token(token: Any) -> Caller | None:
-    """
-    Return whose a token is, None if it does not say: a token of a database, the claims of a JWT or of an introspection.
-    """
-    client_id = _first(token, "client_id", "azp")
-    if client_id is None:
-        return None
-    user = _first(token, "user")
-    username = username_of(user) if user is not None else _first(token, "username", "user_id", "sub")
-    # Without a user, the subject of a JWT is the client itself (RFC 9068, 2.2).
-    return Caller(str(client_id), None if username in (None, client_id) else str(username))
+def _app_limiter_with_endpoints() -> AppLimiter | None:
+    app_limiter: AppLimiter | None = current_app.extensions.get(EXTENSION)
+    return app_limiter if app_limiter is not None and app_limiter.settings.policies.endpoints else None
 
 
-def _first(token: Any, *names: str) -> Any:
-    for name in names:
-        value = token.get(name) if isinstance(token, Mapping) else getattr(token, name, None)
-        if value is not None and value != "":
-            return value
-    return None
-
-
-def _gate_with_endpoints() -> AppLimiter | None:
-    gate: AppLimiter | None = current_app.extensions.get(EXTENSION)
-    return gate if gate is not None and gate.settings.policies.endpoints else None
-
-
-def _endpoint(gate: AppLimiter, authlib_name: str | None) -> str | None:
-    """Return the configured name of the endpoint that this request is for."""
-    find = gate.settings.policies.endpoint_of
+def _endpoint(app_limiter: AppLimiter, authlib_name: str | None) -> str | None:
+    """Return the configured name of the current request's endpoint, None if it has no limits."""
+    find = app_limiter.settings.policies.endpoint_of
     path, method = request.path, request.method
     found = None if authlib_name is None else find(authlib_name, path=path, method=method)
     return find(request.endpoint, path=path, method=method) if found is None else found

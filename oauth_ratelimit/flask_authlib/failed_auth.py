@@ -1,10 +1,9 @@
-"""What a token request claims before anything is proven, and what became of it: the guard's part of a request.
+"""The guard's part of a token request: what it claims before anything is authenticated, and whether that fails.
 
-A request may claim several things at once, such as one client in its Authorization header and another in its form.
-All of them are looked at, so that nobody hides a guess behind a claim that does not count.
+A request may claim several clients at once, such as one in its Authorization header and another in its form. All of
+them are checked, so that a guess cannot hide behind another claim.
 """
 
-import traceback
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
 from typing import Any
@@ -16,168 +15,159 @@ from oauth_ratelimit.core.failed_auth import AuthAttempt, FailureKey, FailureKin
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.flask_authlib.request_state import PUBLIC, RequestState, current_state
+from oauth_ratelimit.flask_authlib.endpoints import NO_SECRET
+from oauth_ratelimit.flask_authlib.request_state import RequestState, current_state
 from oauth_ratelimit.flask_authlib.responses import RateLimited
+from oauth_ratelimit.guard import Guard
 
-MAX_CLIENT_ID_LENGTH = 1024  # of those that the configuration can name
-ASSERTION = "client_assertion"  # of RFC 7523; who it is of is known when it is verified
-PROXY_FIX = "werkzeug.proxy_fix.orig"  # what Werkzeug's ProxyFix leaves in the environment
+MAX_CLIENT_ID_LENGTH = 1024  # of client ids that the configuration can name
+ASSERTION = "client_assertion"  # RFC 7523; its client is known once it is verified
+PROXY_FIX = "werkzeug.proxy_fix.orig"  # added to the environment by Werkzeug's ProxyFix
 
 DESCRIPTION = "Too many failed attempts. Try again after the seconds given in Retry-After."
 
-FAILED_CLIENT = "invalid_client"
-FAILED_USER = frozenset({"invalid_grant", "invalid_request", "access_denied"})  # Authlib's own is the second
+CLIENT_ERROR = "invalid_client"
+USER_ERRORS = frozenset({"invalid_grant", "invalid_request", "access_denied"})  # Authlib's password grant: the second
 
 
 @dataclass(slots=True)
 class GuardState:
-    """What is known of the authentication of one request.
+    """Facts of the guard about one request.
 
     Attributes:
-        attempt: What it claims.
-        is_late: Whether it comes after too many failures. Then its own failure is not counted, in a dry run neither,
-            unless that is one of passwords passed on, alone.
-        client_id: The client that has proven itself, None before that.
-        is_public: Whether that took no secret.
+        attempt: The clients, users and address that the request claims.
+        is_over_limit: True after too many failures, in a dry run, too. The failure of such a request is not counted,
+            unless only passed-on passwords are over their limit and in a dry run.
+        client_id: The authenticated client, None before.
+        is_public: True if the client was authenticated without a secret.
     """
 
     attempt: AuthAttempt
-    is_late: bool = False
+    is_over_limit: bool = False
     client_id: str | None = None
     is_public: bool = False
 
 
-def look_first() -> bool:
-    """
-    Raise if a token request comes after too many failures. Nothing of it has been checked yet, and nothing is counted.
+def check_guard() -> bool:
+    """Raise if a token request comes after too many failures. Runs before any secret is checked, and counts nothing.
 
-    One that names its client in an assertion alone is left to ``note_client``: it may be a trusted client's.
+    A request that names its client only in an assertion is left to ``record_authenticated_client``, because the client
+    may be a trusted one.
 
     Returns:
-        Whether the guard looks at this request.
+        True if the guard checks this request.
     """
-    mark = current_state()
-    if mark is None or mark.is_authorize:
+    state = current_state()
+    if state is None or state.is_authorize:
         return False
     denial = None
-    try:
-        guard = mark.gate.guard()  # may start this process's thread, which may fail
+    with state.app_limiter.fail_open("guard_failed"):
+        guard = state.app_limiter.guard()  # may start the worker, which may fail
         if guard is None:
             return False
-        if mark.claim is None:
-            attempt = _attempt(request._get_current_object(), mark.gate)  # type: ignore[attr-defined,unused-ignore]
+        if state.guard is None:
+            attempt = _attempt_of(request._get_current_object(), state.app_limiter)  # type: ignore[attr-defined,unused-ignore]
             if attempt is None or not guard.is_watching(attempt.address):
                 return False
-            mark.claim = GuardState(attempt)
-        if mark.claim.attempt.client_ids or ASSERTION not in request.form:
-            denial = _denial(mark, mark.claim.attempt)
-    except Exception as exc:  # noqa: BLE001  # fail open
-        mark.gate.report("guard_failed", error=repr(exc), traceback=traceback.format_exc())
+            state.guard = GuardState(attempt)
+        if state.guard.attempt.client_ids or ASSERTION not in request.form:
+            denial = _denial(guard, state, state.guard, state.guard.attempt)
     if denial is not None:
         raise denial
-    return mark.claim is not None
+    return state.guard is not None
 
 
-def note_client(client: Any, oauth_request: Any) -> None:
-    """Note that the client of a token request is proven. Raise if there were too many failures of it or its users.
-
-    Only for a client that the request has not named in plain sight, such as one with a signed assertion: all others
-    were looked at before.
-    """
-    mark = current_state()
-    claim = None if mark is None else mark.claim
-    if mark is None or claim is None:
+def record_authenticated_client(client: Any, oauth_request: Any) -> None:
+    """Store the authenticated client, and raise if it was not checked before and comes after too many failures."""
+    state = current_state()
+    if state is None or state.guard is None:
         return
     denial = None
-    try:
-        claim.client_id = _short(str(client.get_client_id()))
-        claim.is_public = getattr(oauth_request, "auth_method", None) == PUBLIC
-        attempt = claim.attempt
-        if claim.client_id not in attempt.client_ids:
-            denial = _denial(mark, AuthAttempt((claim.client_id,), attempt.usernames, attempt.address))
-    except Exception as exc:  # noqa: BLE001  # fail open
-        mark.gate.report("guard_failed", error=repr(exc), traceback=traceback.format_exc())
+    with state.app_limiter.fail_open("guard_failed"):
+        found = state.guard
+        found.client_id = _short(str(client.get_client_id()))
+        found.is_public = getattr(oauth_request, "auth_method", None) == NO_SECRET
+        guard = state.app_limiter.guard()
+        if guard is not None and found.client_id not in found.attempt.client_ids:
+            denial = _denial(guard, state, found, replace(found.attempt, client_ids=(found.client_id,)))
     if denial is not None:
         raise denial
 
 
-def note_error(error: Any) -> None:
-    """Count the failure that Authlib is about to answer with, if it is one of authentication."""
-    mark = current_state()
-    claim = None if mark is None else mark.claim
-    if mark is None or claim is None or claim.is_late or isinstance(error, RateLimited):
+def record_failure(error: Any) -> None:
+    """Count the error that Authlib is about to answer with, if it is a failed authentication."""
+    state = current_state()
+    found = None if state is None else state.guard
+    if state is None or found is None or found.is_over_limit or isinstance(error, RateLimited):
         return
-    try:
-        guard = mark.gate.guard()
+    with state.app_limiter.fail_open("guard_failed"):
+        guard = state.app_limiter.guard()
         if guard is not None:
-            guard.count(_failures(claim, getattr(error, "error", None)))
-    except Exception as exc:  # noqa: BLE001  # fail open
-        mark.gate.report("guard_failed", error=repr(exc), traceback=traceback.format_exc())
+            guard.count(_failures(found, getattr(error, "error", None)))
 
 
-def _failures(claim: GuardState, error: str | None) -> list[FailureKey]:
-    """Return what a failure is counted against.
+def _failures(found: GuardState, error: str | None) -> list[FailureKey]:
+    """Return the keys that a failure counts against.
 
-    A wrong secret says nothing about the user, so it is not counted against the name that was sent along.
+    A wrong client secret does not count against the user named beside it, whose password was not checked.
     """
-    attempt = claim.attempt
-    if error == FAILED_CLIENT:
+    attempt = found.attempt
+    if error == CLIENT_ERROR:
         return [*map(attempt.client_key, attempt.client_ids), attempt.address_key()]
-    if error in FAILED_USER and claim.client_id is not None and attempt.usernames:
-        if claim.is_public:
-            return [*attempt.user_keys(claim.client_id), attempt.address_key()]
-        return [*attempt.user_keys(claim.client_id, FailureKind.PASSED_ON)]
+    if error in USER_ERRORS and found.client_id is not None and attempt.usernames:
+        if found.is_public:
+            return [*attempt.user_keys(found.client_id), attempt.address_key()]
+        return [*attempt.user_keys(found.client_id, FailureKind.PASSED_ON)]
     return []
 
 
-def _denial(mark: RequestState, attempt: AuthAttempt) -> RateLimited | None:
-    guard = mark.gate.guard()
-    alarm = None if guard is None else guard.look(attempt)
-    if alarm is None or mark.claim is None:
+def _denial(guard: Guard, state: RequestState, found: GuardState, attempt: AuthAttempt) -> RateLimited | None:
+    """Return the error for an attempt that comes after too many failures, None if it may go on."""
+    settings = state.app_limiter.settings
+    alarm = guard.look(attempt)
+    if alarm is None:
         return None
     is_denied = not alarm.decision.allowed
-    # Passwords that are passed on may be on trial where nothing else is: no secret is guessed in the shade of that.
-    is_on_trial_alone = alarm.key.kind is FailureKind.PASSED_ON and mark.gate.settings.guard.mode is Mode.ENFORCE
-    mark.claim.is_late = is_denied or not is_on_trial_alone
+    # A dry run of passed-on passwords alone must not stop counting guessed secrets.
+    is_dry_run_of_its_own = alarm.key.kind is FailureKind.PASSED_ON and settings.guard.mode is Mode.ENFORCE
+    found.is_over_limit = is_denied or not is_dry_run_of_its_own
     if not is_denied:
         return None
-    answer = replace(mark.gate.settings.denial, error_description=DESCRIPTION, error_uri=None)
+    answer = replace(settings.denial, error_description=DESCRIPTION, error_uri=None)
     return RateLimited(alarm.decision, answer, grant_type=request.form.get("grant_type"))
 
 
-def _attempt(http_request: Request, gate: AppLimiter) -> AuthAttempt | None:
-    """Return what a request claims; None if it does not say where it comes from, or seems to come from a proxy."""
+def _attempt_of(http_request: Request, app_limiter: AppLimiter) -> AuthAttempt | None:
+    """Return what a request claims; None if its address is unknown or seems to be a proxy's."""
     address = address_of(http_request.remote_addr)
     if address is None:
-        gate.report("guard_without_address", remote_addr=repr(http_request.remote_addr)[:100])
+        app_limiter.log.error("guard_without_address", remote_addr=repr(http_request.remote_addr)[:100])
         return None
-    if _is_of_a_proxy(address, http_request):
-        gate.report("guard_sees_a_proxy", address=address, hint="wrap the application in werkzeug's ProxyFix")
-        return None  # one who guesses would lock out everybody behind it
+    if _seems_proxied(address, http_request):
+        app_limiter.log.error("guard_sees_a_proxy", address=address, hint="wrap the application in werkzeug's ProxyFix")
+        return None  # one attacker would lock out everybody behind the proxy
     form, query = http_request.form, http_request.args
     client_ids = (_basic_client_id(http_request), form.get("client_id"), query.get("client_id"))
     has_password = "password" in form or "password" in query
     names = (form.get("username"), query.get("username")) if has_password else ()
     return AuthAttempt(
         client_ids=tuple(dict.fromkeys(_short(client_id) for client_id in client_ids if client_id)),
-        usernames=tuple(dict.fromkeys(str(gate.limiter.pseudonym_of(folded(name))) for name in names if name)),
+        usernames=tuple(dict.fromkeys(str(app_limiter.limiter.pseudonym_of(folded(name))) for name in names if name)),
         address=address,
     )
 
 
-def _is_of_a_proxy(address: str, http_request: Request) -> bool:
-    """
-    Whether an address looks as if all requests came from it. No proof: a neighbour in its network may forge the header.
-    """
+def _seems_proxied(address: str, http_request: Request) -> bool:
+    """Return whether an address seems to be a proxy's. No proof: a neighbour in its network may forge the header."""
     is_forwarded = PROXY_FIX not in http_request.environ and "X-Forwarded-For" in http_request.headers
     return is_forwarded and ip_network(address).is_private
 
 
 def _basic_client_id(http_request: Request) -> str | None:
-    """Return the client in the Authorization header as Authlib reads it, None if it cannot read it."""
+    """Return the client in the Authorization header as Authlib reads it, None if it cannot."""
     try:
         client_id: str | None = extract_basic_authorization(http_request.headers)[0]
-    except ValueError:  # not Unicode: Authlib's answer is a 500
+    except ValueError:  # not Unicode: Authlib answers 500
         return None
     return client_id
 

@@ -1,8 +1,7 @@
-"""
-Attaching to an Authlib server: the methods that every token passes, shadowed on one instance or overridden by a mixin.
+"""Hooks on Authlib's server: seven methods that every token passes, replaced on one instance or overridden by a mixin.
 
-Every grant passes ``generate_token`` after client and user are proven and before anything is saved, deleted or revoked.
-So a request that fails earlier costs nobody anything, and a denied one burns no code and no refresh token.
+Every grant calls ``generate_token`` after client and user are authenticated and before anything is saved, deleted or
+revoked. So a request that fails earlier costs nobody anything, and a denied one burns no code and no refresh token.
 """
 
 from collections.abc import Callable
@@ -13,157 +12,194 @@ from flask import after_this_request
 
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.endpoints import decide_client
-from oauth_ratelimit.flask_authlib.failed_auth import look_first, note_client, note_error
-from oauth_ratelimit.flask_authlib.request_state import (
-    answering,
-    begin,
-    check_decided,
-    current_state,
-    decide,
-    decide_before_saving,
-    direct,
-)
+from oauth_ratelimit.flask_authlib.failed_auth import check_guard, record_authenticated_client, record_failure
+from oauth_ratelimit.flask_authlib.request_state import RequestState, current_state, open_state, token_request
+from oauth_ratelimit.flask_authlib.responses import RateLimited
+
+Method = Callable[..., Any]
 
 _ATTACHED = "_oauth_ratelimit_attached"  # on the server
 
 
-class RateLimitMixin:
-    """The typed way in: ``class Server(RateLimitMixin, AuthorizationServer)``.
+# What each hook adds to the method of Authlib that it gets as its first argument.
 
-    Does what ``OAuthRateLimit.init_app`` does to any other server. The application still needs ``init_app``.
-    """
 
-    def create_token_response(self, request: Any = None) -> Any:
-        """Answer a token request; its quota will be in the headers."""
-        return _answered(super().create_token_response)(request)  # type: ignore[misc]
+def answer_token_request(inner: Method, /, request: Any = None) -> Any:
+    """Open the state of a token request, and report a token that was issued without a decision."""
+    state = open_state()
+    if state is None:
+        return inner(request)
+    token = token_request.set(state)
+    try:
+        response = inner(request)
+    finally:
+        token_request.reset(token)
+    return report_undecided(state, response)
 
-    def get_token_grant(self, request: Any) -> Any:
-        """Choose the grant of a token request, also of one that an early reference to the plain method answers."""
-        return _chosen(super().get_token_grant)(request)  # type: ignore[misc]
 
-    def create_authorization_response(
-        self, request: Any = None, grant_user: Any = None, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Answer an authorization request; tokens that it issues are decided if the application asked for that."""
-        return _authorized(super().create_authorization_response)(request, grant_user, *args, **kwargs)  # type: ignore[misc]
+def choose_grant(inner: Method, /, request: Any) -> Any:
+    """Open the state of a token request whose route took ``create_token_response`` before it was replaced."""
+    if current_state() is None:
+        state = open_state()
+        if state is not None:
+            after_this_request(partial(report_undecided, state))
+    return inner(request)
 
-    def generate_token(self, grant_type: str, client: Any, user: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Decide, then generate a token."""
-        return _generated(super().generate_token)(grant_type, client, user, *args, **kwargs)  # type: ignore[misc]
 
-    def save_token(self, token: Any, request: Any) -> Any:
-        """Decide if that was not done yet, then save a token."""
-        return _saved(super().save_token)(token, request)  # type: ignore[misc]
+def answer_authorization_request(
+    inner: Method, /, request: Any = None, grant_user: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    """Open the state of an authorization request, if the application has those limited."""
+    open_state(is_authorize=True, grant=args[0] if args else kwargs.get("grant"))
+    return inner(request, grant_user, *args, **kwargs)
 
-    def authenticate_client(self, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
-        """Authenticate a client, unless there were too many failures; at an endpoint with limits of its own, decide."""
-        return _authenticated(super().authenticate_client)(request, methods, endpoint)  # type: ignore[misc]
 
-    def handle_error_response(self, request: Any, error: Any) -> Any:
-        """Answer an error; a denial goes where the client waits for it."""
-        return _failed(super().handle_error_response)(request, error)  # type: ignore[misc]
+def generate_token(inner: Method, /, grant_type: str, client: Any, user: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Decide before a token is generated."""
+    decide(grant_type, client, user)
+    return inner(grant_type, client, user, *args, **kwargs)
+
+
+def save_token(inner: Method, /, token: Any, request: Any) -> Any:
+    """Decide before a token is saved, for grants that generate it themselves."""
+    decide_before_saving(request)
+    return inner(token, request)
+
+
+def authenticate_client(inner: Method, /, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
+    """Check the guard before a client is authenticated; at other endpoints, decide afterwards."""
+    is_guarded = endpoint == TOKEN_ENDPOINT and check_guard()
+    client = inner(request, methods, endpoint)
+    if endpoint != TOKEN_ENDPOINT:
+        decide_client(endpoint, client, oauth_request=request)
+    elif is_guarded:
+        record_authenticated_client(client, request)
+    return client
+
+
+def answer_error(inner: Method, /, request: Any, error: Any) -> Any:
+    """Count a failed authentication, and redirect a denial at the authorization endpoint."""
+    record_failure(error)
+    redirect_denial(error, request)
+    return inner(request, error)
+
+
+HOOKS: dict[str, Method] = {
+    "create_token_response": answer_token_request,
+    "get_token_grant": choose_grant,
+    "create_authorization_response": answer_authorization_request,
+    "generate_token": generate_token,
+    "save_token": save_token,
+    "authenticate_client": authenticate_client,
+    "handle_error_response": answer_error,
+}
 
 
 def attach(server: Any) -> None:
-    """Shadow the server's methods, on this instance only. A server that is attached already stays as it is.
+    """Replace the server's methods, on this instance only. An attached server stays as it is.
 
     Raises:
         TypeError: This is no Authlib authorization server.
     """
-    if missing := [name for name in _STEPS if not callable(getattr(server, name, None))]:
+    if missing := [name for name in HOOKS if not callable(getattr(server, name, None))]:
         raise TypeError(f"expected an Authlib AuthorizationServer, got {server!r}, which has no {', '.join(missing)}")
     if isinstance(server, RateLimitMixin) or getattr(server, _ATTACHED, False):
         return
-    for name, step in _STEPS.items():
+    for name, hook in HOOKS.items():
         inner = getattr(server, name)
-        setattr(server, name, wraps(inner)(step(inner)))
+        setattr(server, name, wraps(inner)(partial(hook, inner)))
     setattr(server, _ATTACHED, True)
 
 
 def has_grant(server: Any, grant_type: str) -> bool:
-    """Whether a grant for a grant type is registered with a server."""
+    """Return whether a grant type is registered with a server."""
     grants = getattr(server, "_token_grants", ())
     return any(getattr(grant, "GRANT_TYPE", None) == grant_type for grant, _ in grants)
 
 
-def _answered(inner: Callable[..., Any]) -> Callable[..., Any]:
-    def create_token_response(request: Any = None) -> Any:
-        mark = begin()
-        if mark is None:
-            return inner(request)
-        token = answering.set(mark)
-        try:
-            response = inner(request)
-        finally:
-            answering.reset(token)
-        return check_decided(mark, response)
+class RateLimitMixin:
+    """Typed alternative to replaced methods: ``class Server(RateLimitMixin, AuthorizationServer)``.
 
-    return create_token_response
+    The application still needs ``OAuthRateLimit.init_app``.
+    """
 
+    def create_token_response(self, request: Any = None) -> Any:
+        """Answer a token request, with its quota in the headers."""
+        return answer_token_request(super().create_token_response, request)  # type: ignore[misc]
 
-def _chosen(inner: Callable[..., Any]) -> Callable[..., Any]:
-    def get_token_grant(request: Any) -> Any:
-        if current_state() is None:  # a route got hold of the plain create_token_response before we came
-            mark = begin()
-            if mark is not None:
-                after_this_request(partial(check_decided, mark))
-        return inner(request)
+    def get_token_grant(self, request: Any) -> Any:
+        """Choose the grant of a token request."""
+        return choose_grant(super().get_token_grant, request)  # type: ignore[misc]
 
-    return get_token_grant
+    def create_authorization_response(
+        self, request: Any = None, grant_user: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Answer an authorization request, whose tokens are limited if the application asks for it."""
+        inner = super().create_authorization_response  # type: ignore[misc]
+        return answer_authorization_request(inner, request, grant_user, *args, **kwargs)
 
+    def generate_token(self, grant_type: str, client: Any, user: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Generate a token, unless the request is denied."""
+        return generate_token(super().generate_token, grant_type, client, user, *args, **kwargs)  # type: ignore[misc]
 
-def _authorized(inner: Callable[..., Any]) -> Callable[..., Any]:
-    def create_authorization_response(request: Any = None, grant_user: Any = None, *args: Any, **kwargs: Any) -> Any:
-        begin(is_authorize=True, grant=args[0] if args else kwargs.get("grant"))
-        return inner(request, grant_user, *args, **kwargs)
+    def save_token(self, token: Any, request: Any) -> Any:
+        """Save a token, unless the request is denied."""
+        return save_token(super().save_token, token, request)  # type: ignore[misc]
 
-    return create_authorization_response
+    def authenticate_client(self, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
+        """Authenticate a client, unless there were too many failures or the endpoint's limit is reached."""
+        return authenticate_client(super().authenticate_client, request, methods, endpoint)  # type: ignore[misc]
 
-
-def _generated(inner: Callable[..., Any]) -> Callable[..., Any]:
-    def generate_token(grant_type: str, client: Any, user: Any = None, *args: Any, **kwargs: Any) -> Any:
-        decide(grant_type, client, user)
-        return inner(grant_type, client, user, *args, **kwargs)
-
-    return generate_token
+    def handle_error_response(self, request: Any, error: Any) -> Any:
+        """Answer an error; a denial at the authorization endpoint is redirected."""
+        return answer_error(super().handle_error_response, request, error)  # type: ignore[misc]
 
 
-def _saved(inner: Callable[..., Any]) -> Callable[..., Any]:
-    def save_token(token: Any, request: Any) -> Any:
-        decide_before_saving(request)
-        return inner(token, request)
-
-    return save_token
-
-
-def _authenticated(inner: Callable[..., Any]) -> Callable[..., Any]:
-    def authenticate_client(request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
-        is_guarded = endpoint == TOKEN_ENDPOINT and look_first()
-        client = inner(request, methods, endpoint)
-        if endpoint != TOKEN_ENDPOINT:
-            decide_client(endpoint, client, oauth_request=request)
-        elif is_guarded:
-            note_client(client, request)
-        return client
-
-    return authenticate_client
+def decide(grant_type: str | None, client: Any, user: Any) -> None:
+    """Decide the current request once, and raise if it is denied."""
+    state = current_state()
+    if state is None:
+        return
+    outcome = state.outcome
+    if outcome is None:
+        state.client = client
+        username = None if user is None else state.app_limiter.username_of(user)
+        outcome = state.app_limiter.decide_request(client, username, grant_type)
+        state.record(outcome)
+    outcome.raise_if_denied()
 
 
-def _failed(inner: Callable[..., Any]) -> Callable[..., Any]:
-    def handle_error_response(request: Any, error: Any) -> Any:
-        note_error(error)
-        direct(error, request)
-        return inner(request, error)
+def decide_before_saving(oauth_request: Any) -> None:
+    """Decide for a grant that has not called ``generate_token``."""
+    state = current_state()
+    if state is None:
+        return
+    if state.outcome is not None:
+        state.outcome.raise_if_denied()
+        return
+    client = getattr(oauth_request, "client", None)
+    if client is not None:
+        decide(getattr(_payload(oauth_request), "grant_type", None), client, getattr(oauth_request, "user", None))
 
-    return handle_error_response
+
+def redirect_denial(error: Any, oauth_request: Any) -> None:
+    """Send a denial at the authorization endpoint to the client's redirect URI."""
+    state = current_state()
+    if state is None or not state.is_authorize or not isinstance(error, RateLimited):
+        return
+    payload = _payload(oauth_request if state.grant is None else state.grant.request)
+    redirect_uri = payload.redirect_uri or state.client.get_default_redirect_uri()
+    if redirect_uri and state.client.check_redirect_uri(redirect_uri):  # a custom grant may not have validated it
+        error.redirect_to(redirect_uri, state=payload.state)
 
 
-_STEPS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-    "create_token_response": _answered,
-    "get_token_grant": _chosen,
-    "create_authorization_response": _authorized,
-    "generate_token": _generated,
-    "save_token": _saved,
-    "authenticate_client": _authenticated,
-    "handle_error_response": _failed,
-}
+def report_undecided(state: RequestState, response: Any) -> Any:
+    """Return the response as it is, and log a token of a grant that neither generates nor saves with the server."""
+    if state.outcome is None and getattr(response, "status_code", None) == 200:
+        state.app_limiter.log.error("token_without_decision")
+    return response
+
+
+def _payload(oauth_request: Any) -> Any:
+    """Return the object that holds the parameters: before Authlib 1.6, the request itself."""
+    return getattr(oauth_request, "payload", oauth_request)

@@ -1,32 +1,29 @@
-"""Where an answer leaves the application, and gets its quota headers.
+"""WSGI middleware that adds quota headers to responses.
 
-Not on the response object, which would check each header when it is added and once more when it is copied for the
-server: that would be nearly half of all that a decided request costs more.
+Response objects check and copy each header, which would nearly double the cost of a limited request.
 """
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from oauth_ratelimit.flask_authlib.request_state import QUOTA
+from oauth_ratelimit.flask_authlib.request_state import QUOTA_KEY
 from oauth_ratelimit.flask_authlib.responses import Headers
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 
-def with_quota(wsgi_app: "WSGIApplication") -> "WSGIApplication":
-    """
-    Return a WSGI application (PEP 3333) whose answers have the headers that were noted in the request's environment.
-    """
+def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
+    """Return a WSGI application (PEP 3333) that adds the headers collected in the environment to its responses."""
 
-    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        quota: Headers = []
-        outer = environ.get(QUOTA)
-        environ[QUOTA] = quota  # its own: applications within each other each have theirs
+    def respond(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        quota_headers: Headers = []
+        outer = environ.get(QUOTA_KEY)
+        environ[QUOTA_KEY] = quota_headers  # an application inside another has a list of its own
 
         def start(status: str, headers: Headers, exc_info: Any = None) -> Any:
-            headers = [*headers, *quota]
-            if exc_info is None:  # not every middleware knows the third argument
+            headers = [*headers, *quota_headers]
+            if exc_info is None:  # not every middleware accepts the third argument
                 return start_response(status, headers)
             return start_response(status, headers, exc_info)
 
@@ -34,6 +31,6 @@ def with_quota(wsgi_app: "WSGIApplication") -> "WSGIApplication":
             return wsgi_app(environ, start)
         finally:
             if outer is not None:
-                environ[QUOTA] = outer
+                environ[QUOTA_KEY] = outer
 
-    return answer
+    return respond

@@ -1,15 +1,16 @@
-"""The answer: a 429 that explains itself, and the quota headers of every decided request."""
+"""The answer to a decision: a 429 that explains itself, and quota headers in several styles."""
 
 import functools
 import re
-from collections.abc import Collection
-from math import ceil
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from authlib.oauth2 import OAuth2Error
 
 from oauth_ratelimit.config import DenialSettings
 from oauth_ratelimit.core.decision import Decision, whole_seconds
+from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.errors import RateLimitError
 
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
@@ -19,21 +20,21 @@ MAX_FIELD_INTEGER = 10**15 - 1  # the largest integer of a structured field (RFC
 Header = tuple[str, str]
 Headers = list[Header]
 
-_NOT_IN_A_STRING = re.compile(r"[^ !#-\[\]-~]")  # what a structured field's string would have to escape or cannot hold
+_NOT_IN_A_STRING = re.compile(r"[^ !#-\[\]-~]")  # characters that a structured field's string escapes or cannot hold
 
 
 class RateLimited(OAuth2Error, RateLimitError):  # type: ignore[misc]  # Authlib is untyped
-    """A token was denied. Authlib turns it into the HTTP answer.
+    """A token was denied. Authlib turns this error into the HTTP response.
 
     The description is fixed text: it never holds a name that a client has chosen.
 
     Args:
-        decision: Why, and for how long.
-        denial: What the answer says.
-        grant_type: A device is told to slow down, because any other error would end its polling (RFC 8628, 3.5).
+        decision: The reason, and the time to wait.
+        denial: The configured text and headers.
+        grant_type: A device gets ``slow_down``, because any other error ends its polling (RFC 8628, 3.5).
 
     Attributes:
-        decision: Why, and for how long.
+        decision: The reason, and the time to wait.
     """
 
     status_code = 429
@@ -46,77 +47,101 @@ class RateLimited(OAuth2Error, RateLimitError):  # type: ignore[misc]  # Authlib
             error="slow_down" if grant_type == DEVICE_GRANT else denial.error,
         )
         self.decision = decision
-        self._families = denial.headers
+        self._styles = denial.headers
 
     def __call__(self, uri: str | None = None) -> tuple[int, Any, Headers]:
-        """Return status, body and headers. Of two pages about the error, the one in our configuration wins."""
+        """Return status, body and headers. The configured ``error_uri`` wins over the server's."""
         status, body, headers = super().__call__(uri=self.uri or uri)
         return status, body, headers
 
     def get_body(self) -> list[tuple[str, str]]:
-        """Return the members of the body. The last one names this denial, for the operator to find it in the log."""
+        """Return the members of the body. ``decision_id`` leads an operator to the denial in the log."""
         body: list[tuple[str, str]] = super().get_body()
         if self.decision.decision_id is not None:
             body.append(("decision_id", self.decision.decision_id))
         return body
 
     def redirect_to(self, redirect_uri: str, *, state: str | None) -> None:
-        """Answer at the client's redirect URI, in its fragment, where a denied authorization request belongs."""
-        self.error = "temporarily_unavailable"  # the one that RFC 6749, 4.2.2.1 knows for this
+        """Answer in the fragment of the client's redirect URI, as a denied authorization request does."""
+        self.error = "temporarily_unavailable"  # the error for this in RFC 6749, 4.2.2.1
         self.redirect_uri = redirect_uri
         self.redirect_fragment = True
         self.state = state
 
     def get_headers(self) -> Headers:
-        """Return the headers of the 429: when to come back, and the quota."""
+        """Return the headers of the 429: the time to wait, and the quota."""
         return [
             ("Content-Type", "application/json"),
             ("Cache-Control", "no-store"),
             ("Pragma", "no-cache"),
             ("Retry-After", str(whole_seconds(self.decision.retry_after_s, at_least=1))),
-            *quota_headers(self.decision, self._families),
+            *quota_headers(self.decision, self._styles),
         ]
 
 
-Ruling = Headers | RateLimited
-"""What a decision means for the answer: the quota headers of an admitted request, or the denial to raise."""
+@dataclass(slots=True)
+class RequestOutcome:
+    """What a decision means for the response.
+
+    Attributes:
+        headers: Quota headers of an admitted request.
+        denial: Error to raise, None if the request is admitted.
+    """
+
+    headers: Headers = field(default_factory=list)
+    denial: RateLimited | None = None
+
+    def raise_if_denied(self) -> None:
+        """Raise the denial, if there is one."""
+        if self.denial is not None:
+            raise self.denial
 
 
-def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
-    """Return what a client may know of its quota: nothing if no policy applied or if it is trusted.
+def quota_headers(decision: Decision, styles: Collection[str]) -> Headers:
+    """Return the headers that describe a client's quota; none if no policy applied or the client is trusted.
 
-    The reset is in seconds from now, so that it needs no common clock. With a denial it is the moment of
-    ``Retry-After``, which must not be earlier.
+    The reset is in seconds from now, so that it needs no common clock. With a denial it equals ``Retry-After``.
 
     Args:
-        decision: What was decided.
-        families: ``ietf`` for draft-ietf-httpapi-ratelimit-headers-10, ``x-ratelimit`` for the customary three.
+        decision: The decision about the request.
+        styles: Names of ``HEADER_WRITERS``.
     """
-    if decision.trusted or not families:
+    if decision.trusted or not styles:
         return []
-    rule, remaining = decision.rule, decision.remaining
-    if rule is None:
+    policy, remaining = decision.rule, decision.remaining
+    if policy is None:
         return []
-    reset_s = ceil(decision.reset_after_s) if decision.allowed else whole_seconds(decision.retry_after_s, at_least=1)
-    reset = f"{reset_s}"
-    left = f"{remaining}"
-    shown = left if remaining < MAX_FIELD_INTEGER else MAX_FIELD_INTEGER
-    name, policy_header, limit_header = _constant_parts(rule.name, rule.limit, rule.window.window_s)
-    headers = [
-        policy_header,
-        ("RateLimit", f"{name};r={shown};t={reset}"),
-        limit_header,
-        ("X-RateLimit-Remaining", left),
-        ("X-RateLimit-Reset", reset),
-    ]
-    if len(families) == 2:  # both
-        return headers
-    return headers[:2] if "ietf" in families else headers[2:]
+    if decision.allowed:
+        reset_s = whole_seconds(decision.reset_after_s)
+    else:
+        reset_s = whole_seconds(decision.retry_after_s, at_least=1)
+    return [header for style in styles for header in HEADER_WRITERS[style](policy, remaining, reset_s)]
+
+
+def _ietf_headers(policy: Policy, remaining: int, reset_s: int) -> Iterable[Header]:
+    """Return the headers of draft-ietf-httpapi-ratelimit-headers-10."""
+    name, policy_header = _ietf_policy(policy.name, policy.limit, policy.window.window_s)
+    return policy_header, ("RateLimit", f"{name};r={min(remaining, MAX_FIELD_INTEGER)};t={reset_s}")
 
 
 @functools.lru_cache(maxsize=1000)
-def _constant_parts(name: str, limit: int, window_s: int) -> tuple[str, Header, Header]:
-    """Return a policy's name as a structured field's string, and the headers that are the same in all its answers."""
+def _ietf_policy(name: str, limit: int, window_s: int) -> tuple[str, Header]:
+    """Return a policy's name as a structured field's string, and the header that describes the policy."""
     quoted = f'"{_NOT_IN_A_STRING.sub("?", name)}"'
-    policy = f"{quoted};q={min(limit, MAX_FIELD_INTEGER)};w={window_s}"
-    return quoted, ("RateLimit-Policy", policy), ("X-RateLimit-Limit", str(limit))
+    return quoted, ("RateLimit-Policy", f"{quoted};q={min(limit, MAX_FIELD_INTEGER)};w={window_s}")
+
+
+def _x_ratelimit_headers(policy: Policy, remaining: int, reset_s: int) -> Iterable[Header]:
+    """Return the three customary headers."""
+    return (
+        ("X-RateLimit-Limit", f"{policy.limit}"),
+        ("X-RateLimit-Remaining", f"{remaining}"),
+        ("X-RateLimit-Reset", f"{reset_s}"),
+    )
+
+
+HEADER_WRITERS: Mapping[str, Callable[[Policy, int, int], Iterable[Header]]] = {
+    "ietf": _ietf_headers,
+    "x-ratelimit": _x_ratelimit_headers,
+}
+"""Header styles by their name in the configuration: policy, remaining hits and seconds to the reset -> headers."""

@@ -18,8 +18,7 @@ from demo.accounts import accounts
 from demo.authserver import seed
 from demo.records import Client
 from demo.seeds import BATCH_JOBS, MOBILE_APP, WEB_SHOP
-from oauth_ratelimit.flask_authlib.app_limiter import Caller
-from oauth_ratelimit.flask_authlib.endpoints import caller_of_token
+from oauth_ratelimit.flask_authlib.caller import Caller, caller_of_token
 from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
 from tests.support.flows import issue, password_of, post
 from tests.support.helpers import Clock

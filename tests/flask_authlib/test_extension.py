@@ -16,7 +16,6 @@ from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.background import worker as worker_module
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.flask_authlib import app_limiter as gate_module
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from tests.support.apps import CLIENT, add_route, app_limiter_of, make_app, make_server, protected_app, token_status
@@ -287,20 +286,6 @@ def test_start_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [200, 200] == [token_status(app), token_status(app)]
 
     assert ["check_failed"] == [entry["event"] for entry in logs]
-
-
-def test_failure_is_reported_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trouble that lasts is reported once per interval, with the number of times it was not."""
-    elapsed = Clock(0.0)
-    monkeypatch.setattr(worker_module, "SyncScheduler", None)
-    monkeypatch.setattr(gate_module.time, "monotonic", elapsed)
-    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
-        for _ in range(3):
-            token_status(app)
-        elapsed.advance(gate_module.REPORT_INTERVAL_S)
-        token_status(app)
-
-    assert [("check_failed", 0), ("check_failed", 2)] == [(entry["event"], entry["suppressed_count"]) for entry in logs]
 
 
 class Waiting:

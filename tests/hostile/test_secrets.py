@@ -19,9 +19,9 @@ from demo.seeds import WEB_SHOP, seed
 from oauth_ratelimit import ConfigError, Limiter, OAuthRateLimit, load_config
 from oauth_ratelimit.admin import admin_blueprint
 from oauth_ratelimit.admin.api import LOOKS
+from oauth_ratelimit.blueprints import health_blueprint, metrics_blueprint
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import describe_changes
-from oauth_ratelimit.flask_authlib.blueprints import health_blueprint, metrics_blueprint
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from tests.hostile.test_rights import PASSWORD, Guarded, guarded, server
 from tests.support.helpers import wait_until

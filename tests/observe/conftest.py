@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from oauth_ratelimit.flask_authlib import blueprints
+from oauth_ratelimit import blueprints
 from oauth_ratelimit.observe import metrics
 from oauth_ratelimit.observe.prometheus import PrometheusMetrics
 

@@ -11,7 +11,7 @@ import os
 from flask import Response
 
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.flask_authlib.blueprints import health_blueprint, metrics_blueprint
+from oauth_ratelimit.blueprints import health_blueprint, metrics_blueprint
 from tests.support.sites import config, protect_after
 
 settings = config(

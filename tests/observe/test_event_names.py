@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "oauth_ratelimit"
 ROWS = re.findall(r"^\| `([a-z_]+)` \| (info|warning|error) \| (.*) \|$", (ROOT / "docs/events.md").read_text(), re.M)
 KEYS = {event: set(re.findall(r"`(\w+)`", keys)) for event, _, keys in ROWS}
-REPORTERS = ("self.report", "gate.report", "mark.gate.report", "self._complaints.say")
+LOGS = ("log", "_log", "_complaints")
+LOGGING = ("info", "warning", "error", "say")
 LEVELS = {event: level for event, level, _ in ROWS}
 
 
@@ -22,11 +23,11 @@ def events() -> Iterator[tuple[str, str, set[str]]]:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
-                owner = ast.unparse(node.func.value)
-                if owner == "log" or f"{owner}.{node.func.attr}" in REPORTERS:
+                owner, method = ast.unparse(node.func.value).rpartition(".")[2], node.func.attr
+                if method == "fail_open" or (owner in LOGS and method in LOGGING):
                     names = [part.value for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
                     keys = {keyword.arg for keyword in node.keywords if keyword.arg}
-                    yield from ((name, node.func.attr, keys) for name in names)
+                    yield from ((name, method, keys) for name in names)
 
 
 EVENTS = list(events())

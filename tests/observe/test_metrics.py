@@ -298,7 +298,7 @@ def test_requests_are_decided_without_any_metrics_library() -> None:
         import sys
         sys.modules["prometheus_client"] = sys.modules["opentelemetry"] = None
         from flask import Flask
-        from oauth_ratelimit.flask_authlib.blueprints import health_blueprint, metrics_blueprint
+        from oauth_ratelimit.blueprints import health_blueprint, metrics_blueprint
         from oauth_ratelimit.observe.metrics import open_metrics
         from tests.support.apps import protected_app, token_status
         import os

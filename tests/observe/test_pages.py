@@ -13,7 +13,7 @@ from flask import Flask
 from prometheus_client.parser import text_string_to_metric_families
 
 from oauth_ratelimit.background.health import Health, package_version
-from oauth_ratelimit.flask_authlib.blueprints import health_blueprint, metrics_blueprint
+from oauth_ratelimit.blueprints import health_blueprint, metrics_blueprint
 from tests.support.apps import app_limiter_of, protected_app, token_status
 from tests.support.helpers import wait_until
 from tests.support.mongod import free_port

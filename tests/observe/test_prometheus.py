@@ -14,7 +14,7 @@ import yaml
 from demo.authserver import seed
 from demo.child import Child
 from demo.seeds import BATCH_JOBS, WEB_SHOP
-from oauth_ratelimit.flask_authlib.blueprints import metrics_blueprint
+from oauth_ratelimit.blueprints import metrics_blueprint
 from tests.observe.test_dashboard import ALERTS, PANELS, RULES, as_prometheus
 from tests.support.flows import post
 from tests.support.helpers import wait_until

@@ -7,7 +7,7 @@ from flask import Flask, Response
 
 from myauth.oauth import server
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.flask_authlib.blueprints import health_blueprint
+from oauth_ratelimit.blueprints import health_blueprint
 
 ratelimit = OAuthRateLimit()
 

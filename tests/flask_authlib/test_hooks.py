@@ -20,8 +20,8 @@ from structlog.testing import capture_logs
 from demo.records import Client, User
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
+from oauth_ratelimit.flask_authlib.caller import username_of
 from oauth_ratelimit.flask_authlib.hooks import RateLimitMixin, attach
-from oauth_ratelimit.flask_authlib.request_state import username_of
 from tests.support.apps import app_limiter_of
 from tests.support.helpers import Clock
 from tests.support.sites import config

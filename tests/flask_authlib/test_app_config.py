@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.config import ConfigSource
+from oauth_ratelimit.flask_authlib.app_config import WatchedFile, reload_on_sighup
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.flask_authlib.extension import WatchedFile, ask_on_hangup
 from tests.support.helpers import wait_until
 
 
@@ -75,7 +75,7 @@ def test_several_applications(path: Path, handler: list[int]) -> None:
     files = [WatchedFile(ConfigSource(path)) for _ in range(2)]
     for file in files:
         file._source.load()
-        assert ask_on_hangup(file)
+        assert reload_on_sighup(file)
     os.kill(os.getpid(), signal.SIGHUP)
     with capture_logs() as logs:
         for file in files:
@@ -91,16 +91,16 @@ def test_signal_without_a_handler(path: Path, disposition: signal.Handlers) -> N
     signal.signal(signal.SIGHUP, disposition)
     file = WatchedFile(ConfigSource(path))
     file._source.load()
-    assert ask_on_hangup(file)
+    assert reload_on_sighup(file)
     os.kill(os.getpid(), signal.SIGHUP)
 
-    assert file._is_asked
+    assert file._is_reload_requested
 
 
 def test_signal_outside_of_the_main_thread(path: Path) -> None:
     """Python takes signals in the main thread only; elsewhere the file is still watched."""
     results: list[bool] = []
-    thread = threading.Thread(target=lambda: results.append(ask_on_hangup(WatchedFile(ConfigSource(path)))))
+    thread = threading.Thread(target=lambda: results.append(reload_on_sighup(WatchedFile(ConfigSource(path)))))
     thread.start()
     thread.join()
 

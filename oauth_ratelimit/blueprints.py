@@ -1,15 +1,14 @@
-"""Pages that an application may register: metrics for Prometheus, health for load balancers and probes.
+"""Pages that an application may register: metrics for Prometheus, and health for load balancers and probes.
 
-Neither is protected here: register them where only those who should can reach them.
+Neither is protected: register them where only monitoring can reach them.
 """
 
 import os
-from typing import TYPE_CHECKING
 
 from flask import Blueprint, Response, current_app, jsonify, request
 
 from oauth_ratelimit.background.health import package_version
-from oauth_ratelimit.flask_authlib.request_state import EXTENSION
+from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.observe.prometheus import IS_AVAILABLE
 
 if IS_AVAILABLE:
@@ -17,16 +16,15 @@ if IS_AVAILABLE:
     from prometheus_client.exposition import choose_encoder
     from prometheus_client.multiprocess import MultiProcessCollector
 
-if TYPE_CHECKING:
-    from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
+__all__ = ["health_blueprint", "metrics_blueprint"]
 
 MULTIPROCESS_DIRECTORY = "PROMETHEUS_MULTIPROC_DIR"  # the library's own variable
 
 
 def metrics_blueprint(url: str = "/metrics") -> Blueprint:
-    """Return a page with everything in the registry of ``prometheus_client``, the application's own metrics included.
+    """Return a page with all metrics in the registry of ``prometheus_client``, the application's own included.
 
-    Of all worker processes if ``PROMETHEUS_MULTIPROC_DIR`` is set, else of the one that answers.
+    With ``PROMETHEUS_MULTIPROC_DIR`` the page covers all worker processes, without it the one that answers.
 
     Raises:
         RuntimeError: The extra ``prometheus`` is not installed.
@@ -37,7 +35,7 @@ def metrics_blueprint(url: str = "/metrics") -> Blueprint:
 
     @pages.get(url)
     def metrics() -> Response:
-        _gate().note_state()
+        _app_limiter().update_metrics()
         registry = REGISTRY
         if os.environ.get(MULTIPROCESS_DIRECTORY):
             registry = CollectorRegistry()
@@ -49,28 +47,28 @@ def metrics_blueprint(url: str = "/metrics") -> Blueprint:
 
 
 def health_blueprint(url: str = "/health", *, max_lag_s: float | None = None) -> Blueprint:
-    """Return a page that tells how the synchronisation of the process that answers fares, as JSON.
+    """Return a page with the state of the synchronisation in the process that answers, as JSON.
 
     Args:
-        url: Where.
-        max_lag_s: When the last sync cycle without an error lies back longer than this, the status is 503 and not
-            200: for monitoring. Longer than ``sync.interval``. None always answers 200, with the lag in the body:
-            requests are decided without MongoDB, too, and a probe that takes an instance out of service because
-            MongoDB is away takes out all of them.
+        url: Path of the page.
+        max_lag_s: Seconds since the last successful sync cycle after which the status is 503: for monitoring. Choose
+            more than ``sync.interval``. With None the status is always 200 and the body has the lag: requests are
+            decided without MongoDB, too, and a probe that fails when MongoDB is unreachable takes every instance out
+            of service.
     """
     pages = Blueprint("oauth_ratelimit_health", __name__)
 
     @pages.get(url)
     def health() -> Response:
-        gate = _gate()
-        found = gate.health()
+        app_limiter = _app_limiter()
+        found = app_limiter.health()
         is_lagging = max_lag_s is not None and found.lag_s > max_lag_s
         response = jsonify(
             status="lagging" if is_lagging else "ok",
             instance=found.instance,
             version=package_version(),
-            mode=gate.settings.policies.mode.value,
-            is_shared=gate.settings.store.uri is not None,
+            mode=app_limiter.settings.policies.mode.value,
+            is_shared=app_limiter.settings.store.uri is not None,
             sync_lag_s=round(found.lag_s, 3),
             max_sync_lag_s=max_lag_s,
             in_flight_hits=found.in_flight_hits,
@@ -85,6 +83,6 @@ def health_blueprint(url: str = "/health", *, max_lag_s: float | None = None) ->
     return pages
 
 
-def _gate() -> "AppLimiter":
-    gate: AppLimiter = current_app.extensions[EXTENSION]
-    return gate
+def _app_limiter() -> AppLimiter:
+    app_limiter: AppLimiter = current_app.extensions[EXTENSION]
+    return app_limiter

@@ -1,0 +1,105 @@
+"""Settings that a Flask application names in ``app.config``, and their reload."""
+
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+import structlog
+
+from oauth_ratelimit.background.live_settings import LiveSettings
+from oauth_ratelimit.config import ConfigSource, Settings, load_config
+from oauth_ratelimit.core.mode import Mode
+
+CONFIG_KEY = "OAUTH_RATELIMIT_CONFIG"
+MONGO_URI_KEY = "OAUTH_RATELIMIT_MONGO_URI"
+MODE_KEY = "OAUTH_RATELIMIT_MODE"
+SIGHUP_KEY = "OAUTH_RATELIMIT_RELOAD_ON_SIGHUP"
+
+log = structlog.get_logger(__name__)
+
+
+class WatchedFile:
+    """A configuration file that is read when it changes or when a reload is requested.
+
+    Args:
+        source: The file. Only ``poll`` uses it.
+    """
+
+    def __init__(self, source: ConfigSource) -> None:
+        self._source = source
+        self._is_reload_requested = False
+
+    def request_reload(self) -> None:
+        """Have the next ``poll`` read the file even if it looks unchanged. Safe in a signal handler."""
+        self._is_reload_requested = True
+
+    def poll(self) -> Settings | None:
+        """Return new settings, None if there are none."""
+        if self._is_reload_requested:
+            self._is_reload_requested = False
+            log.info("reload_requested", path=self._source.path)
+            return self._source.reload()
+        return self._source.poll()
+
+
+def reload_on_sighup(file: WatchedFile) -> bool:
+    """Have SIGHUP request a reload, and call the former handler, too.
+
+    Returns:
+        False where that is not possible: outside of the main thread, without such a signal, or where the server has
+        taken it below Python, as uWSGI does.
+    """
+    number = getattr(signal, "SIGHUP", None)
+    if number is None or threading.current_thread() is not threading.main_thread():
+        return False
+    former = signal.getsignal(number)
+    if former is None:
+        return False
+
+    def handle(signal_number: int, frame: FrameType | None) -> None:
+        file.request_reload()
+        if callable(former):
+            former(signal_number, frame)
+
+    signal.signal(number, handle)
+    return True
+
+
+def live_settings(config: Mapping[str, Any], *, is_switched_off: bool) -> LiveSettings:
+    """Return the settings that the application's configuration names. A file is watched for changes.
+
+    Raises:
+        ConfigError: The configuration cannot be used.
+    """
+    overrides = _overrides(config)
+    if is_switched_off:
+        overrides["mode"] = Mode.OFF.value
+    source = config.get(CONFIG_KEY)
+    if source is None or isinstance(source, Mapping):
+        return LiveSettings(load_config(source or {}, **overrides), lambda: None)
+    found = ConfigSource(source, **overrides)
+    settings, file = found.load(), WatchedFile(found)
+    if config.get(SIGHUP_KEY) and not reload_on_sighup(file):
+        log.warning("sighup_not_available", hint="a changed file is read within seconds all the same")
+    return LiveSettings(settings, file.poll)
+
+
+def configured_settings(config: Mapping[str, Any]) -> Settings:
+    """Return the settings that the application's configuration names now, without the emergency switch."""
+    return load_config(config.get(CONFIG_KEY) or {}, **_overrides(config))
+
+
+def is_switched_off() -> bool:
+    """Return whether the environment has the emergency switch ``OAUTH_RATELIMIT_MODE=off``."""
+    value = os.environ.get(MODE_KEY, "").strip().lower()
+    if value and value != Mode.OFF.value:
+        log.warning("environment_ignored", variable=MODE_KEY, value=value, allowed=[Mode.OFF.value])
+    return value == Mode.OFF.value
+
+
+def _overrides(config: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the values in ``app.config`` that override the file."""
+    return {"mode": config.get(MODE_KEY) or None, "uri": config.get(MONGO_URI_KEY) or None}
