@@ -1,7 +1,7 @@
-"""A plugin for pytest: fixtures to test what limits do to a server's clients.
+"""A plugin for pytest: fixtures for tests of a limited server.
 
-pytest loads this module at each start, wherever the package is installed. So it stands outside of the package, whose
-import takes Flask, Authlib and pymongo along, and imports nothing before a fixture is asked for.
+pytest loads this module in every test run, wherever the package is installed. It is outside of the package, whose
+import loads Flask, Authlib and pymongo, and imports nothing before a fixture is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ratelimit_clock() -> FrozenClock:
-    """The time that limits go by. It stands still until ``advance(seconds)``."""
+    """Clock of ``ratelimit``, which stands still until ``advance(seconds)``."""
     from oauth_ratelimit.testing import FrozenClock
 
     return FrozenClock()
@@ -25,15 +25,13 @@ def ratelimit_clock() -> FrozenClock:
 
 @pytest.fixture
 def ratelimit_options() -> dict[str, Any]:
-    """Further arguments for OAuthRateLimit, such as username_of. To be overridden."""
+    """Further arguments of OAuthRateLimit, such as username_of. Override this fixture to set them."""
     return {}
 
 
 @pytest.fixture
 def ratelimit(ratelimit_clock: FrozenClock, ratelimit_options: dict[str, Any]) -> Iterator[FrozenRateLimit]:
-    """
-    An OAuthRateLimit that goes by ratelimit_clock and counts in memory. ``init_app(app, server)`` protects a server.
-    """
+    """OAuthRateLimit on ratelimit_clock, counting in memory. ``init_app(app, server)`` protects a server."""
     from oauth_ratelimit.testing import FrozenRateLimit
 
     with FrozenRateLimit(ratelimit_clock, **ratelimit_options) as extension:

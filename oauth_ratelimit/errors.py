@@ -7,7 +7,7 @@
     ├── StoreError
     │   ├── StoreUnavailable       retry may help; the outcome of a write is unknown
     │   └── StoreRejected          the server refused for good: rights, a malformed document
-    └── RateLimited                in edge/response.py, also an Authlib OAuth2Error; carries the Decision
+    └── RateLimited                in flask_authlib/responses.py, also an Authlib OAuth2Error; carries the Decision
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""For tests of a server that is limited: time that stands still, and counters that nobody else sees.
+"""Tools for tests of a limited server: a clock that stands still, and counters in memory.
 
-The pytest plugin makes fixtures of it; see ``docs/testing.md``. Other test runners use it as it is.
+The pytest plugin offers them as fixtures, see ``docs/testing.md``. Other test runners use them directly.
 """
 
 from dataclasses import replace
@@ -14,14 +14,16 @@ from oauth_ratelimit.background.worker import Worker
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
 
+__all__ = ["MIDNIGHT_S", "FrozenClock", "FrozenRateLimit"]
+
 MIDNIGHT_S = 1_999_987_200.0  # frames of all lengths begin at midnight, so that no test depends on the hour
 
 
 class FrozenClock:
-    """A clock that stands still until a test moves it. Called, it tells the time.
+    """A clock that stands still until a test advances it. Call it to get the time.
 
     Args:
-        now_s: Where it stands, seconds since the epoch.
+        now_s: The time at first, seconds since the epoch.
     """
 
     def __init__(self, now_s: float = MIDNIGHT_S) -> None:
@@ -31,7 +33,7 @@ class FrozenClock:
         return self.now_s
 
     def advance(self, duration_s: float) -> None:
-        """Let time pass.
+        """Advance the clock.
 
         Raises:
             ValueError: The duration is negative.
@@ -42,14 +44,14 @@ class FrozenClock:
 
 
 class _IdleWorker(Worker):
-    """Decides, and starts no background cycle: there is nothing to synchronise with."""
+    """A worker without a background cycle, because there is nothing to synchronise with."""
 
     def start(self) -> None:
         """Start nothing."""
 
 
 class _FrozenAppLimiter(AppLimiter):
-    """Decides by the configuration as it was at the start, without its database."""
+    """An ``AppLimiter`` with the configuration as it was at the start, except its database."""
 
     worker_type = _IdleWorker
 
@@ -60,14 +62,14 @@ class _FrozenAppLimiter(AppLimiter):
 
 
 class FrozenRateLimit(OAuthRateLimit):
-    """An ``OAuthRateLimit`` for one test: on a clock of the test's own, counting in memory alone, without a thread.
+    """An ``OAuthRateLimit`` for one test, with its own clock, counters in memory and no thread.
 
-    It takes the application's own configuration, except ``store.uri``. An application that is protected already has
-    its own protection back after ``close``, or at the end of a ``with`` block.
+    It uses the application's configuration, except ``store.uri``. If the application was protected before, it is again
+    after ``close`` or at the end of a ``with`` block.
 
     Args:
-        clock: Tells the time.
-        options: What else ``OAuthRateLimit`` takes: ``username_of``, ``on_denied`` and so on.
+        clock: Returns the time.
+        options: Further arguments of ``OAuthRateLimit``, such as ``username_of`` and ``on_denied``.
     """
 
     _app_limiter_type = _FrozenAppLimiter
@@ -85,17 +87,17 @@ class FrozenRateLimit(OAuthRateLimit):
         self.close()
 
     def init_app(self, app: Flask | None, server: Any) -> None:
-        """Protect an application until ``close``. A second time starts it with nothing counted."""
+        """Protect an application until ``close``. A second call starts with nothing counted."""
         if app is not None:
             self._replaced.append((app, app.extensions.pop(EXTENSION, None)))
         super().init_app(app, server)
 
     def close(self) -> None:
-        """Leave every application as it was."""
+        """Restore every application."""
         while self._replaced:
-            app, found = self._replaced.pop()
+            app, former = self._replaced.pop()
             frozen = app.extensions.pop(EXTENSION, None)
             if isinstance(frozen, _FrozenAppLimiter):
                 frozen.close()
-            if found is not None:
-                app.extensions[EXTENSION] = found
+            if former is not None:
+                app.extensions[EXTENSION] = former

@@ -605,7 +605,7 @@ BREAKAGES = (
     Breakage(
         "testing plugin keeps the rate limit of the application after the test",
         "oauth_ratelimit/testing.py",
-        "app.extensions[EXTENSION] = found",
+        "app.extensions[EXTENSION] = former",
         "pass",
         "tests/test_pytest_plugin.py",
     ),

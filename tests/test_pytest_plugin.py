@@ -1,4 +1,4 @@
-"""The fixtures for users' tests: on a frozen clock, in memory, and nothing left behind."""
+"""The pytest plugin and ``oauth_ratelimit.testing``: frozen clock, counters in memory, nothing left behind."""
 
 import re
 import subprocess
@@ -46,8 +46,8 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_example(tmp_path: Path) -> None:
-    """The documented example passes as it is printed, found by pytest without any configuration."""
+def test_documented_example_passes(tmp_path: Path) -> None:
+    """pytest finds the plugin without any configuration."""
     for name, text in re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
         (tmp_path / name).write_text(text)
     assert ["myserver.py", "ratelimit.yaml", "test_limits.py"] == sorted(path.name for path in tmp_path.iterdir())
@@ -56,8 +56,8 @@ def test_example(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout
 
 
-def test_example_with_another_limit(tmp_path: Path) -> None:
-    """The example's test fails if the limit is another: it tests the configuration, not itself."""
+def test_documented_example_fails_with_another_limit(tmp_path: Path) -> None:
+    """The example tests the configuration, not itself."""
     for name, text in re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL):
         (tmp_path / name).write_text(text.replace("limit: 5", "limit: 6"))
     done = run(tmp_path, "-m", "pytest", "-p", "no:cacheprovider")
@@ -65,8 +65,8 @@ def test_example_with_another_limit(tmp_path: Path) -> None:
     assert "1 failed, 1 passed" in done.stdout
 
 
-def test_start_of_pytest(tmp_path: Path) -> None:
-    """A test run that asks for none of the fixtures has imported the plugin and nothing else of this package's."""
+def test_plugin_imports_nothing_until_a_fixture_is_used(tmp_path: Path) -> None:
+    """A test run without our fixtures does not pay for the package."""
     (tmp_path / "test_something.py").write_text(
         "import sys\n"
         "def test_modules():\n"
@@ -77,8 +77,8 @@ def test_start_of_pytest(tmp_path: Path) -> None:
     assert 0 == done.returncode, done.stdout + done.stderr
 
 
-def test_protected_already(database: Path) -> None:
-    """A protected application is protected anew for the test's length, without its database and without a thread."""
+def test_protected_application_is_frozen_for_a_test_and_restored(database: Path) -> None:
+    """During the test it uses neither its database nor a thread."""
     app = create_app(database)
     server = app.extensions["authorization_server"]
     app.config["OAUTH_RATELIMIT_CONFIG"] = LIMITED
@@ -95,8 +95,8 @@ def test_protected_already(database: Path) -> None:
     assert own is app.extensions["oauth_ratelimit"]
 
 
-def test_protected_by_nothing_else(database: Path) -> None:
-    """An application that was not protected is not afterwards; protected twice it starts anew."""
+def test_unprotected_application_is_unprotected_after_the_test(database: Path) -> None:
+    """Protecting it twice starts with nothing counted."""
     app = create_app(database)
     app.config["OAUTH_RATELIMIT_CONFIG"] = LIMITED
     with FrozenRateLimit(FrozenClock()) as ratelimit:
@@ -107,8 +107,8 @@ def test_protected_by_nothing_else(database: Path) -> None:
     assert [200] * 3 == [status_of(app) for _ in range(3)]
 
 
-def test_clock() -> None:
-    """The clock stands at a midnight, moves when told, and never back."""
+def test_frozen_clock_starts_at_midnight_and_never_goes_back() -> None:
+    """Frames of all lengths begin at midnight."""
     clock = FrozenClock()
     assert 0 == MIDNIGHT_S % 86_400
     clock.advance(1.5)

@@ -1,4 +1,4 @@
-"""What leads from a request to the traces and logs of other systems. Looked at only when a denial is logged."""
+"""Trace id and request id of the current request, for the log entry about a denial."""
 
 import re
 
@@ -10,9 +10,9 @@ from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.observe.otel import current_trace_id
 
-MAX_LENGTH = 128  # of an id that others have chosen
+MAX_LENGTH = 128  # of an id from outside
 
-# Later versions may have more parts than the four of version 00.
+# Versions after 00 may have more than four parts.
 _TRACEPARENT = re.compile(
     r"(?!ff)(?:00(?=.{53}$)|(?!00)[0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
 )
@@ -20,14 +20,13 @@ _REQUEST_ID = re.compile(rf"[!-~]{{1,{MAX_LENGTH}}}")
 
 
 def trace_of_request(request_id_header: str | None) -> Trace:
-    """Return the trace of the request being handled.
+    """Return the trace of the current request.
 
-    What the application has bound to structlog's context comes first, then the trace that OpenTelemetry is at, then
-    the headers: ``traceparent`` of W3C Trace Context, and the one that carries a request id. A value that is not well
-    formed is as good as none.
+    Values bound to structlog's context come first, then OpenTelemetry's current trace, then the headers:
+    ``traceparent`` of W3C Trace Context, and the one with the request id. Malformed values are ignored.
 
     Args:
-        request_id_header: Its name, None to look for none.
+        request_id_header: Name of the header with the request id, None for none.
     """
     bound = get_contextvars()
     headers = request.headers if has_request_context() else Headers()
