@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks import subjects
 from benchmarks.accuracy import Clock
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.sync.flusher import MAX_BATCH
@@ -98,7 +99,7 @@ class _Documents:
         """Add a hit to each."""
         version, self._version = self._version, self._version + 1
         start_s = int(subjects.STANDING_S) // FRAME_S * FRAME_S + version % FRAME_COUNT * FRAME_S
-        hits, flush_id = {str(FRAME_S): {start_s: 1}}, time.time_ns() // 1_000_000
+        hits, flush_id = {Series(FRAME_S): {start_s: 1}}, time.time_ns() // 1_000_000
         for first in range(0, DOCUMENTS, batch):
             changes = [
                 Change(key, version or None, version + 1, flush_id, hits, time.time() + KEPT_S)

@@ -20,6 +20,7 @@ from benchmarks.stall import answer, decide_and_answer, stall_of
 from benchmarks.timing import take_turns
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.mongo.document import compose
 from oauth_ratelimit.sync import flusher
@@ -115,7 +116,7 @@ class _Bare:
 
     def _composed(self, users: Sequence[str], version: int | None) -> list[Any]:
         now_s = int(time.time())
-        hits = {"6": {now_s // 6 * 6: 1}}
+        hits = {Series(6): {now_s // 6 * 6: 1}}
         return compose(
             "0123456789ab",
             [

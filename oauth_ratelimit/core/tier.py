@@ -1,9 +1,24 @@
 """Tiers: the limits of one kind that a request meets, each with the series that it counts in."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
+
+
+class Series(NamedTuple):
+    """Identity of the counters that one or more tiers share in a document.
+
+    Attributes:
+        frame_s: Length of a frame in seconds.
+        count_denied: Denied requests are counted, too.
+        on_trial: Only a dry run uses it, beside limits that are enforced and count fewer requests.
+    """
+
+    frame_s: int
+    count_denied: bool = False
+    on_trial: bool = False
 
 
 class Tier:
@@ -46,7 +61,7 @@ class Tier:
         self.edge_per_hit = policy.estimator.edge_per_hit
         self.is_alone = alone
         self.count_denied = policy.count_denied
-        self.series = str(self.frame_s) + ("+denied" if policy.count_denied else "") + ("+dry-run" if on_trial else "")
+        self.series = Series(self.frame_s, policy.count_denied, on_trial)
         self._frame_end_s = 0.0
 
     def frame_end_after(self, now_s: float) -> float:

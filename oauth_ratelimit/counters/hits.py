@@ -38,7 +38,7 @@ def total(one: Hits) -> int:
     return sum(sum(frames.values()) for frames in one.values())
 
 
-def _without_zeros(hits: dict[str, dict[int, int]]) -> Hits:
+def _without_zeros(hits: Hits) -> Hits:
     left = {
         series: {start_s: count for start_s, count in frames.items() if count > 0} for series, frames in hits.items()
     }

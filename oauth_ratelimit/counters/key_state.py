@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from oauth_ratelimit.core.decision import CachedDenial
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.tier import Tier
+from oauth_ratelimit.core.tier import Series, Tier
 from oauth_ratelimit.counters import hits as arithmetic
 from oauth_ratelimit.counters.bucket import NO_FRAMES, Bucket
 from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, prunable_of
@@ -77,7 +77,7 @@ class Buckets(Bucket):
         Tiers of the same series count the same requests, so one of their buckets is enough. The lock of the place is
         held by the caller.
         """
-        fresh: dict[str, dict[int, int]] = {}
+        fresh: dict[Series, dict[int, int]] = {}
         for bucket in self.buckets:
             frames = bucket.drain()
             if frames:
@@ -103,7 +103,7 @@ class Buckets(Bucket):
             The new buckets that lack what the document may hold of their series.
         """
         pending = self.drain_all()
-        former: dict[str, Bucket] = {}
+        former: dict[Series, Bucket] = {}
         for bucket in (self.copy(), *self.others):
             former.setdefault(bucket.tier.series, bucket)  # of several, the one of the widest window
         self._begin(tiers, now_s)

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import NamedTuple
 
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Snapshot
 
 SLACK_S = 60  # how long after its last use a frame is kept, for instances with another clock or a wider window
@@ -19,7 +20,7 @@ class Prunable(NamedTuple):
         writers: Marks.
     """
 
-    frames: tuple[tuple[str, int], ...] = ()
+    frames: tuple[tuple[Series, int], ...] = ()
     writers: tuple[str, ...] = ()
 
     def after_write(self) -> "Prunable":
@@ -32,7 +33,9 @@ class Prunable(NamedTuple):
 NOTHING_PRUNABLE = Prunable()  # of nearly all keys: one object instead of many
 
 
-def prunable_of(snapshot: Snapshot, own: Collection[str], *, horizon_s: int, now_s: float, flush_id: int) -> Prunable:
+def prunable_of(
+    snapshot: Snapshot, own: Collection[Series], *, horizon_s: int, now_s: float, flush_id: int
+) -> Prunable:
     """Return what a document can lose.
 
     Args:
@@ -53,5 +56,5 @@ def prunable_of(snapshot: Snapshot, own: Collection[str], *, horizon_s: int, now
     return _prunable(frames, tuple(name for name, last_id in snapshot.writers.items() if last_id < oldest_id))
 
 
-def _prunable(frames: tuple[tuple[str, int], ...], writers: tuple[str, ...]) -> Prunable:
+def _prunable(frames: tuple[tuple[Series, int], ...], writers: tuple[str, ...]) -> Prunable:
     return Prunable(frames, writers) if frames or writers else NOTHING_PRUNABLE

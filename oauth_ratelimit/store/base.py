@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Series
 
-Hits = Mapping[str, Mapping[int, int]]
-"""Hits by series (a frame length, such as ``"6"``) and frame start in seconds since the epoch."""
+Hits = Mapping[Series, Mapping[int, int]]
+"""Hits by series and frame start in seconds since the epoch."""
 
 UNUSABLE_VERSION = -1
 """Of a document whose version is no version: it cannot be changed by compare-and-set, until somebody mends it."""
@@ -52,7 +53,7 @@ class Change:
     flush_id: int
     hits: Hits
     expire_at_s: float
-    expired_frames: Sequence[tuple[str, int]] = ()
+    expired_frames: Sequence[tuple[Series, int]] = ()
     expired_writers: Sequence[str] = ()
 
 

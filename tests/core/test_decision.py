@@ -7,7 +7,7 @@ import pytest
 from oauth_ratelimit.core.decision import Admission, CachedDenial, FullDecision, SuppressionPeriod, whole_seconds
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.core.tier import Tier, tiers_of
+from oauth_ratelimit.core.tier import Series, Tier, tiers_of
 from oauth_ratelimit.core.window import Window
 
 NOW_S = 1_200_000_000.0  # a minute begins
@@ -110,7 +110,7 @@ def test_tiers() -> None:
     """The widest comes first; those that are off are left out."""
     off = Policy("off", 1, Window(1, 1), mode=Mode.OFF)
     tiers = tiers_of((POLICY, off, WIDE), Mode.ENFORCE)
-    assert [("wide", "60"), ("user", "6")] == [(tier.policy.name, tier.series) for tier in tiers]
+    assert [("wide", Series(60)), ("user", Series(6))] == [(tier.policy.name, tier.series) for tier in tiers]
     assert all(tier.is_enforced for tier in tiers)
 
 
@@ -120,8 +120,13 @@ def test_series() -> None:
     trial = Policy("trial", 1, Window(60, 10), mode=Mode.DRY_RUN)
     both = Policy("both", 1, Window(60, 10), count_denied=True, mode=Mode.DRY_RUN)
     series = {tier.policy.name: tier.series for tier in tiers_of((POLICY, angry, trial, both), Mode.ENFORCE)}
-    assert {"user": "6", "angry": "6+denied", "trial": "6+dry-run", "both": "6+denied+dry-run"} == series
-    assert ["6"] == [tier.series for tier in tiers_of((trial,), Mode.DRY_RUN)]
+    assert series == {
+        "user": Series(6),
+        "angry": Series(6, count_denied=True),
+        "trial": Series(6, on_trial=True),
+        "both": Series(6, count_denied=True, on_trial=True),
+    }
+    assert [Series(6)] == [tier.series for tier in tiers_of((trial,), Mode.DRY_RUN)]
 
 
 @pytest.mark.parametrize(("now_s", "end_s"), ((0.0, 6), (5.999, 6), (6.0, 12), (3.0, 6), (100.0, 102)))

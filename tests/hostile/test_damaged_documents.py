@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.mongo.document import UNUSABLE_VERSION, document_id, parse, parse_all
 from tests.support.helpers import Clock
@@ -23,6 +24,7 @@ from tests.support.stores import a_change
 
 Documents = Collection[dict[str, Any]]
 
+SERIES = Series(6)
 LIMIT = 5
 VICTIM = Key("app", "victim")
 NOW_S = 2_000_000_000
@@ -72,7 +74,7 @@ def a_limiter(mongo_uri: str, clock: Clock) -> Limiter:
 
 def test_form_that_is_ours() -> None:
     """What an instance writes is read without loss, and whole floating-point numbers, as old shells write them, too."""
-    expected = Snapshot(405, {"6": {int(FRAME): 2}}, {"somebody": 7})
+    expected = Snapshot(405, {SERIES: {int(FRAME): 2}}, {"somebody": 7})
 
     assert expected == parse(a_document())
     assert expected == parse(
@@ -81,18 +83,21 @@ def test_form_that_is_ours() -> None:
 
 
 DAMAGED: dict[str, tuple[dict[str, Any], Snapshot]] = {
-    "version of text": ({"version": "405"}, Snapshot(UNUSABLE_VERSION, {"6": {int(FRAME): 2}}, {}, ("version",))),
-    "version true": ({"version": True}, Snapshot(UNUSABLE_VERSION, {"6": {int(FRAME): 2}}, {}, ("version",))),
-    "version negative": ({"version": -7}, Snapshot(UNUSABLE_VERSION, {"6": {int(FRAME): 2}}, {}, ("version",))),
-    "version broken": ({"version": 4.5}, Snapshot(UNUSABLE_VERSION, {"6": {int(FRAME): 2}}, {}, ("version",))),
+    "version of text": ({"version": "405"}, Snapshot(UNUSABLE_VERSION, {SERIES: {int(FRAME): 2}}, {}, ("version",))),
+    "version true": ({"version": True}, Snapshot(UNUSABLE_VERSION, {SERIES: {int(FRAME): 2}}, {}, ("version",))),
+    "version negative": ({"version": -7}, Snapshot(UNUSABLE_VERSION, {SERIES: {int(FRAME): 2}}, {}, ("version",))),
+    "version broken": ({"version": 4.5}, Snapshot(UNUSABLE_VERSION, {SERIES: {int(FRAME): 2}}, {}, ("version",))),
     "version not a number": (
         {"version": math.nan},
-        Snapshot(UNUSABLE_VERSION, {"6": {int(FRAME): 2}}, {}, ("version",)),
+        Snapshot(UNUSABLE_VERSION, {SERIES: {int(FRAME): 2}}, {}, ("version",)),
     ),
-    "version infinite": ({"version": math.inf}, Snapshot(UNUSABLE_VERSION, {"6": {int(FRAME): 2}}, {}, ("version",))),
+    "version infinite": (
+        {"version": math.inf},
+        Snapshot(UNUSABLE_VERSION, {SERIES: {int(FRAME): 2}}, {}, ("version",)),
+    ),
     "version at the end": (
         {"version": Int64(2**63 - 1)},
-        Snapshot(UNUSABLE_VERSION, {"6": {int(FRAME): 2}}, {}, ("version",)),
+        Snapshot(UNUSABLE_VERSION, {SERIES: {int(FRAME): 2}}, {}, ("version",)),
     ),
     "counters of text": ({"requestCounters": "six"}, Snapshot(405, {}, {}, ("requestCounters",))),
     "counters in a list": ({"requestCounters": [1, 2]}, Snapshot(405, {}, {}, ("requestCounters",))),
@@ -103,25 +108,28 @@ DAMAGED: dict[str, tuple[dict[str, Any], Snapshot]] = {
     "series without a name": ({"requestCounters": {"": {FRAME: 1}}}, Snapshot(405, {}, {}, ("requestCounters",))),
     "frame of thousands of digits": (
         {"requestCounters": {"6": {"9" * 5000: 1, FRAME: 1}}},
-        Snapshot(405, {"6": {int(FRAME): 1}}, {}, ("requestCounters",)),
+        Snapshot(405, {SERIES: {int(FRAME): 1}}, {}, ("requestCounters",)),
     ),
     "frame in other digits": (
         {"requestCounters": {"6": {"\u0663": 1, FRAME: 1}}},
-        Snapshot(405, {"6": {int(FRAME): 1}}, {}, ("requestCounters",)),
+        Snapshot(405, {SERIES: {int(FRAME): 1}}, {}, ("requestCounters",)),
     ),
     "count negative": (
         {"requestCounters": {"6": {FRAME: -(2**40)}}},
-        Snapshot(405, {"6": {}}, {}, ("requestCounters",)),
+        Snapshot(405, {SERIES: {}}, {}, ("requestCounters",)),
     ),
-    "count of text": ({"requestCounters": {"6": {FRAME: "2"}}}, Snapshot(405, {"6": {}}, {}, ("requestCounters",))),
+    "count of text": (
+        {"requestCounters": {"6": {FRAME: "2"}}},
+        Snapshot(405, {SERIES: {}}, {}, ("requestCounters",)),
+    ),
     "count not a number": (
         {"requestCounters": {"6": {FRAME: math.nan}}},
-        Snapshot(405, {"6": {}}, {}, ("requestCounters",)),
+        Snapshot(405, {SERIES: {}}, {}, ("requestCounters",)),
     ),
-    "writers of text": ({"writers": "me"}, Snapshot(405, {"6": {int(FRAME): 2}}, {}, ("writers",))),
-    "writer with a dot": ({"writers": {"a.b": 1}}, Snapshot(405, {"6": {int(FRAME): 2}}, {}, ("writers",))),
-    "writer with a dollar": ({"writers": {"$a": 1}}, Snapshot(405, {"6": {int(FRAME): 2}}, {}, ("writers",))),
-    "mark of text": ({"writers": {"a": "1"}}, Snapshot(405, {"6": {int(FRAME): 2}}, {}, ("writers",))),
+    "writers of text": ({"writers": "me"}, Snapshot(405, {SERIES: {int(FRAME): 2}}, {}, ("writers",))),
+    "writer with a dot": ({"writers": {"a.b": 1}}, Snapshot(405, {SERIES: {int(FRAME): 2}}, {}, ("writers",))),
+    "writer with a dollar": ({"writers": {"$a": 1}}, Snapshot(405, {SERIES: {int(FRAME): 2}}, {}, ("writers",))),
+    "mark of text": ({"writers": {"a": "1"}}, Snapshot(405, {SERIES: {int(FRAME): 2}}, {}, ("writers",))),
 }
 
 
@@ -144,8 +152,8 @@ def test_frames_without_end() -> None:
     frames = {str(index): 1 for index in range(100_000)}
     snapshot = parse(a_document(requestCounters={"6": frames}))
 
-    assert 20_000 == len(snapshot.hits["6"])
-    assert 99_999 in snapshot.hits["6"]
+    assert 20_000 == len(snapshot.hits[SERIES])
+    assert 99_999 in snapshot.hits[SERIES]
     assert ("requestCounters",) == snapshot.damage
 
 
@@ -375,7 +383,7 @@ def test_mark_of_a_writer_that_comes_back(shared: Any) -> None:
     """A write that would remove its own old mark, or a frame that it adds to, keeps them."""
     store = shared.store
     store.compare_and_set("me", [a_change(VICTIM, version=None, next_version=10, flush_id=1)])
-    stale: dict[str, Any] = {"expired_writers": ["me"], "expired_frames": [("6", 600)]}
+    stale: dict[str, Any] = {"expired_writers": ["me"], "expired_frames": [(SERIES, 600)]}
     result = store.compare_and_set("me", [a_change(VICTIM, version=10, next_version=11, flush_id=2, **stale)])
 
     assert ((), {}) == (tuple(result.lost), dict(result.rejected))

@@ -22,6 +22,7 @@ from oauth_ratelimit.admin.api import LOOKS
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.statistics import ClientMinute, Share, Source, Tally
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.errors import RateLimitError, StoreRejected
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
@@ -295,7 +296,7 @@ def test_right_that_comes_later(guarded: Guarded, clock: Clock) -> None:
 
     assert ["expiry_index_missing", "flush_failed", "flush_recovered"] == [entry["event"] for entry in logs]
     store = mongo_store(uri)
-    assert 3 == sum(store.read([Key("app", None)])[Key("app", None)].hits["360"].values())
+    assert 3 == sum(store.read([Key("app", None)])[Key("app", None)].hits[Series(360)].values())
     store.close()
 
 

@@ -11,6 +11,7 @@ from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters import client_state
 from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.key_state import Counts, KeyState
@@ -244,7 +245,8 @@ def test_tiers_that_count_different_requests(clock: Clock) -> None:
     here.sync()
     there.peek(CLIENT)
     there.sync()
-    assert [2, 4, 1] == [stored_hits(store, series=series) for series in ("6", "6+denied", "6+dry-run")]
+    series = (Series(6), Series(6, count_denied=True), Series(6, on_trial=True))
+    assert [2, 4, 1] == [stored_hits(store, series=one) for one in series]
     assert told(here.peek(CLIENT)) == told(there.peek(CLIENT))
     clock.advance(12)
     assert told(here.peek(CLIENT)) == told(there.peek(CLIENT))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from oauth_ratelimit.config import Settings, load_config
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.memory import MemoryStore
@@ -77,4 +78,4 @@ def test_deadline(clock: Clock) -> None:
     store.may_answer.set()
     limiter.close()
     snapshot = store.read([Key(CLIENT, None)])[Key(CLIENT, None)]
-    assert LIMIT == sum(snapshot.hits["6"].values())
+    assert LIMIT == sum(snapshot.hits[Series(6)].values())

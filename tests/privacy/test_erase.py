@@ -18,6 +18,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
 from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms
 from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.mongo import erasure
 from oauth_ratelimit.store.mongo.client import Connection
@@ -75,7 +76,7 @@ class Records:
             places = (("203.0.113.9", "failures:user"), ("2001:db8::/64", "failures:passed_on"))
             for number, (address, scope) in enumerate(places):
                 key = Key("app", f"{address} {name}", scope)
-                store.compare_and_set("w", [Change(key, None, 7 + number, 1, {"6": {600: 1}}, FAR_S)])
+                store.compare_and_set("w", [Change(key, None, 7 + number, 1, {Series(6): {600: 1}}, FAR_S)])
 
     def _tell(self, connection: Connection, name: str, claim: str, *, number: int) -> None:
         """Leave what instances and operators say about a user."""

@@ -7,11 +7,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Change, CounterStore, Snapshot, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.stores import Shared, a_change
 
 KEY, OTHER, THIRD = Key("app", "kim"), Key("app", None), Key("app", None, "client_total")
+ONE_SECOND, SIX_SECONDS, MINUTE = Series(1), Series(6), Series(60)
 ODD_NAMES = {
     "empty": "",
     "nul": "a\0b",
@@ -39,26 +41,31 @@ def test_nothing_there(store: CounterStore) -> None:
 
 def test_first_write(store: CounterStore) -> None:
     """A first write makes the document: with its version, its hits, and the writer's mark."""
-    lost = write(store, a_change(KEY, version=None, next_version=405, hits={"6": {600: 2}, "60": {540: 3}}, flush_id=7))
+    lost = write(
+        store,
+        a_change(KEY, version=None, next_version=405, hits={SIX_SECONDS: {600: 2}, MINUTE: {540: 3}}, flush_id=7),
+    )
     assert [] == lost
-    assert {KEY: Snapshot(405, {"6": {600: 2}, "60": {540: 3}}, {"here": 7})} == store.read([KEY, OTHER])
+    assert {KEY: Snapshot(405, {SIX_SECONDS: {600: 2}, MINUTE: {540: 3}}, {"here": 7})} == store.read([KEY, OTHER])
 
 
 def test_first_write_of_a_document_that_is_there(store: CounterStore) -> None:
     """Whoever believes that there is no document loses to the one who made it."""
     write(store, a_change(KEY, version=None, next_version=10))
     assert [0] == write(store, a_change(KEY, version=None, next_version=20), writer="there")
-    assert {KEY: Snapshot(10, {"6": {600: 1}}, {"here": 1})} == store.read([KEY])
+    assert {KEY: Snapshot(10, {SIX_SECONDS: {600: 1}}, {"here": 1})} == store.read([KEY])
 
 
 def test_write_at_the_version_that_was_read(store: CounterStore) -> None:
     """
     A write adds to the frames that are there, makes those that are not, and leaves a mark beside the others' marks.
     """
-    write(store, a_change(KEY, version=None, next_version=10, hits={"6": {600: 1}}))
-    change = a_change(KEY, version=10, next_version=11, hits={"6": {600: 2, 606: 3}, "1": {606: 4}}, flush_id=8)
+    write(store, a_change(KEY, version=None, next_version=10, hits={SIX_SECONDS: {600: 1}}))
+    change = a_change(
+        KEY, version=10, next_version=11, hits={SIX_SECONDS: {600: 2, 606: 3}, ONE_SECOND: {606: 4}}, flush_id=8
+    )
     assert [] == write(store, change, writer="there")
-    expected = Snapshot(11, {"6": {600: 3, 606: 3}, "1": {606: 4}}, {"here": 1, "there": 8})
+    expected = Snapshot(11, {SIX_SECONDS: {600: 3, 606: 3}, ONE_SECOND: {606: 4}}, {"here": 1, "there": 8})
     assert {KEY: expected} == store.read([KEY])
 
 
@@ -74,7 +81,7 @@ def test_write_at_another_version(store: CounterStore, version: int) -> None:
     """A write that names another version than the document's changes nothing at all."""
     write(store, a_change(KEY, version=None, next_version=10))
     assert [0] == write(store, a_change(KEY, version=version, next_version=12), writer="there")
-    assert {KEY: Snapshot(10, {"6": {600: 1}}, {"here": 1})} == store.read([KEY])
+    assert {KEY: Snapshot(10, {SIX_SECONDS: {600: 1}}, {"here": 1})} == store.read([KEY])
 
 
 def test_write_after_removal(shared: Shared) -> None:
@@ -99,15 +106,15 @@ def test_same_write_twice(store: CounterStore) -> None:
     first = a_change(KEY, version=None, next_version=10)
     second = a_change(KEY, version=10, next_version=11)
     assert [[], [0], [], [0]] == [write(store, change) for change in (first, first, second, second)]
-    assert {"6": {600: 2}} == store.read([KEY])[KEY].hits
+    assert {SIX_SECONDS: {600: 2}} == store.read([KEY])[KEY].hits
 
 
 def test_rivals_at_one_version(store: CounterStore) -> None:
     """Of all writes that name one version, the first is applied."""
     write(store, a_change(KEY, version=None, next_version=10))
-    rivals = [a_change(KEY, version=10, next_version=11, hits={"6": {600: 10**n}}) for n in (1, 2, 3)]
+    rivals = [a_change(KEY, version=10, next_version=11, hits={SIX_SECONDS: {600: 10**n}}) for n in (1, 2, 3)]
     assert [[], [0], [0]] == [write(store, rival, writer=f"w{n}") for n, rival in enumerate(rivals)]
-    assert {"6": {600: 11}} == store.read([KEY])[KEY].hits
+    assert {SIX_SECONDS: {600: 11}} == store.read([KEY])[KEY].hits
 
 
 @pytest.mark.parametrize("at", range(3), ids=("first", "middle", "last"))
@@ -135,19 +142,24 @@ def test_both_ways_to_lose_in_one_batch(store: CounterStore) -> None:
 
 def test_removing_what_is_stale(store: CounterStore) -> None:
     """A write takes frames and marks away; one that is not there any more does no harm."""
-    write(store, a_change(KEY, version=None, next_version=10, hits={"6": {600: 1, 606: 2}}), writer="gone")
-    stale: dict[str, Any] = {"expired_frames": [("6", 600), ("6", 1), ("60", 1)], "expired_writers": ["gone", "nobody"]}
-    write(store, a_change(KEY, version=10, next_version=11, hits={"6": {612: 4}}, **stale))
+    write(store, a_change(KEY, version=None, next_version=10, hits={SIX_SECONDS: {600: 1, 606: 2}}), writer="gone")
+    stale: dict[str, Any] = {
+        "expired_frames": [(SIX_SECONDS, 600), (SIX_SECONDS, 1), (MINUTE, 1)],
+        "expired_writers": ["gone", "nobody"],
+    }
+    write(store, a_change(KEY, version=10, next_version=11, hits={SIX_SECONDS: {612: 4}}, **stale))
     snapshot = store.read([KEY])[KEY]
-    assert ({606: 2, 612: 4}, {"here": 1}) == (snapshot.hits["6"], snapshot.writers)
+    assert ({606: 2, 612: 4}, {"here": 1}) == (snapshot.hits[SIX_SECONDS], snapshot.writers)
 
 
 def test_large_numbers(store: CounterStore) -> None:
     """Counts, versions and marks up to 2^53 stay exact."""
     large = 2**53 - 1
-    write(store, a_change(KEY, version=None, next_version=large - 1, hits={"6": {600: large - 1}}, flush_id=large))
+    write(
+        store, a_change(KEY, version=None, next_version=large - 1, hits={SIX_SECONDS: {600: large - 1}}, flush_id=large)
+    )
     write(store, a_change(KEY, version=large - 1, next_version=large, flush_id=large))
-    assert {KEY: Snapshot(large, {"6": {600: large}}, {"here": large})} == store.read([KEY])
+    assert {KEY: Snapshot(large, {SIX_SECONDS: {600: large}}, {"here": large})} == store.read([KEY])
 
 
 @pytest.mark.parametrize("name", ODD_NAMES.values(), ids=ODD_NAMES)
@@ -186,11 +198,11 @@ CHANGES = st.tuples(
     st.sampled_from((KEY, OTHER, THIRD)),
     st.sampled_from((None, 0, 0, 0, -1, 1)),  # how far off the version is that the change names; None: no document
     st.dictionaries(
-        st.sampled_from(("6", "60", "6+denied")),
+        st.sampled_from((SIX_SECONDS, MINUTE, Series(6, count_denied=True))),
         st.dictionaries(st.sampled_from((0, 6, 600)), st.integers(1, 9), min_size=1),
         min_size=1,
     ),
-    st.lists(st.tuples(st.sampled_from(("6", "60")), st.sampled_from((0, 6, 12))), max_size=2, unique=True),
+    st.lists(st.tuples(st.sampled_from((SIX_SECONDS, MINUTE)), st.sampled_from((0, 6, 12))), max_size=2, unique=True),
     st.sampled_from(("here", "there")),
 )
 

@@ -15,6 +15,7 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.mongo import counters as mongo
 from oauth_ratelimit.store.mongo.counters import MongoStore
@@ -24,6 +25,7 @@ from tests.support.mongod import Mongod
 from tests.support.stores import FAR_S, a_change, mongo_store
 
 Documents = Collection[dict[str, Any]]
+SERIES = Series(6)
 FUTURE_S = 4_000_000_000.0
 
 
@@ -191,7 +193,7 @@ def test_expiry_index_of_a_collection_that_was_dropped(
 
 def test_expired_document_is_removed(store: MongoStore, documents: Documents) -> None:
     """The server removes it, and an instance that knew it begins a new one."""
-    past = Change(KEY, None, 10, 1, {"6": {600: 1}}, time.time() - 10)
+    past = Change(KEY, None, 10, 1, {SERIES: {600: 1}}, time.time() - 10)
     store.compare_and_set("here", [past, a_change(Key("other", None), version=None, next_version=1)])
     wait_until(lambda: documents.count_documents({}) == 1, "the removal of the expired document", timeout_s=90)
     assert [0] == store.compare_and_set("here", [a_change(KEY, version=10, next_version=11)]).lost
@@ -312,7 +314,9 @@ def test_use_after_closing(store: MongoStore) -> None:
 def test_latest(store: MongoStore) -> None:
     """Documents with the latest frames come first."""
     keys = [Key("app", f"user-{number}") for number in range(5)]
-    store.compare_and_set("here", [Change(key, None, 1, 1, {"6": {600: 1}}, FAR_S + at) for at, key in enumerate(keys)])
+    store.compare_and_set(
+        "here", [Change(key, None, 1, 1, {SERIES: {600: 1}}, FAR_S + at) for at, key in enumerate(keys)]
+    )
     assert keys[:2:-1] == list(store.latest(2))
 
 

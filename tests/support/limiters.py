@@ -5,6 +5,7 @@ from oauth_ratelimit.config import SyncSettings
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Limits, Policy, PolicySet
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.store.base import CounterStore
 from tests.support.helpers import Clock
@@ -48,7 +49,7 @@ def a_limiter(store: CounterStore | None, clock: Clock, *client: Policy) -> Limi
     return Limiter(some_settings(*client), store, clock=clock)
 
 
-def stored_hits(store: CounterStore, key: Key = KEY, *, series: str | None = None) -> int:
+def stored_hits(store: CounterStore, key: Key = KEY, *, series: Series | None = None) -> int:
     """Return the hits that a document holds, of all series or of one."""
     snapshot = store.read([key]).get(key)
     hits = snapshot.hits if snapshot else {}

@@ -9,6 +9,7 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Change, CounterStore, Hits
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.store.mongo.client import Connection
@@ -67,4 +68,4 @@ def a_change(
     key: Key, *, version: int | None, next_version: int, hits: Hits | None = None, flush_id: int = 1, **stale: Any
 ) -> Change:
     """Return a change that adds one hit if nothing else is said."""
-    return Change(key, version, next_version, flush_id, hits or {"6": {600: 1}}, FAR_S, **stale)
+    return Change(key, version, next_version, flush_id, hits or {Series(6): {600: 1}}, FAR_S, **stale)

@@ -7,6 +7,7 @@ import pytest
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.helpers import Clock
@@ -14,11 +15,11 @@ from tests.support.limiters import CLIENT, KEY, MANY, a_limiter, a_policy, some_
 from tests.sync.faulty_store import Fault, FaultyStore
 
 HOUR, TWO_HOURS = a_policy(100, 3600), a_policy(100, 7200)
-IN_HOUR, IN_TWO_HOURS = "360", "720"
+IN_HOUR, IN_TWO_HOURS = Series(360), Series(720)
 TOTAL = Key(CLIENT, None, "client_total")
 
 
-def stored_by_series(store: CounterStore, key: Key = KEY) -> dict[str, int]:
+def stored_by_series(store: CounterStore, key: Key = KEY) -> dict[Series, int]:
     """Return the hits of each series in a document."""
     snapshot = store.read([key]).get(key)
     return {series: sum(frames.values()) for series, frames in (snapshot.hits if snapshot else {}).items()}
@@ -129,7 +130,7 @@ def test_tier_that_is_added_and_removed_again_and_again(store: CounterStore, clo
         limiter.check(CLIENT, cost=10)
         if turn > 2:
             limiter.sync()
-    assert {"6": 60, "60": 30} == stored_by_series(store)
+    assert {Series(6): 60, Series(60): 30} == stored_by_series(store)
     limiter.reconfigure(some_settings(replace(second, limit=30)))
     limiter.peek(CLIENT)
     limiter.sync()
@@ -249,7 +250,7 @@ def test_limit_on_trial_that_is_enforced_counts_in_a_series_of_its_own(store: Co
         limiter.reconfigure(some_settings(HOUR, wide))
         limiter.check(CLIENT, cost=5)
         limiter.sync()
-    assert {IN_HOUR: 15, f"{IN_TWO_HOURS}+dry-run": 10, IN_TWO_HOURS: 5} == stored_by_series(store)
+    assert {IN_HOUR: 15, Series(720, on_trial=True): 10, IN_TWO_HOURS: 5} == stored_by_series(store)
 
 
 @pytest.mark.parametrize("fault", (None, Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.LATE))
@@ -269,8 +270,8 @@ def test_total_that_is_removed_and_added_again(clock: Clock, fault: Fault | None
         store.deliver(held)
     for _ in range(3):
         limiter.sync()
-        assert {"6": 20} == stored_by_series(store, TOTAL)
-        assert {"6": 40} == stored_by_series(store, Key(CLIENT, "kim"))
+        assert {Series(6): 20} == stored_by_series(store, TOTAL)
+        assert {Series(6): 40} == stored_by_series(store, Key(CLIENT, "kim"))
 
 
 def test_total_that_is_removed_and_added_again_between_two_lost_replies(clock: Clock) -> None:
@@ -286,7 +287,7 @@ def test_total_that_is_removed_and_added_again_between_two_lost_replies(clock: C
         limiter.reconfigure(with_total)
     for _ in range(3):
         limiter.sync()
-        assert {"6": 12} == stored_by_series(store, TOTAL)
+        assert {Series(6): 12} == stored_by_series(store, TOTAL)
 
 
 def test_forgetting_a_removed_total_keeps_the_clients_own_key(clock: Clock) -> None:

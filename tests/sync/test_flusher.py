@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, StoreRejected
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.pruning import SLACK_S
 from oauth_ratelimit.store.base import Change, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
@@ -304,7 +305,7 @@ def test_frames_that_no_window_can_hold(inner: MemoryStore, clock: Clock) -> Non
     for _ in range(100):
         hit(limiter)
         clock.advance(6)
-        sizes.append(len(inner.read([KEY])[KEY].hits["6"]))
+        sizes.append(len(inner.read([KEY])[KEY].hits[Series(6)]))
     assert max(sizes) <= 2 * (66 + 66 + SLACK_S) / 6
     assert sizes[-1] >= 10
 
@@ -318,5 +319,5 @@ def test_instances_with_windows_of_different_length(inner: MemoryStore, clock: C
         clock.advance(60)
         hit(narrow)
     hit(wide)
-    assert 11 == stored_hits(inner, series="360")
+    assert 11 == stored_hits(inner, series=Series(360))
     assert 11 == wide.counts(CLIENT).shared_hits

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.key_state import KeyState
 from oauth_ratelimit.counters.pruning import SLACK_S
 from oauth_ratelimit.store.base import Hits
@@ -42,7 +43,7 @@ INSTANCE = st.sampled_from((0, 0, 0, 1, 1, 2))  # unequal shares: long stories a
 FAULT = st.sampled_from((None, None, *Fault, Fault.LATE))
 KEY = st.sampled_from((KEYS[0], KEYS[0], KEYS[1]))
 
-Frames = Counter[tuple[str, int]]
+Frames = Counter[tuple[Series, int]]
 """Hits by series and the start of their frame."""
 
 
@@ -51,11 +52,11 @@ def frames_of(hits: Hits | None) -> Frames:
     return Counter({(series, start): hit for series, frames in (hits or {}).items() for start, hit in frames.items()})
 
 
-def series_of(settings: Settings, key: Key) -> set[str]:
+def series_of(settings: Settings, key: Key) -> set[Series]:
     """Return the series that a request counts in, in the document of a key."""
     limits = settings.policies.limits
     policies = limits.client_total if key == TOTAL else limits.user if key.username else limits.client
-    return {str(policy.window.frame_s) for policy in policies}
+    return {Series(policy.window.frame_s) for policy in policies}
 
 
 class ExactlyOnce(RuleBasedStateMachine):
@@ -77,7 +78,8 @@ class ExactlyOnce(RuleBasedStateMachine):
         assert self.limiters[index].check(key.client_id, key.username, cost=cost).allowed
         for concerned in (key, TOTAL):
             for series in series_of(self.settings[index], concerned):
-                self.counted[concerned][series, int(self.clock.now_s) // int(series) * int(series)] += cost
+                start_s = int(self.clock.now_s) // series.frame_s * series.frame_s
+                self.counted[concerned][series, start_s] += cost
 
     @rule(index=INSTANCE, settings=st.sampled_from(SETTINGS))
     def limits_change(self, index: int, settings: Settings) -> None:

@@ -7,6 +7,7 @@ not of our form counts as not there, so that it costs the accuracy of its own ke
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from heapq import nlargest
 from typing import Any, TypeGuard
 
@@ -14,6 +15,7 @@ from bson.int64 import Int64
 from pymongo import UpdateOne
 
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change, Snapshot
 
 Document = dict[str, Any]
@@ -27,7 +29,8 @@ MAX_FRAMES = 20_000  # of one series, the newest; more is an attack, and would k
 MAX_SERIES = 100
 MAX_WRITERS = 10_000
 
-_SERIES = re.compile(r"[0-9]{1,9}(?:\+[a-z-]{1,20}){0,3}")  # as core.tier names them
+_SERIES = re.compile(r"([1-9][0-9]{0,8})(\+denied)?(\+dry-run)?")
+MAX_SERIES_LENGTH = 30
 _FRAME = re.compile(r"[0-9]{1,12}")
 _WRITER = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
@@ -70,12 +73,13 @@ def parse(document: Document) -> Snapshot:
     if version is None or version > MAX_VERSION:
         damage.add("version")
         version = UNUSABLE_VERSION
-    hits: dict[str, dict[int, int]] = {}
-    for series, frames in _entries(document, "requestCounters", MAX_SERIES, damage):
-        if _SERIES.fullmatch(series) and isinstance(frames, dict):
-            hits[series] = _frames(frames, damage)
-        else:
+    hits: dict[Series, dict[int, int]] = {}
+    for name, frames in _entries(document, "requestCounters", MAX_SERIES, damage):
+        series = _parse_series(name) if len(name) <= MAX_SERIES_LENGTH else None
+        if series is None or not isinstance(frames, dict):
             damage.add("requestCounters")
+        else:
+            hits[series] = _frames(frames, damage)
     writers: dict[str, int] = {}
     for name, value in _entries(document, "writers", MAX_WRITERS, damage):
         flush_id = _whole(value)
@@ -96,6 +100,19 @@ def _entries(document: Document, field: str, max_count: int, damage: set[str]) -
     if len(value) > max_count:
         damage.add(field)
     return list(value.items())[:max_count]
+
+
+@lru_cache(maxsize=1000)
+def _parse_series(name: str) -> Series | None:
+    """Return the series that a name in a document means, None if it is none of ours."""
+    match = _SERIES.fullmatch(name)
+    return Series(int(match[1]), match[2] is not None, match[3] is not None) if match else None
+
+
+@lru_cache(maxsize=1000)
+def _series_name(series: Series) -> str:
+    """Return the name of a series in a document, such as ``6+denied+dry-run``."""
+    return f"{series.frame_s}{'+denied' * series.count_denied}{'+dry-run' * series.on_trial}"
 
 
 def _frames(frames: Mapping[str, Any], damage: set[str]) -> dict[int, int]:
@@ -131,7 +148,7 @@ def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
         if expire is None:
             expire = expires[change.expire_at_s] = datetime.fromtimestamp(change.expire_at_s, UTC)
         increments: Document = {
-            f"requestCounters.{series}.{start_s}": count if count <= MAX_EXACT else MAX_EXACT
+            f"requestCounters.{_series_name(series)}.{start_s}": count if count <= MAX_EXACT else MAX_EXACT
             for series, frames in change.hits.items()
             for start_s, count in frames.items()
         }
@@ -150,7 +167,7 @@ def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
             "$max": {"expire": expire},
             "$setOnInsert": {"_id": None},
         }
-        stale = [f"requestCounters.{series}.{start_s}" for series, start_s in change.expired_frames]
+        stale = [f"requestCounters.{_series_name(series)}.{start_s}" for series, start_s in change.expired_frames]
         stale += [f"writers.{name}" for name in change.expired_writers]
         # A path can be changed in one way only: an update that also removed what it sets would be refused.
         stale = [path for path in stale if path != mark and path not in increments]
