@@ -222,7 +222,7 @@ class Limiter:
         Never raises for what the store does; ``CycleReport.error`` tells.
         """
         now_s = self._clock()
-        self.denial_events.turn(now_s)
+        self.denial_events.end_minute(now_s)
         return self._cycle.run(now_s)
 
     def sync_urgent(self) -> CycleReport | None:
@@ -271,11 +271,11 @@ class Limiter:
         for _ in range(CLOSING_TRIES if flush else 0):
             if self.sync().error is None or time.monotonic() > deadline_s:
                 break
-        self.denial_events.turn(math.inf)
+        self.denial_events.end_minute(math.inf)
         self._cycle.log_undelivered()
         self._cycle.close()
 
     def forget_parent(self) -> None:
         """After a fork, in the child: drop what the parent has counted and will send."""
-        self.denial_events.begin_anew(self.settings.events.per_minute)
+        self.denial_events.reset()
         self._begin()

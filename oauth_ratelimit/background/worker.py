@@ -15,7 +15,7 @@ from oauth_ratelimit.background.live_settings import LiveSettings, OverrideCache
 from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
-from oauth_ratelimit.observe.denials import DenialRecorder
+from oauth_ratelimit.observe.denials import DenialQueue, DenialRecorder
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.metrics import open_metrics
 from oauth_ratelimit.observe.observer import Callbacks, Observer
@@ -33,7 +33,7 @@ REPEAT_S = 60.0  # between two log entries about the same task
 class BackgroundTask(Protocol):
     """Regular work with MongoDB besides the counters."""
 
-    def run(self, now_s: float) -> None:
+    def run(self) -> None:
         """Do what is due. Called after each full sync cycle that reached MongoDB; may block on it."""
 
     def close(self) -> None:
@@ -73,24 +73,26 @@ class Worker:
         self._clock = clock
         self._log = ThrottledLog(log, REPEAT_S)
         self.stores = stores = open_stores(settings.store)
-        events = DenialEvents(settings.events.per_minute, trace_of=trace_of, keeps_records=stores is not None)
+        queue = DenialQueue() if stores else None
+        events = DenialEvents(settings.events.per_minute, trace_of=trace_of, queue=queue)
         self.limiter = Limiter(settings, stores and stores.counters, clock=clock, denial_events=events)
         metrics = open_metrics()
         self.guard = Guard(settings, stores and stores.failures, clock=clock, events=events, metrics=metrics)
         self.health_monitor = HealthMonitor(self.limiter, stores and stores.heartbeats, clock=clock, metrics=metrics)
         self._override_cache = OverrideCache(stores and stores.overrides)
         statistics = stores and StatisticsRecorder(
-            stores.statistics,
-            settings=lambda: live.current.statistics,
-            clock=clock,
-            offset_s=self._clock_offset_s,
+            stores.statistics, settings=lambda: live.current.statistics, clock=self._now
         )
-        denials = stores and DenialRecorder(
-            events,
-            stores.denials,
-            instance=self.health_monitor.instance,
-            keep_s=lambda: live.current.events.keep_denials_s,
-            offset_s=self._clock_offset_s,
+        denials = (
+            DenialRecorder(
+                queue,
+                stores.denials,
+                instance=self.health_monitor.instance,
+                keep_s=lambda: live.current.events.keep_denials_s,
+                clock=self._now,
+            )
+            if stores and queue
+            else None
         )
         self.observer = Observer(callbacks, metrics=metrics, statistics=statistics)
         self._tasks: list[BackgroundTask] = [task for task in (statistics, denials) if task is not None]
@@ -139,7 +141,10 @@ class Worker:
             self._attempt(partial(self.health_monitor.beat, override_count=self._live.override_count))
             self._attempt(self.guard.run)
             for task in self._tasks:
-                self._attempt(partial(task.run, now_s))
+                self._attempt(task.run)
+
+    def _now(self) -> float:
+        return self._clock() + self._clock_offset_s()
 
     def _clock_offset_s(self) -> float:
         return self.limiter.clock_offset_s if self._clock is time.time else 0.0  # an injected clock is never corrected

@@ -1,162 +1,201 @@
-"""Takes denials to MongoDB, now and then and in bulk."""
+"""Records of denials on their way to the store, so that each can be explained later."""
 
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import monotonic
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 
-from oauth_ratelimit.core.denial_record import DenialRecord
+from oauth_ratelimit.core.decision import SuppressionPeriod
+from oauth_ratelimit.core.denial_record import Denial, DenialRecord
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
-from oauth_ratelimit.observe.events import DenialEvents, Logged
+from oauth_ratelimit.observe.lost_records import LostRecords
 
 log = structlog.get_logger(__name__)
 
+MAX_QUEUED = 5000  # a few MB
+MAX_ENTRIES = 10_000
 WRITE_EVERY_S = 10.0
 BATCH = 500  # one bulk must not keep the interpreter busy for long
-COMPLAIN_EVERY_S = 600.0
-CLOSING_S = 2.0  # the limiter's own last flush takes of the same time
-MAX_ENTRIES = 10_000  # twice what may wait in DenialEvents
+CLOSING_S = 2.0  # the last flush of the counters needs some of the time that a process has to end
 
 
 class DenialWriter(Protocol):
-    """Where records go: ``store.denials.DenialStore``."""
+    """Store of denial records."""
 
     def put(self, records: Sequence[DenialRecord], *, keep_s: float) -> None: ...
 
 
+class PendingDenial(NamedTuple):
+    """Denial that is not recorded yet, and the count of those that follow it unlogged.
+
+    Attributes:
+        denial: First denial of its key in a minute.
+        period: Counts those that follow.
+        before_count: Its count at the first denial: all up to it, if that was not logged itself.
+    """
+
+    denial: Denial
+    period: SuppressionPeriod
+    before_count: int
+
+
+class DenialQueue:
+    """Denials that are not recorded yet: filled by requests, emptied by one background thread. Takes no lock."""
+
+    def __init__(self) -> None:
+        self._denials: deque[PendingDenial] = deque()
+        self._dropped_count = 0
+
+    def has_room(self) -> bool:
+        """Return whether one more denial can be queued; if not, count it as dropped."""
+        has_room = len(self._denials) < MAX_QUEUED
+        self._dropped_count += not has_room
+        return has_room
+
+    def put(self, pending: PendingDenial) -> None:
+        """Add a denial."""
+        self._denials.append(pending)
+
+    def take(self, max_count: int) -> list[PendingDenial]:
+        """Remove and return denials, the oldest first."""
+        return [self._denials.popleft() for _ in range(min(max_count, len(self._denials)))]
+
+    def take_dropped_count(self) -> int:
+        """Return the number of denials dropped since the last call."""
+        count, self._dropped_count = self._dropped_count, 0
+        return count
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._denials.clear()
+        self._dropped_count = 0
+
+
 @dataclass(slots=True)
 class _Entry:
-    """A denial whose record may have to be brought up to date."""
+    """Denial whose record is written, and updated while its count grows."""
 
-    logged: Logged
+    pending: PendingDenial
     last_at_s: float
-    seen_count: int = 0  # of suppressed ones, when somebody looked last
-    written_count: int = -1
+    seen_count: int  # of the suppressed ones
+    written_count: int = -1  # not written yet
 
-    def look(self, now_s: float) -> None:
-        """Note whether more were suppressed."""
-        count = self.logged.suppression.suppressed_count
-        if count != self.seen_count:
-            self.seen_count = count
-            self.last_at_s = max(self.last_at_s, min(now_s, self.logged.suppression.until_s))
+    @property
+    def is_new(self) -> bool:
+        return self.written_count < 0
+
+    def refresh(self, now_s: float) -> None:
+        """Read the count of suppressed denials."""
+        period = self.pending.period
+        if period.suppressed_count != self.seen_count:
+            self.seen_count = period.suppressed_count
+            self.last_at_s = max(self.last_at_s, min(now_s, period.until_s))
+
+    def is_finished(self, now_s: float) -> bool:
+        """Return whether the record is written and will not change any more."""
+        period = self.pending.period
+        return now_s >= period.until_s and self.written_count == period.suppressed_count
 
 
 class DenialRecorder:
-    """A duty of the background thread: one record per key and minute, brought up to date while more are suppressed.
+    """Writes one record per key and minute with denials, and updates it while more of them are suppressed.
 
-    What waits is bounded here and in ``DenialEvents``; what is lost for that is logged with its number.
+    A task of the background thread. Memory is bounded here and in the queue; ``denials_unrecorded`` says how many
+    records are lost.
 
     Args:
-        events: What was denied; it must keep records.
-        store: Where records go.
-        instance: The name of this process.
+        queue: Denials to record.
+        writer: Store of the records.
+        instance: Name of this process.
         keep_s: Returns how long records are kept; 0.0 for not at all.
-        offset_s: Returns how far the right time, which denials go by, is ahead of the clock.
+        clock: Returns the corrected time, as denials have it.
     """
 
     def __init__(
         self,
-        events: DenialEvents,
-        store: DenialWriter,
+        queue: DenialQueue,
+        writer: DenialWriter,
         *,
         instance: str,
         keep_s: Callable[[], float],
-        offset_s: Callable[[], float] = lambda: 0.0,
+        clock: Callable[[], float],
     ) -> None:
-        self._events = events
-        self._store = store
+        self._queue = queue
+        self._writer = writer
         self._instance = instance
         self._keep_s = keep_s
-        self._offset_s = offset_s
+        self._clock = clock
         self._entries: list[_Entry] = []
         self._due: list[_Entry] = []
         self._next_s = 0.0
-        self._now_s = 0.0
-        self._complain_at_s = 0.0
-        self._lost_count = 0
+        self._lost = LostRecords()
 
-    def run(self, now_s: float) -> None:
-        """Write what is new, if it is time to; one bulk at most, because the next sync cycle waits for it."""
-        self._now_s = right_s = now_s + self._offset_s()
+    def run(self) -> None:
+        """Write one bulk at most, because the next sync cycle waits for it."""
+        now_s = self._clock()
         if not self._next_s - WRITE_EVERY_S <= now_s < self._next_s:
             self._next_s = now_s + WRITE_EVERY_S
-            self._gather(right_s)
-        if self._due and not self._write_batch(right_s):
+            self._collect_due(now_s)
+        if self._due and not self._write_batch():
             self._due = []  # the next round tries again
+        self._log_lost()
 
     def close(self) -> None:
         """Write what is left, as far as two seconds go."""
-        now_s = self._now_s + WRITE_EVERY_S
-        deadline_s = monotonic() + CLOSING_S
-        self._gather(now_s)
-        while self._due and monotonic() < deadline_s and self._write_batch(now_s):
+        deadline_s = time.monotonic() + CLOSING_S
+        self._collect_due(self._clock())
+        while self._due and time.monotonic() < deadline_s and self._write_batch():
             pass
-        left_count = sum(entry.written_count < 0 for entry in self._due)
-        if left_count:
-            self._complain_at_s = 0.0
-            self._complain(left_count, now_s, reason="the process has ended")
+        self._lost.add(sum(entry.is_new for entry in self._due), reason="the process has ended")
+        self._log_lost(is_final=True)
 
-    def _gather(self, now_s: float) -> None:
-        """Line up what is to be written, new records first, and forget what has been."""
-        self._entries = [
-            entry
-            for entry in self._entries
-            if now_s < entry.logged.suppression.until_s
-            or entry.written_count != entry.logged.suppression.suppressed_count
-        ]
-        self._take(now_s)
+    def _log_lost(self, *, is_final: bool = False) -> None:
+        loss = self._lost.take(is_final=is_final)
+        if loss is not None:
+            log.warning("denials_unrecorded", count=loss.count, reason=loss.reason)
+
+    def _collect_due(self, now_s: float) -> None:
+        """Collect what is to be written, new records first, and forget what is finished."""
+        self._entries = [entry for entry in self._entries if not entry.is_finished(now_s)]
+        new_count = sum(entry.is_new for entry in self._entries)
+        queued = self._queue.take(MAX_ENTRIES - new_count)  # the rest stays there until there is room
+        dropped_count = self._queue.take_dropped_count()
+        if not self._keep_s():
+            self._entries, self._due = [], []
+            return
+        self._lost.add(dropped_count, reason="the queue was full; the answers had no decision_id")
+        self._entries += [_Entry(pending, pending.denial.at_s, pending.before_count) for pending in queued]
+        for entry in self._entries:
+            entry.refresh(now_s)
+        if len(self._entries) > MAX_ENTRIES:
+            self._entries.sort(key=lambda entry: entry.is_new)
+            self._entries = self._entries[-MAX_ENTRIES:]  # the others are written, but for their last count
         self._due = [entry for entry in self._entries if entry.seen_count != entry.written_count]
-        self._due.sort(key=lambda entry: entry.written_count >= 0)
+        self._due.sort(key=lambda entry: not entry.is_new)
 
-    def _write_batch(self, now_s: float) -> bool:
-        """Write the first in line, and return whether there was an answer."""
+    def _write_batch(self) -> bool:
+        """Write the first records that are due, and return whether the store answered."""
         batch = self._due[:BATCH]
         try:
-            self._store.put([self._record(entry) for entry in batch], keep_s=self._keep_s())
+            self._writer.put([self._record(entry) for entry in batch], keep_s=self._keep_s())
         except StoreUnavailable:
             return False
         except Exception as exc:  # noqa: BLE001  # one that cannot be written must not keep back all that come after it
-            self._complain(len(batch), now_s, reason=str(exc) if isinstance(exc, StoreRejected) else repr(exc))
-            lost = set(map(id, batch))
-            self._entries = [entry for entry in self._entries if id(entry) not in lost]
+            self._lost.add(len(batch), reason=str(exc) if isinstance(exc, StoreRejected) else repr(exc))
+            rejected = set(map(id, batch))
+            self._entries = [entry for entry in self._entries if id(entry) not in rejected]
         for entry in batch:
             entry.written_count = entry.seen_count
         del self._due[:BATCH]
         return True
 
-    def _take(self, now_s: float) -> None:
-        """Take over what was denied, and look at what has become of the rest."""
-        new_count = sum(entry.written_count < 0 for entry in self._entries)
-        new = self._events.take(
-            MAX_ENTRIES - new_count
-        )  # the rest waits there, where it is known when there is no room
-        if not self._keep_s():
-            self._entries = []
-            return
-        self._entries += [_Entry(logged, logged.denial.at_s, logged.before_count) for logged in new]
-        for entry in self._entries:
-            entry.look(now_s)
-        dropped, self._events.dropped_count = self._events.dropped_count, 0
-        if len(self._entries) > MAX_ENTRIES:
-            self._entries.sort(key=lambda entry: entry.written_count < 0)
-            self._entries = self._entries[-MAX_ENTRIES:]  # those in MongoDB are found without their last count, too
-        if dropped:
-            self._complain(dropped, now_s, reason="more than can wait; the answers had no decision id")
-
     def _record(self, entry: _Entry) -> DenialRecord:
         return DenialRecord(
-            entry.logged.denial,
+            entry.pending.denial,
             instance=self._instance,
             last_at_s=entry.last_at_s,
-            suppressed_count=entry.seen_count - entry.logged.before_count,
+            suppressed_count=entry.seen_count - entry.pending.before_count,
         )
-
-    def _complain(self, count: int, now_s: float, *, reason: str) -> None:
-        """Say how many denials cannot be found again, once in a while."""
-        self._lost_count += count
-        if not self._complain_at_s - COMPLAIN_EVERY_S <= now_s < self._complain_at_s:
-            log.warning("denials_unrecorded", count=self._lost_count, reason=reason)
-            self._complain_at_s = now_s + COMPLAIN_EVERY_S
-            self._lost_count = 0

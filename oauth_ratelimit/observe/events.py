@@ -1,13 +1,12 @@
-"""Events about denials, few enough to be read while a client floods."""
+"""Log events about denials, few enough to be read while a client floods."""
 
-import heapq
 import math
 import random
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
@@ -15,150 +14,125 @@ from oauth_ratelimit.core.decision import FullDecision, SuppressionPeriod
 from oauth_ratelimit.core.denial_record import Denial, Trace
 from oauth_ratelimit.core.failed_auth import FailureKind
 from oauth_ratelimit.core.key import storable_name, visible_name
+from oauth_ratelimit.observe.denials import DenialQueue, PendingDenial
+
+log = structlog.get_logger("oauth_ratelimit")
 
 MINUTE_S = 60.0
 SHARES = 4  # a single client gets one of them, so that its flood does not hide the others
-MAX_CLIENTS = 1000  # whose suppressed events are told apart
+MAX_CLIENTS = 1000  # clients whose suppressed events are counted by name
 MAX_NAMED = 5  # of them in the log
+
+REPEAT_S = 60.0  # seconds between two events of one key
+MAX_KEYS = 10_000  # keys whose last event is remembered
+GUARD_SCOPES = frozenset(kind.scope for kind in FailureKind)
+
+Key = tuple[str, str | None, str | None]
+"""Client id, username and scope of a denial."""
 
 
 @dataclass(slots=True)
 class _Minute:
-    """What one minute has seen."""
+    """Events of one minute, logged and suppressed."""
 
     since_s: float
     logged_count: int = 0
-    logged: dict[str, int] = field(default_factory=dict)  # by client
+    logged: Counter[str] = field(default_factory=Counter)  # by client
     suppressed_count: int = 0
-    suppressed: dict[str, int] = field(default_factory=dict)  # by client
+    suppressed: Counter[str] = field(default_factory=Counter)  # by client
 
 
 class EventBudget:
-    """So many events in a minute, a quarter of them for one client. Those left out are counted, and told afterwards.
+    """Number of events that may be logged in a minute, a quarter of it for one client. Thread-safe.
 
-    Counts without a lock: an event more or less does no harm.
+    Logs ``denial_events_suppressed`` after each minute in which some were left out.
 
     Args:
-        per_minute: How many events.
+        per_minute: Maximum number of events in a minute.
     """
 
     def __init__(self, per_minute: int) -> None:
         self.per_minute = per_minute
+        self._lock = threading.Lock()  # guards _minute and its counts
         self._minute = _Minute(0.0)
-        self._turning = threading.Lock()  # so that a minute is told once
 
-    def take(self, client_id: str, now_s: float) -> bool:
-        """Return whether there is room for one more event about a client."""
-        self.turn(now_s)
-        minute = self._minute
-        of_client = minute.logged.get(client_id, 0)
-        if minute.logged_count < self.per_minute and of_client < max(1, self.per_minute // SHARES):
-            minute.logged_count += 1
-            minute.logged[client_id] = of_client + 1
-            return True
-        minute.suppressed_count += 1
-        if client_id in minute.suppressed or len(minute.suppressed) < MAX_CLIENTS:
-            minute.suppressed[client_id] = minute.suppressed.get(client_id, 0) + 1
-        return False
+    def admit(self, client_id: str, now_s: float) -> bool:
+        """Return whether one more event about a client may be logged, and count it."""
+        self.end_minute(now_s)
+        with self._lock:
+            minute = self._minute
+            client_share = max(1, self.per_minute // SHARES)
+            if minute.logged_count < self.per_minute and minute.logged[client_id] < client_share:
+                minute.logged_count += 1
+                minute.logged[client_id] += 1
+                return True
+            minute.suppressed_count += 1
+            if client_id in minute.suppressed or len(minute.suppressed) < MAX_CLIENTS:
+                minute.suppressed[client_id] += 1
+            return False
 
-    def turn(self, now_s: float) -> None:
-        """Begin another minute if the last one is over, and say what was left out in that.
+    def end_minute(self, now_s: float) -> None:
+        """Log what the last minute left out, if it is over.
 
         Args:
-            now_s: The time, seconds since the epoch; infinity at the end.
+            now_s: Time in seconds since the epoch; infinity ends any minute.
         """
-        minute = self._minute
-        if minute.since_s <= now_s < minute.since_s + MINUTE_S:
-            return
-        with self._turning:
-            if self._minute is not minute:
+        with self._lock:
+            minute = self._minute
+            if minute.since_s <= now_s < minute.since_s + MINUTE_S:
                 return
             self._minute = _Minute(now_s)
         if minute.suppressed_count:
-            suppressed = list(minute.suppressed.items())  # one step, because late threads still add to it
-            most = heapq.nlargest(MAX_NAMED, suppressed, key=lambda item: item[1])
             log.warning(
                 "denial_events_suppressed",
                 suppressed_count=minute.suppressed_count,
                 per_minute=self.per_minute,
-                by_client={visible_name(client_id): count for client_id, count in most},
+                by_client={
+                    visible_name(client_id): count for client_id, count in minute.suppressed.most_common(MAX_NAMED)
+                },
             )
 
 
-log = structlog.get_logger("oauth_ratelimit")
-
-REPEAT_S = 60.0  # one event per key and this long
-MAX_KEYS = 10_000  # keys that are remembered for it
-MAX_WAITING = 5000  # denials that wait to be recorded, a few MB
-ALARMS = frozenset(kind.scope for kind in FailureKind)
-
-Whose = tuple[str, str | None, str | None]
-"""A client, a user and a scope, as they came."""
-
-
-class Logged(NamedTuple):
-    """A denial to be recorded, and the count of those that follow it unlogged.
-
-    Attributes:
-        denial: The first.
-        silence: Counts.
-        before_count: How many of them it had counted before: all up to the first, if that was not logged itself.
-    """
-
-    denial: Denial
-    suppression: SuppressionPeriod
-    before_count: int
-
-
 class DenialEvents:
-    """Says once per key and minute that it is being denied, or would be; the next event tells how many were left out.
+    """Logs a denial once per key and minute, within a budget; the next event says how many were left out.
 
-    Takes no lock: when two threads meet, one more event or a count off by one costs less than waiting.
+    Takes no lock of its own: when two threads meet, one more event or a count off by one costs less than waiting.
 
     Args:
-        per_minute: Maximum number of events in a minute, over all keys.
+        per_minute: Maximum number of events in a minute, over all keys. Denials by the guard have as many of their own,
+            so that a flood of guesses does not hide denials of tokens.
         trace_of: Returns the trace of the current request; called for each event, not for each denial.
-        keeps_records: Keep one denial per key and minute for ``take``, logged or not.
-
-    Attributes:
-        budget: What bounds the events over all keys.
-        alarms: The same of the guard's, so that a flood of guesses leaves the denials of tokens their room.
-        dropped_count: For how many there was no room, because nobody took them in time. They have no id.
+        queue: Where the first denial of each key and minute is put, logged or not; None if denials are not recorded.
     """
 
-    def __init__(self, per_minute: int, *, trace_of: Callable[[], Trace] = Trace, keeps_records: bool = False) -> None:
+    def __init__(
+        self, per_minute: int, *, trace_of: Callable[[], Trace] = Trace, queue: DenialQueue | None = None
+    ) -> None:
         self._trace_of = trace_of
-        self._keeps_records = keeps_records
-        self.begin_anew(per_minute)
+        self._queue = queue
+        self._per_minute = per_minute
+        self.reset()
 
-    def begin_anew(self, per_minute: int) -> None:
-        """Forget everything: after a fork, what the parent has said."""
-        self.budget, self.alarms = EventBudget(per_minute), EventBudget(per_minute)
-        self.dropped_count = 0
-        self._said: dict[Whose, SuppressionPeriod] = {}
-        self._ended: dict[
-            Whose, SuppressionPeriod
-        ] = {}  # by a change of the configuration; their counts are still to be told
-        self._waiting: deque[Logged] = deque()
+    def reset(self) -> None:
+        """Forget everything, such as what the parent logged before a fork."""
+        self._budget, self._guard_budget = EventBudget(self._per_minute), EventBudget(self._per_minute)
+        self._periods: dict[Key, SuppressionPeriod] = {}
+        self._ended_periods: dict[Key, SuppressionPeriod] = {}  # ended early; their counts are not logged yet
+        if self._queue is not None:
+            self._queue.clear()
 
     def reconfigure(self, per_minute: int) -> None:
-        """Say everything again, because it may be for another reason."""
-        self.budget.per_minute = self.alarms.per_minute = per_minute
-        said, self._said = self._said, {}
-        self._ended.update(said)
-        if len(self._ended) > MAX_KEYS:
-            self._ended = said
+        """End all suppression periods, because denials may have another reason now."""
+        self._per_minute = self._budget.per_minute = self._guard_budget.per_minute = per_minute
+        ended, self._periods = self._periods, {}
+        self._ended_periods.update(ended)
+        if len(self._ended_periods) > MAX_KEYS:
+            self._ended_periods = ended
 
-    def turn(self, now_s: float) -> None:
-        """Say what the last minute has left out, if it is over; infinity at the end."""
-        self.budget.turn(now_s)
-        self.alarms.turn(now_s)
-
-    def take(self, most: int) -> list[Logged]:
-        """
-        Return what is to be recorded, the oldest first. To be called by one thread; nobody else takes anything away.
-        """
-        return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
+    def end_minute(self, now_s: float) -> None:
+        """Log what the last minute left out, if it is over. Infinity ends any minute."""
+        self._budget.end_minute(now_s)
+        self._guard_budget.end_minute(now_s)
 
     def report(
         self,
@@ -171,69 +145,60 @@ class DenialEvents:
         is_canary: bool,
         now_s: float,
     ) -> SuppressionPeriod:
-        """Log ``request_denied`` or ``request_would_be_denied``, unless that was done a moment ago, or too often.
+        """Log ``request_denied`` or ``request_would_be_denied``, unless it is suppressed or the budget is used up.
 
-        Every denial gets its ``decision_id``, those that are not logged included, unless it could not be found by it.
+        Sets the ``decision_id`` of a denial, logged or not, unless its record would be lost.
 
         Args:
-            client_id: Who asked.
-            username: For whom, None for grants without a user.
-            scope: Where it is counted, None for the plain token counter.
-            grant_type: How, None if that is not known.
-            decision: What was decided.
+            client_id: The client.
+            username: Pseudonym of the user, None for grants without a user.
+            scope: Scope of the key, None for the plain token counter.
+            grant_type: Grant type of the request, None if it is unknown.
+            decision: The denial.
             is_canary: Whether the client is in the share that a canary enforces.
-            now_s: The time, seconds since the epoch.
+            now_s: Time of the request, seconds since the epoch.
 
         Returns:
-            How long nothing more is to be said of this key; until then the caller may just count.
+            The period in which denials of this key are counted and not reported.
         """
         key = (client_id, username, scope)
-        last = self._said.get(key)
+        last = self._periods.get(key)
         if last is not None and last.since_s <= now_s < last.until_s:
             last.suppressed_count += 1
-            _name(decision, last)
+            _set_decision_id(decision, last)
             return last
-        last = last or self._ended.pop(key, None)
-        left_out_count = last.suppressed_count if last else 0
-        is_said = (self.alarms if scope in ALARMS else self.budget).take(client_id, now_s)
-        is_record = self._keeps_records and not decision.allowed
-        is_lost = is_record and len(self._waiting) >= MAX_WAITING
-        self.dropped_count += is_lost
-        # This generator starts anew after a fork. 63 bits leave room to count on from there.
+        last = last or self._ended_periods.pop(key, None)
+        suppressed_count = last.suppressed_count if last else 0
+        budget = self._guard_budget if scope in GUARD_SCOPES else self._budget
+        is_logged = budget.admit(client_id, now_s)
+        queue = self._queue if not decision.allowed else None
+        is_lost = queue is not None and not queue.has_room()
+        # This generator is seeded anew after a fork. 63 bits leave room to count on from there.
         number = random.getrandbits(63)
-        suppression = self._fall_silent(
-            key, now_s, number=None if is_lost else number, before_count=0 if is_said else left_out_count + 1
-        )
-        _name(decision, suppression)
-        if is_said or (is_record and not is_lost):
+        before_count = 0 if is_logged else suppressed_count + 1
+        period = self._start_period(key, now_s, first_id=None if is_lost else number - before_count)
+        period.suppressed_count = before_count
+        _set_decision_id(decision, period)
+        if is_logged or (queue is not None and not is_lost):
             denial = _denial(
                 number, key, decision, grant_type=grant_type, is_canary=is_canary, at_s=now_s, trace=self._trace_of()
             )
-            if is_said:
-                _say(denial, decision, suppressed_count=left_out_count)
-            if is_record and not is_lost:
-                self._waiting.append(Logged(denial, suppression, suppression.suppressed_count))
-        return suppression
+            if is_logged:
+                _log_denial(denial, decision, suppressed_count=suppressed_count)
+            if queue is not None and not is_lost:
+                queue.put(PendingDenial(denial, period, before_count))
+        return period
 
-    def _fall_silent(self, key: Whose, now_s: float, *, number: int | None, before_count: int) -> SuppressionPeriod:
-        """Say nothing more of a key for a while.
-
-        Args:
-            key: Whose denials.
-            now_s: The time, seconds since the epoch.
-            number: What the denial at hand is found by; None if it cannot be.
-            before_count: How many came before it and are still to be told of, itself included if nothing was said.
-        """
-        if len(self._said) >= MAX_KEYS:
-            self._said.clear()
-        first_id = None if number is None else number - before_count
-        suppression = self._said[key] = SuppressionPeriod(now_s, now_s + REPEAT_S, first_id, before_count)
-        return suppression
+    def _start_period(self, key: Key, now_s: float, *, first_id: int | None) -> SuppressionPeriod:
+        if len(self._periods) >= MAX_KEYS:
+            self._periods.clear()
+        period = self._periods[key] = SuppressionPeriod(now_s, now_s + REPEAT_S, first_id)
+        return period
 
 
 def _denial(
     number: int,
-    key: Whose,
+    key: Key,
     decision: FullDecision,
     *,
     grant_type: str | None,
@@ -259,12 +224,12 @@ def _denial(
     )
 
 
-def _name(decision: FullDecision, suppression: SuppressionPeriod) -> None:
+def _set_decision_id(decision: FullDecision, period: SuppressionPeriod) -> None:
     if not decision.allowed:
-        decision.decision_id = suppression.decision_id(suppression.suppressed_count)
+        decision.decision_id = period.decision_id(period.suppressed_count)
 
 
-def _say(denial: Denial, decision: FullDecision, *, suppressed_count: int) -> None:
+def _log_denial(denial: Denial, decision: FullDecision, *, suppressed_count: int) -> None:
     optional: dict[str, Any] = {"decision_id": decision.decision_id, **denial.trace._asdict()}
     log.warning(
         "request_would_be_denied" if decision.allowed else "request_denied",

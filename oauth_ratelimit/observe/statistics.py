@@ -1,16 +1,15 @@
-"""Counts what happens, client by client and minute by minute, and has it taken to MongoDB now and then.
+"""Counts requests by client and minute, and writes the counts to the store.
 
 A request costs a few look-ups under a lock that nobody holds for long. Memory is bounded: clients per minute, users per
-client, and what waits while MongoDB is out of reach; what is lost for that is logged with its number.
+client, and what waits while the store is unreachable; ``statistics_unrecorded`` says how much is lost.
 """
 
-import math
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from time import monotonic
 from typing import NamedTuple, Protocol
 
 import structlog
@@ -19,31 +18,47 @@ from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.core.statistics import ENDPOINT, MINUTE_S, OTHER_CLIENTS, Share
+from oauth_ratelimit.core.statistics import ENDPOINT, MINUTE_S, OTHER_CLIENTS, Share, Source
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
+from oauth_ratelimit.observe.lost_records import LostRecords
 from oauth_ratelimit.observe.minute import OpenMinute
 from oauth_ratelimit.process.yielding import gently
 
 log = structlog.get_logger(__name__)
 
+WRITE_EVERY_S = 10.0
 BATCH = 500  # one bulk must not keep the interpreter busy for long
-COMPLAIN_EVERY_S = 600.0
+MAX_WAITING = 100_000  # clients and users in ended minutes, about 20 MB
+CLOSING_TRIES = 2
+CLOSING_S = 2.0  # the last flush of the counters needs some of the time that a process has to end
 
 
 class StatisticsWriter(Protocol):
-    """Where statistics go: ``store.statistics.StatisticsStore``."""
+    """Store of statistics."""
 
     def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> Sequence[int]: ...
 
 
-class Entry(NamedTuple):
-    """What is to be written of a client.
+class _EndedMinute(NamedTuple):
+    """All clients in a minute that is over."""
+
+    writer: str
+    minute_s: int
+    clients: Sequence[OpenMinute]
+
+    @property
+    def size(self) -> int:
+        return len(self.clients) + sum(len(client.users) for client in self.clients)
+
+
+class _Entry(NamedTuple):
+    """Counts of a client that are to be written.
 
     Attributes:
-        writer: Under whose name.
-        minute_s: When the minute began, seconds since the epoch.
+        writer: Name under which they are written.
+        minute_s: Start of the minute, seconds since the epoch.
         client: The counts.
-        is_complete: Whether the minute is over, so that they stay as they are.
+        is_complete: Whether the minute is over, so that they do not change any more.
     """
 
     writer: str
@@ -53,141 +68,105 @@ class Entry(NamedTuple):
 
 
 class Outbox:
-    """A line of entries. The background thread alone uses it, but for ``lose``.
+    """Entries that are to be written, in order. Only the background thread uses it.
 
     Args:
-        store: Where statistics go.
+        writer: Store of the statistics.
         lock: Guards the counts of clients in a minute that is not over.
+        lost: Counts entries that cannot be written.
     """
 
-    def __init__(self, store: StatisticsWriter, lock: threading.Lock) -> None:
-        self._store = store
+    def __init__(self, writer: StatisticsWriter, lock: threading.Lock, lost: LostRecords) -> None:
+        self._writer = writer
         self._lock = lock
-        self._queue: deque[Entry] = deque()
-        self._complain_at_s = 0.0
-        self._loss_lock = threading.Lock()  # guards what follows
-        self._lost_count = 0
-        self._reason = ""
+        self._lost = lost
+        self._entries: deque[_Entry] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._queue)
+        return bool(self._entries)
 
     @property
-    def complete(self) -> list[Entry]:
-        """The entries in line whose minute is over."""
-        return [entry for entry in self._queue if entry.is_complete]
+    def complete(self) -> list[_Entry]:
+        """Entries whose minute is over."""
+        return [entry for entry in self._entries if entry.is_complete]
 
-    def refill(self, entries: Iterable[Entry]) -> None:
-        """Take these entries instead of those in line."""
-        self._queue = deque(entries)
+    def replace(self, entries: Iterable[_Entry]) -> None:
+        """Hold these entries instead of the present ones."""
+        self._entries = deque(entries)
 
     def write_batch(self, *, keep_s: float) -> bool:
-        """Write the first in line, and return whether there was an answer."""
+        """Write the first entries, and return whether the store accepted the write."""
         batch = self._take_batch()
         shares: list[Share] = []
         counts: list[int] = []
         for entry in gently(batch):
-            with self._lock if not entry.is_complete else nullcontext():  # requests have no hold of one that is over
-                counts.append(entry.client.count)
-                minute = entry.client.minute(entry.minute_s, is_complete=entry.is_complete)
+            with self._lock if not entry.is_complete else nullcontext():  # no request changes one that is over
+                counts.append(entry.client.request_count)
+                minute = entry.client.snapshot(entry.minute_s, is_complete=entry.is_complete)
             shares.append(Share(minute, entry.is_complete))
         try:
-            refused = self._store.put(batch[0].writer, shares, keep_s=keep_s)
+            refused = self._writer.put(batch[0].writer, shares, keep_s=keep_s)
         except StoreUnavailable:
-            self._queue.extendleft(reversed(batch))
+            self._entries.extendleft(reversed(batch))
             return False
         except StoreRejected as exc:
-            self._lose_entries(batch, reason=str(exc))
+            self._lose(batch, reason=str(exc))
             return False
-        self._lose_entries([batch[index] for index in refused], reason="something else is in their place")
+        self._lose([batch[index] for index in refused], reason="a document of another form has the same _id")
         for entry, count in zip(batch, counts, strict=True):
             entry.client.written_count = count
         return True
 
-    def _take_batch(self) -> list[Entry]:
-        """Return the first in line that one writer has, out of it."""
-        batch = [self._queue.popleft()]
-        while self._queue and len(batch) < BATCH and self._queue[0].writer == batch[0].writer:
-            batch.append(self._queue.popleft())
+    def _take_batch(self) -> list[_Entry]:
+        """Remove and return the first entries of one writer."""
+        batch = [self._entries.popleft()]
+        while self._entries and len(batch) < BATCH and self._entries[0].writer == batch[0].writer:
+            batch.append(self._entries.popleft())
         return batch
 
-    def lose(self, count: int, *, reason: str | None = None) -> None:
-        """Note that the minutes of so many clients are lost; without a reason, for the last one given."""
-        with self._loss_lock:
-            self._lost_count += count
-            self._reason = reason or self._reason
-
-    def _lose_entries(self, entries: Sequence[Entry], *, reason: str) -> None:
-        count = sum(entry.is_complete for entry in entries)  # the others come again
-        if count:
-            self.lose(count, reason=reason)
-
-    def complain(self, now_s: float) -> None:
-        """Say how many minutes of clients are missing, once in a while; at infinity whatever was said before."""
-        if not self._lost_count or self._complain_at_s - COMPLAIN_EVERY_S <= now_s < self._complain_at_s:
-            return
-        self._complain_at_s = now_s + COMPLAIN_EVERY_S
-        with self._loss_lock:
-            count, self._lost_count = self._lost_count, 0
-        log.warning("statistics_unrecorded", count=count, reason=self._reason)
-
-
-WRITE_EVERY_S = 10.0
-MAX_WAITING = 100_000  # clients and users in the minutes that wait, about 20 MB
-CLOSING_TRIES = 2
-CLOSING_S = 2.0  # the limiter's own last flush takes of the same time
-
-
-class _Minute(NamedTuple):
-    """All clients in one minute that is over."""
-
-    writer: str
-    minute_s: int
-    clients: Sequence[OpenMinute]
-
-    @property
-    def weight(self) -> int:
-        return len(self.clients) + sum(len(client.users) for client in self.clients)
+    def _lose(self, entries: Sequence[_Entry], *, reason: str) -> None:
+        self._lost.add(sum(entry.is_complete for entry in entries), reason=reason)  # the others are written again later
 
 
 class StatisticsRecorder:
-    """A duty of the background thread, fed by requests.
+    """Counts requests, and writes the counts every ten seconds as a task of the background thread.
 
-    Numbers of a minute only ever grow under one name of a writer. So requests that a slower thread brings after the
-    minute has ended count in the next one, and a clock that is put back makes the process another writer.
+    Numbers of a minute only ever grow under one name of a writer. So a request that a slower thread brings after the
+    minute has ended counts in the next one, and when the clock is put back, the process continues as another writer.
 
     Args:
-        store: Where statistics go.
-        settings: Returns what applies now.
-        clock: Tells the time, seconds since the epoch.
-        offset_s: Returns how far the right time is ahead of the clock.
+        writer: Store of the statistics.
+        settings: Returns the settings that apply now.
+        clock: Returns the corrected time, seconds since the epoch.
     """
 
     def __init__(
-        self,
-        store: StatisticsWriter,
-        *,
-        settings: Callable[[], StatisticsSettings],
-        clock: Callable[[], float],
-        offset_s: Callable[[], float] = lambda: 0.0,
+        self, writer: StatisticsWriter, *, settings: Callable[[], StatisticsSettings], clock: Callable[[], float]
     ) -> None:
         self._read_settings = settings
         self._settings = settings()
-        self._is_on = self._settings.keep_s > 0
         self._clock = clock
-        self._read_offset_s = offset_s
-        self._offset_s = offset_s()
-        self._name = secrets.token_urlsafe(6)
-        self._life = 0
+        self._process = secrets.token_urlsafe(6)
         self._next_s = 0.0
-        self._lock = threading.Lock()  # guards everything down to the empty line
+        self._lost = LostRecords()
+
+        self._lock = threading.Lock()  # guards the attributes up to the next empty line
+        self._restart_count = 0  # how often the clock was put back
         self._minute_s = 0
         self._end_s = 0
         self._clients: dict[str, OpenMinute] = {}
-        self._over: deque[_Minute] = deque()
-        self._over_weight = 0
+        self._ended: deque[_EndedMinute] = deque()
+        self._ended_size = 0
 
-        self._outbox = Outbox(store, self._lock)
+        self._outbox = Outbox(writer, self._lock, self._lost)
+
+    @property
+    def _is_on(self) -> bool:
+        return self._settings.keep_s > 0
+
+    @property
+    def _writer_name(self) -> str:
+        return f"{self._process}-{self._restart_count}"
 
     def count(
         self, decision: Decision, client_id: str, *, username: str | None, grant: str, endpoint: str = TOKEN_ENDPOINT
@@ -203,89 +182,97 @@ class StatisticsRecorder:
         """
         if not self._is_on:
             return
-        place = None
-        if endpoint != TOKEN_ENDPOINT:
-            place, grant = endpoint, ENDPOINT + endpoint
-        now_s = self._clock() + self._offset_s
+        prefix = ""
+        is_token = endpoint == TOKEN_ENDPOINT
+        if not is_token:
+            prefix, grant = f"{endpoint}/", ENDPOINT + endpoint
+        source = Source("client" if username is None else "user", grant)
+        now_s = self._clock()
         with self._lock:
             if not self._minute_s <= now_s < self._end_s:
-                self._turn(now_s)
+                self._start_minute(now_s)
             client = self._clients.get(client_id)
             if client is None:
-                client = self._begin(client_id)
-            client.note(decision, grant, username=username, place=place, now_s=now_s)
+                client = self._add_client(client_id)
+            client.count(decision, source, policy_prefix=prefix)
+            if is_token:
+                client.count_token_request(decision, username, now_s)
 
-    def _begin(self, client_id: str) -> OpenMinute:
+    def _add_client(self, client_id: str) -> OpenMinute:
         name = client_id if len(self._clients) < self._settings.clients_per_minute else OTHER_CLIENTS
         client = self._clients.get(name)
         if client is None:
             client = self._clients[name] = OpenMinute(storable_name(name), self._settings.users_per_client)
         return client
 
-    def _turn(self, now_s: float) -> None:
-        """Begin the minute that it is now, unless a thread was only late."""
+    def _start_minute(self, now_s: float) -> None:
+        """Start the minute of this time, unless a thread was only late."""
         minute_s = int(now_s // MINUTE_S) * MINUTE_S
         if self._minute_s - MINUTE_S <= minute_s < self._minute_s:
             return
         if self._clients:
-            over = _Minute(f"{self._name}-{self._life}", self._minute_s, list(self._clients.values()))
-            self._over.append(over)
-            self._over_weight += over.weight
-            while self._over_weight > MAX_WAITING:
-                oldest = self._over.popleft()
-                self._over_weight -= oldest.weight
-                self._outbox.lose(len(oldest.clients), reason="MongoDB did not answer for too long")
+            ended = _EndedMinute(self._writer_name, self._minute_s, list(self._clients.values()))
+            self._ended.append(ended)
+            self._ended_size += ended.size
+            while self._ended_size > MAX_WAITING:
+                oldest = self._ended.popleft()
+                self._ended_size -= oldest.size
+                self._lost.add(len(oldest.clients), reason="MongoDB did not answer for too long")
         if minute_s < self._minute_s:
-            self._life += 1
+            self._restart_count += 1
         self._clients = {}
         self._minute_s, self._end_s = minute_s, minute_s + MINUTE_S
 
-    def run(self, now_s: float) -> None:
-        """Write what is new, if it is time to; one bulk at most, because the next sync cycle waits for it."""
-        self._settings, self._offset_s = self._read_settings(), self._read_offset_s()
-        self._is_on = self._settings.keep_s > 0
+    def run(self) -> None:
+        """Write one bulk at most, because the next sync cycle waits for it."""
+        self._settings = self._read_settings()
         if not self._is_on:
             with self._lock:
-                self._clients, self._over, self._over_weight = {}, deque(), 0
-            self._outbox.refill(())
+                self._clients, self._ended, self._ended_size = {}, deque(), 0
+            self._outbox.replace(())
             return
+        now_s = self._clock()
         if not self._next_s - WRITE_EVERY_S <= now_s < self._next_s:
             self._next_s = now_s + WRITE_EVERY_S
-            self._gather(now_s + self._offset_s)
+            self._fill_outbox(now_s)
         if self._outbox:
             self._outbox.write_batch(keep_s=self._settings.keep_s)
-        self._outbox.complain(now_s)
+        self._log_lost()
 
     def close(self) -> None:
-        """Write what is left, as far as two seconds go: the process will not count any more in this minute."""
+        """Write what is left, as far as two seconds go. This minute is over for the process, too."""
         failure_count = 0
-        deadline_s = monotonic() + CLOSING_S
-        self._gather(self._end_s)
-        while self._outbox and failure_count < CLOSING_TRIES and monotonic() < deadline_s:
+        deadline_s = time.monotonic() + CLOSING_S
+        self._fill_outbox(self._end_s)
+        while self._outbox and failure_count < CLOSING_TRIES and time.monotonic() < deadline_s:
             failure_count += not self._outbox.write_batch(keep_s=self._settings.keep_s)
             if not self._outbox:
-                self._gather(self._end_s)  # what had to wait behind it
-        self._outbox.lose(len(self._outbox.complete) + sum(len(over.clients) for over in self._over))
-        self._outbox.complain(math.inf)
+                self._fill_outbox(self._end_s)  # with the minutes that had to wait
+        left_count = len(self._outbox.complete) + sum(len(ended.clients) for ended in self._ended)
+        self._lost.add(left_count, reason="the process has ended")
+        self._log_lost(is_final=True)
 
-    def _gather(self, now_s: float) -> None:
-        """
-        Line up what is to be written. Minutes that are over come first, and further ones wait until they are through.
-        """
-        left = self._outbox.complete
+    def _log_lost(self, *, is_final: bool = False) -> None:
+        loss = self._lost.take(is_final=is_final)
+        if loss is not None:
+            log.warning("statistics_unrecorded", count=loss.count, reason=loss.reason)
+
+    def _fill_outbox(self, now_s: float) -> None:
+        """Collect what is to be written: ended minutes first, further ones only when the former are written."""
+        complete = self._outbox.complete
         with self._lock:
             if self._clients and now_s >= self._end_s:
-                self._turn(now_s)
-            if not left:
-                over, self._over, self._over_weight = self._over, deque(), 0
-                left = [
-                    Entry(minute.writer, minute.minute_s, client, is_complete=True)
-                    for minute in over
+                self._start_minute(now_s)
+            if not complete:
+                ended, self._ended, self._ended_size = self._ended, deque(), 0
+                complete = [
+                    _Entry(minute.writer, minute.minute_s, client, is_complete=True)
+                    for minute in ended
                     for client in minute.clients
                 ]
             growing = [
-                Entry(f"{self._name}-{self._life}", self._minute_s, client, is_complete=False)
+                _Entry(self._writer_name, self._minute_s, client, is_complete=False)
                 for client in self._clients.values()
-                if client.count != client.written_count
+                if client.request_count != client.written_count
             ]
-        self._outbox.refill(left + growing)
+        self._outbox.replace(complete + growing)

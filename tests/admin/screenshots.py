@@ -99,7 +99,7 @@ def relive(stage: Stage) -> None:
                 username=username,
                 grant=caller.grant_type,
             )
-            recorder.run(clock.now_s)
+            recorder.run()
         recorder.close()
     limiter.close()
 

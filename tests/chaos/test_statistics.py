@@ -74,7 +74,7 @@ class Process:
 
     def run(self) -> None:
         """Do what the background thread does every ten seconds."""
-        self.recorder.run(self.clock())
+        self.recorder.run()
 
     def close(self) -> None:
         """End in good order."""

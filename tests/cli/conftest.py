@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.denial_record import Trace
+from oauth_ratelimit.observe.denials import DenialQueue
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
@@ -64,12 +65,21 @@ def terminal(tmp_path: Path, mongo_uri: str) -> Terminal:
 
 
 @pytest.fixture
-def limiter(terminal: Terminal) -> Iterator[Limiter]:
-    """
-    An instance of the same configuration. Its clock stands still, at the present: the commands go by the real one.
-    """
-    now_s = time.time()
-    events = DenialEvents(300, trace_of=lambda: Trace("4bf92f", None), keeps_records=True)
+def denials() -> DenialQueue:
+    """Denials of the instance that are not recorded yet."""
+    return DenialQueue()
+
+
+@pytest.fixture
+def now_s() -> float:
+    """The present, at which the clock of the instance stands still: the commands go by the real one."""
+    return time.time()
+
+
+@pytest.fixture
+def limiter(terminal: Terminal, denials: DenialQueue, now_s: float) -> Iterator[Limiter]:
+    """An instance of the same configuration."""
+    events = DenialEvents(300, trace_of=lambda: Trace("4bf92f", None), queue=denials)
     limiter = Limiter(load_config(terminal.settings), clock=lambda: now_s, denial_events=events)
     yield limiter
     limiter.close()

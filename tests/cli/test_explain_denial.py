@@ -5,18 +5,18 @@ from contextlib import closing
 import pytest
 
 from oauth_ratelimit import Limiter
-from oauth_ratelimit.observe.denials import DenialRecorder
+from oauth_ratelimit.observe.denials import DenialQueue, DenialRecorder
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
 from tests.cli.conftest import Terminal
 
 
 @pytest.fixture
-def ids(limiter: Limiter, mongo_uri: str) -> list[str]:
+def ids(limiter: Limiter, denials: DenialQueue, now_s: float, mongo_uri: str) -> list[str]:
     """The ids of four denials of one user, of which the first was logged."""
     with closing(Connection(mongo_uri)) as connection:
         recorder = DenialRecorder(
-            limiter.denial_events, DenialStore(connection), instance="node-1", keep_s=lambda: 3600.0
+            denials, DenialStore(connection), instance="node-1", keep_s=lambda: 3600.0, clock=lambda: now_s
         )
         decisions = [limiter.check("app", "alice", grant_type="refresh_token") for _ in range(11)]
         recorder.close()

@@ -213,7 +213,7 @@ def test_work_that_breaks(mongo_uri: str, clock: Clock, step: str, monkeypatch: 
         else:
             owner, _, name = step.rpartition(".")
             monkeypatch.setattr(getattr(worker, owner) if owner else worker, name, broken)
-        monkeypatch.setattr(worker._tasks[-1], "run", lambda now_s: done.append("last duty"))
+        monkeypatch.setattr(worker._tasks[-1], "run", lambda: done.append("last duty"))
         for _ in range(3):
             worker._tick(worker.health_monitor.sync())
         worker.stop()
@@ -237,7 +237,7 @@ def test_change_that_breaks(mongo_uri: str, clock: Clock, step: str, monkeypatch
             raise ZeroDivisionError("a bug")
 
         done: list[str] = []
-        monkeypatch.setattr(worker._tasks[-1], "run", lambda now_s: done.append("last duty"))
+        monkeypatch.setattr(worker._tasks[-1], "run", lambda: done.append("last duty"))
         with monkeypatch.context() as meanwhile:
             owner, _, name = step.rpartition(".")
             meanwhile.setattr(getattr(worker, owner) if owner else override_cache, name, broken)

@@ -374,7 +374,7 @@ def test_names_of_megabytes(limiter: Limiter, store: FailingStore) -> None:
     kept = [client.client_id for client in places_of(limiter)]
     kept += [username for client in places_of(limiter) for username in client.keys if username]
     kept += [part for key in store.latest(10) for part in key if part]
-    kept += [name for key in limiter.denial_events._said for name in key if name]
+    kept += [name for key in limiter.denial_events._periods for name in key if name]
     kept += [entry[field] for entry in logs for field in ("client_id", "username")]
     assert 2 * 2 * 4 == len(kept)
     assert all(len(name) <= MAX_NAME_LENGTH for name in kept)

@@ -1,10 +1,11 @@
-"""What a process counts by client and minute, and how it gets that to MongoDB."""
+"""Counts by client and minute, and how they are written."""
 
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -22,16 +23,16 @@ LIMITS = {"client": ["4/minute"], "user": ["2/minute"], "client_total": []}
 
 
 @dataclass
-class Written:
-    """A store that keeps the last of what each writer wrote, and does what it is told to once in a while."""
+class FakeWriter:
+    """Keeps the last counts of each writer in memory, fails, or refuses some."""
 
     shares: dict[tuple[str, str, int], Share] = field(default_factory=dict)
-    bulks: list[int] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
     error: Exception | None = None
     refused: list[int] = field(default_factory=list)
 
     def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> list[int]:
-        self.bulks.append(len(shares))
+        self.batches.append(len(shares))
         if self.error is not None:
             raise self.error
         for share in shares:
@@ -48,17 +49,17 @@ class Written:
         return sum(minute.tally().offered for minute in self.minutes)
 
 
-class OperatorContext:
-    """A limiter whose decisions go to a recorder."""
+class Instance:
+    """A limiter whose decisions are counted by a recorder."""
 
     def __init__(self, clock: Clock, *, mode: str = "enforce", **settings: float) -> None:
         self.clock = clock
-        self.written = Written()
+        self.writer = FakeWriter()
         self.settings = replace(StatisticsSettings(), **settings)
         endpoints = {"revocation": {"limits": {"client": ["2/minute"]}}}
         config = {"mode": mode, "limits": LIMITS, "trusted_clients": ["mobile"], "endpoints": endpoints}
         self.limiter = Limiter(load_config(config), clock=clock)
-        self.recorder = StatisticsRecorder(self.written, settings=lambda: self.settings, clock=clock)
+        self.recorder = StatisticsRecorder(self.writer, settings=lambda: self.settings, clock=clock)
 
     def ask(
         self,
@@ -75,26 +76,26 @@ class OperatorContext:
             self.recorder.count(decision, client_id, username=username, grant=grant or "none", endpoint=endpoint)
 
     def run(self, after_s: float = 10.0) -> None:
-        """Let time pass, and the background thread do its duty."""
+        """Let time pass, and run the background task."""
         self.clock.advance(after_s)
-        self.recorder.run(self.clock())
+        self.recorder.run()
 
 
 @pytest.fixture
-def context(clock: Clock) -> OperatorContext:
-    """A limiter with a recorder, enforcing."""
-    return OperatorContext(clock)
+def instance(clock: Clock) -> Instance:
+    """An instance that enforces."""
+    return Instance(clock)
 
 
-def test_requests_of_all_kinds(context: OperatorContext) -> None:
-    """A minute tells requests apart by grant, by whether they are for a user, and by what became of them."""
-    context.ask("shop", times=5)
-    context.ask("shop", "alice", times=4, grant=PASSWORD)
-    context.ask("shop", "alice", grant=REFRESH)
-    context.ask("mobile", "bob", times=3, grant=PASSWORD)
-    context.run()
+def test_requests_are_counted_by_grant_kind_and_outcome(instance: Instance) -> None:
+    """A request for a user is of another kind than one without."""
+    instance.ask("shop", times=5)
+    instance.ask("shop", "alice", times=4, grant=PASSWORD)
+    instance.ask("shop", "alice", grant=REFRESH)
+    instance.ask("mobile", "bob", times=3, grant=PASSWORD)
+    instance.run()
 
-    shop, mobile = context.written.minutes
+    shop, mobile = instance.writer.minutes
     assert {
         Source("client", CREDENTIALS): Tally(allowed=4, denied=1),
         Source("user", PASSWORD): Tally(allowed=2, denied=2, retries=1),
@@ -104,329 +105,314 @@ def test_requests_of_all_kinds(context: OperatorContext) -> None:
     assert {Source("user", PASSWORD): Tally(trusted=3)} == mobile.tallies
 
 
-def test_dry_run(clock: Clock) -> None:
-    """In a dry run what would be denied is told apart, and nobody retries, because nobody was told to wait."""
-    context = OperatorContext(clock, mode="dry-run")
-    context.ask("shop", times=7)
-    context.run()
+def test_dry_run_counts_would_be_denials(clock: Clock) -> None:
+    """Nobody retries, because nobody was asked to wait."""
+    instance = Instance(clock, mode="dry-run")
+    instance.ask("shop", times=7)
+    instance.run()
 
-    assert Tally(allowed=4, would_deny=3) == context.written.minutes[0].tally()
+    assert Tally(allowed=4, would_deny=3) == instance.writer.minutes[0].tally()
 
 
-def test_other_endpoint(context: OperatorContext) -> None:
-    """Another endpoint stands in the place of the grant type, and before the names of its policies."""
-    context.ask("shop", times=4, endpoint="revocation", grant=None)
-    context.ask("shop", times=2)
-    context.run()
+def test_other_endpoint_replaces_the_grant_type(instance: Instance) -> None:
+    """It is also the prefix of its policies."""
+    instance.ask("shop", times=4, endpoint="revocation", grant=None)
+    instance.ask("shop", times=2)
+    instance.run()
 
-    (minute,) = context.written.minutes
+    (minute,) = instance.writer.minutes
     assert Tally(allowed=2, denied=2, retries=1) == minute.tallies[Source("client", "endpoint:revocation")]
     assert {"revocation/client": Peak(1.0, 2.0, 2, 60), "client": Peak(0.5, 2.0, 4, 60)} == minute.peaks
 
 
-def test_peaks(clock: Clock) -> None:
-    """The peak of a policy is the most that was used of it, by any user; denied requests do not raise it."""
-    context = OperatorContext(clock)
-    context.ask("shop", "alice", grant=PASSWORD)
-    context.ask("shop", "bob", times=4, grant=PASSWORD)
-    context.ask("shop", times=3)
-    context.run()
+def test_peak_is_the_most_used_of_a_policy_by_any_user(clock: Clock) -> None:
+    """Denied requests do not raise it."""
+    instance = Instance(clock)
+    instance.ask("shop", "alice", grant=PASSWORD)
+    instance.ask("shop", "bob", times=4, grant=PASSWORD)
+    instance.ask("shop", times=3)
+    instance.run()
 
-    assert {"user": Peak(1.0, 2.0, 2, 60), "client": Peak(0.75, 3.0, 4, 60)} == context.written.minutes[0].peaks
-
-
-def test_users(context: OperatorContext) -> None:
-    """When the minute is over, the heaviest users are told of, and how many there were."""
-    context.ask("shop", "alice", times=3, grant=PASSWORD)
-    context.ask("shop", "bob", grant=PASSWORD)
-    context.run()
-    assert () == context.written.minutes[0].users
-    assert 0.0 == context.written.minutes[0].user_count
-
-    context.run(60.0)
-    assert (UserLoad("alice", 3, denied=1), UserLoad("bob", 1)) == context.written.minutes[0].users
-    assert 2 == round(context.written.minutes[0].user_count)
+    assert {"user": Peak(1.0, 2.0, 2, 60), "client": Peak(0.75, 3.0, 4, 60)} == instance.writer.minutes[0].peaks
 
 
-def test_more_users_than_are_told_of(clock: Clock) -> None:
-    """Of many users the heaviest stay, even if they come late, and the number of users stays about right."""
-    context = OperatorContext(clock, users_per_client=5)
+def test_heaviest_users_are_reported_when_the_minute_is_over(instance: Instance) -> None:
+    """So is the number of users."""
+    instance.ask("shop", "alice", times=3, grant=PASSWORD)
+    instance.ask("shop", "bob", grant=PASSWORD)
+    instance.run()
+    assert () == instance.writer.minutes[0].users
+    assert 0.0 == instance.writer.minutes[0].user_count
+
+    instance.run(60.0)
+    assert (UserLoad("alice", 3, denied=1), UserLoad("bob", 1)) == instance.writer.minutes[0].users
+    assert 2 == round(instance.writer.minutes[0].user_count)
+
+
+def test_heaviest_of_many_users_are_found(clock: Clock) -> None:
+    """Even if they come late; the number of users stays about right."""
+    instance = Instance(clock, users_per_client=5)
     for turn in range(3):
         for number in range(200):
-            context.ask("shop", f"user-{number}", grant=PASSWORD)
-        context.ask("shop", "heavy", times=30 + turn, grant=PASSWORD)
-    context.run()
-    context.run(60.0)
+            instance.ask("shop", f"user-{number}", grant=PASSWORD)
+        instance.ask("shop", "heavy", times=30 + turn, grant=PASSWORD)
+    instance.run()
+    instance.run(60.0)
 
-    (minute,) = context.written.minutes
+    (minute,) = instance.writer.minutes
     assert 5 == len(minute.users)
     assert UserLoad("heavy", 93, denied=91) == minute.users[0]
     assert 201 == pytest.approx(minute.user_count, rel=0.15)
     assert 600 + 93 == minute.tally().offered
 
 
-def test_no_user_names(clock: Clock) -> None:
-    """With no room for users, no name is kept, but their number is."""
-    context = OperatorContext(clock, users_per_client=0)
-    context.ask("shop", "alice", times=3, grant=PASSWORD)
-    context.run(70.0)
+def test_no_names_are_kept_with_users_per_client_at_zero(clock: Clock) -> None:
+    """The number of users is."""
+    instance = Instance(clock, users_per_client=0)
+    instance.ask("shop", "alice", times=3, grant=PASSWORD)
+    instance.run(70.0)
 
-    assert () == context.written.minutes[0].users
-    assert 1 == round(context.written.minutes[0].user_count)
+    assert () == instance.writer.minutes[0].users
+    assert 1 == round(instance.writer.minutes[0].user_count)
 
 
-def test_enormous_names(context: OperatorContext) -> None:
-    """A name of megabytes is kept cut, and as one user."""
-    context.ask("x" * 3_000_000, "y" * 3_000_000, times=2, grant=PASSWORD)
-    context.run(70.0)
+def test_names_of_megabytes_are_shortened(instance: Instance) -> None:
+    """They stay one user."""
+    instance.ask("x" * 3_000_000, "y" * 3_000_000, times=2, grant=PASSWORD)
+    instance.run(70.0)
 
-    (minute,) = context.written.minutes
+    (minute,) = instance.writer.minutes
     assert 200 > len(minute.client_id)
     assert [2] == [user.offered for user in minute.users]
     assert 200 > len(minute.users[0].username)
 
 
-def test_burst(context: OperatorContext) -> None:
-    """A burst is the most requests within one second."""
+def test_burst_is_the_most_requests_within_one_second(instance: Instance) -> None:
+    """Neither before nor after it."""
     for times in (2, 5, 3):
-        context.ask("shop", times=times)
-        context.clock.advance(1.0)
-    context.run()
+        instance.ask("shop", times=times)
+        instance.clock.advance(1.0)
+    instance.run()
 
-    assert 5 == context.written.minutes[0].burst
+    assert 5 == instance.writer.minutes[0].burst
 
 
-def test_more_clients_than_are_told_apart(clock: Clock) -> None:
-    """Clients for which there is no room in a minute are counted as one; the next minute has room again."""
-    context = OperatorContext(clock, clients_per_minute=2)
+def test_clients_beyond_the_maximum_are_counted_as_one(clock: Clock) -> None:
+    """The next minute has room again."""
+    instance = Instance(clock, clients_per_minute=2)
     for client_id in ("a", "b", "c", "d", "a", "c"):
-        context.ask(client_id)
-    context.run(60.0)
-    context.ask("c")
-    context.run()
+        instance.ask(client_id)
+    instance.run(60.0)
+    instance.ask("c")
+    instance.run()
 
-    counts = [(minute.client_id, minute.tally().offered) for minute in context.written.minutes]
+    counts = [(minute.client_id, minute.tally().offered) for minute in instance.writer.minutes]
     assert [("a", 2), ("b", 1), (OTHER_CLIENTS, 3), ("c", 1)] == counts
 
 
-def test_writing_now_and_then(context: OperatorContext) -> None:
-    """Every ten seconds one bulk is written, with the clients that have asked since; without any there is none."""
-    context.ask("a")
-    context.ask("b")
-    context.run(10.0)
-    context.ask("a")
-    context.run(1.0)
-    assert [2] == context.written.bulks
+def test_counts_are_written_every_ten_seconds(instance: Instance) -> None:
+    """Only of clients that sent requests since."""
+    instance.ask("a")
+    instance.ask("b")
+    instance.run(10.0)
+    instance.ask("a")
+    instance.run(1.0)
+    assert [2] == instance.writer.batches
 
-    context.run(9.0)
-    context.run(10.0)
-    assert [2, 1] == context.written.bulks
-    assert 3 == context.written.offered()
+    instance.run(9.0)
+    instance.run(10.0)
+    assert [2, 1] == instance.writer.batches
+    assert 3 == instance.writer.offered()
 
 
-def test_many_clients(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cycle writes one bulk at most, however long the last one was ago; the next ones take the rest."""
+def test_many_clients_are_written_in_batches(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One batch in each sync cycle, until all are written."""
     monkeypatch.setattr(statistics, "BATCH", 10)
     for number in range(25):
-        context.ask(f"client-{number}")
+        instance.ask(f"client-{number}")
     for _ in range(4):
-        context.run(1.0)
-    assert [10, 10, 5] == context.written.bulks
+        instance.run(1.0)
+    assert [10, 10, 5] == instance.writer.batches
 
     for number in range(25):
-        context.ask(f"client-{number}")
-    context.run(60.0)
-    assert [10, 10, 5, 10] == context.written.bulks
+        instance.ask(f"client-{number}")
+    instance.run(60.0)
+    assert [10, 10, 5, 10] == instance.writer.batches
     for _ in range(3):
-        context.run(1.0)
-    assert [10, 10, 5] * 2 == context.written.bulks
+        instance.run(1.0)
+    assert [10, 10, 5] * 2 == instance.writer.batches
 
 
-def test_minute_that_ends(context: OperatorContext) -> None:
-    """A request after the end of a minute belongs to the next; both are written whole."""
-    context.ask("shop", times=3)
-    context.run(60.0)
-    context.ask("shop", times=2)
-    context.recorder.close()
+def test_request_after_the_end_of_a_minute_counts_in_the_next(instance: Instance) -> None:
+    """Both are written as complete."""
+    instance.ask("shop", times=3)
+    instance.run(60.0)
+    instance.ask("shop", times=2)
+    instance.recorder.close()
 
-    assert [3, 2] == [minute.tally().offered for minute in context.written.minutes]
+    assert [3, 2] == [minute.tally().offered for minute in instance.writer.minutes]
     assert [60] == [
-        b.minute_s - a.minute_s for a, b in zip(context.written.minutes, context.written.minutes[1:], strict=False)
+        b.minute_s - a.minute_s for a, b in zip(instance.writer.minutes, instance.writer.minutes[1:], strict=False)
     ]
-    assert all(share.is_complete for share in context.written.shares.values())
+    assert all(share.is_complete for share in instance.writer.shares.values())
 
 
-def test_late_thread(context: OperatorContext) -> None:
-    """
-    A request that a slow thread brings after the end of its minute counts in the new one: numbers written never shrink.
-    """
-    context.ask("shop")
-    context.run(60.0)
-    context.ask("shop")
-    context.clock.advance(-30.0)
-    context.ask("shop")
-    context.clock.advance(30.0)
-    context.recorder.close()
+def test_request_of_a_late_thread_counts_in_the_present_minute(instance: Instance) -> None:
+    """Numbers that were written never shrink."""
+    instance.ask("shop")
+    instance.run(60.0)
+    instance.ask("shop")
+    instance.clock.advance(-30.0)
+    instance.ask("shop")
+    instance.clock.advance(30.0)
+    instance.recorder.close()
 
-    assert [1, 2] == [minute.tally().offered for minute in context.written.minutes]
+    assert [1, 2] == [minute.tally().offered for minute in instance.writer.minutes]
 
 
-def test_clock_that_is_put_back(context: OperatorContext) -> None:
-    """After a clock is put back the process writes under another name, so that minutes it counts again add up."""
-    context.ask("shop", times=3)
-    context.run(600.0)
-    context.ask("shop")
-    context.clock.advance(-600.0)
-    context.ask("shop", times=2)
-    context.recorder.close()
+def test_clock_that_is_put_back_makes_another_writer(instance: Instance) -> None:
+    """Minutes that are counted again add up."""
+    instance.ask("shop", times=3)
+    instance.run(600.0)
+    instance.ask("shop")
+    instance.clock.advance(-600.0)
+    instance.ask("shop", times=2)
+    instance.recorder.close()
 
     writers = [
         (writer[-1], minute_s, share.minute.tally().offered)
-        for (writer, _, minute_s), share in context.written.shares.items()
+        for (writer, _, minute_s), share in instance.writer.shares.items()
     ]
     start_s = writers[0][1]
     assert [("0", start_s, 3), ("0", start_s + 600, 1), ("1", start_s, 2)] == writers
 
 
-def test_clock_that_is_off(clock: Clock) -> None:
-    """A correction of the clock applies here, too."""
-    context = OperatorContext(clock)
-    recorder = StatisticsRecorder(
-        context.written, settings=lambda: context.settings, clock=clock, offset_s=lambda: 3600.0
-    )
-    context.recorder = recorder
-    context.ask("shop")
-    context.recorder.close()
-
-    assert clock() + 3600.0 == pytest.approx(context.written.minutes[0].minute_s, abs=60.0)
-
-
 @pytest.mark.parametrize("is_late", (False, True), ids=("at once", "in the next minutes"))
-def test_mongodb_that_does_not_answer(context: OperatorContext, is_late: bool) -> None:
-    """What could not be written is written later, with what came in the meantime."""
-    context.written.error = StoreUnavailable("out of reach")
+def test_counts_are_written_after_an_outage(instance: Instance, is_late: bool) -> None:
+    """Together with those that came in the meantime."""
+    instance.writer.error = StoreUnavailable("out of reach")
     for _ in range(5):
-        context.ask("shop", times=2)
-        context.run(70.0 if is_late else 10.0)
-    assert 0 == context.written.offered()
+        instance.ask("shop", times=2)
+        instance.run(70.0 if is_late else 10.0)
+    assert 0 == instance.writer.offered()
 
-    context.written.error = None
+    instance.writer.error = None
     for _ in range(3):
-        context.run(10.0)
-    assert 10 == context.written.offered()
+        instance.run(10.0)
+    assert 10 == instance.writer.offered()
 
 
-def test_long_outage(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a long outage the oldest minutes are dropped, and their number is logged; memory is bounded."""
+def test_long_outage_drops_the_oldest_minutes(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded, and their number is logged."""
     monkeypatch.setattr(statistics, "MAX_WAITING", 10)
     for _ in range(8):
-        context.ask("a")
-        context.ask("b", "alice", grant=PASSWORD)
-        context.clock.advance(60.0)
+        instance.ask("a")
+        instance.ask("b", "alice", grant=PASSWORD)
+        instance.clock.advance(60.0)
     with capture_logs() as logs:
-        context.run()
-        context.run()
+        instance.run()
+        instance.run()
 
-    assert 6 == context.written.offered()
+    assert 6 == instance.writer.offered()
     expected = {"event": "statistics_unrecorded", "count": 10, "reason": "MongoDB did not answer for too long"}
     assert [{**expected, "log_level": "warning"}] == logs
 
 
-def test_missing_rights(context: OperatorContext) -> None:
-    """Without the right to write, minutes that are over are lost, which is logged once in a while and stops nothing."""
-    context.written.error = StoreRejected("not authorized")
+def test_missing_rights_are_logged_every_ten_minutes(instance: Instance) -> None:
+    """Ended minutes are lost, and nothing else happens."""
+    instance.writer.error = StoreRejected("not authorized")
     with capture_logs() as logs:
         for _ in range(5):
-            context.ask("shop")
-            context.run(60.0)
+            instance.ask("shop")
+            instance.run(60.0)
 
     assert [(1, "not authorized")] == [(entry["count"], entry["reason"]) for entry in logs]
-    context.written.error = None
-    context.ask("shop")
-    context.recorder.close()
-    assert 1 == context.written.offered()
+    instance.writer.error = None
+    instance.ask("shop")
+    instance.recorder.close()
+    assert 1 == instance.writer.offered()
 
 
-def test_document_of_another_form(context: OperatorContext) -> None:
-    """A minute that MongoDB refuses for what stands in its place is given up, and logged."""
-    context.ask("a")
-    context.ask("b")
-    context.written.refused = [1]
+def test_minute_that_mongodb_refuses_is_dropped(instance: Instance) -> None:
+    """That is logged."""
+    instance.ask("a")
+    instance.ask("b")
+    instance.writer.refused = [1]
     with capture_logs() as logs:
-        context.run(60.0)
-        context.run(60.0)
+        instance.run(60.0)
+        instance.run(60.0)
 
-    assert [(1, "something else is in their place")] == [(entry["count"], entry["reason"]) for entry in logs]
-    assert [2] == context.written.bulks
-
-
-def test_switched_off_while_running(context: OperatorContext) -> None:
-    """A reload that keeps nothing drops what is there; one that keeps something counts again."""
-    context.ask("shop")
-    context.settings = replace(context.settings, keep_s=0.0)
-    context.run()
-    context.ask("shop")
-    context.run()
-    assert [] == context.written.bulks
-
-    context.settings = replace(context.settings, keep_s=60.0)
-    context.run()
-    context.ask("shop")
-    context.run()
-    assert 1 == context.written.offered()
+    assert [(1, "a document of another form has the same _id")] == [(entry["count"], entry["reason"]) for entry in logs]
+    assert [2] == instance.writer.batches
 
 
-def test_closing_without_an_answer(context: OperatorContext) -> None:
-    """At the end of the process it is tried once, and what is lost is logged."""
-    context.ask("a")
-    context.ask("b")
-    context.written.error = StoreUnavailable("out of reach")
+def test_reload_that_keeps_nothing_drops_the_counts(instance: Instance) -> None:
+    """One that keeps something counts again."""
+    instance.ask("shop")
+    instance.settings = replace(instance.settings, keep_s=0.0)
+    instance.run()
+    instance.ask("shop")
+    instance.run()
+    assert [] == instance.writer.batches
+
+    instance.settings = replace(instance.settings, keep_s=60.0)
+    instance.run()
+    instance.ask("shop")
+    instance.run()
+    assert 1 == instance.writer.offered()
+
+
+def test_closing_during_an_outage_logs_what_is_lost(instance: Instance) -> None:
+    """It does not wait."""
+    instance.ask("a")
+    instance.ask("b")
+    instance.writer.error = StoreUnavailable("out of reach")
     with capture_logs() as logs:
-        context.recorder.close()
+        instance.recorder.close()
 
     assert [("statistics_unrecorded", 2)] == [(entry["event"], entry["count"]) for entry in logs]
 
 
-def test_closing_with_a_slow_mongodb(context: OperatorContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end no bulk begins after two seconds, and what is lost is logged."""
+def test_closing_takes_two_seconds_at_most(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of minutes that are not written is logged."""
     clock = Clock()
-    put = context.written.put
+    put = instance.writer.put
 
     def put_slowly(writer: str, shares: Sequence[Share], *, keep_s: float) -> list[int]:
         clock.advance(1.2)
         return put(writer, shares, keep_s=keep_s)
 
     monkeypatch.setattr(statistics, "BATCH", 10)
-    monkeypatch.setattr(statistics, "monotonic", clock)
-    monkeypatch.setattr(context.written, "put", put_slowly)
+    monkeypatch.setattr(statistics, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(instance.writer, "put", put_slowly)
     for number in range(55):
-        context.ask(f"client-{number}")
+        instance.ask(f"client-{number}")
     with capture_logs() as logs:
-        context.recorder.close()
+        instance.recorder.close()
 
-    assert [10, 10] == context.written.bulks
+    assert [10, 10] == instance.writer.batches
     assert [("statistics_unrecorded", 35)] == [(entry["event"], entry["count"]) for entry in logs]
 
 
-def test_requests_of_many_threads(clock: Clock, race: Callable[[Callable[[int], None]], None]) -> None:
-    """Threads that ask at the same time lose no count, even where all of them see a client for the first time."""
-    context = OperatorContext(clock, mode="off", clients_per_minute=2000)
-    decision = context.limiter.check("shop")
+def test_concurrent_requests_lose_no_count(clock: Clock, race: Callable[[Callable[[int], None]], None]) -> None:
+    """Even where all threads see a client for the first time."""
+    instance = Instance(clock, mode="off", clients_per_minute=2000)
+    decision = instance.limiter.check("shop")
 
     def ask(number: int) -> None:
         for client in range(1500):
-            context.recorder.count(decision, f"client-{client}", username=f"user-{number}", grant=PASSWORD)
+            instance.recorder.count(decision, f"client-{client}", username=f"user-{number}", grant=PASSWORD)
 
     race(ask)
-    context.recorder.close()
+    instance.recorder.close()
 
-    assert 4 * 1500 == context.written.offered()
-    assert 1500 == len(context.written.minutes)
+    assert 4 * 1500 == instance.writer.offered()
+    assert 1500 == len(instance.writer.minutes)
 
 
 @pytest.fixture
 def race() -> Callable[[Callable[[int], None]], None]:
-    """Run something in four threads at once."""
+    """Return a function that runs another one in four threads at once."""
 
     def run(ask: Callable[[int], None]) -> None:
         interval_s = sys.getswitchinterval()

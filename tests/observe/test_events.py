@@ -1,0 +1,205 @@
+"""Log events about denials: how many there are, however many keys are denied."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import Limiter, load_config
+from oauth_ratelimit.core.decision import FullDecision
+from oauth_ratelimit.core.failed_auth import FailureKind
+from oauth_ratelimit.core.policy import Mode
+from oauth_ratelimit.observe.events import MAX_KEYS
+from tests.support.helpers import Clock
+
+DENIED, SUPPRESSED = "request_denied", "denial_events_suppressed"
+FLOOD = 2 * MAX_KEYS + 1
+
+Log = list[Any]
+
+
+@pytest.fixture
+def limiter(clock: Clock) -> Iterator[Limiter]:
+    """A limiter that admits one request per key, and logs eight denials a minute."""
+    limits = {"client": ["1/hour"], "user": ["1/hour"]}
+    limiter = Limiter(load_config({"mode": "enforce", "limits": limits, "events": {"per_minute": 8}}), clock=clock)
+    yield limiter
+    limiter.close()
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    """The log entries of the test."""
+    with capture_logs() as entries:
+        yield entries
+
+
+def deny(limiter: Limiter, client_id: str, username: str | None = None, *, times: int = 1) -> list[str | None]:
+    """Have requests of a key denied, and return their ids."""
+    while not limiter.peek(client_id, username).would_deny:
+        limiter.check(client_id, username)
+    return [limiter.check(client_id, username).decision_id for _ in range(times)]
+
+
+def values(log: Log, event: str, name: str) -> list[Any]:
+    """Return a value of each entry of an event."""
+    return [entry[name] for entry in log if entry["event"] == event]
+
+
+@pytest.mark.parametrize(
+    ("config", "client_id", "expected"),
+    [
+        ({"mode": "enforce"}, "app", (DENIED, "enforce", False)),
+        ({"mode": "enforce", "canary": {"percent": 100}}, "app", (DENIED, "enforce", True)),
+        ({"mode": "enforce", "canary": {"percent": 100}}, "own", (DENIED, "enforce", False)),
+        ({"mode": "enforce", "canary": {"percent": 0}}, "app", ("request_would_be_denied", "dry-run", False)),
+        ({"mode": "dry-run"}, "app", ("request_would_be_denied", "dry-run", False)),
+        (
+            {"mode": "enforce", "instance": "node-7", "canary": {"instances": ["node-*"]}},
+            "app",
+            (DENIED, "enforce", True),
+        ),
+    ],
+    ids=["no canary", "in the share", "with a mode of its own", "outside the share", "dry run", "canary instance"],
+)
+def test_event_has_the_mode_and_the_canary(
+    config: dict[str, Any], client_id: str, expected: tuple[str, str, bool], log: Log
+) -> None:
+    """Only a denial has an id."""
+    limits = {"limits": {"client": ["1/minute"]}, "clients": {"own": {"mode": "enforce"}}}
+    limiter = Limiter(load_config({**limits, **config}), clock=Clock())
+    limiter.check(client_id)
+    limiter.check(client_id)
+    limiter.close()
+
+    [entry] = log
+    assert expected == (entry["event"], entry["mode"], entry["canary"])
+    assert ("decision_id" in entry) is (entry["event"] == DENIED)
+
+
+@pytest.mark.no_cover
+def test_flood_over_more_keys_than_are_remembered(clock: Clock, log: Log) -> None:
+    """The budget limits the log, and the rest is counted."""
+    limiter = Limiter(load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}}), clock=clock)
+    for number in range(FLOOD):
+        limiter.check(f"app-{number % 10}", f"user-{number}", cost=2)
+    assert [DENIED] * 300 == [entry["event"] for entry in log]
+    clock.advance(60.0)
+    limiter.sync()
+    limiter.close()
+
+    assert [FLOOD - 300] == [entry["suppressed_count"] for entry in log[300:]]
+
+
+def test_flood_of_one_client_leaves_room_for_others(limiter: Limiter, log: Log) -> None:
+    """A client gets a quarter of the budget."""
+    for number in range(20):
+        deny(limiter, "loud", f"user-{number}")
+    deny(limiter, "quiet")
+
+    assert ["loud", "loud", "quiet"] == values(log, DENIED, "client_id")
+
+
+def test_suppressed_events_are_logged_once_after_the_minute(limiter: Limiter, clock: Clock, log: Log) -> None:
+    """The entry names the clients that flooded most."""
+    for client_id in ("a", "b", "c", "d"):
+        for number in range(5 if client_id == "a" else 4):
+            deny(limiter, client_id, f"user-{number}")
+    limiter.sync()
+    assert [] == values(log, SUPPRESSED, "suppressed_count")
+    clock.advance(60.0)
+    limiter.sync()
+    limiter.sync()
+
+    assert [{"suppressed_count": 9, "per_minute": 8, "by_client": {"a": 3, "b": 2, "c": 2, "d": 2}}] == [
+        {key: entry[key] for key in ("suppressed_count", "per_minute", "by_client")}
+        for entry in log
+        if entry["event"] == SUPPRESSED
+    ]
+
+
+def test_suppressed_events_are_logged_when_the_limiter_closes(limiter: Limiter, log: Log) -> None:
+    """The last minute does not have to end."""
+    for number in range(3):
+        deny(limiter, "app", f"user-{number}")
+    limiter.close()
+
+    assert [1] == values(log, SUPPRESSED, "suppressed_count")
+
+
+def test_next_minute_has_a_budget_of_its_own(limiter: Limiter, clock: Clock, log: Log) -> None:
+    """The next event of a key counts all that were suppressed since its last one."""
+    for number in range(3):
+        deny(limiter, "app", f"user-{number}", times=5)
+    clock.advance(60.0)
+    deny(limiter, "app", "user-2")
+
+    assert ["user-0", "user-1", "user-2"] == values(log, DENIED, "username")
+    assert 5 == values(log, DENIED, "suppressed_count")[-1]
+
+
+def test_suppressed_denials_have_ids_of_their_own(limiter: Limiter) -> None:
+    """No denial goes without an id, even if nothing is logged of it."""
+    ids = [each for number in range(5) for each in deny(limiter, "app", f"user-{number}", times=4)]
+
+    assert None not in ids
+    assert len(ids) == len(set(ids))
+
+
+def test_flood_of_guesses_leaves_room_for_denied_tokens(limiter: Limiter, clock: Clock, log: Log) -> None:
+    """Denials by the guard have a budget of their own."""
+    for number in range(20):
+        limiter.denial_events.report(
+            f"app-{number}",
+            "192.0.2.1",
+            scope=FailureKind.USER.scope,
+            grant_type=None,
+            decision=FullDecision(False, True, Mode.ENFORCE),
+            is_canary=False,
+            now_s=clock(),
+        )
+    deny(limiter, "quiet")
+    limiter.close()
+
+    assert [*["failures:user"] * 8, None] == values(log, DENIED, "scope")
+    assert [12] == values(log, SUPPRESSED, "suppressed_count")
+
+
+def test_reload_with_a_larger_budget_takes_effect_at_once(limiter: Limiter, log: Log) -> None:
+    """The present minute has more room."""
+    limiter.reconfigure(load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}, "events": {"per_minute": 400}}))
+    for number in range(99):
+        deny(limiter, "app", f"user-{number}")
+
+    assert 99 == len(values(log, DENIED, "username"))
+
+
+def test_reload_ends_suppression_and_keeps_its_count(limiter: Limiter, log: Log) -> None:
+    """The denial may have another reason now, so it is logged again."""
+    changed = {"mode": "enforce", "limits": {"user": ["1/hour"]}, "trusted_clients": ["other"]}
+    deny(limiter, "app", "alice", times=4)
+    for mode in ("dry-run", "enforce"):
+        limiter.reconfigure(load_config({**changed, "mode": mode}))
+    deny(limiter, "app", "alice", times=3)
+    limiter.reconfigure(load_config(changed))
+    deny(limiter, "app", "alice")
+
+    assert [0, 3, 2] == values(log, DENIED, "suppressed_count")
+
+
+def test_infinite_delay_is_null_in_json(limiter: Limiter, capsys: pytest.CaptureFixture[str]) -> None:
+    """A request that costs more than its limit is never admitted, and JSON has no number for that."""
+    structlog.configure(processors=[structlog.processors.JSONRenderer()], logger_factory=structlog.PrintLoggerFactory())
+    try:
+        limiter.check("app", cost=2)
+    finally:
+        structlog.reset_defaults()
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    event = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert (DENIED, None) == (event["event"], event["retry_after_s"])
