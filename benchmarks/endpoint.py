@@ -26,7 +26,7 @@ from benchmarks.token_request import (
     instruction_additions,
     requests_to,
 )
-from demo.seeds import seed
+from demo.database import seed
 from oauth_ratelimit.flask_authlib import app_limiter, hooks
 from oauth_ratelimit.limiter import Limiter
 
@@ -51,7 +51,6 @@ def run(*, short: bool) -> Iterator[Result]:
         seed(database)
         if instructions.is_available():
             yield from _instructions(layout_count=2 if short else 8)
-            yield from gunicorn.instructions_of(request_count=50 if short else 200, layout_count=2 if short else 5)
         process_count = 2 if short else 16  # over which times are averaged
         yield from _without_server(database, process_count=process_count, turn_count=10 if short else 60)
         yield from _parts(database, request_count=200 if short else 5000)
@@ -60,7 +59,7 @@ def run(*, short: bool) -> Iterator[Result]:
 
 def left_out() -> tuple[str, ...]:
     """Return the beginnings of the results for which valgrind is not installed."""
-    return () if instructions.is_available() else ("endpoint/instructions, ", f"{gunicorn.TOPIC}, instructions/")
+    return () if instructions.is_available() else ("endpoint/instructions, ",)
 
 
 def _instructions(*, layout_count: int) -> Iterator[Result]:

@@ -2,13 +2,10 @@
 
 import contextlib
 import http.client
-import operator
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlencode
@@ -16,7 +13,6 @@ from urllib.parse import urlencode
 from flask import Flask
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-from benchmarks import instructions
 from benchmarks.results import Result
 from benchmarks.subjects import BASE, OURS, suppression
 from benchmarks.timing import spread
@@ -33,10 +29,8 @@ from benchmarks.token_request import (
     bursts,
     compared,
     headers_of,
-    instruction_additions,
 )
-from demo.instance import HOST, Instance
-from demo.seeds import seed
+from demo.deployment import Instance
 from tests.support.mongod import Mongod
 
 TOPIC = "endpoint/gunicorn gthread, client_credentials"
@@ -46,54 +40,6 @@ COUNTED = (OURS, HEADERLESS, BARE, FIVE_HEADERS, *FLASK_LIMITER)
 TIMED = (BASE, OURS, HEADERLESS, BARE, METRICS, SHARED, *FLASK_LIMITER)
 COPIES = range(2)  # of each that is timed in a process: which addresses one gets decides about 2 % of a request
 WARM_UP_COUNT = 30  # requests that are not counted
-
-
-def instructions_of(*, request_count: int, layout_count: int) -> Iterator[Result]:
-    """Yield what a request takes, in the instructions of the process that serves it: the kernel's are not among them.
-    Each subject has processes of its own, one for each of some layouts.
-    """
-    layouts = range(layout_count)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # instructions stay the same when others run
-        counted = {
-            subject: [pool.submit(_count, subject, request_count, layout) for layout in layouts]
-            for subject in (BASE, *COUNTED)
-        }
-        counts = {subject: [each.result() for each in runs] for subject, runs in counted.items()}
-    name = f"{TOPIC}, instructions"
-    yield from instruction_additions(name, counts)
-    base = counts[BASE]
-    for subject in (OURS, HEADERLESS, BARE, FIVE_HEADERS):
-        yield _share_of_request(name, subject, list(map(operator.sub, counts[subject], base)), base)
-
-
-def _count(subject: str, request_count: int, layout: int) -> float:
-    few, many = (_total(subject, WARM_UP_COUNT + count, layout) for count in (0, request_count))
-    return (many - few) / request_count
-
-
-def _total(subject: str, request_count: int, layout: int) -> int:
-    """Return the instructions of a gunicorn's worker from its start to its end, some requests included."""
-    with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-gunicorn-") as path:
-        directory = Path(path)
-        database = directory / "accounts.sqlite3"
-        seed(database)
-        env = {
-            DATABASE_VARIABLE: str(database),
-            SUBJECT_VARIABLE: subject,
-            LAYOUT_VARIABLE: str(layout),
-            "PYTHONHASHSEED": "0",
-        }
-        app = "benchmarks.gunicorn:served_alone()"
-        tool = instructions.tool(directory)
-        with Instance("counted", app, directory=directory, env=env, tool=tool) as instance:
-            instance.wait_until_ready()
-            with _Connection(instance) as connection:
-                pid = connection.pid()
-                for _ in range(request_count):
-                    connection.request()
-            instance.ask_to_stop()
-            instance.wait_for_end()
-        return instructions.total(directory, pid)
 
 
 def cpu_time_of(database: Path, *, process_count: int, turn_count: int) -> Iterator[Result]:
@@ -122,11 +68,9 @@ def _timed(database: Path, turn_count: int) -> dict[str, list[float]]:
     """Return the CPU time per request of each subject, in us, by turn, from a server of its own."""
     paths = [_path(name, copy) for name in TIMED for copy in COPIES]
     with contextlib.ExitStack() as running:
-        directory = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="oauth_ratelimit-gunicorn-")))
         mongod = running.enter_context(Mongod())
         env = {DATABASE_VARIABLE: str(database), URI_VARIABLE: mongod.uri}
-        instance = running.enter_context(Instance("all", "benchmarks.gunicorn:served()", directory=directory, env=env))
-        instance.wait_until_ready()
+        instance = running.enter_context(Instance("all", "benchmarks.gunicorn:served()", env=env))
         connection = running.enter_context(_Connection(instance))
         by_path = bursts(
             {path: partial(connection.request, path) for path in paths}, turn_count, cpu_ns=_cpu_of(connection.pid())
@@ -137,15 +81,6 @@ def _timed(database: Path, turn_count: int) -> dict[str, list[float]]:
         ]
         for subject in TIMED
     }
-
-
-def served_alone() -> Flask:
-    """Return what gunicorn serves where instructions are counted: one subject."""
-    suppression()
-    app = application(os.environ[SUBJECT_VARIABLE], Path(os.environ[DATABASE_VARIABLE]))
-    instructions.lay_out(int(os.environ[LAYOUT_VARIABLE]))
-    instructions.settle()
-    return _with_pid(app)
 
 
 def served() -> DispatcherMiddleware:
@@ -173,7 +108,7 @@ class _Connection:
     """One client that sends its next request when the last was answered."""
 
     def __init__(self, instance: Instance) -> None:
-        self._connection = http.client.HTTPConnection(HOST, instance.port, timeout=30)
+        self._connection = http.client.HTTPConnection(instance.address, timeout=30)
         client, form = BODIES["client_credentials"]
         self._body = urlencode(form)
         self._headers = {

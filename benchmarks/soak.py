@@ -34,7 +34,7 @@ from benchmarks.results import Result, save, table
 from benchmarks.soak_server import AGAIN, ALONE, IS_PLAIN, PID_PATH, ROLE_VARIABLE, URI_VARIABLE
 from benchmarks.subjects import BASE, OURS
 from benchmarks.timing import spread
-from demo.instance import HOST, Instance
+from demo.deployment import Instance
 from tests.support.mongod import Mongod
 
 DURATION_S = float(os.environ.get("SOAK", "600"))
@@ -101,13 +101,12 @@ def load(turn_count: int, names: Sequence[str]) -> dict[str, Seen]:
             name: Instance(
                 name.replace(" ", "-"),
                 "benchmarks.soak_server:served()",
-                directory=directory,
                 env={**env, ROLE_VARIABLE: name},
             )
             for name in seen
         }
         for instance in instances.values():
-            running.enter_context(instance).wait_until_ready()
+            running.enter_context(instance)
         for turn in range(turn_count + 1):
             for name in names if turn % 2 else reversed(names):
                 take_turn(instances[name], script, seen[name] if turn else Seen(), is_protected=name == OURS)
@@ -145,7 +144,7 @@ def take_turn(instance: Instance, script: Path, seen: Seen, *, is_protected: boo
 
 def look(instance: Instance, seen: Seen, is_protected: bool) -> None:
     """Note a server's memory, and how its synchronisation fares."""
-    with contextlib.closing(http.client.HTTPConnection(HOST, instance.port, timeout=30)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(instance.address, timeout=30)) as connection:
         connection.request("GET", PID_PATH)
         pid = int(connection.getresponse().read())
         seen.resident_mb.append(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES / 1e6)

@@ -20,8 +20,8 @@ from benchmarks import bare_bones
 from benchmarks.results import Result
 from benchmarks.subjects import BASE, OURS
 from benchmarks.timing import spread
-from demo.authserver import create_app
-from demo.seeds import BATCH_JOBS, DEMO_USERS, WEB_SHOP
+from demo.database import BATCH_JOBS, DEMO_USERS, WEB_SHOP
+from demo.server import create_app
 from oauth_ratelimit.background import worker
 from oauth_ratelimit.observe import otel
 from oauth_ratelimit.observe.metrics import open_metrics

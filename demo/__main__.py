@@ -1,6 +1,6 @@
-"""``python -m demo``: see the limiter work, with real servers, a real MongoDB and recorded traffic.
+"""``python -m demo``: shows the limiter at work, with real servers, a real MongoDB and recorded traffic.
 
-Exit status: 0 if everything was as promised, 1 if not, 2 if there is no MongoDB or the demo is not installed.
+Exit status: 0 if every check passed, 1 if not, 2 without a MongoDB or a package that the demo needs.
 """
 
 import argparse
@@ -20,19 +20,18 @@ def main() -> int:
     if options.requests < 1 or options.speed <= 0:
         parser.error("--requests and --speed must be above zero")
     try:
+        from demo.deployment import exit_on_sigterm
         from demo.display import Display
-        from demo.stage import end_on_sigterm
-        from demo.story import Story
+        from demo.run import Demo
         from tests.support.mongod_program import MongodUnavailable
     except ModuleNotFoundError as exc:
         print(f"{exc.name} is missing. The demo needs: pip install -r requirements/demo.txt", file=sys.stderr)
         return 2
-    end_on_sigterm()
+    exit_on_sigterm()
     try:
-        story = Story(Display(), request_count=options.requests, speed=options.speed)
-        if not story.tell():
+        if not Demo(Display(), request_count=options.requests, speed=options.speed).run():
             return 1
-        print("\nTo look at such traffic in a browser, with charts and overrides: make serve")
+        print("\nThe same traffic in a browser, with charts and overrides: make serve")
         return 0
     except MongodUnavailable as exc:
         print(exc, file=sys.stderr)
@@ -41,7 +40,7 @@ def main() -> int:
         print(exc, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nStopped; nothing is left behind.", file=sys.stderr)
+        print("\nStopped. Servers and files are removed.", file=sys.stderr)
         return 130
 
 

@@ -1,4 +1,4 @@
-"""What the demo shows: live on a terminal, plain lines elsewhere."""
+"""Output of the demo: live on a terminal, plain lines elsewhere."""
 
 import json
 import time
@@ -13,13 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from demo.replay import Answer
-from demo.tally import Line, Outcome, Tally
+from demo.tally import ClientSummary, Outcome, Tally
 
-WIDTH = 100  # readable on any screen; also where there is no terminal to ask
-PLAIN_INTERVAL_S = 3.0  # between two lines of progress where there is no terminal
+WIDTH = 100  # readable on any screen
+PLAIN_INTERVAL_S = 3.0  # between two lines of progress without a terminal
 
 _INDENT = 3
-_DULL_HEADERS = {"server", "date", "connection", "content-length", "vary", "demo-would-deny"}
+_HIDDEN_HEADERS = {"server", "date", "connection", "content-length", "vary", "demo-would-deny"}
 
 
 class Display:
@@ -34,17 +34,17 @@ class Display:
         return self._console.is_terminal and not self._console.is_dumb_terminal
 
     def title(self, text: str) -> None:
-        """Show what this is."""
+        """Show the title."""
         self._console.print(f"[bold]{text}[/]")
 
-    def act(self, number: int, title: str, *lines: str) -> None:
-        """Begin a part."""
+    def section(self, number: int, title: str, *lines: str) -> None:
+        """Begin a section."""
         self._console.print(f"\n[bold cyan]{number}  {title}[/]")
         for line in lines:
-            self.say(line)
+            self.line(line)
 
-    def say(self, text: str) -> None:
-        """Show a sentence."""
+    def line(self, text: str) -> None:
+        """Show a line, which may hold markup of rich."""
         self._print(Text.from_markup(text))
 
     def facts(self, rows: Sequence[tuple[str, str]]) -> None:
@@ -55,9 +55,9 @@ class Display:
         self._print(table)
 
     @contextmanager
-    def replay(self, tally: Tally, call_count: int, *, over: str) -> Iterator["Progressing"]:
+    def progress(self, tally: Tally, call_count: int, *, over: str) -> Iterator["ReplayProgress"]:
         """Show a replay while it runs, then its result."""
-        shown = Progressing(tally, call_count, over=over)
+        shown = ReplayProgress(tally, call_count, over=over)
         if not self._is_live:
             shown.plain = self._console
             yield shown
@@ -69,10 +69,10 @@ class Display:
             shown.is_done = True
 
     def answer(self, answer: Answer) -> None:
-        """Show an HTTP answer as a client gets it."""
+        """Show an HTTP answer as a client receives it."""
         text = Text(f"HTTP/1.1 {answer.status} {answer.reason}", style="bold")
         for name, value in answer.headers:
-            if name.lower() not in _DULL_HEADERS:
+            if name.lower() not in _HIDDEN_HEADERS:
                 text.append(f"\n{name}: ", style="not bold cyan").append(value, style="not bold")
         body = Table.grid(padding=(0, 1))
         fields = json.loads(answer.body)
@@ -82,7 +82,7 @@ class Display:
         self._print(Group(text, "", "{", _indented(body, left=2), "}"), left=6, above=1, below=1)
 
     def counts(self, rows: Sequence[tuple[str, int, int, int]]) -> None:
-        """Compare, per client, the counted requests with what MongoDB holds.
+        """Show the counts of each client.
 
         Args:
             rows: Client, number of its documents, counted requests, count in MongoDB.
@@ -97,15 +97,15 @@ class Display:
         self._print(table, above=1, below=1)
 
     def check(self, text: str, *, holds: bool) -> None:
-        """Show whether something holds."""
-        self.say(f"[bold green]ok[/]    {text}" if holds else f"[bold red]WRONG[/] {text}")
+        """Show the result of a check."""
+        self.line(f"[bold green]ok[/]    {text}" if holds else f"[bold red]WRONG[/] {text}")
 
     def _print(self, content: RenderableType, *, left: int = _INDENT, above: int = 0, below: int = 0) -> None:
         self._console.print(_indented(content, left=left, above=above, below=below))
 
 
-class Progressing:
-    """A replay in numbers. Rendered by rich as often as it likes."""
+class ReplayProgress:
+    """Counts of a running replay, rendered by rich."""
 
     def __init__(self, tally: Tally, call_count: int, *, over: str) -> None:
         self.is_done = False
@@ -113,48 +113,49 @@ class Progressing:
         self._tally = tally
         self._call_count = call_count
         self._over = over
-        self._said_s = time.monotonic()
+        self._printed_s = time.monotonic()
         self._bar = Progress(
             BarColumn(bar_width=30), MofNCompleteColumn(), TextColumn("requests   {task.fields[result]}")
         )
         self._task = self._bar.add_task("", total=call_count, result="")
 
     def update(self) -> None:
-        """Look at the tally anew."""
+        """Read the tally again."""
         sent, over = self._tally.total(), self._tally.total(Outcome.DENIED, Outcome.WOULD_DENY)
         result = f"{sent - self._tally.total(Outcome.DENIED):,} tokens   {over:,} {self._over}"
         if self.plain is None:
             self._bar.update(self._task, completed=sent, result=result)
-        elif time.monotonic() - self._said_s >= PLAIN_INTERVAL_S:
-            self._said_s = time.monotonic()
+        elif time.monotonic() - self._printed_s >= PLAIN_INTERVAL_S:
+            self._printed_s = time.monotonic()
             self.plain.print(f"   {sent:,} of {self._call_count:,} requests, {result.replace('   ', ', ')}")
 
     def __rich__(self) -> Padding:
-        table = replay_table(self._tally.lines(), over=self._over)
+        table = replay_table(self._tally.clients(), over=self._over)
         return _indented(table if self.is_done else Group(table, "", self._bar), above=1)
 
 
-def replay_table(lines: Sequence[Line], *, over: str) -> Table:
-    """Return what became of each client's requests."""
+def replay_table(clients: Sequence[ClientSummary], *, over: str) -> Table:
+    """Return a table with the outcomes of each client's requests."""
     table = _table()
     for header in ("client", "grant"):
         table.add_column(header)
     for header in ("requests", over, "share"):
         table.add_column(header, justify="right")
-    table.add_column("who")
-    for line in lines:
-        share = f"{line.over_count / line.request_count:.0%}" if line.over_count else ""
-        over_text = f"[yellow]{line.over_count:,}[/]" if line.over_count else "0"
-        table.add_row(line.client_id, line.grant_type, f"{line.request_count:,}", over_text, share, _who(line))
+    table.add_column("affected")
+    for client in clients:
+        share = f"{client.over_count / client.request_count:.0%}" if client.over_count else ""
+        over_text = f"[yellow]{client.over_count:,}[/]" if client.over_count else "0"
+        affected = _affected(client)
+        table.add_row(client.client_id, client.grant_type, f"{client.request_count:,}", over_text, share, affected)
     return table
 
 
-def _who(line: Line) -> str:
-    if line.is_trusted:
+def _affected(client: ClientSummary) -> str:
+    if client.is_trusted:
         return "[green]trusted: never denied[/]"
-    if line.user_count:
-        return f"{line.over_users} of {line.user_count} users"
-    return "the client" if line.over_count else "nobody"
+    if client.user_count:
+        return f"{client.over_users} of {client.user_count} users"
+    return "the client" if client.over_count else "none"
 
 
 def _indented(content: RenderableType, *, left: int = _INDENT, above: int = 0, below: int = 0) -> Padding:

@@ -1,42 +1,49 @@
-"""Sends token requests over real HTTP: one, or a whole schedule at the times it names."""
+"""Token requests over real HTTP: one, a schedule once, or a schedule again and again in the background."""
 
 import base64
 import http.client
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlencode
 
-from demo.cast import TRUSTED, Call, Caller
-from demo.instance import HOST, Instance
+from demo.deployment import Instance
+from demo.models import Client, User
 from demo.tally import WOULD_DENY_HEADER, Outcome, Tally
+from demo.trace import TRUSTED, Call, Caller, assign, hits_from, schedule
 from oauth_ratelimit.errors import RateLimitError
 
 SENDERS = 16  # more than the servers answer at a time, so that a slow answer delays no other request
 REFRESH_S = 0.1
 
+BACKGROUND_FIRST_HIT, BACKGROUND_HIT_COUNT = 6000, 20_000  # from half past seven until one in the afternoon
+BACKGROUND_HOST_COUNT = 80  # the busiest ones: about fifteen requests a second, a few of them over a limit
+BACKGROUND_SPEED = 100.0
+RETRY_PAUSE_S = 1.0  # after an unexpected answer, such as while a server is reconfigured
+
 _TIMEOUT_S = 60.0
 
 
 class UnexpectedAnswer(RateLimitError):
-    """A server answered something that this demo has no place for."""
+    """A server gave an answer that the demo cannot classify."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server said.
+    """Answer to a token request.
 
     Attributes:
         status: The HTTP status.
         reason: Its name.
         headers: In the order sent.
         body: The text.
-        outcome: How the request was decided.
+        outcome: The decision that it shows.
     """
 
     status: int
@@ -51,10 +58,10 @@ class Answer:
 
 
 class TokenClient:
-    """Asks servers for tokens over connections of its own. For one thread. Closed by the end of ``with``.
+    """Requests tokens over its own connections. For one thread. ``with`` closes the connections.
 
     Args:
-        tally: Where every answer is noted.
+        tally: Counts every answer.
     """
 
     def __init__(self, tally: Tally) -> None:
@@ -70,15 +77,15 @@ class TokenClient:
         for connection in self._connections.values():
             connection.close()
 
-    def ask(self, instance: Instance, caller: Caller) -> Answer:
+    def request(self, instance: Instance, caller: Caller) -> Answer:
         """Request one token.
 
         Raises:
-            UnexpectedAnswer: The answer tells no outcome, or there is none.
+            UnexpectedAnswer: The connection broke, or the answer shows no outcome.
         """
         connection = self._connections.get(instance)
         if connection is None:
-            connection = http.client.HTTPConnection(HOST, instance.port, timeout=_TIMEOUT_S)
+            connection = http.client.HTTPConnection(instance.address, timeout=_TIMEOUT_S)
             self._connections[instance] = connection
         body, headers = _token_request(caller)
         try:
@@ -96,24 +103,24 @@ class TokenClient:
 
 
 class Replay:
-    """Sends each call of a schedule when it is due, to one of the servers at random.
+    """Sends each call of a schedule when it is due, to a server chosen at random.
 
     Args:
         calls: In the order of their times.
         instances: The servers.
-        tally: Where every answer is noted.
+        tally: Counts every answer.
     """
 
     def __init__(self, calls: Sequence[Call], instances: Sequence[Instance], tally: Tally) -> None:
         self._instances = instances
         self._tally = tally
         self._calls = iter(calls)
-        self._taking = threading.Lock()  # guards _calls
+        self._lock = threading.Lock()  # guards _calls
         self._stopped = threading.Event()
         self._started_s = 0.0
 
     def run(self, on_progress: Callable[[], None]) -> float:
-        """Send everything and return how long it took, in seconds.
+        """Send everything and return the duration in seconds.
 
         Args:
             on_progress: Called several times a second.
@@ -139,18 +146,82 @@ class Replay:
             while call := self._next():
                 if self._stopped.wait(max(0.0, call.due_s - self._elapsed_s())):
                     return
-                client.ask(random.choice(self._instances), call.caller)
+                client.request(random.choice(self._instances), call.caller)
 
     def _next(self) -> Call | None:
-        with self._taking:
+        with self._lock:
             return next(self._calls, None)
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._started_s
 
 
+class BackgroundTraffic:
+    """The busiest hosts of the trace, which request tokens from one server until the end of ``with``.
+
+    Args:
+        without: Clients to leave out.
+    """
+
+    def __init__(self, *, without: Sequence[Client] = ()) -> None:
+        hits = hits_from(BACKGROUND_FIRST_HIT, BACKGROUND_HIT_COUNT)
+        callers = assign(hits)
+        busiest = {host for host, _ in Counter(hit.host for hit in hits).most_common(BACKGROUND_HOST_COUNT)}
+        left_out = {client.client_id for client in without}
+        chosen = [hit for hit in hits if hit.host in busiest and callers[hit.host].client_id not in left_out]
+        self._calls = schedule(chosen, callers, speed=BACKGROUND_SPEED)
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def clients(self) -> set[Client]:
+        """Clients to register."""
+        return {call.caller.client for call in self._calls}
+
+    @property
+    def users(self) -> set[User]:
+        """Users to register."""
+        return {call.caller.user for call in self._calls if call.caller.user}
+
+    def start(self, instance: Instance) -> Self:
+        """Start the traffic."""
+        self._thread = threading.Thread(target=self._send, args=(instance,), name="traffic", daemon=True)
+        self._thread.start()
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _send(self, instance: Instance) -> None:
+        calls = self._due()
+        while not self._stopped.is_set():
+            try:
+                with TokenClient(Tally()) as client:
+                    for call in calls:
+                        client.request(instance, call.caller)
+            except UnexpectedAnswer:
+                calls = self._due()
+                self._stopped.wait(RETRY_PAUSE_S)
+
+    def _due(self) -> Iterator[Call]:
+        """Yield each call when it is due, over and over, until the traffic is stopped."""
+        while True:
+            started_s = time.monotonic()
+            for call in self._calls:
+                if self._stopped.wait(max(0.0, started_s + call.due_s - time.monotonic())):
+                    return
+                yield call
+
+
 def _token_request(caller: Caller) -> tuple[str, dict[str, str]]:
-    """Return the body and the headers of a token request."""
+    """Return body and headers of a token request."""
     form = {"grant_type": caller.grant_type}
     if caller.user:
         form |= {"username": caller.user.username, "password": caller.user.password}
@@ -162,9 +233,9 @@ def _token_request(caller: Caller) -> tuple[str, dict[str, str]]:
 
 
 def _outcome(response: http.client.HTTPResponse, caller: Caller) -> Outcome | None:
-    """Return what an answer means for the books, None if it is none of the answers that a sound server gives.
+    """Return the decision that an answer shows, None if a working server does not answer so.
 
-    Whatever was decided and counted carries a quota. Without one only a trusted client may get a token.
+    Whatever was decided and counted carries quota headers. Without them only a trusted client may get a token.
     """
     if response.status == http.client.TOO_MANY_REQUESTS:
         return Outcome.DENIED

@@ -1,19 +1,30 @@
-"""The demo's own books: what each caller was answered, as the callers saw it."""
+"""Counts of the demo: the answers as the callers received them, and the hits that MongoDB holds."""
 
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from demo.cast import TRUSTED, Caller
+from pymongo.collection import Collection
+from pymongo.errors import PyMongoError
 
-WOULD_DENY_HEADER = "Demo-Would-Deny"  # on answers that enforce would have denied
+from demo.trace import TRUSTED, Caller
+from oauth_ratelimit.errors import StoreRejected
+from oauth_ratelimit.store.mongo.client import connect, database_of
+from tests.support.mongod_program import MONGO_URI_VARIABLE, MongodUnavailable
+
+WOULD_DENY_HEADER = "Demo-Would-Deny"  # on answers that would have been denied under enforce
 
 Key = tuple[str, str | None]
 
+_TIMEOUT_S = 10.0
+
 
 class Outcome(StrEnum):
-    """What became of a request. Only allowed ones are counted against a limit."""
+    """Decision about a request, as its answer shows. Only allowed requests count against a limit."""
 
     ALLOWED = "allowed"
     WOULD_DENY = "would_deny"
@@ -22,21 +33,21 @@ class Outcome(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether the request was over a limit."""
+        """Whether the request exceeded a limit."""
         return self in (Outcome.WOULD_DENY, Outcome.DENIED)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """What became of one client's requests.
+class ClientSummary:
+    """Requests of one client.
 
     Attributes:
         client_id: The client.
-        grant_type: The grant that it used.
-        user_count: How many users it asked for.
+        grant_type: The grant that it uses.
+        user_count: Its users.
         request_count: All its requests.
-        over_count: Those over a limit.
-        over_users: Users of whom at least one request was over a limit.
+        over_count: Requests over a limit.
+        over_users: Users with at least one request over a limit.
         is_trusted: Whether it is a trusted client.
     """
 
@@ -50,50 +61,87 @@ class Line:
 
 
 class Tally:
-    """Counts outcomes per caller. Any number of threads may add."""
+    """Outcomes per caller. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards _outcomes
         self._outcomes: Counter[tuple[Caller, Outcome]] = Counter()
 
     def add(self, caller: Caller, outcome: Outcome) -> None:
-        """Note one answer."""
+        """Count an answer."""
         with self._lock:
             self._outcomes[caller, outcome] += 1
 
     def total(self, *outcomes: Outcome) -> int:
-        """Return how many requests had one of the outcomes; without any, how many there were."""
+        """Return the number of requests with one of the outcomes, or of all requests."""
         return sum(count for (_, outcome), count in self._items() if not outcomes or outcome in outcomes)
 
     def counted(self) -> Counter[Key]:
-        """Return per client and user how many requests the limiter must have counted."""
+        """Return the hits that the limiter must have counted, per client and user."""
         counted: Counter[Key] = Counter()
         for (caller, outcome), count in self._items():
             if outcome is Outcome.ALLOWED:
                 counted[caller.key] += count
         return counted
 
-    def lines(self) -> list[Line]:
-        """Return one line per client, the machines first, the trusted one last."""
+    def clients(self) -> list[ClientSummary]:
+        """Return a summary per client: clients without users first, trusted clients last."""
         clients: dict[str, list[tuple[Caller, Outcome, int]]] = {}
         for (caller, outcome), count in self._items():
             clients.setdefault(caller.client_id, []).append((caller, outcome, count))
-        lines = [_line(client_id, entries) for client_id, entries in clients.items()]
-        return sorted(lines, key=lambda line: (line.is_trusted, line.grant_type, line.client_id))
+        summaries = [_summary(client_id, entries) for client_id, entries in clients.items()]
+        return sorted(summaries, key=lambda client: (client.is_trusted, client.grant_type, client.client_id))
 
     def _items(self) -> list[tuple[tuple[Caller, Outcome], int]]:
         with self._lock:
             return list(self._outcomes.items())
 
 
-def _line(client_id: str, entries: list[tuple[Caller, Outcome, int]]) -> Line:
-    users = {caller.user for caller, _, _ in entries if caller.user}
-    return Line(
+def _summary(client_id: str, entries: list[tuple[Caller, Outcome, int]]) -> ClientSummary:
+    return ClientSummary(
         client_id=client_id,
         grant_type=entries[0][0].grant_type,
-        user_count=len(users),
+        user_count=len({caller.user for caller, _, _ in entries if caller.user}),
         request_count=sum(count for _, _, count in entries),
         over_count=sum(count for _, outcome, count in entries if outcome.is_over),
         over_users=len({caller.user for caller, outcome, _ in entries if caller.user and outcome.is_over}),
         is_trusted=client_id == TRUSTED,
     )
+
+
+@contextmanager
+def open_counters(uri: str, namespace: str) -> Iterator["Collection[dict[str, Any]]"]:
+    """Yield the collection of counters in a namespace, and drop all collections of the namespace afterwards.
+
+    Raises:
+        MongodUnavailable: The URI is malformed, or no server answers there.
+    """
+    try:
+        connected = connect(uri, timeout_s=_TIMEOUT_S)
+    except StoreRejected as exc:
+        raise MongodUnavailable(f"in {MONGO_URI_VARIABLE}, {exc}") from exc
+    with connected as client:
+        try:
+            client.admin.command("ping")
+        except PyMongoError as exc:
+            raise MongodUnavailable(f"the server in {MONGO_URI_VARIABLE} does not answer") from exc
+        database = database_of(client)
+        try:
+            yield database[f"{namespace}_ratelimits"]
+        finally:
+            for name in database.list_collection_names(filter={"name": {"$regex": f"^{namespace}_"}}):
+                database.drop_collection(name)
+
+
+def read_counts(documents: "Collection[dict[str, Any]]") -> Counter[Key]:
+    """Return the hits in MongoDB per client and user, read without the limiter's code.
+
+    Each request counts once in every tier. The widest tier still has all its frames: they expire after an hour.
+    """
+    counts: Counter[Key] = Counter()
+    for document in documents.find():
+        tiers = document["requestCounters"]
+        widest = max(tiers, key=int)
+        identity = document["_id"]
+        counts[identity["clientId"], identity["username"]] += sum(tiers[widest].values())
+    return counts

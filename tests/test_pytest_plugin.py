@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.authserver import create_app
-from demo.seeds import BATCH_JOBS, seed
+from demo.database import BATCH_JOBS, seed
+from demo.server import create_app
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.testing import MIDNIGHT_S, FrozenClock, FrozenRateLimit
 

@@ -16,11 +16,9 @@ from pathlib import Path
 
 import requests
 
-from demo.cast import APPS, LATECOMER, MACHINES, Caller, assign
-from demo.instance import Instance
-from demo.seeds import DEMO_USERS
-from demo.stage import Stage, set_stage
-from demo.trace import hits
+from demo.database import DEMO_USERS
+from demo.deployment import Deployment, Instance, deploy
+from demo.trace import APPS, LATECOMER, MACHINES, Caller, assign, hits
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.memory import MemoryStore
@@ -54,15 +52,15 @@ def main() -> int:
     IMAGES.mkdir(exist_ok=True)
     clients = [*APPS, *(caller.client for caller in (*MACHINES, LATECOMER))]
     users = {*DEMO_USERS, *(caller.user for _, caller in recorded() if caller.user)}
-    with set_stage("demo.wsgi:app", instance_count=2, clients=clients, users=users) as stage:
-        text = stage.config_path.read_text()
+    with deploy(instance_count=2, clients=clients, users=users) as deployment:
+        text = deployment.config_path.read_text()
         for old, new in CONFIG.items():
             text = text.replace(old, new, 1)
-        stage.config_path.write_text(text)
-        relive(stage)
-        ask(stage.instances)
+        deployment.config_path.write_text(text)
+        relive(deployment)
+        ask(deployment.instances)
         with open_browser() as browser:
-            too_large = [path.name for path in take_all(browser, stage) if path.stat().st_size > MAX_BYTES]
+            too_large = [path.name for path in take_all(browser, deployment) if path.stat().st_size > MAX_BYTES]
     sys.stdout.writelines(f"{name} is too large\n" for name in too_large)
     return 1 if too_large else 0
 
@@ -79,14 +77,14 @@ def recorded() -> Sequence[tuple[float, Caller]]:
     return [(hit.at_s, cast[hit.host]) for hit in trace]
 
 
-def relive(stage: Stage) -> None:
+def relive(deployment: Deployment) -> None:
     """Record the trace as if it had happened in the last hours."""
-    settings = load_config(stage.config_path)
+    settings = load_config(deployment.config_path)
     calls = recorded()
     clock = Clock()
     limiter = Limiter(settings, MemoryStore(), clock=clock)
-    host, port = stage.counters.database.client.address or ("", 0)
-    uri = f"mongodb://{host}:{port}/{stage.counters.database.name}"
+    host, port = deployment.counters.database.client.address or ("", 0)
+    uri = f"mongodb://{host}:{port}/{deployment.counters.database.name}"
     with closing(Connection(uri, namespace=settings.store.namespace)) as connection:
         recorder = StatisticsRecorder(StatisticsStore(connection), settings=lambda: settings.statistics, clock=clock)
         start_s = time.time() - 90 - (calls[-1][0] - calls[0][0]) / SPEED
@@ -116,9 +114,9 @@ def ask(servers: Sequence[Instance]) -> None:
             session.post(url, data=form, auth=(caller.client_id, caller.client.client_secret), timeout=10)
 
 
-def take_all(browser: Browser, stage: Stage) -> Iterator[Path]:
+def take_all(browser: Browser, deployment: Deployment) -> Iterator[Path]:
     """Take one picture after the other."""
-    url = f"http://{stage.instances[0].address}/ratelimit/"
+    url = f"http://{deployment.instances[0].address}/ratelimit/"
     browser.resize(WINDOW)
     browser.open(f"{url}?span=6h")
     browser.wait_for("requests", "#clients")

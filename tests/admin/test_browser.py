@@ -11,10 +11,9 @@ import pytest
 import requests
 from flask import Flask
 
-from demo.instance import Instance
-from demo.records import Client
-from demo.seeds import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, PARTNER_BANK, WEB_SHOP
-from demo.stage import Stage, set_stage
+from demo.database import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, PARTNER_BANK, WEB_SHOP
+from demo.deployment import Deployment, Instance, deploy
+from demo.models import Client
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin import admin_blueprint
 from tests.admin.browser import DESKTOP, PHONE, SMALL_PHONE, Browser, open_browser
@@ -62,27 +61,27 @@ class Clients:
 
 
 @pytest.fixture(scope="module")
-def stage(mongodb: str) -> Iterator[Stage]:
+def deployment(mongodb: str) -> Iterator[Deployment]:
     """Two servers of the demo that share a database of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MONGO_URI_VARIABLE, patient(with_database(mongodb, f"test_{uuid.uuid4().hex[:12]}")))
         patch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
-        with set_stage("demo.wsgi:app", instance_count=2, clients=DEMO_CLIENTS, users=DEMO_USERS) as stage:
-            yield stage
-            stage.counters.database.client.drop_database(stage.counters.database.name)
+        with deploy(instance_count=2, clients=DEMO_CLIENTS, users=DEMO_USERS) as deployment:
+            yield deployment
+            deployment.counters.database.client.drop_database(deployment.counters.database.name)
 
 
 @pytest.fixture(scope="module")
-def clients(stage: Stage) -> Iterator[Clients]:
+def clients(deployment: Deployment) -> Iterator[Clients]:
     """Clients that have asked both servers, one of them for more than its limit allows."""
-    with closing(Clients(stage.instances)) as clients:
+    with closing(Clients(deployment.instances)) as clients:
         for client, request_count in REQUESTS.items():
             for number in range(request_count):
                 assert 200 == clients.ask(client, server=number % 2)
 
         def is_over() -> bool:
             assert 200 == clients.ask(BATCH_JOBS)
-            return any("request_would_be_denied" in server.log for server in stage.instances)
+            return any("request_would_be_denied" in server.log for server in deployment.instances)
 
         wait_until(is_over, "batch-jobs asks faster than it may")  # a hundred times may take a busy machine too long
         yield clients
@@ -278,12 +277,12 @@ def contrast(one: list[int], other: list[int]) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_hostile_names(browser: Browser, stage: Stage, url: str) -> None:
+def test_hostile_names(browser: Browser, deployment: Deployment, url: str) -> None:
     """A client that calls itself markup is shown as what it is, on every page that names it."""
     config = {
         "mode": "enforce",
         "limits": {"user": [{"limit": 20, "window": "5s", "name": "user-burst"}]},
-        "store": {"uri": uri_of(stage), "collection": stage.counters.name},
+        "store": {"uri": uri_of(deployment), "collection": deployment.counters.name},
     }
     name = "<img src=x onerror=alert(1)>\\u{202e}\\u{1b}"
     browser.open(url)
@@ -303,10 +302,10 @@ def test_hostile_names(browser: Browser, stage: Stage, url: str) -> None:
     assert [] == browser.all("img[src=x]")
 
 
-def uri_of(stage: Stage) -> str:
+def uri_of(deployment: Deployment) -> str:
     """Return where the servers' database is."""
-    host, port = stage.counters.database.client.address or ("", 0)
-    return f"mongodb://{host}:{port}/{stage.counters.database.name}"
+    host, port = deployment.counters.database.client.address or ("", 0)
+    return f"mongodb://{host}:{port}/{deployment.counters.database.name}"
 
 
 @pytest.fixture

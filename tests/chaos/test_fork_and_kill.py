@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from demo.authserver import seed
-from demo.seeds import BATCH_JOBS
+from demo.database import BATCH_JOBS, seed
 from tests.chaos.fleet import Books, Instance, balance, held_in
 from tests.support.flows import post
+from tests.support.gunicorn import Gunicorn
 from tests.support.helpers import wait_until
-from tests.support.workers import Gunicorn
 
 pytestmark = pytest.mark.chaos
 

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from demo.authserver import seed
-from demo.seeds import BATCH_JOBS
+from demo.database import BATCH_JOBS, seed
 from oauth_ratelimit import Limiter, OAuthRateLimit, load_config
 from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.statistics import Tally

@@ -20,7 +20,8 @@ import click
 import pytest
 import yaml
 
-from demo.authserver import create_app, seed
+from demo.database import seed
+from demo.server import create_app
 from oauth_ratelimit import OAuthRateLimit, load_config
 from oauth_ratelimit.cli import command as cli
 from tests.docs.blocks import PAGES, ROOT, Block, all_blocks, blocks_of, commands_of, words_of

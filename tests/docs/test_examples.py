@@ -22,8 +22,8 @@ import requests
 import yaml
 from flask import Flask, Response, request
 
-from demo.authserver import create_app, seed
-from demo.seeds import BATCH_JOBS
+from demo.database import BATCH_JOBS, seed
+from demo.server import create_app
 from oauth_ratelimit import OAuthRateLimit, load_config
 from tests.docs.blocks import ROOT
 from tests.support.helpers import Clock, wait_until

@@ -8,8 +8,8 @@ import pytest
 import requests
 from flask import Flask
 
-from demo.authserver import create_app, seed
-from demo.seeds import BATCH_JOBS
+from demo.database import BATCH_JOBS, seed
+from demo.server import create_app
 from tests.docs.blocks import ROOT, the_block
 from tests.support.flows import TIMEOUT_S, post
 from tests.support.serving import serving

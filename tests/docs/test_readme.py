@@ -10,8 +10,8 @@ import pytest
 import requests
 from structlog.testing import capture_logs
 
-from demo.authserver import create_app, seed
-from demo.seeds import BATCH_JOBS
+from demo.database import BATCH_JOBS, seed
+from demo.server import create_app
 from tests.docs.blocks import PAGES, ROOT, the_block
 from tests.support.flows import post
 from tests.support.helpers import wait_until

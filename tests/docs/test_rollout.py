@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from demo.authserver import create_app, seed
-from demo.seeds import BATCH_JOBS
+from demo.database import BATCH_JOBS, seed
+from demo.server import create_app
 from tests.support.flows import post
 from tests.support.helpers import wait_until
 from tests.support.serving import serving

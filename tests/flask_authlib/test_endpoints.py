@@ -14,10 +14,8 @@ from authlib.integrations.flask_oauth2 import ResourceProtector, current_token
 from authlib.oauth2.rfc6750 import BearerTokenValidator
 from flask import Flask, Response, jsonify, request
 
-from demo.accounts import accounts
-from demo.authserver import seed
-from demo.records import Client
-from demo.seeds import BATCH_JOBS, MOBILE_APP, WEB_SHOP
+from demo.database import BATCH_JOBS, MOBILE_APP, WEB_SHOP, database, seed
+from demo.models import Client
 from oauth_ratelimit.flask_authlib.caller import Caller, caller_of_token
 from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
 from tests.support.flows import issue, password_of, post
@@ -33,7 +31,7 @@ class TokenValidator(BearerTokenValidator):  # type: ignore[misc]  # untyped
 
     def authenticate_token(self, token_string: str) -> Any:
         """Return the token, None if there is none."""
-        return accounts().token_by_access(token_string)
+        return database().token_by_access(token_string)
 
 
 def protect_with_views(database: str | PathLike[str], settings: Any, extension: OAuthRateLimit) -> Flask:

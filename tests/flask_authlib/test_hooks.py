@@ -17,7 +17,7 @@ from flask import Flask, Response
 from flask.testing import FlaskClient
 from structlog.testing import capture_logs
 
-from demo.records import Client, User
+from demo.models import Client, User
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.caller import username_of

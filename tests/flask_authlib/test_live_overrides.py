@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from demo.authserver import seed
-from demo.seeds import BATCH_JOBS
+from demo.database import BATCH_JOBS, seed
 from oauth_ratelimit.background.live_settings import OverrideCache
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target

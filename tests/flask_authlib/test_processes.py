@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from demo.authserver import seed
-from demo.child import Child
-from demo.seeds import BATCH_JOBS, WEB_SHOP
+from demo.database import BATCH_JOBS, WEB_SHOP, seed
+from tests.support.child import Child
 from tests.support.flows import password_of, post
+from tests.support.gunicorn import Gunicorn
 from tests.support.helpers import is_running, wait_until
 from tests.support.mongod import free_port
-from tests.support.workers import Gunicorn
 
 APP = "tests.support.worker_app:app"
 

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from demo.authserver import seed
-from demo.seeds import BATCH_JOBS, WEB_SHOP
+from demo.database import BATCH_JOBS, WEB_SHOP, seed
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.core.statistics import ClientSum, Source, Tally
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.support.flows import password_of, post
+from tests.support.gunicorn import Gunicorn
 from tests.support.helpers import Clock
 from tests.support.sites import config, protect_after
-from tests.support.workers import Gunicorn
 
 CREDENTIALS = {"grant_type": "client_credentials"}
 LOGIN = {"grant_type": "password", "username": "alice", "password": password_of("alice")}

@@ -17,9 +17,8 @@ from oauthlib.oauth2 import BackendApplicationClient, TemporarilyUnavailableErro
 from requests_oauthlib import OAuth2Session
 from structlog.testing import capture_logs
 
-from demo.authserver import seed
-from demo.records import GRANT_DEVICE_CODE, GRANT_JWT_BEARER
-from demo.seeds import BATCH_JOBS, MOBILE_APP, PARTNER_BANK, WEB_SHOP
+from demo.database import BATCH_JOBS, MOBILE_APP, PARTNER_BANK, WEB_SHOP, seed
+from demo.models import GRANT_DEVICE_CODE, GRANT_JWT_BEARER
 from oauth_ratelimit.config import Settings
 from tests.support.flows import (
     FLOWS,

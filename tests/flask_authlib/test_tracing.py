@@ -10,8 +10,7 @@ import structlog
 from pymongo import MongoClient
 from structlog.testing import capture_logs
 
-from demo.authserver import seed
-from demo.seeds import BATCH_JOBS, WEB_SHOP
+from demo.database import BATCH_JOBS, WEB_SHOP, seed
 from oauth_ratelimit.flask_authlib.tracing import trace_id_of, trace_of_request
 from tests.support.flows import TIMEOUT_S
 from tests.support.sites import Site, config, protected

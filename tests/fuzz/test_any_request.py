@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from demo.authserver import create_app, seed
-from demo.seeds import BATCH_JOBS, WEB_SHOP
+from demo.database import BATCH_JOBS, WEB_SHOP, seed
+from demo.server import create_app
 from oauth_ratelimit import OAuthRateLimit
 from tests.support.flows import password_of
 from tests.support.sites import protect_after

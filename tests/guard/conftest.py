@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.authserver import seed
+from demo.database import seed
 from tests.guard.guarded import Guarded, guard, guarded
 
 

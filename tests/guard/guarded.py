@@ -13,8 +13,8 @@ from flask import Flask
 from requests.adapters import HTTPAdapter
 
 from demo import grants
-from demo.records import Client
-from demo.seeds import MOBILE_APP, WEB_SHOP
+from demo.database import MOBILE_APP, WEB_SHOP
+from demo.models import Client
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.limiter import Limiter
 from tests.support.flows import password_of

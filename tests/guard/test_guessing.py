@@ -11,9 +11,10 @@ from requests_oauthlib import OAuth2Session
 from structlog.testing import capture_logs
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from demo import authserver, grants
-from demo.records import GRANT_DEVICE_CODE, GRANT_OWN_TOKEN
-from demo.seeds import BATCH_JOBS
+from demo import grants
+from demo import server as demo_server
+from demo.database import BATCH_JOBS
+from demo.models import GRANT_DEVICE_CODE, GRANT_OWN_TOKEN
 from oauth_ratelimit import RateLimitMixin, load_config
 from tests.guard.guarded import (
     ADDRESS_LIMIT,
@@ -111,7 +112,7 @@ def test_password_is_not_looked_at(server: Guarded, monkeypatch: pytest.MonkeyPa
         raise AssertionError("a password was looked at")
 
     monkeypatch.setattr(grants.PasswordGrant, "authenticate_user", looked)
-    monkeypatch.setattr("demo.records.Client.check_client_secret", looked)
+    monkeypatch.setattr("demo.models.Client.check_client_secret", looked)
     assert 429 == server.login().status_code
 
 
@@ -291,7 +292,7 @@ def assertions(monkeypatch: pytest.MonkeyPatch) -> Callable[[Guarded], None]:
         return query_client(client_id) if signed else None
 
     monkeypatch.setattr(grants.ClientCredentialsGrant, "TOKEN_ENDPOINT_AUTH_METHODS", [*grants.WITH_SECRET, "asserted"])
-    monkeypatch.setattr("demo.records.Client.check_endpoint_auth_method", lambda *_args: True)
+    monkeypatch.setattr("demo.models.Client.check_endpoint_auth_method", lambda *_args: True)
 
     def register(server: Guarded) -> None:
         server.site.app.extensions["authorization_server"].register_client_auth_method("asserted", proven)
@@ -503,10 +504,10 @@ def test_flood_of_names(database: Path) -> None:
 def test_mixin(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server with the mixin is guarded as one that was attached to."""
 
-    class Server(RateLimitMixin, authserver.AuthorizationServer):  # type: ignore[misc]
+    class Server(RateLimitMixin, demo_server.AuthorizationServer):  # type: ignore[misc]
         """The typed way in."""
 
-    monkeypatch.setattr(authserver, "AuthorizationServer", Server)
+    monkeypatch.setattr(demo_server, "AuthorizationServer", Server)
     with guarded(database, guard()) as server:
         assert [400] * USER_LIMIT + [429] == statuses(server.login, USER_LIMIT + 1)
         assert [401] * CLIENT_LIMIT + [429] == statuses(lambda: server.job(BATCH_JOBS, "guess"), CLIENT_LIMIT + 1)

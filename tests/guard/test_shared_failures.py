@@ -17,9 +17,9 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.guard import Guard
 from tests.guard.guarded import ELSEWHERE, HOME, USER_LIMIT, guard, guarded, password_of, session_from
 from tests.support.flows import TIMEOUT_S
+from tests.support.gunicorn import Gunicorn
 from tests.support.helpers import Clock, wait_until
 from tests.support.mongod import free_port
-from tests.support.workers import Gunicorn
 
 AUTH = ("web-shop", "web-shop-secret-of-the-demo-0123456789")
 ALICE = AuthAttempt(("web-shop",), ("alice",), "192.0.2.7")

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pymongo import MongoClient
 
-from demo.authserver import create_app, seed
-from demo.records import GRANT_DEVICE_CODE, GRANT_JWT_BEARER, GRANT_TOKEN_EXCHANGE
-from demo.seeds import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, WEB_SHOP
+from demo.database import BATCH_JOBS, DEMO_CLIENTS, DEMO_USERS, WEB_SHOP, seed
+from demo.models import GRANT_DEVICE_CODE, GRANT_JWT_BEARER, GRANT_TOKEN_EXCHANGE
+from demo.server import create_app
 from tests.support.serving import serving
 from tests.support.sites import Site, config, protected
 

@@ -15,8 +15,8 @@ from click.testing import CliRunner, Result
 from flask import Flask
 from structlog.testing import capture_logs
 
-from demo.authserver import create_app, seed
-from demo.seeds import BATCH_JOBS
+from demo.database import BATCH_JOBS, seed
+from demo.server import create_app
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin.api import LOOKS
 from oauth_ratelimit.cli import command

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from flask import Flask
 from pymongo import MongoClient
 
-from demo import authserver
-from demo.seeds import WEB_SHOP, seed
+from demo import server as demo_server
+from demo.database import WEB_SHOP, seed
 from oauth_ratelimit import ConfigError, Limiter, OAuthRateLimit, load_config
 from oauth_ratelimit.admin import admin_blueprint
 from oauth_ratelimit.admin.api import LOOKS
@@ -73,7 +73,7 @@ class Site:
         }
         self.write(self.settings)
         seed(folder / "demo.sqlite3")
-        self.app: Flask = authserver.create_app(folder / "demo.sqlite3")
+        self.app: Flask = demo_server.create_app(folder / "demo.sqlite3")
         self.app.config["OAUTH_RATELIMIT_CONFIG"] = str(self.config_path)
         self.app.register_blueprint(metrics_blueprint())
         self.app.register_blueprint(health_blueprint())

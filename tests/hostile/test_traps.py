@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import requests
 
-from demo.authserver import seed
-from demo.seeds import BATCH_JOBS, PARTNER_BANK, WEB_SHOP
+from demo.database import BATCH_JOBS, PARTNER_BANK, WEB_SHOP, seed
 from tests.support import flows
 from tests.support.flows import FLOWS, TIMEOUT_S, GrantRequest
 from tests.support.sites import Site, config, protected

@@ -10,11 +10,10 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from demo.authserver import seed
-from demo.seeds import BATCH_JOBS
+from demo.database import BATCH_JOBS, seed
 from tests.support.flows import TIMEOUT_S, post
+from tests.support.gunicorn import Gunicorn
 from tests.support.helpers import wait_until
-from tests.support.workers import Gunicorn
 
 APP = "tests.observe.paged_app:app"
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"

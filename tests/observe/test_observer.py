@@ -9,8 +9,7 @@ import pytest
 import requests
 from structlog.testing import capture_logs
 
-from demo.authserver import seed
-from demo.seeds import BATCH_JOBS
+from demo.database import BATCH_JOBS, seed
 from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from demo.authserver import seed
-from demo.child import Child
-from demo.seeds import BATCH_JOBS, WEB_SHOP
+from demo.database import BATCH_JOBS, WEB_SHOP, seed
 from oauth_ratelimit.blueprints import metrics_blueprint
 from tests.observe.test_dashboard import ALERTS, PANELS, RULES, as_prometheus
+from tests.support.child import Child
 from tests.support.flows import post
 from tests.support.helpers import wait_until
 from tests.support.mongod import free_port

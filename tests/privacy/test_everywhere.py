@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from pymongo import MongoClient
 from structlog.testing import capture_logs
 
-from demo import authserver
-from demo.seeds import WEB_SHOP, seed
+from demo import server as demo_server
+from demo.database import WEB_SHOP, seed
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.admin import admin_blueprint
 from oauth_ratelimit.admin.api import LOOKS
@@ -44,7 +44,7 @@ class Site:
         }
         self.config_path.write_text(yaml.safe_dump(settings))
         seed(folder / "demo.sqlite3")
-        self.app = authserver.create_app(folder / "demo.sqlite3")
+        self.app = demo_server.create_app(folder / "demo.sqlite3")
         self.app.config["OAUTH_RATELIMIT_CONFIG"] = str(self.config_path)
         self.app.register_blueprint(admin_blueprint(lambda: "ann"))
         extension = OAuthRateLimit(on_denied=self._hook, on_near_limit=self._hook)

@@ -8,7 +8,7 @@ from authlib.integrations.flask_oauth2 import AuthorizationServer
 from authlib.oauth2.rfc6749 import grants
 from flask import Flask
 
-from demo.records import Client
+from demo.models import Client
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from tests.support.helpers import Clock

@@ -13,14 +13,14 @@ from urllib.parse import parse_qs, urlsplit
 import requests
 from authlib.oauth2.rfc7523 import JWTBearerGrant
 
-from demo.records import (
+from demo.database import BATCH_JOBS, MOBILE_APP, PARTNER_BANK, WEB_SHOP
+from demo.models import (
     GRANT_DEVICE_CODE,
     GRANT_JWT_BEARER,
     GRANT_OWN_TOKEN,
     GRANT_TOKEN_EXCHANGE,
     Client,
 )
-from demo.seeds import BATCH_JOBS, MOBILE_APP, PARTNER_BANK, WEB_SHOP
 
 TIMEOUT_S = 60
 REDIRECT_URI = WEB_SHOP.redirect_uris[0]

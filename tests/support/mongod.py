@@ -14,7 +14,7 @@ from typing import Any, Self
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from demo.child import Child
+from tests.support.child import Child
 from tests.support.mongod_program import MONGO_URI_VARIABLE, MongodUnavailable, find_mongod
 
 _HOST = "127.0.0.1"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from demo import authserver
+from demo import server as demo_server
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from tests.support.apps import app_limiter_of
@@ -49,7 +49,7 @@ class Site:
 
 def protect_after(database: str | PathLike[str], settings: Any, extension: OAuthRateLimit) -> Flask:
     """Attach to a server that has its grants."""
-    app = authserver.create_app(database)
+    app = demo_server.create_app(database)
     app.config["OAUTH_RATELIMIT_CONFIG"] = settings
     extension.init_app(app, app.extensions["authorization_server"])
     return app
@@ -58,15 +58,15 @@ def protect_after(database: str | PathLike[str], settings: Any, extension: OAuth
 def protect_before(database: str | PathLike[str], settings: Any, extension: OAuthRateLimit) -> Flask:
     """Attach to a server that has no grants yet."""
 
-    class AttachedFirst(authserver.AuthorizationServer):  # type: ignore[misc]
+    class AttachedFirst(demo_server.AuthorizationServer):  # type: ignore[misc]
         def __init__(self, app: Flask, **kwargs: Any) -> None:
             super().__init__(app, **kwargs)
             app.config["OAUTH_RATELIMIT_CONFIG"] = settings
             extension.init_app(app, self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(authserver, "AuthorizationServer", AttachedFirst)
-        return authserver.create_app(database)
+        patch.setattr(demo_server, "AuthorizationServer", AttachedFirst)
+        return demo_server.create_app(database)
 
 
 @contextmanager

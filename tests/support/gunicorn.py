@@ -1,4 +1,4 @@
-"""gunicorn with real worker processes, started and stopped by a test."""
+"""A gunicorn server with real worker processes."""
 
 import contextlib
 import http.client
@@ -10,7 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from demo.child import Child
+from oauth_ratelimit.errors import RateLimitError
+from tests.support.child import Child
 from tests.support.helpers import is_running, wait_until
 from tests.support.mongod import free_port
 
@@ -18,8 +19,8 @@ _HOST = "127.0.0.1"
 _ROOT = Path(__file__).parents[2]
 _START_TIMEOUT_S = 60.0
 
-# A signal that reaches a worker before it is ready is lost, so the harness waits for each worker's word. Settings that
-# an older gunicorn does not know are ignored in a file, unlike on the command line.
+# A worker that is not ready would lose a signal, so each reports when it is ready. The settings are in a file, because
+# older versions of gunicorn refuse unknown ones on the command line.
 _CONFIG = """
 import sys
 
@@ -30,8 +31,12 @@ def post_worker_init(worker):
 """
 
 
+class ServerFailed(RateLimitError):
+    """A server did not start. The message holds the end of its log."""
+
+
 class Gunicorn:
-    """A gunicorn master with its workers on a free port, from ``with`` until the end of it.
+    """A gunicorn master with its workers on a free port. ``with`` starts it and ends it.
 
     Args:
         app_import: The application, ``package.module:app`` or ``package.module:make_app()``, seen from the repository.
@@ -41,7 +46,11 @@ class Gunicorn:
         preload: Import the application in the master, before it forks.
         env: Added to our own environment.
         extra: Further arguments of gunicorn.
-        config: Python text that follows in gunicorn's configuration file.
+        config: Python text at the end of gunicorn's configuration file.
+
+    Attributes:
+        port: The port.
+        log_path: File with the output of master and workers.
     """
 
     def __init__(
@@ -59,7 +68,7 @@ class Gunicorn:
         self.port = free_port()
         self._workers = workers
         self._directory = tempfile.TemporaryDirectory(prefix="oauth_ratelimit-gunicorn-")
-        self._log_path = Path(self._directory.name) / "log"
+        self.log_path = Path(self._directory.name) / "log"
         self._config_path = Path(self._directory.name) / "gunicorn.conf.py"
         self._config_path.write_text(_CONFIG + config)
         self._command = [
@@ -78,34 +87,56 @@ class Gunicorn:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as undo:
-            undo.callback(self._close)
-            self._child = Child(self._command, log_path=self._log_path, env=self._env, cwd=_ROOT)
-            wait_until(self._answers, f"gunicorn answers: {' '.join(self._command)}", _START_TIMEOUT_S)
+            undo.callback(self.close)
+            self.start()
+            self.wait_until_ready()
             undo.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close()
+        self.close()
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"{_HOST}:{self.port}"
 
     @property
     def url(self) -> str:
-        """The address to send requests to, without a slash at the end."""
-        return f"http://{_HOST}:{self.port}"
+        """URL of the server, without a slash at the end."""
+        return f"http://{self.address}"
 
     @property
     def log(self) -> str:
-        """What master and workers have written so far, standard output and error; it can be read after the end, too."""
-        return self._log_path.read_text(errors="replace") if self._log_path.exists() else self._log
+        """Output of master and workers so far; it stays readable after the end."""
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else self._log
 
     @property
     def master_pid(self) -> int:
-        """The master's process id."""
+        """Process id of the master."""
         return self._running().pid
 
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code of the master, None while it runs."""
+        return self._running().exit_code
+
+    def start(self) -> None:
+        """Start it without waiting until it is ready."""
+        self._child = Child(self._command, log_path=self.log_path, env=self._env, cwd=_ROOT)
+
+    def wait_until_ready(self) -> None:
+        """Wait until every worker is ready and the server answers.
+
+        Raises:
+            ServerFailed: It ended instead.
+        """
+        wait_until(self._answers, f"gunicorn answers: {' '.join(self._command)}", _START_TIMEOUT_S)
+
     def pids(self) -> list[int]:
-        """Return the process ids of the workers that are there now and ready."""
+        """Return the process ids of the workers that are ready."""
         children = Path(f"/proc/{self.master_pid}/task/{self.master_pid}/children").read_text().split()
         log = self.log
         return [int(pid) for pid in children if f"worker {pid} is ready\n" in log]
@@ -115,7 +146,7 @@ class Gunicorn:
         self._running().signal(number)
 
     def stop(self, *, timeout_s: float = 40.0) -> int:
-        """Ask it to end (SIGTERM), which lets the workers finish and run their exit handlers, and wait.
+        """Send SIGTERM, which lets the workers finish and run their exit handlers, and wait.
 
         Returns:
             The master's exit code.
@@ -128,13 +159,20 @@ class Gunicorn:
         self._running().kill()
         wait_until(lambda: not any(map(is_running, pids)), f"workers {pids} end")
 
+    def close(self) -> None:
+        """Kill it if it runs, and remove its files. Idempotent."""
+        if self._child is not None:
+            self._child.kill()
+        self._log = self.log
+        self._directory.cleanup()
+
     def _running(self) -> Child:
         assert self._child is not None, "use it in a with statement"
         return self._child
 
     def _answers(self) -> bool:
-        exit_code = self._running().exit_code
-        assert exit_code is None, f"gunicorn ended with exit code {exit_code}:\n{self.log}"
+        if self.exit_code is not None:
+            raise ServerFailed(f"gunicorn ended with exit code {self.exit_code}:\n{self.log[-1500:]}")
         if len(self.pids()) < self._workers:
             return False
         connection = http.client.HTTPConnection(_HOST, self.port, timeout=_START_TIMEOUT_S)
@@ -143,9 +181,3 @@ class Gunicorn:
             connection.getresponse().read()
             return True
         return False
-
-    def _close(self) -> None:
-        if self._child is not None:
-            self._child.kill()
-        self._log = self.log
-        self._directory.cleanup()

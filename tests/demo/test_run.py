@@ -1,4 +1,4 @@
-"""The whole demo, small: what a newcomer runs first."""
+"""The whole demo, shortened, and its checks."""
 
 import gzip
 import os
@@ -16,12 +16,11 @@ import pytest
 from pymongo import MongoClient
 from pymongo.collection import Collection
 
-from demo.cast import MACHINES, TRUSTED
+from demo.deployment import Deployment
 from demo.display import Display
-from demo.stage import Stage
-from demo.story import Story
+from demo.run import Demo
 from demo.tally import Outcome
-from demo.trace import hits
+from demo.trace import MACHINES, TRUSTED, hits
 from oauth_ratelimit import load_config
 from tests.support.helpers import wait_until, with_database
 from tests.support.mongod_program import MONGO_URI_VARIABLE
@@ -58,30 +57,28 @@ def _run_demo(env: dict[str, str], *options: str) -> tuple[int, str]:
         return process.returncode, output
 
 
-def test_demo(tmp_path: Path, mongodb: str) -> None:
-    """The demo denies in the second replay alone, ends with equal counts and status 0, and leaves nothing behind."""
+def test_demo_denies_under_enforce_only_passes_its_checks_and_cleans_up(tmp_path: Path, mongodb: str) -> None:
     uri = with_database(mongodb, "somebodys_own")
     env = _environment(tmp_path, **{MONGO_URI_VARIABLE: uri})
     status, output = _run_demo(env, "--requests=1000", "--speed=500")
     assert 0 == status, output
     dry_run, enforced = output.partition("2  Enforce")[::2]
-    assert "1,000 requests, 1,000 tokens" in dry_run
-    assert "%" in dry_run, "somebody would be denied"
-    assert "1,000 requests, 1,000 tokens" not in enforced
+    assert "1,000 requests got 1,000 tokens" in dry_run
+    assert "%" in dry_run, "the share of requests that would be denied"
+    assert "1,000 requests got 1,000 tokens" not in enforced
     assert "HTTP/1.1 429" in output
-    assert "MongoDB's counts equal the counted requests" in output
+    assert "MongoDB holds what was counted, for every client and user" in output
     (trusted,) = re.findall(r"allegro-mobile is trusted: (\d+) requests in both replays, 0 denied", output)
     assert int(trusted) == sum(map(int, re.findall(r"allegro-mobile +client_credentials +(\d+) +0", output)))
     waits = re.findall(r"Retry-After: (\d+)", output)
-    assert re.findall(r"It waits for (\d+) s, as Retry-After of server \d says", output)[0] in waits
+    assert re.findall(r"The client waits (\d+) s, as server \d asked it to", output)[0] in waits
     assert "WRONG" not in output
     assert [] == list(tmp_path.iterdir())
     with MongoClient(uri) as client:
         assert [] == client.get_default_database().list_collection_names()
 
 
-def test_no_mongodb(tmp_path: Path) -> None:
-    """Where no MongoDB can be started, the demo says what helps and ends with status 2."""
+def test_demo_without_mongodb_prints_advice(tmp_path: Path) -> None:
     broken = tmp_path / "mongod"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
@@ -98,14 +95,13 @@ def test_no_mongodb(tmp_path: Path) -> None:
     [
         (
             "mongodb://user:secret@127.0.0.1:1/?serverSelectionTimeoutMS=100",
-            f"the one that {MONGO_URI_VARIABLE} names does not answer",
+            f"the server in {MONGO_URI_VARIABLE} does not answer",
         ),
         ("user:secret@localhost", f"in {MONGO_URI_VARIABLE}, the connection string cannot be used"),
     ],
-    ids=["nobody there", "no URI"],
+    ids=["no answer", "malformed"],
 )
-def test_mongodb_that_does_not_answer(tmp_path: Path, uri: str, reason: str) -> None:
-    """A URI that leads nowhere is the same as no MongoDB, and is not shown: it may hold a password."""
+def test_unusable_uri_is_reported_without_its_password(tmp_path: Path, uri: str, reason: str) -> None:
     status, output = _run_demo(_environment(tmp_path, **{MONGO_URI_VARIABLE: uri}))
     assert 2 == status, output
     assert reason in output
@@ -118,15 +114,14 @@ def test_mongodb_that_does_not_answer(tmp_path: Path, uri: str, reason: str) -> 
     [
         ("demo", "1  Dry run", signal.SIGINT, 130),
         ("demo", "1  Dry run", signal.SIGTERM, 143),
-        ("demo.serve", "Its log follows", signal.SIGINT, 0),
-        ("demo.serve", "Its log follows", signal.SIGTERM, 143),
+        ("demo.serve", "The log follows", signal.SIGINT, 0),
+        ("demo.serve", "The log follows", signal.SIGTERM, 143),
     ],
     ids=["demo interrupted", "demo terminated", "server interrupted", "server terminated"],
 )
-def test_stopped_in_between(
+def test_stopping_the_demo_or_its_server_removes_everything(
     tmp_path: Path, mongodb: str, *, module: str, awaited: str, number: signal.Signals, status: int
 ) -> None:
-    """Stopping the demo or its server ends everything that it has started."""
     with _running(module, _environment(tmp_path, **{MONGO_URI_VARIABLE: mongodb})) as process:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
@@ -140,7 +135,7 @@ def test_stopped_in_between(
 
 @pytest.fixture
 def counters(mongo_uri: str) -> Iterator["Collection[dict[str, Any]]"]:
-    """A collection that holds three requests of one machine, in two tiers."""
+    """A collection with three requests of one client, in two tiers."""
     client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
     with client:
         collection = client.get_default_database()["counters"]
@@ -170,13 +165,13 @@ def counters(mongo_uri: str) -> Iterator["Collection[dict[str, Any]]"]:
         "all right in dry run",
         "one counted twice",
         "one not counted",
-        "trusted denied",
-        "trusted would be denied",
-        "trusted counted against a limit",
-        "denied for longer than said",
+        "trusted client denied",
+        "trusted client would be denied",
+        "trusted client counted",
+        "denied for longer than Retry-After",
     ],
 )
-def test_conclusion(
+def test_checks_fail_if_a_promise_is_broken(
     counters: "Collection[dict[str, Any]]",
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -187,22 +182,18 @@ def test_conclusion(
     is_admitted_again: bool,
     is_right: bool,
 ) -> None:
-    """The demo ends well only if MongoDB holds what was admitted, the trusted client never met a limit, and Retry-After
-    was true. What was over a limit is not counted.
-    """
-    story = Story(Display(), request_count=1, speed=1)
-    tally = story._open_tally()
+    demo = Demo(Display(), request_count=1, speed=1)
+    tally = demo._open_tally()
     for _ in range(allowed):
         tally.add(MACHINES[1], Outcome.ALLOWED)
     tally.add(MACHINES[1], over)
     tally.add(MACHINES[0], trusted)
-    stage = Stage("", "", [], tmp_path, counters)
-    assert is_right == story._conclude(stage, is_admitted_again=is_admitted_again)
+    deployment = Deployment("", "", [], tmp_path, counters)
+    assert is_right == demo._check(deployment, is_admitted_again=is_admitted_again)
     assert is_right == ("WRONG" not in capsys.readouterr().out)
 
 
-def test_trace() -> None:
-    """The shipped trace is whole and in order, and the hits of a second are spread over it."""
+def test_trace_is_complete_and_in_order() -> None:
     packed = files("demo").joinpath("nasa19950801.csv.gz").read_bytes()
     times = [hit.at_s for hit in hits()]
     assert 30_969 == len(times) == gzip.decompress(packed).count(b"\n")
@@ -211,8 +202,7 @@ def test_trace() -> None:
     assert len(times) == len(set(times))
 
 
-def test_configuration() -> None:
-    """The demo's configuration is in order, starts as a dry run and trusts the client that is called so."""
+def test_configuration_starts_as_a_dry_run_and_trusts_the_trusted_client() -> None:
     settings = load_config(Path(str(files("demo").joinpath("demo.yaml"))))
     assert "dry-run" == settings.policies.mode
     assert settings.policies.matching(TRUSTED).trusted

@@ -1,21 +1,37 @@
-"""The demo server's storage: one SQLite file that any number of processes share."""
+"""The demo server's database: one SQLite file that any number of processes share."""
 
+import base64
 import json
 import sqlite3
 import time
 import weakref
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import asdict, astuple
 from os import PathLike
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import ec
 from flask import Flask, current_app, g
 
-from demo.records import AuthorizationCode, Client, DeviceCode, Token, User
+from demo.models import AuthorizationCode, Client, DeviceCode, Token, User
 
-LOCK_TIMEOUT_S = 30  # writers of several processes queue for the one write lock
+LOCK_TIMEOUT_S = 30  # processes wait for each other to write
+EXTENSION = "demo_database"  # key in app.extensions and attribute of flask.g
 
-EXTENSION = "demo_accounts"  # our place in app.extensions and in flask.g
+WEB_SHOP = Client("web-shop", "web-shop-secret-of-the-demo-0123456789")
+BATCH_JOBS = Client("batch-jobs", "batch-jobs-secret-of-the-demo-0123456789")
+PARTNER_BANK = Client("partner-bank", "partner-bank-secret-of-the-demo-0123456789")
+MOBILE_APP = Client("mobile-app")  # public: no secret
+
+DEMO_CLIENTS = (WEB_SHOP, BATCH_JOBS, PARTNER_BANK, MOBILE_APP)
+DEMO_USERS = tuple(
+    User(name, f"{name}-password")
+    for name in (
+        *("alice", "bob", "carol", "dave", "erin", "frank", "grace"),
+        *("heidi", "ivan", "judy", "kim", "lena", "mia", "nils"),
+    )
+)
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS clients (client_id TEXT PRIMARY KEY, document TEXT NOT NULL);
@@ -33,23 +49,10 @@ CREATE TABLE IF NOT EXISTS tokens (
 """
 
 
-def connect(database_path: str | PathLike[str]) -> sqlite3.Connection:
-    """Open the file in autocommit mode: every statement stands alone, so no request holds the write lock for longer."""
-    connection = sqlite3.connect(
-        database_path,
-        timeout=LOCK_TIMEOUT_S,
-        isolation_level=None,
-        check_same_thread=False,  # one thread after the other, see ConnectionPool
-    )
-    connection.execute("PRAGMA synchronous = NORMAL")  # with a write-ahead log: no disk flush per token
-    return connection
+class Database:
+    """Reads and writes the models over one connection.
 
-
-class Accounts:
-    """Reads and writes the records over one connection.
-
-    Methods called `redeem_…` or `revoke…` answer whether this call was the one that did it: of several processes that
-    take the same code at the same time, exactly one hears True.
+    ``redeem_…`` and ``revoke`` return True for exactly one caller, however many processes try at the same time.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -91,7 +94,7 @@ class Accounts:
         return key
 
     def add_signing_key(self, jwk: dict[str, str]) -> None:
-        """Store the key unless there is one: processes that seed at the same time all sign with the first."""
+        """Store the key unless there is one, so that all processes sign with the first."""
         self._write("INSERT OR IGNORE INTO signing_keys VALUES ('id_token', ?)", json.dumps(jwk))
 
     def add_code(self, code: AuthorizationCode) -> None:
@@ -121,7 +124,7 @@ class Accounts:
     def approve_device(self, user_code: str, user: User) -> bool:
         return self._write("UPDATE device_codes SET username = ? WHERE user_code = ?", user.username, user_code)
 
-    def note_poll(self, device_code: DeviceCode) -> None:
+    def record_poll(self, device_code: DeviceCode) -> None:
         self._write(
             "UPDATE device_codes SET polled_at_s = ? WHERE device_code = ?", time.time(), device_code.device_code
         )
@@ -160,23 +163,63 @@ class Accounts:
             self.connection.executemany(statement, rows)
 
 
-class ConnectionPool:
-    """The idle connections of one process: opening one costs more than a whole token request's queries.
+def connect(database_path: str | PathLike[str]) -> sqlite3.Connection:
+    """Open the file in autocommit mode, so that no request holds the write lock longer than a statement."""
+    connection = sqlite3.connect(
+        database_path,
+        timeout=LOCK_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,  # one thread after the other, see ConnectionPool
+    )
+    connection.execute("PRAGMA synchronous = NORMAL")  # with a write-ahead log: no disk flush per token
+    return connection
 
-    Holds as many as requests ran at the same time. Opens none by itself, so a server may fork after it was made.
+
+def seed(
+    database_path: str | PathLike[str], *, clients: Iterable[Client] = DEMO_CLIENTS, users: Iterable[User] = DEMO_USERS
+) -> None:
+    """Create missing tables, then add or replace clients and users. Several processes may do so at the same time.
+
+    Args:
+        database_path: The SQLite file; its directory must exist.
+        clients: The clients to add; one with the same id is replaced.
+        users: The users to add or replace.
+    """
+    with closing(connect(database_path)) as connection:
+        stored = Database(connection)
+        stored.create_tables()
+        stored.add_signing_key(_new_signing_key())
+        stored.put_users(users)
+        stored.put_clients(clients)  # last, because seed_if_empty takes clients as a sign that the rest is there
+
+
+def seed_if_empty(database_path: str | PathLike[str]) -> None:
+    """Add the demo's clients and users unless the file holds clients."""
+    with closing(connect(database_path)) as connection:
+        stored = Database(connection)
+        stored.create_tables()
+        if stored.has_clients():
+            return
+    seed(database_path)
+
+
+class ConnectionPool:
+    """Idle connections of one process, because opening one costs more than a token request's queries.
+
+    It opens none by itself, so a server may fork after it was made.
     """
 
     def __init__(self, database_path: str | PathLike[str]) -> None:
         self._database_path = database_path
         self._idle: list[sqlite3.Connection] = []
 
-    def take(self) -> sqlite3.Connection:
+    def acquire(self) -> sqlite3.Connection:
         try:
             return self._idle.pop()
         except IndexError:
             return connect(self._database_path)
 
-    def give_back(self, connection: sqlite3.Connection) -> None:
+    def release(self, connection: sqlite3.Connection) -> None:
         self._idle.append(connection)
 
     def close(self) -> None:
@@ -185,22 +228,40 @@ class ConnectionPool:
 
 
 def init_app(app: Flask, database_path: str | PathLike[str]) -> None:
-    """Give the application its storage."""
+    """Give an application its database."""
     pool = ConnectionPool(database_path)
     weakref.finalize(app, pool.close)
     app.extensions[EXTENSION] = pool
-    app.teardown_appcontext(_give_back)
+    app.teardown_appcontext(_release)
 
 
-def accounts() -> Accounts:
-    """Return the storage of this request, over a connection that nobody else uses until the request ends."""
+def database() -> Database:
+    """Return the database, over a connection that belongs to this request."""
     if EXTENSION not in g:
-        setattr(g, EXTENSION, Accounts(current_app.extensions[EXTENSION].take()))
-    current: Accounts = getattr(g, EXTENSION)
+        setattr(g, EXTENSION, Database(current_app.extensions[EXTENSION].acquire()))
+    current: Database = getattr(g, EXTENSION)
     return current
 
 
-def _give_back(_error: BaseException | None) -> None:
-    used: Accounts | None = g.pop(EXTENSION, None)
+def _release(_error: BaseException | None) -> None:
+    used: Database | None = g.pop(EXTENSION, None)
     if used is not None:
-        current_app.extensions[EXTENSION].give_back(used.connection)
+        current_app.extensions[EXTENSION].release(used.connection)
+
+
+def _new_signing_key() -> dict[str, str]:
+    """Return a new P-256 key as a JSON Web Key, a form that every release of Authlib signs with."""
+    private = ec.generate_private_key(ec.SECP256R1()).private_numbers()
+    public = private.public_numbers
+    return {
+        "kty": "EC",
+        "crv": "P-256",
+        "kid": "demo",
+        "x": _base64url(public.x),
+        "y": _base64url(public.y),
+        "d": _base64url(private.private_value),
+    }
+
+
+def _base64url(number: int) -> str:
+    return base64.urlsafe_b64encode(number.to_bytes(32, "big")).rstrip(b"=").decode()

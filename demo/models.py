@@ -1,7 +1,4 @@
-"""What the demo server stores: clients, users, codes, device codes and tokens.
-
-Authlib asks its models for methods, not for base classes, so these are plain values.
-"""
+"""Clients, users, codes and tokens of the demo server, with the methods that Authlib asks of its models."""
 
 import secrets
 import time
@@ -13,24 +10,12 @@ GRANT_TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 GRANT_OWN_TOKEN = "urn:demo:own-token"
 
 ALL_GRANT_TYPES = (
-    "client_credentials",
-    "password",
-    "authorization_code",
-    "refresh_token",
-    "implicit",
-    GRANT_JWT_BEARER,
-    GRANT_DEVICE_CODE,
-    GRANT_TOKEN_EXCHANGE,
-    GRANT_OWN_TOKEN,
+    *("client_credentials", "password", "authorization_code", "refresh_token", "implicit"),
+    *(GRANT_JWT_BEARER, GRANT_DEVICE_CODE, GRANT_TOKEN_EXCHANGE, GRANT_OWN_TOKEN),
 )
 ALL_RESPONSE_TYPES = (
-    "code",
-    "token",
-    "id_token",
-    "id_token token",
-    "code id_token",
-    "code token",
-    "code id_token token",
+    *("code", "token", "id_token", "id_token token"),
+    *("code id_token", "code token", "code id_token token"),
 )
 
 CODE_LIFETIME_S = 300
@@ -43,10 +28,12 @@ class Client:
 
     Attributes:
         client_id: The public name.
-        client_secret: None makes a public client, which authenticates with its name alone. Kept in plain text:
-            jwt-bearer assertions are verified with it, and it guards nothing but a demo.
-        redirect_uris: Where /authorize may send a browser.
-        scope: The allowed scopes, separated by blanks.
+        client_secret: None makes a public client, which authenticates with its name alone. It is plain text, because
+            jwt-bearer assertions are verified with it; this is a demo.
+        redirect_uris: The addresses to which /authorize may send a browser.
+        grant_types: The grants that the client may use.
+        response_types: The response types that it may use at /authorize.
+        scope: The allowed scopes, separated by spaces.
     """
 
     client_id: str
@@ -75,7 +62,7 @@ class Client:
         )
 
     def check_endpoint_auth_method(self, method: str, _endpoint: str) -> bool:
-        """A client with a secret proves it at every endpoint, so nobody else can act under its name."""
+        """Require the secret at every endpoint if the client has one."""
         if self.client_secret is None:
             return method == "none"
         return method in ("client_secret_basic", "client_secret_post")
@@ -89,7 +76,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A resource owner. The password is stored and compared in plain text: a demo credential, not a pattern to copy."""
+    """A resource owner. The password is plain text: this is a demo."""
 
     username: str
     password: str
@@ -103,7 +90,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationCode:
-    """A code that /authorize handed out and the token endpoint takes once."""
+    """A code from /authorize, which the token endpoint accepts once."""
 
     code: str
     client_id: str
@@ -139,7 +126,7 @@ class AuthorizationCode:
 
 @dataclass(frozen=True, slots=True)
 class DeviceCode:
-    """A pending device authorization; `username` is None until somebody approved it."""
+    """A pending device authorization; ``username`` is None until a user approves it."""
 
     device_code: str
     user_code: str
@@ -164,7 +151,7 @@ class DeviceCode:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An issued pair of access and refresh token; revoking ends both."""
+    """An access token and its refresh token; a revocation ends both."""
 
     access_token: str
     refresh_token: str | None

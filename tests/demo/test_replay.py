@@ -1,4 +1,4 @@
-"""The recorded traffic that a demo server is played."""
+"""The background traffic of a demo server."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,22 +8,22 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from demo import traffic as module
-from demo.seeds import BATCH_JOBS, WEB_SHOP
-from demo.traffic import Traffic
+from demo import replay
+from demo.database import BATCH_JOBS, WEB_SHOP
+from demo.replay import BackgroundTraffic
 from tests.support.helpers import wait_until
 
 
 class Server(NamedTuple):
-    """What there is to know about a server, to send requests to it."""
+    """A server that requests are sent to."""
 
     name: str
-    port: int
+    address: str
 
 
 @contextmanager
 def server(statuses: Iterator[int]) -> Iterator[tuple[Any, list[int]]]:
-    """A server that answers token requests with some statuses, and what it has answered."""
+    """Yield a server that answers token requests with these statuses, then 200, and the list of its answers."""
     answered: list[int] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -39,33 +39,31 @@ def server(statuses: Iterator[int]) -> Iterator[tuple[Any, list[int]]]:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         thread = Thread(target=http.serve_forever)
         thread.start()
         try:
-            yield Server("server", http.server_address[1]), answered
+            yield Server("server", f"127.0.0.1:{http.server_address[1]}"), answered
         finally:
             http.shutdown()
             thread.join()
 
 
-def test_traffic_survives_a_bad_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients go on asking when a server has refused or failed, until they are told to stop."""
-    monkeypatch.setattr(module, "PAUSE_S", 0.0)
-    monkeypatch.setattr(module, "SPEED", 10_000.0)
+def test_traffic_continues_after_a_failed_request_until_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "RETRY_PAUSE_S", 0.0)
+    monkeypatch.setattr(replay, "BACKGROUND_SPEED", 10_000.0)
     with server(iter((200, 500, 429))) as (instance, answered):
-        with Traffic().start(instance):
+        with BackgroundTraffic().start(instance):
             wait_until(lambda: len(answered) > 5, "requests after the failed one")
         count = len(answered)
         assert [200, 500, 429, 200] == answered[:4]
     assert count == len(answered)
 
 
-def test_clients_that_somebody_tries_for_himself() -> None:
-    """They have no part in it, and there is a user of each of the other applications."""
-    traffic = Traffic(without=(BATCH_JOBS, WEB_SHOP))
+def test_traffic_leaves_clients_out() -> None:
+    traffic = BackgroundTraffic(without=(BATCH_JOBS, WEB_SHOP))
 
     assert not {client.client_id for client in traffic.clients} & {BATCH_JOBS.client_id, WEB_SHOP.client_id}
     assert {"news-reader", "travel-portal", "partner-bank"} < {client.client_id for client in traffic.clients}

@@ -1,4 +1,4 @@
-"""The gunicorn harness, before it is used to test what runs in workers."""
+"""The gunicorn server that other tests run applications in."""
 
 import atexit
 import os
@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.gunicorn import Gunicorn, ServerFailed
 from tests.support.helpers import wait_until
-from tests.support.workers import Gunicorn
 
 pytestmark = pytest.mark.slow
 
-_APP = "tests.support.test_workers:application"
+_APP = "tests.support.test_gunicorn:application"
 
 
 def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
@@ -73,5 +73,5 @@ def test_kill() -> None:
 
 def test_application_that_cannot_be_imported() -> None:
     """A server that does not come up fails with its own log."""
-    with pytest.raises(AssertionError, match="No module named 'no_such_module'"), Gunicorn("no_such_module:app"):
+    with pytest.raises(ServerFailed, match="No module named 'no_such_module'"), Gunicorn("no_such_module:app"):
         pass

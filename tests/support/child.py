@@ -1,4 +1,4 @@
-"""A child process that does not outlive this one, whichever way this one ends."""
+"""A child process that ends when this process ends, even if this one is killed."""
 
 import contextlib
 import os
@@ -7,8 +7,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# A watcher reads a pipe whose other end only we hold: its end of file means that we are gone, and it kills the child's
-# process group, itself included. PR_SET_PDEATHSIG would fire as soon as the *thread* that started the child ends.
+# A watcher reads a pipe whose other end only this process holds. At its end of file it kills the child's process group,
+# itself included. PR_SET_PDEATHSIG would fire as soon as the *thread* that started the child ends.
 _WATCHED = """
 exec 3<&0 </dev/null
 ( { read -r _ <&3 || kill -KILL -$$; } >/dev/null 2>&1 & )
@@ -17,12 +17,12 @@ exec "$@" 3<&-
 
 
 class Child:
-    """A running command, in a process group of its own, so that Ctrl-C in the terminal reaches only us.
+    """A running command in a process group of its own, so that Ctrl-C in the terminal does not reach it.
 
     Args:
         command: Program and arguments.
-        log_path: File that its output is appended to.
-        env: Its whole environment; None inherits ours.
+        log_path: File to which its output is appended.
+        env: The whole environment; None inherits ours.
         cwd: Its working directory.
     """
 
@@ -47,20 +47,20 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The command's own process id, not that of a shell around it."""
+        """Process id of the command itself."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative if a signal ended it."""
+        """Exit code, None while it runs, negative if a signal ended it."""
         return self._process.poll()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the command alone. Nothing happens if it has ended."""
+        """Send a signal to the command alone, unless it has ended."""
         self._process.send_signal(number)
 
     def stop(self, *, timeout_s: float = 30.0) -> int:
-        """Ask it to end (SIGTERM) and wait; kill it when the time is up.
+        """Send SIGTERM and wait; kill it when the time is up.
 
         Returns:
             The exit code.
@@ -71,13 +71,13 @@ class Child:
         return self.kill()
 
     def kill(self) -> int:
-        """End it and everything it started at once (SIGKILL). Idempotent.
+        """Kill it and everything that it started (SIGKILL). Idempotent.
 
         Returns:
             The exit code.
         """
         if self._process.stdin is not None and not self._process.stdin.closed:
-            # The watcher is in the group too, so the group's number cannot have gone to somebody else by now.
+            # The watcher is in the group, too, so no other process can have the group's number by now.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
             self._process.stdin.close()

@@ -1,0 +1,174 @@
+"""The demo from beginning to end: a dry run, enforce, one denial in detail, and the counts in MongoDB."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+
+from demo.deployment import Deployment, Instance, deploy
+from demo.display import Display
+from demo.replay import Replay, TokenClient
+from demo.tally import Key, Outcome, Tally, read_counts
+from demo.trace import APPS, LATECOMER, MACHINES, TRUSTED, Caller, Hit, assign, hits_from, schedule
+
+FIRST_HIT = 6000  # a busy hour with a few hosts that exceed the limit
+SERVER_COUNT = 3
+SYNC_WAIT_S = 1.0  # four sync intervals: every server has read what the others have counted
+MAX_TRIES = 200  # until one server denies; the limit is 40
+
+_FLORIDA = timezone(timedelta(hours=-4))
+
+
+class Demo:
+    """One run of the demo.
+
+    Args:
+        display: Shows it.
+        request_count: Requests of the trace to replay, twice.
+        speed: Replay speed, as a multiple of the recorded one.
+    """
+
+    def __init__(self, display: Display, *, request_count: int, speed: float) -> None:
+        self._display = display
+        self._hits = hits_from(FIRST_HIT, request_count)
+        self._callers = assign(self._hits)
+        self._calls = schedule(self._hits, self._callers, speed=speed)
+        self._speed = speed
+        self._tallies: list[Tally] = []
+
+    def run(self) -> bool:
+        """Run it, and return whether every check passed."""
+        self._display.title("oauth_ratelimit: one limit for three OAuth servers, shared through MongoDB")
+        clients = [*APPS, *(caller.client for caller in (*MACHINES, LATECOMER))]
+        users = {caller.user for caller in self._callers.values() if caller.user}
+        with deploy(instance_count=SERVER_COUNT, clients=clients, users=users, marks=True) as deployment:
+            self._introduce(deployment)
+            self._dry_run(deployment)
+            self._enforce(deployment)
+            is_admitted_again = self._show_denial(deployment)
+            deployment.stop()
+            return self._check(deployment, is_admitted_again=is_admitted_again)
+
+    def _introduce(self, deployment: Deployment) -> None:
+        first, last = (datetime.fromtimestamp(hit.at_s, _FLORIDA) for hit in (self._hits[0], self._hits[-1]))
+        servers = ", ".join(instance.address for instance in deployment.instances)
+        self._display.facts(
+            [
+                ("MongoDB", deployment.mongodb),
+                ("servers", f"gunicorn with Flask and Authlib on {servers}"),
+                ("limits", "40 tokens per 5 s for each client, 20 per 5 s for each user, 100,000 per hour for both"),
+                ("traffic", f"NASA web server, {first:%-d %B %Y, %H:%M} to {last:%H:%M}: {_size(self._hits)}"),
+                ("", f"{self._speed:g} times faster, each request to a server chosen at random"),
+            ]
+        )
+        with TokenClient(Tally()) as client:  # a server's first request is slow and would disturb the replay
+            for instance in deployment.instances:
+                client.request(instance, MACHINES[0])
+
+    def _dry_run(self, deployment: Deployment) -> None:
+        self._display.section(
+            1, "Dry run", "Every request gets a token. The limiter decides all the same, and logs what it would deny."
+        )
+        self._replay(deployment, over="would be denied")
+
+    def _enforce(self, deployment: Deployment) -> None:
+        self._display.section(2, "Enforce", f"One line of {deployment.config_path.name} changes while the servers run:")
+        self._display.line("[red]- mode: dry-run[/]\n[green]+ mode: enforce[/]")
+        applied_s = deployment.enforce()
+        self._display.line(f"All servers applied it within {applied_s:.1f} s. The same traffic again:")
+        self._replay(deployment, over="denied (429)")
+
+    def _show_denial(self, deployment: Deployment) -> bool:
+        """Bring one client over its limit at one server, try the others, and return whether Retry-After was true."""
+        caller = LATECOMER
+        first, *others = deployment.instances
+        self._display.section(
+            3,
+            "A denial in detail",
+            f"Another client, {caller.client_id}, sends one request to {_names(others)}, and then requests to"
+            f" {first.name} until it is denied:",
+        )
+        with TokenClient(self._open_tally()) as client:
+            for other in others:
+                client.request(other, caller)
+            for _ in range(MAX_TRIES):
+                denier, answer = first, client.request(first, caller)
+                if answer.outcome is Outcome.DENIED:
+                    break
+            self._display.answer(answer)
+            time.sleep(SYNC_WAIT_S)
+            for other in others:
+                elsewhere = client.request(other, caller)
+                is_denied = elsewhere.outcome is Outcome.DENIED
+                wait = f", Retry-After: {elsewhere.header('Retry-After')}" if is_denied else ""
+                self._display.line(
+                    f"{SYNC_WAIT_S:g} s later {other.name}, which has served it once, answers {elsewhere.status}{wait}."
+                )
+                if is_denied:
+                    denier, answer = other, elsewhere
+            return self._retry(client, denier, caller, retry_after_s=int(answer.header("Retry-After")))
+
+    def _retry(self, client: TokenClient, instance: Instance, caller: Caller, *, retry_after_s: int) -> bool:
+        self._display.line(f"The client waits {retry_after_s} s, as {instance.name} asked it to ...")
+        time.sleep(retry_after_s)
+        answer = client.request(instance, caller)
+        self._display.line(f"... and tries again: {answer.status} {answer.reason}")
+        return answer.outcome is Outcome.ALLOWED
+
+    def _check(self, deployment: Deployment, *, is_admitted_again: bool) -> bool:
+        counted: Counter[Key] = sum((tally.counted() for tally in self._tallies), Counter())
+        stored = read_counts(deployment.counters)
+        trusted = [client for tally in self._tallies for client in tally.clients() if client.client_id == TRUSTED]
+        trusted_count = sum(client.request_count for client in trusted)
+        trusted_over_count = sum(client.over_count for client in trusted)
+        self._display.section(
+            4,
+            "Is every counted request in MongoDB, exactly once?",
+            "SIGTERM has stopped the servers, which flushed their counters. An admitted request counts, unless it was "
+            "over a limit in the dry run or came from a trusted client. The demo compares the answers that it received "
+            "with MongoDB:",
+        )
+        self._display.counts(_compare(counted, stored))
+        is_equal = counted == stored
+        self._display.check(
+            f"MongoDB holds what was counted, for every client and user: {stored.total():,} = {counted.total():,}"
+            if is_equal
+            else f"MongoDB holds {stored.total():,} requests, but {counted.total():,} were counted",
+            holds=is_equal,
+        )
+        self._display.check(
+            f"{TRUSTED} is trusted: {trusted_count:,} requests in both replays, {trusted_over_count:,} denied",
+            holds=trusted_over_count == 0,
+        )
+        self._display.check("The denied client was admitted after Retry-After", holds=is_admitted_again)
+        return is_equal and trusted_over_count == 0 and is_admitted_again
+
+    def _replay(self, deployment: Deployment, *, over: str) -> None:
+        tally = self._open_tally()
+        with self._display.progress(tally, len(self._calls), over=over) as progress:
+            took_s = Replay(self._calls, deployment.instances, tally).run(progress.update)
+        token_count = tally.total() - tally.total(Outcome.DENIED)
+        self._display.line(f"\n{tally.total():,} requests got {token_count:,} tokens in {took_s:.1f} s.")
+
+    def _open_tally(self) -> Tally:
+        tally = Tally()
+        self._tallies.append(tally)
+        return tally
+
+
+def _names(instances: Sequence[Instance]) -> str:
+    return " and ".join(instance.name for instance in instances)
+
+
+def _size(hits: Sequence[Hit]) -> str:
+    return f"{len(hits):,} requests of {len({hit.host for hit in hits}):,} hosts"
+
+
+def _compare(counted: Counter[Key], stored: Counter[Key]) -> list[tuple[str, int, int, int]]:
+    """Return for each client the number of its keys and both counts."""
+    keys = counted.keys() | stored.keys()
+    rows = []
+    for client_id in sorted({client_id for client_id, _ in keys}):
+        own = [key for key in keys if key[0] == client_id]
+        rows.append((client_id, len(own), sum(counted[key] for key in own), sum(stored[key] for key in own)))
+    return rows
