@@ -17,7 +17,6 @@ from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.store.base import CounterStore
-from oauth_ratelimit.store.mongo.inspect import FAILURES
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Guard:
 
     Args:
         settings: The settings that apply.
-        store: The shared counters of failures; None opens those of the settings, if any.
+        store: The shared counters of failures; None counts in this process only.
         clock: Returns the time in seconds since the epoch.
         events: Logs alarms, together with the denials of tokens; None creates one.
         metrics: Counts failures and alarms.
@@ -119,7 +118,7 @@ class Guard:
         own = replace(
             settings,
             policies=failure_policies(settings.guard.limits, self._mode, ceiling=policies.ceiling),
-            store=replace(settings.store, collection=FAILURES),
+            store=replace(settings.store, uri=None),
             sync=replace(settings.sync, near_limit="flush"),
             privacy=PrivacySettings(),  # the names in the keys are pseudonyms already
             max_keys=settings.guard.max_keys,

@@ -286,7 +286,7 @@ BREAKAGES = (
     Breakage(
         "damaged document hinders the documents read with it",
         "oauth_ratelimit/store/mongo/document.py",
-        'if is_identity(document.get("_id")):',
+        "if is_document_id(identity):",
         "if True:",
         "tests/hostile/test_damaged_documents.py",
     ),
@@ -306,7 +306,7 @@ BREAKAGES = (
     ),
     Breakage(
         "reset of counters is overwritten by an instance that counts on",
-        "oauth_ratelimit/store/mongo/inspect.py",
+        "oauth_ratelimit/store/mongo/document.py",
         '{"$inc": {"version": 1}, "$unset"',
         '{"$unset"',
         "tests/store/test_inspect.py",

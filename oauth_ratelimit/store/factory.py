@@ -5,12 +5,12 @@ from typing import final
 
 from oauth_ratelimit.config import StoreSettings
 from oauth_ratelimit.store.base import CounterStore
-from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.client import FAILURES, Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.erasure import Erasure, Person
 from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
-from oauth_ratelimit.store.mongo.inspect import FAILURES, CounterDocuments
+from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from oauth_ratelimit.store.mongo.migrations import Migrations
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore

@@ -21,6 +21,7 @@ from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.store.mongo import denials, heartbeats, overrides
 from oauth_ratelimit.store.mongo.document import UNUSABLE_VERSION, parse_all
+from oauth_ratelimit.store.mongo.fields import MALFORMED
 from oauth_ratelimit.store.mongo.statistics import parse_minute
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +66,7 @@ def fuzz_override(data: bytes) -> None:
     """A document becomes an override that can be used, or is damaged."""
     document = a_document(data)
     identity = document.get("_id", {"kind": "limit", "clientId": "app", "limitKind": "user"})
-    with suppress(*overrides.DAMAGE):
+    with suppress(*MALFORMED):
         override = overrides.parse_override(identity, document)
         assert all(policy.limit >= 1 and policy.name.isascii() for policy in override.policies)
 
@@ -78,8 +79,8 @@ def fuzz_statistics(data: bytes) -> None:
     identity = document.get("_id")
     minute = parse_minute({**document, "_id": identity if isinstance(identity, dict) else {}})
     assert minute is None or minute.burst >= 0
-    for parse in (heartbeats._parse, denials._parse):
-        with suppress(*overrides.DAMAGE):
+    for parse in (heartbeats.parse, denials.parse):
+        with suppress(*MALFORMED):
             parse(document)
 
 

@@ -15,6 +15,7 @@ from oauth_ratelimit import load_config
 from oauth_ratelimit.core.failed_auth import AuthAttempt, FailureKey
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.guard import Guard
+from oauth_ratelimit.store.factory import open_stores
 from tests.guard.guarded import ELSEWHERE, HOME, USER_LIMIT, guard, guarded, password_of, session_from
 from tests.support.flows import TIMEOUT_S
 from tests.support.gunicorn import Gunicorn
@@ -43,11 +44,15 @@ def failure_count(mongo_uri: str) -> int:
 def a_guard(mongo_uri: str | None, clock: Clock, **more: Any) -> Iterator[Guard]:
     """Yield the guard of one process."""
     store = {} if mongo_uri is None else {"store": {"uri": mongo_uri}}
-    found = Guard(load_config({**guard(), **store, **more}), clock=clock)
+    settings = load_config({**guard(), **store, **more})
+    stores = open_stores(settings.store)
+    found = Guard(settings, stores and stores.failures, clock=clock)
     try:
         yield found
     finally:
         found.close(is_failing=mongo_uri is None)
+        if stores is not None:
+            stores.close()
 
 
 def test_two_servers(database: Path, mongo_uri: str) -> None:

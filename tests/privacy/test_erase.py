@@ -21,10 +21,9 @@ from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.mongo import erasure
-from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.client import FAILURES, OVERRIDES, Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
-from oauth_ratelimit.store.mongo.inspect import FAILURES
-from oauth_ratelimit.store.mongo.overrides import OVERRIDES, OverrideStore
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from oauth_ratelimit.store.mongo.statistics import Share, StatisticsStore
 from tests.cli.conftest import Terminal, terminal
 from tests.support.stores import FAR_S, mongo_store
@@ -242,7 +241,7 @@ def test_reset_while_a_history_is_blanked(records: Records, monkeypatch: pytest.
     """A reset that comes in between moves all entries of a full history; the person's is blanked all the same, and no
     other.
     """
-    monkeypatch.setattr("oauth_ratelimit.store.mongo.overrides.HISTORY_KEPT", 3)
+    monkeypatch.setattr("oauth_ratelimit.store.mongo.overrides.MAX_HISTORY", 3)
     with closing(Connection(records.uri)) as connection:
         store = OverrideStore(connection)
 

@@ -11,7 +11,7 @@ from pymongo import MongoClient
 
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
 from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.denials import MOST_BEHIND, DenialStore
+from oauth_ratelimit.store.mongo.denials import MAX_UNREPORTED, DenialStore
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 
 NOW_S = 2_000_000_000.0
@@ -64,7 +64,15 @@ def test_what_is_put_is_found(store: DenialStore, record: DenialRecord) -> None:
 
 @pytest.mark.parametrize(
     ("offset", "is_found"),
-    [(-1, False), (0, True), (1, True), (40, True), (41, True), (40 + MOST_BEHIND, True), (41 + MOST_BEHIND, False)],
+    [
+        (-1, False),
+        (0, True),
+        (1, True),
+        (40, True),
+        (41, True),
+        (40 + MAX_UNREPORTED, True),
+        (41 + MAX_UNREPORTED, False),
+    ],
 )
 def test_denials_that_were_not_logged(store: DenialStore, offset: int, is_found: bool) -> None:
     """Their ids lead to the record of the logged one, also those that its process has not told of yet."""

@@ -19,8 +19,8 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, StoreUnavailable, load_config
 from oauth_ratelimit.store.mongo import migrations as migrate_module
-from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.migrations import MIGRATIONS, Migrations, load_migrations
+from oauth_ratelimit.store.mongo.client import MIGRATIONS, Connection
+from oauth_ratelimit.store.mongo.migrations import Migrations, load_migrations
 from tests.cli.conftest import Terminal, terminal
 
 __all__ = ["terminal"]

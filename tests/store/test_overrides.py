@@ -141,7 +141,7 @@ def test_history(store: OverrideStore) -> None:
 
 def test_long_history(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a target that a script changes again and again the latest changes are kept: a document has an end."""
-    monkeypatch.setattr(overrides, "HISTORY_KEPT", 2)
+    monkeypatch.setattr(overrides, "MAX_HISTORY", 2)
     for at_s in (1.0, 2.0, 3.0):
         store.put(replace(SAMPLES[0], made_at_s=at_s))
     store.remove(SAMPLES[0].target, author="bob", reason="over", at_s=4.0)
@@ -151,7 +151,7 @@ def test_long_history(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_resets(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resets of counters are in the history and nowhere else, the latest of each client."""
-    monkeypatch.setattr(overrides, "HISTORY_KEPT", 2)
+    monkeypatch.setattr(overrides, "MAX_HISTORY", 2)
     store.put(SAMPLES[0])
     revision = store.revision()
     for at_s, client_id, username in (

@@ -10,10 +10,10 @@ import pytest
 from bson.int64 import Int64
 
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Peak, Share, Source, Tally, UserLoad
-from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.client import STATISTICS, Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.erasure import Erasure, Person
-from oauth_ratelimit.store.mongo.heartbeats import STATISTICS, Heartbeat, HeartbeatStore
+from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from oauth_ratelimit.store.mongo.migrations import Migrations
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.store.test_mongo_counters import Commands, commands

@@ -24,6 +24,12 @@ log = structlog.get_logger(__name__)
 
 Document = dict[str, Any]
 
+FAILURES = "ratelimit_failures"  # counters of failed authentications, in documents of the same form as those of tokens
+STATISTICS = "ratelimit_stats"  # minutes of clients, records of denials and heartbeats
+OVERRIDES = "ratelimit_overrides"
+MIGRATIONS = "ratelimit_migrations"
+
+MAX_SCAN_MS = 2000  # for operators' queries: where an index is missing, MongoDB would scan the whole collection
 DEFAULT_DATABASE = "oauth_ratelimit"
 AUTHENTICATION_FAILED = 18
 UNAUTHORIZED = frozenset({13, AUTHENTICATION_FAILED})

@@ -28,7 +28,7 @@ from oauth_ratelimit.store.mongo.client import (
     ensure_expiry,
     translated_errors,
 )
-from oauth_ratelimit.store.mongo.document import FIELDS, compose, document_id, parse_all
+from oauth_ratelimit.store.mongo.document import EXPIRE, FIELDS, compose, document_id, parse_all
 
 INDEX_CHECK_INTERVAL_S = 600.0  # the collection may be dropped, and its index with it
 LOST_RACE_CODES = frozenset({66, 11000})  # ImmutableField: another version or removed; DuplicateKey: exists already
@@ -79,7 +79,7 @@ class MongoStore:
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         """See ``CounterStore.latest``. Uses the index on ``expire``."""
         with translated_errors():  # without the session, which a sync cycle may be using
-            found = self._open().collection.find({}, FIELDS).sort("expire", DESCENDING).limit(count)
+            found = self._open().collection.find({}, FIELDS).sort(EXPIRE, DESCENDING).limit(count)
             return dict(parse_all(found))
 
     def clock_offset_s(self) -> float:

@@ -1,12 +1,11 @@
-"""Denials in MongoDB, so that ``explain --id`` finds each of them for some weeks.
+"""Records of denials in MongoDB, so that ``explain --id`` finds each denial for some weeks.
 
-They stand beside the statistics. The id is that of the first denial; those that followed it have the numbers after it,
-so the one before or at a number tells about it.
+A record has the id of its first denial. Those that follow have the next numbers, so the last record at or before a
+number is the one of that denial.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from pymongo import DESCENDING, UpdateOne
@@ -14,19 +13,19 @@ from pymongo.errors import BulkWriteError
 
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace, decision_id_of
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.store.mongo.client import Connection, Document, ensure_expiry, translated_errors
-from oauth_ratelimit.store.mongo.heartbeats import STATISTICS
+from oauth_ratelimit.store.mongo.client import STATISTICS, Connection, Document, ensure_expiry, translated_errors
+from oauth_ratelimit.store.mongo.fields import MALFORMED, date_of
 
-MOST_BEHIND = 100_000  # denials of a key that a process may not have reported yet, or never did because it was killed
+MAX_UNREPORTED = 100_000  # denials of a key that its process has not reported yet, or never will
 
 
 class DenialStore:
-    """The denials that all instances have logged.
+    """The records of denials of all instances.
 
     Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
 
     Args:
-        connection: To the database of the counters. Whoever made it closes it.
+        connection: Connection to the database; its owner closes it.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -34,11 +33,11 @@ class DenialStore:
         self._has_index = False
 
     def put(self, records: Sequence[DenialRecord], *, keep_s: float) -> None:
-        """Write records, or bring them up to date. In one bulk; a repeated or late one changes nothing.
+        """Write or update records in one bulk. A repeated or late write changes nothing.
 
         Args:
-            records: Which.
-            keep_s: How long they are kept.
+            records: The records.
+            keep_s: Seconds until they expire.
         """
         with translated_errors():
             collection = self._connection.collection(STATISTICS)
@@ -46,29 +45,25 @@ class DenialStore:
                 ensure_expiry(collection)
                 self._has_index = True
             try:
-                collection.bulk_write([_operation(record, keep_s) for record in records], ordered=False)
+                collection.bulk_write([_compose(record, keep_s) for record in records], ordered=False)
             except BulkWriteError as exc:
-                raise StoreUnavailable("MongoDB took only a part of the denials") from exc
+                raise StoreUnavailable("MongoDB wrote only a part of the denials") from exc
 
     def find(self, number: int) -> DenialRecord | None:
-        """Return the record that a denial belongs to, None if there is none.
-
-        Args:
-            number: The denial's id as a number.
-        """
+        """Return the record of the denial with an id, None if there is none."""
         selected: Document = {"_id": {"$gte": {"denial": ""}, "$lte": {"denial": decision_id_of(number)}}}
         with translated_errors():
             found = list(self._connection.collection(STATISTICS).find(selected).sort("_id", DESCENDING).limit(1))
         if not found:
             return None
         try:
-            record = _parse(found[0])
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-            return None  # somebody else's document
-        return record if number - record.denial.first_id <= record.suppressed_count + MOST_BEHIND else None
+            record = parse(found[0])
+        except MALFORMED:
+            return None
+        return record if number - record.denial.first_id <= record.suppressed_count + MAX_UNREPORTED else None
 
 
-def _operation(record: DenialRecord, keep_s: float) -> UpdateOne:
+def _compose(record: DenialRecord, keep_s: float) -> UpdateOne:
     denial = record.denial
     fixed = {
         "clientId": denial.client_id,
@@ -84,24 +79,21 @@ def _operation(record: DenialRecord, keep_s: float) -> UpdateOne:
         "traceId": denial.trace.trace_id,
         "requestId": denial.trace.request_id,
         "instance": record.instance,
-        "first": _date(denial.at_s),
-        "expire": _date(denial.at_s + keep_s),
+        "first": date_of(denial.at_s),
+        "expire": date_of(denial.at_s + keep_s),
     }
     return UpdateOne(
         {"_id": {"denial": decision_id_of(denial.first_id)}},
         {
             "$setOnInsert": {name: value for name, value in fixed.items() if value is not None},
-            "$max": {"last": _date(record.last_at_s), "suppressed": record.suppressed_count},
+            "$max": {"last": date_of(record.last_at_s), "suppressed": record.suppressed_count},
         },
         upsert=True,
     )
 
 
-def _date(at_s: float) -> datetime:
-    return datetime.fromtimestamp(at_s, UTC)
-
-
-def _parse(document: Mapping[str, Any]) -> DenialRecord:
+def parse(document: Mapping[str, Any]) -> DenialRecord:
+    """Return the record in a document, or raise one of ``MALFORMED``."""
     first_at_s = document["first"].timestamp()
     return DenialRecord(
         Denial(

@@ -1,36 +1,40 @@
-"""The form of a counter document: composed, and read again with distrust.
+"""The form of a counter document: the one module that knows its fields.
 
-Whoever can write the collection can put anything there: an operator's slip, a restore gone wrong, an attacker. What is
-not of our form counts as not there, so that it costs the accuracy of its own key and nothing else.
+Anybody who can write to the collection can put anything there: an operator by mistake, a restore, an attacker. A field
+of another form counts as missing, so that it costs the accuracy of its own key and nothing else.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from heapq import nlargest
 from typing import Any, TypeGuard
 
+from bson import MaxKey, MinKey
 from bson.int64 import Int64
 from pymongo import UpdateOne
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change, Snapshot
-
-Document = dict[str, Any]
+from oauth_ratelimit.store.mongo.client import Document
+from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, whole_number
 
 NO_VERSION = -1  # no document has it, so a filter on it can only insert
 FIELDS = ("version", "requestCounters", "writers")  # all that is read of a document besides its id
+EXPIRE = "expire"
+USERNAME_PATH = "_id.username"
+SCOPE_PATH = "_id.scope"
 
 MAX_VERSION = 2**62  # ours begin below 2^52; above this one, adding to it would soon fail
-MAX_EXACT = 2**53  # up to here a floating-point number is exact; no update adds more, because BSON ends at 2^63
+MAX_STORED = 2**63 - 1  # the largest integer in BSON; no update adds more than MAX_EXACT
 MAX_FRAMES = 20_000  # of one series, the newest; more is an attack, and would keep requests waiting
 MAX_SERIES = 100
+MAX_SERIES_LENGTH = 30
 MAX_WRITERS = 10_000
 
 _SERIES = re.compile(r"([1-9][0-9]{0,8})(\+denied)?(\+dry-run)?")
-MAX_SERIES_LENGTH = 30
 _FRAME = re.compile(r"[0-9]{1,12}")
 _WRITER = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
@@ -43,34 +47,71 @@ def document_id(key: Key) -> Document:
     return identity
 
 
-def is_identity(value: object) -> TypeGuard[Document]:
-    """Whether a value is the ``_id`` of a counter document."""
+def is_document_id(value: object) -> TypeGuard[Document]:
+    """Return whether a value is the ``_id`` of a counter document."""
     return (
-        isinstance(value, dict)
-        and isinstance(value.get("clientId"), str)
+        client_of(value) is not None
+        and isinstance(value, dict)
         and "username" in value
         and isinstance(value["username"], str | None)
         and isinstance(value.get("scope"), str | None)
     )
 
 
-def key_of(identity: Document) -> Key:
-    """Return the key of an ``_id``."""
-    return Key(identity["clientId"], identity["username"], identity.get("scope"))
+def client_of(value: object) -> str | None:
+    """Return the client in an ``_id``, None if it names none."""
+    client_id = value.get("clientId") if isinstance(value, dict) else None
+    return client_id if isinstance(client_id, str) else None
+
+
+def filter_of_client(client_id: str) -> Document:
+    """Return the filter for the documents of a client, those of its users included.
+
+    An ``_id`` compares field by field, so the documents of a client are neighbours in the index.
+    """
+    low, high = ({"clientId": client_id, "username": bound} for bound in (MinKey(), MaxKey()))
+    return {"_id": {"$gte": low, "$lte": high}}
+
+
+def filter_of_user(client_id: str, username: str) -> Document:
+    """Return the filter for the documents of a user of a client, at all grant types and endpoints."""
+    low = document_id(Key(client_id, username))
+    return {"_id": {"$gte": low, "$lte": low | {"scope": MaxKey()}}}
+
+
+def filter_after_client(client_id: str | None) -> Document:
+    """Return the filter for the documents after those of a client in the index, for all with None."""
+    return {"_id": {"$gte": {"clientId": ""} if client_id is None else {"clientId": client_id, "username": MaxKey()}}}
+
+
+def filter_of_live(now_s: float) -> Document:
+    """Return the filter for the documents that can still affect a decision."""
+    return {EXPIRE: {"$gt": date_of(now_s)}}
+
+
+def reset_of(selected: Document) -> tuple[Document, Document]:
+    """Return the filter and the update that set the selected documents to zero.
+
+    A versioned write: an instance that is counting loses the race, reads the document again and sees zero. The writer
+    marks stay, so that a write of unknown outcome is still found.
+    """
+    has_hits = {"requestCounters": {"$exists": True}}
+    return {**selected, **has_hits}, {"$inc": {"version": 1}, "$unset": {"requestCounters": ""}}
 
 
 def parse_all(documents: Iterable[Document]) -> Iterator[tuple[Key, Snapshot]]:
-    """Yield the key and content of every document that has an ``_id`` of ours."""
+    """Yield the key and the content of every document whose ``_id`` is valid."""
     for document in documents:
-        if is_identity(document.get("_id")):
-            yield key_of(document["_id"]), parse(document)
+        identity = document.get("_id")
+        if is_document_id(identity):
+            yield Key(identity["clientId"], identity["username"], identity.get("scope")), parse(document)
 
 
 def parse(document: Document) -> Snapshot:
-    """Return a document's content, as far as it is of our form."""
+    """Return a document's content, as far as it is valid."""
     damage: set[str] = set()
-    version = _whole(document.get("version"))
-    if version is None or version > MAX_VERSION:
+    version = whole_number(document.get("version"), at_most=MAX_VERSION)
+    if version is None:
         damage.add("version")
         version = UNUSABLE_VERSION
     hits: dict[Series, dict[int, int]] = {}
@@ -82,7 +123,7 @@ def parse(document: Document) -> Snapshot:
             hits[series] = _frames(frames, damage)
     writers: dict[str, int] = {}
     for name, value in _entries(document, "writers", MAX_WRITERS, damage):
-        flush_id = _whole(value)
+        flush_id = whole_number(value, at_most=MAX_STORED)
         if flush_id is None or not _WRITER.fullmatch(name):
             damage.add("writers")
         else:
@@ -91,9 +132,7 @@ def parse(document: Document) -> Snapshot:
 
 
 def _entries(document: Document, field: str, max_count: int, damage: set[str]) -> list[tuple[str, Any]]:
-    value = document.get(field)
-    if value is None and field not in document:
-        return []
+    value = document.get(field, {})
     if not isinstance(value, dict):
         damage.add(field)
         return []
@@ -104,7 +143,7 @@ def _entries(document: Document, field: str, max_count: int, damage: set[str]) -
 
 @lru_cache(maxsize=1000)
 def _parse_series(name: str) -> Series | None:
-    """Return the series that a name in a document means, None if it is none of ours."""
+    """Return the series with a name, None if no series has it."""
     match = _SERIES.fullmatch(name)
     return Series(int(match[1]), match[2] is not None, match[3] is not None) if match else None
 
@@ -118,7 +157,7 @@ def _series_name(series: Series) -> str:
 def _frames(frames: Mapping[str, Any], damage: set[str]) -> dict[int, int]:
     hits: dict[int, int] = {}
     for name, value in frames.items():
-        count = _whole(value)
+        count = whole_number(value, at_most=MAX_STORED)
         if count is None or not _FRAME.fullmatch(name):
             damage.add("requestCounters")
         else:
@@ -129,24 +168,15 @@ def _frames(frames: Mapping[str, Any], damage: set[str]) -> dict[int, int]:
     return hits
 
 
-def _whole(value: object) -> int | None:
-    """Return a whole number that is not negative, None for anything else. Old shells write every number as a float."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, float) and value.is_integer() and value <= MAX_EXACT:
-        value = int(value)
-    return int(value) if isinstance(value, int) and value >= 0 else None
-
-
 def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
     """Return one update for each change."""
     mark = f"writers.{writer}"
-    expires: dict[float, datetime] = {}
+    dates: dict[float, datetime] = {}  # most changes share theirs
     operations = []
     for change in changes:
-        expire = expires.get(change.expire_at_s)
+        expire = dates.get(change.expire_at_s)
         if expire is None:
-            expire = expires[change.expire_at_s] = datetime.fromtimestamp(change.expire_at_s, UTC)
+            expire = dates[change.expire_at_s] = date_of(change.expire_at_s)
         increments: Document = {
             f"requestCounters.{_series_name(series)}.{start_s}": count if count <= MAX_EXACT else MAX_EXACT
             for series, frames in change.hits.items()
@@ -155,7 +185,7 @@ def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
         identity = document_id(change.key)
         if change.version is None:
             update: Document = {
-                "$set": {"version": Int64(change.next_version), "expire": expire, mark: Int64(change.flush_id)},
+                "$set": {"version": Int64(change.next_version), EXPIRE: expire, mark: Int64(change.flush_id)},
                 "$inc": increments,
             }
             operations.append(UpdateOne({"_id": identity, "version": NO_VERSION}, update, upsert=True))
@@ -164,14 +194,14 @@ def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
         update = {
             "$inc": increments,
             "$set": {mark: Int64(change.flush_id)},
-            "$max": {"expire": expire},
+            "$max": {EXPIRE: expire},
             "$setOnInsert": {"_id": None},
         }
-        stale = [f"requestCounters.{_series_name(series)}.{start_s}" for series, start_s in change.expired_frames]
-        stale += [f"writers.{name}" for name in change.expired_writers]
-        # A path can be changed in one way only: an update that also removed what it sets would be refused.
-        stale = [path for path in stale if path != mark and path not in increments]
-        if stale:
-            update["$unset"] = dict.fromkeys(stale, "")
+        expired = [f"requestCounters.{_series_name(series)}.{start_s}" for series, start_s in change.expired_frames]
+        expired += [f"writers.{name}" for name in change.expired_writers]
+        # MongoDB refuses an update that sets and removes the same path.
+        expired = [path for path in expired if path != mark and path not in increments]
+        if expired:
+            update["$unset"] = dict.fromkeys(expired, "")
         operations.append(UpdateOne({"_id": identity, "version": Int64(change.version)}, update, upsert=True))
     return operations

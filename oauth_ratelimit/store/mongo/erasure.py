@@ -1,12 +1,12 @@
-"""Finding and removing all that MongoDB holds of a person.
+"""Search and removal of all records of a person.
 
-Counters are looked for client by client, because the index on ``_id`` begins with the client: two small reads for each
-client and none for its other users. After many clients the rest is looked through on the server, once, which is then
-faster. Statistics, denials and overrides have no index on users; they are looked through once, too.
+Counters are searched client by client, because the index on ``_id`` begins with the client: two small reads per client.
+After many clients one scan on the server is faster. Statistics, denials and overrides have no index on users, so they
+are scanned once, too.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,26 +17,32 @@ from pymongo import ASCENDING, UpdateOne
 from pymongo.collection import Collection
 
 from oauth_ratelimit.core.failed_auth import NAMING_SCOPES
-from oauth_ratelimit.store.mongo.client import Connection, Document, translated_errors
-from oauth_ratelimit.store.mongo.heartbeats import STATISTICS
-from oauth_ratelimit.store.mongo.inspect import FAILURES, filter_of_client, filter_of_user
-from oauth_ratelimit.store.mongo.overrides import OVERRIDES, REVISION_ID
+from oauth_ratelimit.store.mongo.client import FAILURES, OVERRIDES, STATISTICS, Connection, Document, translated_errors
+from oauth_ratelimit.store.mongo.document import (
+    SCOPE_PATH,
+    USERNAME_PATH,
+    client_of,
+    filter_after_client,
+    filter_of_client,
+    filter_of_user,
+)
+from oauth_ratelimit.store.mongo.overrides import REVISION_ID
 
 BATCH = 500  # documents per delete or bulk
-MAX_JUMPS = 500  # clients that are looked for one by one: a second, in which a server looks through a million documents
-PATIENCE_S = 600.0  # for one part, instead of the timeouts of the connection, which are meant for the sync cycle
-ERASED = "[erased]"  # stands for a name where a text mentioned it
+MAX_JUMPS = 500  # clients searched one by one: about a second, in which a server scans a million documents
+TIMEOUT_S = 600.0  # of one part: the timeouts of the connection are meant for the sync cycle
+ERASED = "[erased]"  # replaces a name in a text
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Whom to look for.
+    """The names of a person in each kind of record.
 
     Args:
-        names: All that the person goes by in counters, statistics and denials.
-        claims: All that the person goes by where a failed authentication was counted.
-        mentions: What people who write about the person may have called them.
-        client_id: At this client only; None for all.
+        names: In counters, statistics and denials.
+        claims: In counters of failed authentications.
+        mentions: In reasons and authors of overrides.
+        client_id: Search at this client only; None for all.
     """
 
     names: tuple[str, ...]
@@ -46,14 +52,14 @@ class Person:
 
 
 class Erasure:
-    """The records of one person. Each part counts them, and removes them if it is told to.
+    """The records of one person. Each part counts them, and removes them if asked to.
 
     Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
 
     Args:
-        connection: To the database. Whoever made it closes it.
+        connection: Connection to the database; its owner closes it.
         collection: Name of the counters' collection, without the namespace.
-        person: Whose.
+        person: The person.
     """
 
     def __init__(self, connection: Connection, *, collection: str, person: Person) -> None:
@@ -63,9 +69,7 @@ class Erasure:
 
     @property
     def parts(self) -> Mapping[str, Callable[[bool], int]]:
-        """
-        What there is, by name. Each returns how many documents are concerned; called with True, it removes them first.
-        """
+        """The parts by name. Each returns the number of documents; called with True, it removes the records, too."""
         return {
             "counters": self.counters,
             "failures": self.failures,
@@ -75,68 +79,59 @@ class Erasure:
         }
 
     def counters(self, remove: bool) -> int:
-        """
-        Documents of the person's own counters. An instance that counts on finds its document gone, and starts at zero.
-        """
+        """Erase the person's counters. An instance that is counting starts the document again at zero."""
         collection = self._connection.collection(self._counters_name)
-        with self._patience():
-            found = (
-                document["_id"]
-                for selected in self._counter_filters(collection)
-                for document in collection.find(selected, {"_id": True})
-            )
-            return _each(found, collection, remove=remove)
+        with self._long_timeout():
+            return _erase(collection, self._counter_filters(collection), remove=remove)
 
     def _counter_filters(self, collection: Collection[Document]) -> Iterator[Document]:
-        """Yield filters that find the counters together, jumping from one client to the next in the index."""
+        """Yield filters that together find the counters, by jumping from client to client in the index."""
         names = self._person.names
         if self._person.client_id is not None:
             yield from (filter_of_user(self._person.client_id, name) for name in names)
             return
-        after: Document = {"clientId": ""}
+        client_id = None
         for _ in range(MAX_JUMPS):
-            selected = {"_id": {"$gte": after}}
-            found = list(collection.find(selected, {"_id": True}).sort("_id", ASCENDING).limit(1))
-            client_id = found[0]["_id"].get("clientId") if found else None
-            if not isinstance(client_id, str):
+            following = collection.find(filter_after_client(client_id), {"_id": True}).sort("_id", ASCENDING)
+            client_id = client_of(next(iter(following.limit(1)), {}).get("_id"))
+            if client_id is None:
                 return
             yield {"$or": [filter_of_user(client_id, name) for name in names]}
-            after = {"clientId": client_id, "username": MaxKey()}
-        yield {"_id": {"$gte": after}, "_id.username": {"$in": list(names)}}
+        yield filter_after_client(client_id) | {USERNAME_PATH: {"$in": list(names)}}
 
     def failures(self, remove: bool) -> int:
-        """Documents that count failed authentications under the person's name, from whatever address."""
+        """Erase the counters of failed authentications under the person's name, from any address."""
         collection = self._connection.collection(FAILURES)
-        selected: Document = {"_id.scope": {"$in": NAMING_SCOPES}, "_id.username": {"$regex": self._claimed}}
+        selected: Document = {SCOPE_PATH: {"$in": NAMING_SCOPES}, USERNAME_PATH: {"$regex": self._claim_pattern}}
         if self._person.client_id is not None:
             selected |= filter_of_client(self._person.client_id)
-        with self._patience():
-            return _each((each["_id"] for each in collection.find(selected, {"_id": True})), collection, remove=remove)
+        with self._long_timeout():
+            return _erase(collection, [selected], remove=remove)
 
     def denials(self, remove: bool) -> int:
-        """Records that ``explain --id`` reads."""
+        """Erase the records of denials."""
         collection = self._connection.collection(STATISTICS)
         selected: Document = {
             "_id": {"$gte": {"denial": ""}, "$lt": {"denial": {}}},
             "$or": [
                 {"username": {"$in": list(self._person.names)}},
-                {"scope": {"$in": NAMING_SCOPES}, "username": {"$regex": self._claimed}},
+                {"scope": {"$in": NAMING_SCOPES}, "username": {"$regex": self._claim_pattern}},
             ],
         }
         if self._person.client_id is not None:
             selected["clientId"] = self._person.client_id
-        with self._patience():
-            return _each((each["_id"] for each in collection.find(selected, {"_id": True})), collection, remove=remove)
+        with self._long_timeout():
+            return _erase(collection, [selected], remove=remove)
 
     def statistics(self, remove: bool) -> int:
-        """Minutes in which the person is among the heaviest users. Only that entry is removed; the sums stay."""
+        """Erase the person from the heaviest users of each minute. The sums stay."""
         collection = self._connection.collection(STATISTICS)
         lowest = {"clientId": self._person.client_id or "", "minute": 0}
         end = {"clientId": {}} if self._person.client_id is None else {**lowest, "minute": MaxKey()}
         selected = {"_id": {"$gte": lowest, "$lt": end}, "$expr": _has_user(self._person.names)}
         count = 0
         updates: list[UpdateOne] = []
-        with self._patience():
+        with self._long_timeout():
             for document in collection.find(selected, {"users": True}):
                 count += 1
                 paths = [f"users.{path}" for path in _paths_of(document["users"], self._person.names)]
@@ -149,14 +144,12 @@ class Erasure:
         return count
 
     def overrides(self, remove: bool) -> int:
-        """Overrides, taken back ones and resets of counters included, in whose reason or author the person is named, or
-        whose counters were reset. The name is blanked there.
-        """
+        """Blank the person's name in the history of overrides and resets: as author, in reasons, as user of a reset."""
         collection = self._connection.collection(OVERRIDES)
         words = "|".join(map(re.escape, sorted(self._person.mentions, key=len, reverse=True)))
         pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)")
         count = 0
-        with self._patience():
+        with self._long_timeout():
             for document in collection.find({"history": {"$exists": True}}):
                 changes = [*_blanked(document, pattern), *self._reset_of_person(document)]
                 count += bool(changes)
@@ -167,38 +160,38 @@ class Erasure:
         return count
 
     def _reset_of_person(self, document: Document) -> Iterator[UpdateOne]:
-        """Yield what blanks the person in entries about a reset of their own counters."""
+        """Yield the updates that blank the person in entries about resets of their counters."""
         identity = document["_id"]
         client_id = identity.get("clientId") if isinstance(identity, dict) else None
         if self._person.client_id not in (None, client_id):
             return
-        told = {entry.get("username") for entry in _entries_of(document)}
+        usernames = [entry.get("username") for entry in _history_of(document)]
         for name in self._person.names:
-            if name in told:
+            if name in usernames:
                 yield _blanking(identity, "username", old=name, new=ERASED)
 
     @contextmanager
-    def _patience(self) -> Iterator[None]:
-        """Allow a search its time, once MongoDB has answered within the usual one."""
+    def _long_timeout(self) -> Iterator[None]:
+        """Allow a search a longer timeout, once MongoDB has answered within the usual one."""
         with translated_errors():
             self._connection.database.command("ping")
-            with pymongo.timeout(PATIENCE_S):
+            with pymongo.timeout(TIMEOUT_S):
                 yield
 
     @property
-    def _claimed(self) -> str:
-        """The pattern of ``<address> <name>``."""
-        claims = "|".join(map(re.escape, self._person.claims)).replace("\0", r"\x00")  # which BSON does not take
+    def _claim_pattern(self) -> str:
+        """The pattern of ``<address> <name>`` with a claimed name."""
+        claims = "|".join(map(re.escape, self._person.claims)).replace("\0", r"\x00")  # BSON takes no NUL in a pattern
         return f"^[^ ]+ (?:{claims})$"
 
 
-def _each(identities: Iterator[Document], collection: Collection[Document], *, remove: bool) -> int:
-    """Count documents, and remove them."""
+def _erase(collection: Collection[Document], filters: Iterable[Document], *, remove: bool) -> int:
+    """Count the documents that any filter selects, and remove them batch by batch."""
     count = 0
     batch: list[Document] = []
-    for identity in identities:
+    for document in (document for selected in filters for document in collection.find(selected, {"_id": True})):
         count += 1
-        batch.append(identity)
+        batch.append(document["_id"])
         if remove and len(batch) == BATCH:
             collection.delete_many({"_id": {"$in": batch}})
             batch = []
@@ -208,7 +201,7 @@ def _each(identities: Iterator[Document], collection: Collection[Document], *, r
 
 
 def _has_user(names: tuple[str, ...]) -> Document:
-    """Return the expression that finds a name among the heaviest users, whatever else stands there."""
+    """Return the expression that finds a name among the heaviest users, whatever the form of the rest."""
     own = {"$map": {"input": _entries("$$writer.v"), "as": "user", "in": {"$arrayElemAt": [_list("$$user.v"), 3]}}}
     found = {"$setIntersection": [own, list(names)]}
     return {
@@ -234,14 +227,14 @@ def _paths_of(users: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[str]
                 yield f"{writer}.{digest}"
 
 
-def _entries_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _history_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     history = document["history"]
     return [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
 
 
 def _blanked(document: Mapping[str, Any], pattern: re.Pattern[str]) -> Iterator[UpdateOne]:
-    """Yield what blanks everything in an override that names the person."""
-    entries = _entries_of(document)
+    """Yield the updates that blank the person in an override and its history."""
+    entries = _history_of(document)
     for field in ("by", "reason"):
         text = document.get(field)
         if isinstance(text, str) and pattern.search(text):
@@ -253,9 +246,9 @@ def _blanked(document: Mapping[str, Any], pattern: re.Pattern[str]) -> Iterator[
 
 
 def _blanking(identity: object, field: str, *, old: str, new: str) -> UpdateOne:
-    """
-    Return what replaces a text in a history. It goes by the text: by number an entry may be another one by now, because
-    a reset puts one at the end and drops the oldest.
+    """Return the update that replaces a text in a history.
+
+    It selects entries by their text: their positions may have changed, because a new entry drops the oldest.
     """
     return UpdateOne(
         {"_id": identity, "history": {"$type": "array"}},

@@ -1,39 +1,38 @@
-"""Signs of life: each instance says every few seconds that it is there, and how its sync cycle fares."""
+"""Heartbeats of instances in MongoDB."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
 from oauth_ratelimit.core.key import visible_name
-from oauth_ratelimit.store.mongo.client import Connection, Document, translated_errors
+from oauth_ratelimit.store.mongo.client import STATISTICS, Connection, Document, translated_errors
+from oauth_ratelimit.store.mongo.fields import MALFORMED, date_of
 
 log = structlog.get_logger(__name__)
 
-STATISTICS = "ratelimit_stats"
-MAX_SAID = 100  # characters of a name that nobody has checked
-FORGOTTEN_AFTER_S = 600.0  # an instance that is gone is shown for so long, so that one that died is noticed
+MAX_LOGGED = 100  # characters of a name that nobody has checked
+FORGOTTEN_AFTER_S = 600.0  # long enough to notice an instance that died
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What an instance says of itself.
+    """Report of one instance about itself.
 
     Args:
-        instance: Its name in the configuration, and what tells processes of that name apart.
-        beat_at_s: When it said so, by its clock.
-        started_at_s: When it started.
-        version: Of this package.
-        mode: The global mode that it goes by.
-        interval_s: Time between two sync cycles.
-        lag_s: The longest time from one full sync cycle without an error to the next, since it said so last.
-        override_count: Overrides that it knows of.
-        flushed_count: Documents written since it started.
-        conflict_count: Writes that lost a race since it started.
-        failure_count: Cycles that failed since it started.
-        clock_offset_s: How far MongoDB's clock is ahead of its own.
+        instance: Its name in the configuration, process id and a random part.
+        beat_at_s: Time of the report by its own clock.
+        started_at_s: Time of its start.
+        version: Version of this package.
+        mode: The global mode that applies.
+        interval_s: Seconds between two sync cycles.
+        lag_s: The longest time between two successful full sync cycles since the last heartbeat.
+        override_count: Active overrides.
+        flushed_count: Documents written since the start.
+        conflict_count: Lost races since the start.
+        failure_count: Failed cycles since the start.
+        clock_offset_s: Seconds that MongoDB's clock is ahead of its own.
     """
 
     instance: str
@@ -56,54 +55,58 @@ class HeartbeatStore:
     Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
 
     Args:
-        connection: To the database of the counters. Whoever made it closes it.
+        connection: Connection to the database; its owner closes it.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def put(self, heartbeat: Heartbeat) -> None:
-        """Leave a sign of life, instead of the instance's last."""
-        document = {
-            "beat": datetime.fromtimestamp(heartbeat.beat_at_s, UTC),
-            "started": datetime.fromtimestamp(heartbeat.started_at_s, UTC),
-            "expire": datetime.fromtimestamp(heartbeat.beat_at_s + FORGOTTEN_AFTER_S, UTC),
-            "version": heartbeat.version,
-            "mode": heartbeat.mode,
-            "interval": heartbeat.interval_s,
-            "lag": heartbeat.lag_s,
-            "overrides": heartbeat.override_count,
-            "flushed": heartbeat.flushed_count,
-            "conflicts": heartbeat.conflict_count,
-            "failures": heartbeat.failure_count,
-            "clockOffset": heartbeat.clock_offset_s,
-        }
+        """Replace the instance's heartbeat."""
         with translated_errors():
-            statistics = self._connection.collection(STATISTICS)
-            statistics.replace_one({"_id": {"instance": heartbeat.instance}}, document, upsert=True)
+            collection = self._connection.collection(STATISTICS)
+            collection.replace_one({"_id": {"instance": heartbeat.instance}}, _compose(heartbeat), upsert=True)
 
     def remove(self, instance: str) -> None:
-        """Take the sign away: the instance ends in good order."""
+        """Remove an instance's heartbeat, because it ends normally."""
         with translated_errors():
             self._connection.collection(STATISTICS).delete_one({"_id": {"instance": instance}})
 
     def read(self, now_s: float) -> list[Heartbeat]:
-        """Return the last sign of each instance that is not long gone, by name. One that cannot be read is reported."""
-        oldest = datetime.fromtimestamp(now_s - FORGOTTEN_AFTER_S, UTC)
+        """Return the heartbeats of the last ten minutes, by instance. Logs those that cannot be read."""
+        oldest = date_of(now_s - FORGOTTEN_AFTER_S)
         selected: Document = {"_id": {"$gte": {"instance": ""}, "$lt": {"instance": {}}}, "beat": {"$gte": oldest}}
         with translated_errors():
             found = list(self._connection.collection(STATISTICS).find(selected).sort("_id"))
-        beats = []
+        heartbeats = []
         for document in found:
             try:
-                beats.append(_parse(document))
-            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as exc:
-                instance = visible_name(str(document["_id"]["instance"])[:MAX_SAID])
+                heartbeats.append(parse(document))
+            except MALFORMED as exc:
+                instance = visible_name(str(document["_id"]["instance"])[:MAX_LOGGED])
                 log.warning("sign_of_life_ignored", instance=instance, reason=type(exc).__name__)
-        return beats
+        return heartbeats
 
 
-def _parse(document: Mapping[str, Any]) -> Heartbeat:
+def _compose(heartbeat: Heartbeat) -> Document:
+    return {
+        "beat": date_of(heartbeat.beat_at_s),
+        "started": date_of(heartbeat.started_at_s),
+        "expire": date_of(heartbeat.beat_at_s + FORGOTTEN_AFTER_S),
+        "version": heartbeat.version,
+        "mode": heartbeat.mode,
+        "interval": heartbeat.interval_s,
+        "lag": heartbeat.lag_s,
+        "overrides": heartbeat.override_count,
+        "flushed": heartbeat.flushed_count,
+        "conflicts": heartbeat.conflict_count,
+        "failures": heartbeat.failure_count,
+        "clockOffset": heartbeat.clock_offset_s,
+    }
+
+
+def parse(document: Mapping[str, Any]) -> Heartbeat:
+    """Return the heartbeat in a document, or raise one of ``MALFORMED``."""
     return Heartbeat(
         instance=str(document["_id"]["instance"]),
         beat_at_s=document["beat"].timestamp(),

@@ -13,25 +13,29 @@ import structlog
 from pymongo.collection import Collection
 from pymongo.errors import CollectionInvalid, DuplicateKeyError
 
-from oauth_ratelimit.store.mongo.client import Connection, Document, translated_errors
-from oauth_ratelimit.store.mongo.heartbeats import STATISTICS
-from oauth_ratelimit.store.mongo.overrides import OVERRIDES
+from oauth_ratelimit.store.mongo.client import (
+    MIGRATIONS,
+    OVERRIDES,
+    STATISTICS,
+    Connection,
+    Document,
+    translated_errors,
+)
 
 log = structlog.get_logger(__name__)
 
 COUNTERS = "ratelimits"  # the name that migrations use, whatever store.collection is
-MIGRATIONS = "ratelimit_migrations"
-MIGRATION_S = 3600.0  # an index on a large collection takes its time
+TIMEOUT_S = 3600.0  # of one migration: an index on a large collection takes long
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationState:
-    """A migration, and when it was applied.
+    """State of one migration.
 
     Args:
-        name: The name of its file.
-        description: What it does.
-        applied_at_s: Seconds since the epoch, None if it is pending.
+        name: Name of its file.
+        description: Its docstring.
+        applied_at_s: Time at which it was applied, seconds since the epoch; None if it is pending.
     """
 
     name: str
@@ -47,7 +51,7 @@ class Migrations:
     Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
 
     Args:
-        connection: To the database. Whoever made it closes it.
+        connection: Connection to the database; its owner closes it.
         collection: The configured name of the counters' collection, without the namespace.
     """
 
@@ -71,18 +75,15 @@ class Migrations:
         """Apply the pending migrations, and return their names."""
         names = [state.name for state in self.states() if state.applied_at_s is None]
         for name in names:
-            # Instead of the connection's own timeouts, which are meant for the sync cycle.
-            with translated_errors(), pymongo.timeout(MIGRATION_S):
+            # The timeouts of the connection are meant for the sync cycle.
+            with translated_errors(), pymongo.timeout(TIMEOUT_S):
                 self._modules[name].upgrade(self._collections())
                 self._record(name)
             log.info("migration_applied", name=name)
         return names
 
     def create_collections(self) -> list[str]:
-        """Create the collections that do not exist, and return their names.
-
-        MongoDB creates them by itself where rights allow.
-        """
+        """Create the missing collections, which MongoDB does by itself where rights allow, and return their names."""
         created = []
         with translated_errors():
             database = self._connection.database
@@ -98,7 +99,6 @@ class Migrations:
         return {name: self._connection.collection(configured) for name, configured in self._names.items()}
 
     def _record(self, name: str) -> None:
-        """Note that a migration was applied."""
         # Earlier versions look for ``name`` and accept no other field than these.
         fields = {"name": name, "applied": datetime.now(UTC)}
         with suppress(DuplicateKeyError):  # another process has just recorded it

@@ -1,9 +1,7 @@
-"""
-Overrides in MongoDB: one document per target, with what was done to it; and one per client whose counters were set to
-zero, because that is to be on record, too. Of each the latest thousand entries are kept.
+"""Overrides in MongoDB: one document per target with its history, and one per client with the resets of its counters.
 
-Readers look at one small document, the revision, and read the overrides when it has changed. Somebody who edits
-overrides by hand and leaves the revision alone is noticed with the next unconditional read.
+Readers look at one small document, the revision, and read the overrides when it has changed. An override that was
+edited by hand, without a new revision, is found by the next unconditional read.
 """
 
 import re
@@ -20,13 +18,118 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, LimitKind, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICY_NAME_LENGTH, POLICY_NAME_PATTERN, Policy
 from oauth_ratelimit.core.window import MAX_FRAMES, MAX_WINDOW_S, Estimator, Window
-from oauth_ratelimit.store.mongo.client import Connection, Document, translated_errors
+from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection, Document, translated_errors
+from oauth_ratelimit.store.mongo.fields import MALFORMED, date_of
 
-COUNTERS = "counters"  # the kind of the documents about resets; no override's
+log = structlog.get_logger(__name__)
+
+REVISION_ID = "revision"  # no target has it: their ids are mappings
+RESETS = "counters"  # the kind of the documents about resets; no override has it
+MAX_HISTORY = 1000  # entries of one document, whose size is bounded
 MAX_LIMITS = 100  # of one kind: each is a bucket in every key
+MAX_LOGGED = 300  # characters of what is wrong with a document
 
 
-def compose_target(target: Target) -> Document:
+class OverrideStore:
+    """The overrides of all instances.
+
+    Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
+
+    Args:
+        connection: Connection to the database; its owner closes it.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def revision(self) -> str | None:
+        """Return the revision, which is new with every change; None before the first."""
+        with translated_errors():
+            document = self._collection().find_one({"_id": REVISION_ID})
+        return str(document.get("value")) if document else None
+
+    def read(self) -> tuple[Override, ...]:
+        """Return the overrides that were not removed, ended ones included. Logs those that cannot be read."""
+        with translated_errors():
+            found = list(self._collection().find({"active": True}, {"history": False}).sort("at"))
+        overrides = []
+        for document in found:
+            try:
+                overrides.append(parse_override(document["_id"], document))
+            except MALFORMED as exc:
+                _log_ignored(document["_id"], exc)
+        return tuple(overrides)
+
+    def put(self, override: Override) -> None:
+        """Apply an override in place of the one that its target had."""
+        content = _compose_override(override)
+        entry = {"action": "set", **content}
+        update = {"$set": {"active": True, **content}, "$push": _appended(entry)}
+        self._change(override.target, update)
+
+    def remove(self, target: Target, *, author: str, reason: str, at_s: float) -> bool:
+        """Remove an override, and return whether there was one."""
+        entry = {"action": "unset", "by": author, "reason": reason, "at": date_of(at_s)}
+        update = {"$set": {"active": False}, "$push": _appended(entry)}
+        return self._change(target, update, only_active=True)
+
+    def note_reset(self, counters: Counters, *, author: str, reason: str, at_s: float) -> None:
+        """Record a reset of counters."""
+        entry = _compose_reset(counters, author=author, reason=reason, at_s=at_s)
+        with translated_errors():
+            self._collection().update_one(
+                {"_id": {"kind": RESETS, "clientId": counters.client_id}}, {"$push": _appended(entry)}, upsert=True
+            )
+
+    def history(self, client_id: str | None = None) -> list[HistoryEntry]:
+        """Return all changes, oldest first. Logs those that cannot be read.
+
+        Args:
+            client_id: One client; None for all changes.
+        """
+        selected: Document = {"history": {"$exists": True}}
+        if client_id is not None:
+            selected["_id.clientId"] = {"$in": [client_id, storable_name(client_id)]}
+        with translated_errors():
+            found = list(self._collection().find(selected, {"history": True}))
+        entries = []
+        for document in found:
+            history = document["history"]
+            for entry in history if isinstance(history, list) else ():
+                try:
+                    entries.append(_parse_entry(document["_id"], entry))
+                except MALFORMED as exc:
+                    _log_ignored(document["_id"], exc)
+        return sorted(entries, key=lambda entry: entry.at_s)
+
+    def _change(self, target: Target, update: Document, *, only_active: bool = False) -> bool:
+        selected: Document = {"_id": _compose_target(target)}
+        if only_active:
+            selected["active"] = True
+        with translated_errors():
+            collection = self._collection()
+            result = collection.update_one(selected, update, upsert=not only_active)
+            is_changed = bool(result.matched_count or result.upserted_id is not None)
+            if is_changed:
+                # Last, so that a reader of the new revision finds the change.
+                collection.update_one({"_id": REVISION_ID}, {"$set": {"value": ObjectId()}}, upsert=True)
+        return is_changed
+
+    def _collection(self) -> Collection[Document]:
+        return self._connection.collection(OVERRIDES)
+
+
+def _appended(entry: Document) -> Document:
+    """Return the operand of ``$push`` that appends an entry to a history."""
+    return {"history": {"$each": [entry], "$slice": -MAX_HISTORY}}
+
+
+def _log_ignored(identity: object, error: Exception) -> None:
+    reason = visible_name(f"{type(error).__name__}: {error}"[:MAX_LOGGED])
+    log.error("override_ignored", id=visible_name(repr(identity)[:MAX_LOGGED]), reason=reason)
+
+
+def _compose_target(target: Target) -> Document:
     """Return a target's ``_id``. The order of its fields is part of it."""
     identity: Document = {"kind": target.kind.value, "clientId": target.client_id}
     if target.limit_kind is not None:
@@ -34,8 +137,8 @@ def compose_target(target: Target) -> Document:
     return identity
 
 
-def compose_override(override: Override) -> Document:
-    """Return what a document says of an override besides its target."""
+def _compose_override(override: Override) -> Document:
+    """Return the fields of an override, besides its target."""
     return {
         "by": override.author,
         "reason": override.reason,
@@ -47,14 +150,10 @@ def compose_override(override: Override) -> Document:
 
 
 def parse_override(identity: Mapping[str, Any], content: Mapping[str, Any]) -> Override:
-    """Return the override that a document holds.
-
-    Raises:
-        KeyError, TypeError, ValueError: It holds none.
-    """
+    """Return the override in a document, or raise one of ``MALFORMED``."""
     until = content["until"]
     return Override(
-        target=parse_target(identity),
+        target=_parse_target(identity),
         author=_text(content["by"]),
         reason=_text(content["reason"]),
         made_at_s=_seconds(content["at"]),
@@ -64,12 +163,7 @@ def parse_override(identity: Mapping[str, Any], content: Mapping[str, Any]) -> O
     )
 
 
-def parse_target(identity: Mapping[str, Any]) -> Target:
-    """Return the target of an ``_id``.
-
-    Raises:
-        KeyError, TypeError, ValueError: It names none.
-    """
+def _parse_target(identity: Mapping[str, Any]) -> Target:
     client_id, limit_kind = identity["clientId"], identity.get("limitKind")
     return Target(
         kind=OverrideKind(identity["kind"]),
@@ -105,14 +199,10 @@ def _parse_policy(content: Mapping[str, Any]) -> Policy:
     )
 
 
-def parse_entry(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> HistoryEntry:
-    """Return an entry in the history of a document.
-
-    Raises:
-        KeyError, TypeError, ValueError: It is none.
-    """
+def _parse_entry(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> HistoryEntry:
+    """Return an entry of a history, or raise one of ``MALFORMED``."""
     return HistoryEntry(
-        target=_parse_counters(identity, entry) if identity["kind"] == COUNTERS else parse_target(identity),
+        target=_parse_counters(identity, entry) if identity["kind"] == RESETS else _parse_target(identity),
         author=_text(entry["by"]),
         reason=_text(entry["reason"]),
         at_s=_seconds(entry["at"]),
@@ -120,10 +210,8 @@ def parse_entry(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> Histor
     )
 
 
-def compose_reset(counters: Counters, *, author: str, reason: str, at_s: float) -> Document:
-    """Return the entry about counters that were set to zero. The user stands in it, not in the ``_id``: the one can be
-    erased and the other not.
-    """
+def _compose_reset(counters: Counters, *, author: str, reason: str, at_s: float) -> Document:
+    """Return the entry about a reset. The user is not in the ``_id``, because an ``_id`` cannot be erased."""
     entry = {"action": "reset", "by": author, "reason": reason, "at": date_of(at_s)}
     return entry if counters.username is None else {**entry, "username": counters.username}
 
@@ -131,11 +219,6 @@ def compose_reset(counters: Counters, *, author: str, reason: str, at_s: float) 
 def _parse_counters(identity: Mapping[str, Any], entry: Mapping[str, Any]) -> Counters:
     username = entry.get("username")
     return Counters(_text(identity["clientId"]), None if username is None else _text(username))
-
-
-def date_of(at_s: float) -> datetime:
-    """Return a time as MongoDB keeps it."""
-    return datetime.fromtimestamp(at_s, UTC)
 
 
 def _seconds(value: object) -> float:
@@ -157,7 +240,7 @@ def _text(value: object) -> str:
 
 
 def _policy_name(value: object) -> str:
-    """Return a name as the configuration takes it: it stands in headers, logs and metrics."""
+    """Return a name that the configuration would accept: it appears in headers, logs and metrics."""
     name = _text(value)
     if len(name) > MAX_POLICY_NAME_LENGTH or not re.fullmatch(POLICY_NAME_PATTERN, name):
         raise ValueError(f"expected the name of a limit, got {name!r}")
@@ -168,110 +251,3 @@ def _mappings(value: object, most: int) -> list[Mapping[str, Any]]:
     if not isinstance(value, list) or len(value) > most or not all(isinstance(item, dict) for item in value):
         raise TypeError(f"expected a list of up to {most} mappings, got {value!r}")
     return value
-
-
-HISTORY_KEPT = 1000  # entries of one document: a script may add one every minute, and a document has an end
-MAX_SAID = 300  # characters of what is wrong with a document
-DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # what reading a strange document raises
-
-log = structlog.get_logger(__name__)
-
-OVERRIDES = "ratelimit_overrides"
-REVISION_ID = "revision"  # no target's _id: those are mappings
-
-
-class OverrideStore:
-    """The overrides of all instances.
-
-    Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
-
-    Args:
-        connection: To the database of the counters. Whoever made it closes it.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def revision(self) -> str | None:
-        """Return what changes with every change; None before the first."""
-        with translated_errors():
-            document = self._collection().find_one({"_id": REVISION_ID})
-        return str(document.get("value")) if document else None
-
-    def read(self) -> tuple[Override, ...]:
-        """Return the overrides that nobody has taken back, ended ones included. One that cannot be read is reported."""
-        with translated_errors():
-            found = list(self._collection().find({"active": True}, {"history": False}).sort("at"))
-        overrides = []
-        for document in found:
-            try:
-                overrides.append(parse_override(document["_id"], document))
-            except DAMAGE as exc:
-                _complain(document["_id"], exc)
-        return tuple(overrides)
-
-    def put(self, override: Override) -> None:
-        """Put an override in force, instead of the one that its target had."""
-        content = compose_override(override)
-        entry = {"action": "set", **content}
-        update = {"$set": {"active": True, **content}, "$push": _latest(entry)}
-        self._change(override.target, update)
-
-    def remove(self, target: Target, *, author: str, reason: str, at_s: float) -> bool:
-        """Take an override back, and return whether there was one."""
-        entry = {"action": "unset", "by": author, "reason": reason, "at": date_of(at_s)}
-        update = {"$set": {"active": False}, "$push": _latest(entry)}
-        return self._change(target, update, only_active=True)
-
-    def note_reset(self, counters: Counters, *, author: str, reason: str, at_s: float) -> None:
-        """Put on record that counters are set to zero."""
-        entry = compose_reset(counters, author=author, reason=reason, at_s=at_s)
-        with translated_errors():
-            self._collection().update_one(
-                {"_id": {"kind": COUNTERS, "clientId": counters.client_id}}, {"$push": _latest(entry)}, upsert=True
-            )
-
-    def history(self, client_id: str | None = None) -> list[HistoryEntry]:
-        """Return all that was done, oldest first; with a client's id only what was done to that client. What cannot be
-        read is reported.
-        """
-        selected: Document = {"history": {"$exists": True}}
-        if client_id is not None:
-            selected["_id.clientId"] = {"$in": [client_id, storable_name(client_id)]}
-        with translated_errors():
-            found = list(self._collection().find(selected, {"history": True}))
-        entries = []
-        for document in found:
-            history = document["history"]
-            for entry in history if isinstance(history, list) else ():
-                try:
-                    entries.append(parse_entry(document["_id"], entry))
-                except DAMAGE as exc:
-                    _complain(document["_id"], exc)
-        return sorted(entries, key=lambda entry: entry.at_s)
-
-    def _change(self, target: Target, update: Document, *, only_active: bool = False) -> bool:
-        selected: Document = {"_id": compose_target(target)}
-        if only_active:
-            selected["active"] = True
-        with translated_errors():
-            collection = self._collection()
-            result = collection.update_one(selected, update, upsert=not only_active)
-            is_changed = bool(result.matched_count or result.upserted_id is not None)
-            if is_changed:
-                # After the override itself: who sees the new revision finds what it stands for.
-                collection.update_one({"_id": REVISION_ID}, {"$set": {"value": ObjectId()}}, upsert=True)
-        return is_changed
-
-    def _collection(self) -> Collection[Document]:
-        return self._connection.collection(OVERRIDES)
-
-
-def _latest(entry: Document) -> Document:
-    """Return what puts an entry at the end of a history."""
-    return {"history": {"$each": [entry], "$slice": -HISTORY_KEPT}}
-
-
-def _complain(identity: object, error: Exception) -> None:
-    reason = visible_name(f"{type(error).__name__}: {error}"[:MAX_SAID])
-    log.error("override_ignored", id=visible_name(repr(identity)[:MAX_SAID]), reason=reason)

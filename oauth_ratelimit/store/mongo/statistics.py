@@ -1,13 +1,12 @@
 """Statistics in MongoDB: one document per client and minute, written by all instances.
 
-Exactly once without a protocol: each process keeps its own growing numbers under a name of its own and writes them with
-``$max``, so that a write that is repeated, late or doubled changes nothing. The sum over the processes is the truth.
+Each process keeps its own growing numbers under a name of its own and writes them with ``$max``, so a repeated or late
+write changes nothing. The sum over the processes is exact.
 """
 
 import hashlib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -33,73 +32,189 @@ from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.process.yielding import gently
 from oauth_ratelimit.store.mongo.client import (
     AUTHENTICATION_FAILED,
+    MAX_SCAN_MS,
+    STATISTICS,
     Connection,
     Document,
     ensure_expiry,
     translated_errors,
 )
-from oauth_ratelimit.store.mongo.heartbeats import STATISTICS
+from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, mapping, whole_number
+
+log = structlog.get_logger(__name__)
 
 KINDS: Final[tuple[Kind, ...]] = ("client", "user")
-MAX_COUNT = 2**53  # no process counts so far; a larger number is damage
+PARTS: Final = ("by", "peaks", "users", "registers", "burst")
+DUPLICATE_KEY = 11000
+PAGE_SIZE = 1000  # documents per round trip
 
 
-def compose_update(writer: str, share: Share, keep_s: float) -> UpdateOne:
-    """Return the write of what a process has counted."""
+class StatisticsStore:
+    """The statistics of all instances.
+
+    Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
+
+    Args:
+        connection: Connection to the database; its owner closes it.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._has_indexes = False
+
+    def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> list[int]:
+        """Write the numbers of a process in one bulk. A repeated or late write changes nothing.
+
+        Args:
+            writer: A name that no other process ever has: letters, digits, hyphens and underscores.
+            shares: The numbers.
+            keep_s: Seconds until they expire.
+
+        Returns:
+            The positions of the shares that were rejected, because a field of the document has another form.
+        """
+        with translated_errors():
+            collection = self._connection.collection(STATISTICS)
+            if not self._has_indexes:
+                ensure_expiry(collection)
+                self._ensure_minutes()
+                self._has_indexes = True
+            try:
+                collection.bulk_write(
+                    [compose(writer, share, keep_s=keep_s) for share in gently(shares)], ordered=False
+                )
+            except BulkWriteError as exc:
+                if exc.details["writeConcernErrors"]:
+                    raise StoreUnavailable("a majority did not confirm the write") from exc
+                if any(error["code"] == DUPLICATE_KEY for error in exc.details["writeErrors"]):
+                    raise StoreUnavailable("two processes created the same minute at once") from exc
+                return [error["index"] for error in exc.details["writeErrors"]]
+        return []
+
+    def minutes(
+        self,
+        since_s: float,
+        until_s: float,
+        client_id: str | None = None,
+        *,
+        parts: Collection[str] = PARTS,
+        every: int = 1,
+    ) -> Iterator[ClientMinute]:
+        """Yield the minutes that begin in a period, in order of time.
+
+        Args:
+            since_s: Start of the period, seconds since the epoch.
+            until_s: End of the period, exclusive.
+            client_id: One client; None for all.
+            parts: The fields to read, of ``PARTS``; faster without ``users`` and ``registers``.
+            every: 1 for all minutes; 10 for a sample of every tenth since the epoch.
+        """
+        selected, order = _selection(since_s, until_s, client_id)
+        if every > 1:
+            selected["_id.minute"] = selected.get("_id.minute", {}) | {"$mod": [every * MINUTE_S, 0]}
+        with translated_errors():
+            collection = self._connection.collection(STATISTICS)
+            found = collection.find(selected, dict.fromkeys(parts, 1), batch_size=PAGE_SIZE)
+            for document in found.sort(order, ASCENDING).allow_disk_use(True):  # where the index is missing
+                minute = parse_minute(document)
+                if minute is not None:
+                    yield minute
+
+    def count(self, since_s: float, until_s: float, client_id: str | None = None) -> int:
+        """Return the number of documents that ``minutes`` would read."""
+        selected, _ = _selection(since_s, until_s, client_id)
+        with translated_errors():
+            return self._connection.collection(STATISTICS).count_documents(selected)
+
+    def knows(self, client_id: str) -> bool:
+        """Return whether there is any minute of a client."""
+        selected, _ = _selection(0.0, math.inf, client_id)
+        with translated_errors():
+            return self._connection.collection(STATISTICS).find_one(selected, {"_id": 1}) is not None
+
+    def clients(self, since_s: float, *, at_most: int) -> set[str]:
+        """Return the clients with requests since a time. Reads ``at_most`` documents."""
+        selected, _ = _selection(since_s, math.inf, None)
+        with translated_errors():
+            found = self._connection.collection(STATISTICS).find(selected, {"_id": 1}).limit(at_most)
+            names = {document["_id"].get("clientId") for document in found.max_time_ms(MAX_SCAN_MS)}
+        return {name for name in names if isinstance(name, str)}
+
+    def _ensure_minutes(self) -> None:
+        """Create the index on the minute where rights allow. Without it reading is slower."""
+        collection = self._connection.collection(STATISTICS)
+        try:
+            collection.create_index("_id.minute", name="minute", sparse=True)
+        except OperationFailure as exc:
+            if exc.code == AUTHENTICATION_FAILED:
+                raise
+            log.warning(
+                "minute_index_missing", collection=collection.name, reason=exc.details and exc.details["errmsg"]
+            )
+
+
+def _selection(since_s: float, until_s: float, client_id: str | None) -> tuple[Document, str]:
+    """Return the filter for the minutes that begin in a period, and the field to sort by."""
+    first_s = int(-(-since_s // MINUTE_S) * MINUTE_S)
+    if client_id is None:
+        return {"_id.minute": {"$gte": first_s, "$lt": until_s}}, "_id.minute"
+    lowest, end = ({"clientId": client_id, "minute": limit_s} for limit_s in (first_s, until_s))
+    return {"_id": {"$gte": lowest, "$lt": end}}, "_id"
+
+
+def compose(writer: str, share: Share, *, keep_s: float) -> UpdateOne:
+    """Return the update that writes the numbers of a process."""
     minute = share.minute
-    most: Document = {"burst": minute.burst}
+    maxima: Document = {"burst": minute.burst}
     for source, tally in minute.tallies.items():
         path = f"by.{writer}.{source.kind}.{_field(source.grant)}"
         for name in COUNTS:
             count = getattr(tally, name)
             if count:
-                most[f"{path}.{name}"] = count
+                maxima[f"{path}.{name}"] = count
     for policy, peak in minute.peaks.items():
-        most[f"peaks.{_field(policy)}"] = list(peak)  # arrays compare number by number, the share first
+        maxima[f"peaks.{_field(policy)}"] = list(peak)  # arrays compare number by number, the share first
     if share.is_complete:
         for user in minute.users:
-            most[f"users.{writer}.{_digest(user.username)}"] = [
+            maxima[f"users.{writer}.{_digest(user.username)}"] = [
                 user.offered,
                 user.denied,
                 user.would_deny,
                 user.username,
             ]
         for register, rank in minute.registers.items():
-            most[f"registers.{register}"] = rank
-    expire = datetime.fromtimestamp(minute.minute_s + keep_s, UTC)
+            maxima[f"registers.{register}"] = rank
     return UpdateOne(
         {"_id": {"clientId": minute.client_id, "minute": Int64(minute.minute_s)}},
-        {"$max": most, "$setOnInsert": {"expire": expire}},
+        {"$max": maxima, "$setOnInsert": {"expire": date_of(minute.minute_s + keep_s)}},
         upsert=True,
     )
 
 
 def _field(name: str) -> str:
-    """Return a name that may stand in a path: dots and what else has a meaning there as ``%2E``."""
+    """Return a name escaped for use in a path: a dot becomes ``%2E``."""
     return "".join(f"%{ord(letter):02X}" if letter in "%.$\0" else letter for letter in name)
 
 
 def _digest(username: str) -> str:
-    """Return what tells users apart in a path: names never stand there, because they may hold anything."""
+    """Return a hash of a username for use in a path, where any character may be in a name."""
     return hashlib.blake2b(username.encode(), digest_size=6).hexdigest()
 
 
 def parse_minute(document: Document) -> ClientMinute | None:
-    """Return a document's content as far as it is of our form, None if its ``_id`` is not."""
+    """Return a document's content as far as it is valid, None if its ``_id`` is not."""
     identity = document["_id"]
-    client_id, minute_s = identity.get("clientId"), _whole(identity.get("minute"))
+    client_id, minute_s = identity.get("clientId"), _count(identity.get("minute"))
     if not isinstance(client_id, str) or minute_s is None:
         return None
-    burst = _whole(document.get("burst"))
+    burst = _count(document.get("burst"))
     return ClientMinute(
         client_id=client_id,
         minute_s=minute_s,
-        tallies=_tallies(_mapping(document.get("by")).values()),
-        peaks={
-            unquote(name): peak for name, value in _mapping(document.get("peaks")).items() if (peak := _peak(value))
-        },
-        users=_users(_mapping(document.get("users")).values()),
-        registers=_registers(_mapping(document.get("registers"))),
+        tallies=_tallies(mapping(document.get("by")).values()),
+        peaks={unquote(name): peak for name, value in mapping(document.get("peaks")).items() if (peak := _peak(value))},
+        users=_users(mapping(document.get("users")).values()),
+        registers=_registers(mapping(document.get("registers"))),
         burst=burst or 0,
     )
 
@@ -109,22 +224,22 @@ def _tallies(shares: Iterable[object]) -> dict[Source, Tally]:
     tallies: dict[Source, Tally] = {}
     for share in shares:
         for kind in KINDS:
-            for grant, counts in _mapping(_mapping(share).get(kind)).items():
-                counts = _mapping(counts)
+            for grant, counts in mapping(mapping(share).get(kind)).items():
+                counts = mapping(counts)
                 source = Source(kind, unquote(grant))
-                tally = Tally(*[_whole(counts.get(name)) or 0 for name in COUNTS])
+                tally = Tally(*[_count(counts.get(name)) or 0 for name in COUNTS])
                 tallies[source] = tallies.get(source, NO_REQUESTS) + tally
     return tallies
 
 
 def _users(shares: Iterable[object]) -> tuple[UserLoad, ...]:
-    """Return the sums over the processes, the heaviest first."""
+    """Return the sums over the processes, the heaviest user first."""
     users: dict[str, UserLoad] = {}
     for share in shares:
-        for value in _mapping(share).values():
+        for value in mapping(share).values():
             if not isinstance(value, list) or len(value) != 4 or not isinstance(value[3], str):
                 continue
-            offered, denied, would_deny = (_whole(count) or 0 for count in value[:3])
+            offered, denied, would_deny = (_count(count) or 0 for count in value[:3])
             user = UserLoad(value[3], offered, denied, would_deny)
             known = users.get(user.username)
             users[user.username] = known.plus(user) if known else user
@@ -143,140 +258,12 @@ def _peak(value: object) -> Peak | None:
 def _registers(value: Mapping[str, Any]) -> dict[int, int]:
     registers = {}
     for name, rank in value.items():
-        if name.isascii() and name.isdecimal() and int(name) < REGISTER_COUNT:
-            seen = _whole(rank)
-            if seen is not None and 1 <= seen <= MAX_RANK:
-                registers[int(name)] = seen
+        if name.isascii() and name.isdecimal() and len(name) < 6 and int(name) < REGISTER_COUNT:
+            valid_rank = whole_number(rank, at_most=MAX_RANK)
+            if valid_rank:
+                registers[int(name)] = valid_rank
     return registers
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _whole(value: object) -> int | None:
-    """Return a whole number that is not negative, None for anything else. Old shells write every number as a float."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_COUNT:
-        return None
-    return int(value) if value == int(value) else None
-
-
-log = structlog.get_logger(__name__)
-
-PARTS: Final = ("by", "peaks", "users", "registers", "burst")
-DUPLICATE_KEY = 11000
-PAGE = 1000  # documents that the server sends at once
-LONGEST_LOOK_MS = 2000  # where the index is missing, MongoDB would look through everything
-
-
-class StatisticsStore:
-    """The statistics of all instances.
-
-    Raises from every method: ``StoreUnavailable``, ``StoreRejected``.
-
-    Args:
-        connection: To the database of the counters. Whoever made it closes it.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._has_indexes = False
-
-    def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> list[int]:
-        """Write what a process has counted, in one bulk. A repeated or late write changes nothing.
-
-        Args:
-            writer: Names the process for ever: letters, digits, hyphens and underscores.
-            shares: Its numbers.
-            keep_s: How long they are kept.
-
-        Returns:
-            The positions of those that were refused, because something else is in their place in the document.
-        """
-        with translated_errors():
-            collection = self._connection.collection(STATISTICS)
-            if not self._has_indexes:
-                ensure_expiry(collection)
-                self._ensure_minutes()
-                self._has_indexes = True
-            try:
-                collection.bulk_write(
-                    [compose_update(writer, share, keep_s) for share in gently(shares)], ordered=False
-                )
-            except BulkWriteError as exc:
-                if exc.details["writeConcernErrors"]:
-                    raise StoreUnavailable("a majority did not confirm the write") from exc
-                if any(error["code"] == DUPLICATE_KEY for error in exc.details["writeErrors"]):
-                    raise StoreUnavailable("two processes began the same minute at once") from exc
-                return [error["index"] for error in exc.details["writeErrors"]]
-        return []
-
-    def minutes(
-        self,
-        since_s: float,
-        until_s: float,
-        client_id: str | None = None,
-        *,
-        parts: Collection[str] = PARTS,
-        every: int = 1,
-    ) -> Iterator[ClientMinute]:
-        """Yield the minutes that begin in a time, of all clients or of one, in order of time.
-
-        Args:
-            since_s: Seconds since the epoch.
-            until_s: Where the time ends; what begins then is not in it.
-            client_id: The client, None for all of them.
-            parts: What is needed of ``PARTS``: without ``users`` and ``registers`` it goes faster.
-            every: 1 for all minutes; 10 for every tenth since the epoch, a sample.
-        """
-        selected, order = _selection(since_s, until_s, client_id)
-        if every > 1:
-            selected["_id.minute"] = selected.get("_id.minute", {}) | {"$mod": [every * MINUTE_S, 0]}
-        with translated_errors():
-            collection = self._connection.collection(STATISTICS)
-            found = collection.find(selected, dict.fromkeys(parts, 1), batch_size=PAGE)
-            for document in found.sort(order, ASCENDING).allow_disk_use(True):  # where the index is missing
-                minute = parse_minute(document)
-                if minute is not None:
-                    yield minute
-
-    def count(self, since_s: float, until_s: float, client_id: str | None = None) -> int:
-        """Return how many ``minutes`` would yield."""
-        selected, _ = _selection(since_s, until_s, client_id)
-        with translated_errors():
-            return self._connection.collection(STATISTICS).count_documents(selected)
-
-    def knows(self, client_id: str) -> bool:
-        """Return whether there is any minute of a client."""
-        selected, _ = _selection(0.0, math.inf, client_id)
-        with translated_errors():
-            return self._connection.collection(STATISTICS).find_one(selected, {"_id": 1}) is not None
-
-    def clients(self, since_s: float, *, at_most: int) -> set[str]:
-        """Return who has asked since a time; looks at so many minutes of clients at most."""
-        selected, _ = _selection(since_s, math.inf, None)
-        with translated_errors():
-            found = self._connection.collection(STATISTICS).find(selected, {"_id": 1}).limit(at_most)
-            names = {document["_id"].get("clientId") for document in found.max_time_ms(LONGEST_LOOK_MS)}
-        return {name for name in names if isinstance(name, str)}
-
-    def _ensure_minutes(self) -> None:
-        """Create the index on the minute where rights allow. Without it reading takes longer."""
-        collection = self._connection.collection(STATISTICS)
-        try:
-            collection.create_index("_id.minute", name="minute", sparse=True)
-        except OperationFailure as exc:
-            if exc.code == AUTHENTICATION_FAILED:
-                raise
-            log.warning(
-                "minute_index_missing", collection=collection.name, reason=exc.details and exc.details["errmsg"]
-            )
-
-
-def _selection(since_s: float, until_s: float, client_id: str | None) -> tuple[Document, str]:
-    """Return the filter for the minutes that begin in a time, and the field that orders them by it."""
-    first_s = int(-(-since_s // MINUTE_S) * MINUTE_S)
-    if client_id is None:
-        return {"_id.minute": {"$gte": first_s, "$lt": until_s}}, "_id.minute"
-    lowest, end = ({"clientId": client_id, "minute": limit_s} for limit_s in (first_s, until_s))
-    return {"_id": {"$gte": lowest, "$lt": end}}, "_id"
+def _count(value: object) -> int | None:
+    return whole_number(value, at_most=MAX_EXACT)

@@ -1,0 +1,27 @@
+"""Readers and writers of single fields, shared by the documents of all collections."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # raised by a document of another form
+MAX_EXACT = 2**53  # up to here a floating-point number is exact
+
+
+def date_of(at_s: float) -> datetime:
+    """Return a time in seconds since the epoch as MongoDB stores it."""
+    return datetime.fromtimestamp(at_s, UTC)
+
+
+def whole_number(value: object, *, at_most: int) -> int | None:
+    """Return a whole number from 0 to a maximum, None for anything else. Old shells write every number as a float."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= at_most:
+        return None
+    if isinstance(value, float) and (value > MAX_EXACT or not value.is_integer()):
+        return None
+    return int(value)
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return a mapping, an empty one in place of anything else."""
+    return value if isinstance(value, dict) else {}
