@@ -103,7 +103,7 @@ class Rivals(Cycles):
         """Return the keys that an instance may have something to send for."""
         limiter = self.limiters[index]
         dirty_queue, listed = limiter._clients.dirty_queue, limiter._cycle.schedule.listed()
-        states = itertools.chain(dirty_queue._touched, dirty_queue._urgent, (state for state in listed if state.unsent))
+        states = itertools.chain(dirty_queue._dirty, dirty_queue._urgent, (state for state in listed if state.unsent))
         return {state.key for state in states}
 
     def run(self, index: int, is_full: bool) -> None:  # a fact, not an option

@@ -78,6 +78,10 @@ def metric_rows() -> Iterator[str]:
         yield f"| `{NAMESPACE}_{metric.name}{suffix}` | {metric.kind} | {labels} | {metric.help} |"
 
 
+LOGS = ("log", "self._log")
+LEVELS = ("debug", "info", "warning", "error")
+
+
 def event_rows() -> Iterator[str]:
     """Yield a row for each event."""
     found: dict[str, tuple[str, set[str], set[str]]] = {}
@@ -100,11 +104,11 @@ def events_of(path: Path) -> Iterator[tuple[str, str, set[str]]]:
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             continue
         level = node.func.attr
-        if ast.unparse(node.func.value) != "log" or level not in ("debug", "info", "warning", "error"):
+        if ast.unparse(node.func.value) not in LOGS or level not in LEVELS:
             continue
         for part in ast.walk(node.args[0]):
             if isinstance(part, ast.Constant) and isinstance(part.value, str) and re.fullmatch(r"[a-z_]+", part.value):
-                yield part.value, level, {keyword.arg for keyword in node.keywords if keyword.arg}
+                yield part.value, level, {keyword.arg for keyword in node.keywords if keyword.arg not in (None, "key")}
 
 
 PAGES = {"cli.md": cli_page, "signals.md": signals_page}

@@ -1,8 +1,9 @@
-"""One pass from a request's facts to a decision."""
+"""The limiter: decides about requests and shares its counters."""
 
 import math
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Admission, Decision, FullDecision, check_cost
@@ -10,7 +11,7 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.client_state import ClientState
 from oauth_ratelimit.counters.dirty_queue import DirtyQueue
-from oauth_ratelimit.counters.key_state import Counts, KeyState
+from oauth_ratelimit.counters.key_state import Counts, KeyState, Peers
 from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.process.fork import call_in_child
@@ -24,15 +25,26 @@ CLOSING_TRIES = 3
 CLOSING_S = 5.0  # well within the 30 s that gunicorn gives a worker
 
 
-class Limiter:
-    """Decides in memory whether a client may have one more token, and shares what it counted through a store.
+class _Request(NamedTuple):
+    """Arguments of ``Limiter.check``, and the time of the call."""
 
-    Thread-safe. Starts no thread: its owner calls ``sync``.
+    client_id: str
+    username: str | None
+    endpoint: str
+    grant_type: str | None
+    cost: int
+    now_s: float
+
+
+class Limiter:
+    """Rate limiter that decides in memory and shares its counters through a store.
+
+    It is thread-safe and starts no thread: its owner calls ``sync``.
 
     Args:
-        settings: From ``load_config``.
-        store: Where counters are shared; None takes the one that the settings name, if any.
-        clock: Returns the time in seconds since the epoch. All instances must roughly agree.
+        settings: Settings from ``load_config``.
+        store: The store that shares the counters; None opens the one in the settings, if there is one.
+        clock: Returns the time in seconds since the epoch. The clocks of all instances must roughly agree.
         denial_events: Logs denials; None creates one.
 
     Attributes:
@@ -57,29 +69,27 @@ class Limiter:
         call_in_child(self.forget_parent)
 
     def pseudonym_of(self, username: str | None) -> str | None:
-        """
-        Return the pseudonym of a user, as the store, logs and hooks have it: the name itself, unless names are hashed.
+        """Return the username as the store, logs and hooks have it: the name itself, or its keyed hash.
 
-        The other methods take the name: they hash it themselves.
+        The other methods take the name and hash it themselves.
         """
         return username if self._names is None else self._names(username)
 
     def _begin(self) -> None:
-        """Start with nothing known."""
+        """Start with empty counters."""
         sync = self.settings.sync
-        self._reservations: Reservations | None = None
         reserves = self._store is not None and sync.near_limit == "reserve"
-        dirty_queue = DirtyQueue(is_shared=self._store is not None)
         self._clients = ClientRegistry(
             self.settings.policies,
-            dirty_queue=dirty_queue,
+            dirty_queue=DirtyQueue(is_shared=self._store is not None),
             clock=self._now,
             max_keys=self.settings.max_keys,
-            reserves=reserves,
+            peers=Peers(reserves=reserves),
         )
-        self._cycle = SyncCycle(self._store, clients=self._clients, interval_s=sync.interval_s)
-        if reserves:
-            self._reservations = Reservations(self._cycle, clock=self._now, deadline_s=sync.deadline_s)
+        self._cycle = SyncCycle(self._store, clients=self._clients, interval_s=sync.interval_s, clock=self._now)
+        self._reservations = (
+            Reservations(self._cycle, clock=self._now, deadline_s=sync.deadline_s) if reserves else None
+        )
 
     def check(
         self,
@@ -90,14 +100,14 @@ class Limiter:
         cost: int = 1,
         grant_type: str | None = None,
     ) -> Decision:
-        """Decide about a request and count it, if it is admitted or would be under enforce.
+        """Decide about a request, and count it if it is admitted or would be under enforce.
 
         Args:
             client_id: The authenticated client.
             username: The resource owner, None for grants without a user.
-            endpoint: Where the request came in.
-            cost: Hits that it consumes.
-            grant_type: Matters where a grant type has limits of its own.
+            endpoint: The endpoint that the request came to.
+            cost: Hits that the request consumes.
+            grant_type: Matters if a grant type has limits or a mode of its own.
 
         Raises:
             TypeError: An id is not text.
@@ -105,61 +115,81 @@ class Limiter:
         """
         if cost != 1 or type(cost) is not int:
             check_cost(cost)
-        else:
-            cost = 1  # True and 1.0 are equal to it, but must not get into a counter
         pseudonym = username if self._names is None else self._names(username)
         now_s = self._clock()
         clients = self._clients
-        if endpoint is TOKEN_ENDPOINT and not clients.grants:
-            client = clients.plain.get(client_id) or clients.get(client_id)
+        if endpoint is TOKEN_ENDPOINT and grant_type not in clients.grants:
+            client = clients.plain.get(client_id)
         else:
-            client = clients.get(client_id, endpoint=endpoint, grant_type=grant_type)
-        if client.exempt is not None:
-            return client.exempt
-        client.lock.acquire()  # with try and finally half the price of a with statement
+            client = clients.find(client_id, endpoint=endpoint, grant_type=grant_type)
+        if client is not None and grant_type not in client.grant_tiers:
+            if client.exempt is not None:
+                return client.exempt
+            client.lock.acquire()  # with try and finally half the time of a with statement
+            try:
+                state = client.keys.get(pseudonym)
+                if state is not None:
+                    tier, full = state.tier, state.full
+                    if tier.is_alone and full + cost <= state.ceiling and now_s < state.frame_end_s:
+                        if full == state.sent:
+                            client.dirty_queue.mark_dirty(state)
+                        state.full = full = full + cost
+                        return Admission(tier, full, state.edge, state.frame_end_s, now_s)
+                    cached_denial = state.cached_denial
+                    if (
+                        cached_denial is not None
+                        and cached_denial.since_s <= now_s < cached_denial.until_s
+                        and cost == 1
+                    ):
+                        if not state.is_dirty:
+                            client.dirty_queue.mark_dirty(state)
+                        return cached_denial.repeat(now_s)
+            finally:
+                client.lock.release()
+        request = _Request(client_id, pseudonym, endpoint, grant_type, cost, now_s)
+        near_limit = self._near_limit(request) if self._reservations is not None else ()
+        if self._reservations is not None and near_limit:
+            return self._reservations.decide(near_limit, lambda: self._decide(request))
+        return self._decide(request)
+
+    def _decide(self, request: "_Request") -> Decision:
+        """Decide about a request by all limits that concern it, and report a denial."""
+        _, username, endpoint, grant_type, cost, now_s = request
+        client = self._clients.acquire(request.client_id, endpoint=endpoint, grant_type=grant_type)
         try:
-            state = client.keys.get(pseudonym)
-            if state is None:
-                if client.is_gone:  # since it was found
-                    return self.check(client_id, username, endpoint=endpoint, cost=cost, grant_type=grant_type)
-                state = clients.add_key(client, pseudonym, now_s)
-            tier, full = state.tier, state.full
-            if tier.is_alone and full + cost <= state.ceiling and now_s < state.frame_end_s:
-                if full == state.sent:
-                    client.dirty_queue.mark_dirty(state)
-                state.full = full = full + cost
-                return Admission(tier, full, state.edge, state.frame_end_s, now_s)
-            cached_denial = state.cached_denial
-            if cached_denial is None or not cached_denial.since_s <= now_s < cached_denial.until_s or cost != 1:
-                if self._reservations is not None and client.is_near_limit(state):
-                    decision = self._reservations.decide(client, state, now_s, cost)
-                else:
-                    decision = client.decide(state, now_s, cost)
-                if not decision.would_deny or not isinstance(decision, FullDecision):
-                    return decision
-            else:
-                if not state.is_dirty:
-                    client.dirty_queue.mark_dirty(state)
-                return cached_denial.repeat(now_s)
+            exempt = client.under(grant_type).exempt
+            if exempt is not None:
+                return exempt
+            state = self._clients.key_of(client, username, now_s)
+            decision = client.decide(state, now_s, cost, grant_type=grant_type)
         finally:
             client.lock.release()
-        self._report(client, state, decision, grant_type=grant_type, now_s=now_s)
+        if isinstance(decision, FullDecision) and decision.would_deny:
+            self._report(request, client, state, decision)
         return decision
 
-    def _report(
-        self, client: ClientState, state: KeyState, decision: FullDecision, *, grant_type: str | None, now_s: float
-    ) -> None:
-        """Tell of a denial. Until its end the same answer is given to all that follow it."""
+    def _near_limit(self, request: "_Request") -> tuple[KeyState, ...]:
+        """Return the keys to synchronise before a request is decided, if it is one of the last of a quota."""
+        client = self._clients.acquire(request.client_id, endpoint=request.endpoint, grant_type=request.grant_type)
+        try:
+            if client.under(request.grant_type).exempt is not None:
+                return ()
+            return client.keys_near_limit(self._clients.key_of(client, request.username, request.now_s))
+        finally:
+            client.lock.release()
+
+    def _report(self, request: "_Request", client: ClientState, state: KeyState | None, decision: FullDecision) -> None:
+        """Log a denial, and have it repeated while its events are suppressed."""
         suppression = self.denial_events.report(
             client.client_id,
-            state.username,
+            None if state is None else state.username,
             scope=client.scope,
-            grant_type=grant_type,
+            grant_type=request.grant_type,
             decision=decision,
-            is_canary=client.is_canary,
-            now_s=now_s,
+            is_canary=client.under(request.grant_type).is_canary,
+            now_s=request.now_s,
         )
-        cached_denial = state.cached_denial
+        cached_denial = None if state is None else state.cached_denial
         if cached_denial is not None:
             cached_denial.suppress(suppression)
 
@@ -176,11 +206,12 @@ class Limiter:
         check_cost(cost)
         pseudonym = username if self._names is None else self._names(username)
         now_s = self._clock()
-        with self._clients.held(client_id, endpoint=endpoint, grant_type=grant_type) as client:
-            if client.exempt is not None:
-                return client.exempt
-            state = client.keys.get(pseudonym) or self._clients.add_key(client, pseudonym, now_s)
-            return client.preview(state, now_s, cost=cost)
+        with self._clients.locked(client_id, endpoint=endpoint, grant_type=grant_type) as client:
+            exempt = client.under(grant_type).exempt
+            if exempt is not None:
+                return exempt
+            state = self._clients.key_of(client, pseudonym, now_s)
+            return client.preview(state, now_s, cost=cost, grant_type=grant_type)
 
     def peek_if_known(
         self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT
@@ -192,67 +223,58 @@ class Limiter:
             return None
         now_s = self._clock()
         with client.lock:
-            state = client.keys.get(pseudonym)
-            if state is None:
-                if pseudonym not in client.former:
-                    return None
-                state = self._clients.add_key(client, pseudonym, now_s)
-            return client.preview(state, now_s, cost=1)
+            if pseudonym not in client.keys and pseudonym not in client.former:
+                return None
+            return client.preview(self._clients.key_of(client, pseudonym, now_s), now_s, cost=1)
 
     def count(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> None:
         """Count a request without deciding about it, even above the limit."""
         pseudonym = username if self._names is None else self._names(username)
         now_s = self._clock()
-        with self._clients.held(client_id, endpoint=endpoint) as client:
+        with self._clients.locked(client_id, endpoint=endpoint) as client:
             if client.exempt is None:
-                state = client.keys.get(pseudonym) or self._clients.add_key(client, pseudonym, now_s)
-                client.count(state, now_s)
+                client.count(self._clients.key_of(client, pseudonym, now_s), now_s)
 
     def counts(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> Counts:
-        """Return what this instance knows of a key: the global snapshot and its own in-flight hits."""
+        """Return the hits of a key that this instance knows: the global snapshot and its own in-flight hits."""
         pseudonym = username if self._names is None else self._names(username)
-        client = self._clients.get(client_id, endpoint=endpoint)
-        with client.lock:
+        with self._clients.locked(client_id, endpoint=endpoint) as client:
             state = client.keys.get(pseudonym if pseudonym is None else storable_name(pseudonym))
             return state.counts() if state else Counts(0, 0)
 
     def sync(self) -> CycleReport:
-        """Run one cycle now: flush what was counted here, pull what was counted elsewhere.
+        """Run one sync cycle now: flush in-flight hits, then pull the totals.
 
-        Never raises for what the store does; ``CycleReport.error`` tells.
+        Errors of the store are not raised; ``CycleReport.error`` holds them.
         """
         now_s = self._clock()
         self.denial_events.end_minute(now_s)
         return self._cycle.run(now_s)
 
     def sync_urgent(self) -> CycleReport | None:
-        """Synchronise the keys that should not wait: new here, or near their limit. None if there are none."""
+        """Synchronise the urgent keys: those new here or near their limit. None if there are none."""
         return self._cycle.run(self._clock(), urgent_only=True) if self._clients.dirty_queue.has_urgent else None
 
     def reconfigure(self, settings: Settings) -> None:
-        """Take over new limits, modes and trusted clients. Counters stay where the frames stay as long as they are. The
-        store, the interval and the keys of user names need a new limiter.
+        """Apply new limits, modes and trusted clients. Counters of the same series stay.
+
+        The store, the sync interval and the key of pseudonyms need a new limiter.
         """
         self.settings = settings
         self.denial_events.reconfigure(settings.events.per_minute)
         self._clients.apply(settings.policies)
 
     def preload(self, count: int = 1000) -> int:
-        """
-        Learn the counts of the keys that were busy last, so that a new instance starts with them, and return how many
-        they are; 0 if the store did not answer, for which this waits.
-        """
+        """Read the keys that were busy last and return how many there were, 0 if the store did not answer. Blocks."""
         return self._cycle.preload(count, self._clock())
 
     @property
     def clock_offset_s(self) -> float:
-        """How far MongoDB's clock is ahead of this machine's; 0.0 while that is too little to matter, for the owner to
-        correct.
-        """
+        """Seconds that MongoDB's clock is ahead of this machine's, 0.0 if they hardly differ."""
         return self._cycle.clock_offset_s
 
     def correct_clock(self, offset_s: float) -> None:
-        """Go by the given clock plus an offset from now on."""
+        """Add an offset to the given clock from now on."""
         given = self._given_clock
         self._clock = (lambda: given() + offset_s) if offset_s else given
 
@@ -276,6 +298,6 @@ class Limiter:
         self._cycle.close()
 
     def forget_parent(self) -> None:
-        """After a fork, in the child: drop what the parent has counted and will send."""
+        """In a forked child: drop the hits that the parent will send."""
         self.denial_events.reset()
         self._begin()

@@ -86,15 +86,15 @@ BREAKAGES = (
     Breakage(
         "request that one tier denies is counted in the tiers that admit it",
         "oauth_ratelimit/counters/client_state.py",
-        "admitting = [] if denied else [bucket for bucket in buckets if bucket.tier.is_enforced]",
-        "admitting = [bucket for bucket in buckets if bucket not in over]",
+        "admitting = [] if denied else [bucket for bucket, tier in tiers.items() if tier.is_enforced]",
+        "admitting = [bucket for bucket in tiers if bucket not in over]",
         "tests/limiter/test_limiter.py tests/limiter/test_reference.py",
     ),
     Breakage(
         "trusted client is denied",
         "oauth_ratelimit/counters/client_state.py",
-        "if policies.trusted or mode",
-        "if mode",
+        "if policies.trusted or policies.mode",
+        "if policies.mode",
         "tests/limiter/test_limiter.py",
     ),
     Breakage(
@@ -251,8 +251,8 @@ BREAKAGES = (
     Breakage(
         "near_limit: reserve does not ask MongoDB before the last requests",
         "oauth_ratelimit/counters/client_state.py",
-        "return state.is_near_limit or (self.total is not None and self.total.is_near_limit)",
-        "return False",
+        "return concerned if any(each.is_near_limit for each in concerned) else ()",
+        "return ()",
         "tests/limiter/test_reserve.py",
     ),
     Breakage(

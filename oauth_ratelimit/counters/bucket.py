@@ -1,8 +1,7 @@
-"""What an instance has counted: in-flight hits on top of the global snapshot.
+"""Counter state of one policy and key, and of all policies of one key.
 
-Per key an instance knows ``g``, the last global snapshot, and ``i``, what it has counted since; decisions use both.
-Only the sum is kept, with a note of how much of the current frame is known to be in ``g`` or on its way there: what a
-request touches is then one number, and ``i`` is a difference that only the flush needs.
+An instance knows ``g``, the global snapshot, and ``i``, the hits that it has counted since. Decisions use the sum. A
+bucket stores the sum and the part of it that a flush has taken, so a request changes one number.
 """
 
 import math
@@ -10,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat
 from operator import add
 
-from oauth_ratelimit.core.decision import Admission
-from oauth_ratelimit.core.tier import Tier
+from oauth_ratelimit.core.tier import Series, Tier
 from oauth_ratelimit.core.window import age, estimate_hits, pack, reset_after_s, retry_after_s
+from oauth_ratelimit.counters import hits as arithmetic
+from oauth_ratelimit.store.base import Hits
 
-AHEAD_S = 5  # hits of a frame that starts this much later are current hits from an instance whose clock is ahead
+AHEAD_S = 5  # frames that start up to this much later count now: they come from an instance whose clock is ahead
 NO_ALERT = 2**60  # far above any limit
 Frames = Mapping[int, int]
 NO_FRAMES: Frames = {}
@@ -25,14 +25,14 @@ class Bucket:
 
     Attributes:
         frame_end_s: End of the current frame, seconds since the epoch; a whole number.
-        full, edge: What an estimate is made of, see ``core.window``.
+        full, edge: The two numbers of an estimate, see ``core.window``.
         past: Hits of the frames before the current one, newest first.
-        base: What ``full`` would be without the hits of the current frame.
-        sent: What ``full`` would be without the hits of the current frame that no flush has taken yet.
+        base: ``full`` without the hits of the current frame.
+        sent: ``full`` without the hits of the current frame that no flush has taken yet.
         carried: Hits of earlier frames that no flush has taken yet.
-        alert: When ``full`` reaches this, the other instances should hear of it soon.
-        ceiling: Until ``full`` passes this, a hit is surely within the limit and below the alert, and counting it is to
-            add it to ``full``.
+        alert: The value of ``full`` at which the key becomes urgent.
+        ceiling: The value of ``full`` up to which a hit is surely within the limit and below the alert. Such a hit is
+            counted by adding it to ``full``.
     """
 
     __slots__ = ("alert", "base", "carried", "ceiling", "edge", "frame_end_s", "full", "past", "sent", "tier")
@@ -60,15 +60,15 @@ class Bucket:
         end_s = tier.frame_end_after(now_s)
         frames = int(end_s - self.frame_end_s) // tier.frame_s
         if frames == -1:
-            return float(tier.frame_s)  # the clock stepped back a little: stay in the newest frame until it comes
+            return float(tier.frame_s)  # the clock stepped back a little: stay in the newest frame
         current, fresh = self.full - self.base, self.full - self.sent
         if frames > 0:
             if fresh:
                 carried, start_s = self.carried or {}, self.frame_start_s
-                # The frame may be there already: the clock was past it, and stepped back.
+                # The frame is there already if the clock stepped back into it.
                 self.carried = {**carried, start_s: carried.get(start_s, 0) + fresh}
             current, self.past = age(current, self.past, frames, tier.frame_count)
-            fresh = 0  # if it stepped back by frames, they count from now on
+            fresh = 0
         self.frame_end_s = end_s
         self._weigh(current, fresh)
         return end_s - now_s
@@ -78,7 +78,7 @@ class Bucket:
         self.full, self.edge = tier.policy.estimator.weigh(current, self.past, tier.frame_count)
         self.base = self.full - current
         self.sent = self.full - fresh
-        if self.alert != NO_ALERT:  # which all keys share, and should go on sharing
+        if self.alert != NO_ALERT:  # the sum would be a new object in every key
             self.alert += self.full - before
         self._set_ceiling()
 
@@ -105,13 +105,9 @@ class Bucket:
         return estimate_hits(self.full, self.edge, left_s, self.tier.frame_s)
 
     def add(self, cost: int) -> None:
-        """Count a request in the current frame."""
+        """Count hits in the current frame."""
         self.full += cost
         self.edge += cost * self.tier.edge_per_hit
-
-    def admission(self, now_s: float, also: Admission | None = None) -> Admission:
-        """Return the decision about a request that was just counted here, and in the bucket of ``also``."""
-        return Admission(self.tier, self.full, self.edge, self.frame_end_s, now_s, also)
 
     def retry_after_s(self, now_s: float, *, cost: int, later_s: float = 0.0) -> float:
         """Return the seconds until a request of this cost is admitted, not before ``later_s``."""
@@ -135,13 +131,11 @@ class Bucket:
         return self._early_s(now_s) + waiting_s if waiting_s else 0.0
 
     def _early_s(self, now_s: float) -> float:
-        """
-        Return the seconds until the current frame begins: 0.0, unless the clock has stepped back into the one before.
-        """
+        """Return the seconds until the current frame begins: above 0.0 after the clock stepped back."""
         return max(0.0, self.frame_start_s - now_s)
 
     def drain(self) -> dict[int, int] | None:
-        """Return the hits that no flush has taken yet, by frame start, and note that one has now."""
+        """Take the hits that no flush has taken yet, by frame start; None if there are none."""
         frames, self.carried = self.carried, None
         fresh = self.full - self.sent
         if fresh:
@@ -152,12 +146,12 @@ class Bucket:
         return frames
 
     def watch(self, now_s: float, *, peers: int, reserves: bool) -> None:
-        """Set the alert: this instance may use up its share of what is left before the others should hear of it.
+        """Set the alert to the share of the remaining hits that this instance may use before it flushes.
 
         Args:
             now_s: The time.
-            peers: How many instances count this key, this one included.
-            reserves: Whether the store is then asked, and before each of the last requests: two for each instance.
+            peers: Number of instances that count this key, this one included.
+            reserves: Leave the last two requests of each instance to reservations.
         """
         share = math.ceil((self.tier.limit - self.estimate(now_s)) / peers)
         if reserves:
@@ -167,16 +161,16 @@ class Bucket:
         self._set_ceiling()
 
     def distrust(self) -> None:
-        """Have the next request ask the store, because nothing is known yet."""
+        """Have the next request reserve, because the counts of the other instances are not known yet."""
         self.alert = self.full
         self._set_ceiling()
 
     def load(self, now_s: float, *sources: Frames) -> None:
-        """Take over a global snapshot, and put on top what is not in it.
+        """Replace the counts by a global snapshot plus the hits that it lacks.
 
         Args:
             now_s: The time.
-            sources: Hits by frame start: those of the snapshot, those that a flush has taken and the snapshot lacks.
+            sources: Hits by frame start: the snapshot, and the hits that a flush has taken and the snapshot lacks.
         """
         self.left_s(now_s)
         frame_s, start_s = self.tier.frame_s, self.frame_start_s
@@ -196,7 +190,7 @@ class Bucket:
         self._weigh(current, fresh)
 
     def frames(self) -> dict[int, int]:
-        """Return the hits of every frame that is known, by frame start."""
+        """Return the hits of every known frame, by frame start."""
         start_s = self.frame_start_s
         hits = {start_s: self.current}
         hits.update((start_s - age * self.tier.frame_s, count) for age, count in enumerate(self.past, start=1))
@@ -210,8 +204,90 @@ class Bucket:
         return other
 
     def continue_from(self, former: "Bucket", now_s: float) -> None:
-        """Start with the counts of a bucket of the same series whose hits were all taken."""
+        """Copy the counts of a drained bucket of the same series."""
         former.left_s(now_s)
         self.frame_end_s = former.frame_end_s
         self.past = former.past[: self.tier.frame_count]
         self._weigh(former.current, 0)
+
+
+class KeyBuckets(Bucket):
+    """All buckets of one key, one for each tier.
+
+    The object is itself the bucket of the first tier. Most keys have one tier, and this halves their memory.
+
+    Attributes:
+        others: The buckets of further tiers.
+        pending: Hits by series that were counted before the tiers changed and that no flush has taken yet; None if
+            there are none.
+    """
+
+    __slots__ = ("others", "pending")
+
+    def __init__(self, tiers: tuple[Tier, ...], now_s: float) -> None:
+        self._begin(tiers, now_s)
+        self.pending: Hits | None = None
+
+    def _begin(self, tiers: tuple[Tier, ...], now_s: float) -> None:
+        Bucket.__init__(self, tiers[0], now_s)
+        self.others = tuple(Bucket(tier, now_s) for tier in tiers[1:])
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The bucket of each tier."""
+        return (self, *self.others)
+
+    @property
+    def is_near_limit(self) -> bool:
+        """Whether a bucket has reached its alert."""
+        return any(bucket.full >= bucket.alert for bucket in self.buckets)
+
+    def has_used(self, ratio: float) -> bool:
+        """Return whether at least this share of a limit is used up. Approximate, because it needs no lock."""
+        return any(bucket.full + bucket.edge >= ratio * bucket.tier.limit for bucket in self.buckets)
+
+    def drain_all(self) -> Hits:
+        """Take the hits that no flush has taken yet, by series.
+
+        Tiers of the same series count the same requests, so the hits of one of their buckets are sent.
+        """
+        fresh: dict[Series, dict[int, int]] = {}
+        for bucket in self.buckets:
+            frames = bucket.drain()
+            if frames:
+                fresh.setdefault(bucket.tier.series, frames)
+        if self.pending is None:
+            return fresh
+        pending, self.pending = self.pending, None
+        return arithmetic.added(pending, fresh)
+
+    def replace_tiers(self, tiers: tuple[Tier, ...], now_s: float, *, unsent: Hits | None) -> list[Bucket]:
+        """Apply other tiers. A series that stays the same keeps its counts; a new one starts with its in-flight hits.
+
+        Hits that no flush has taken stay pending in the series that they were counted in.
+
+        Args:
+            tiers: The new tiers.
+            now_s: The time.
+            unsent: In-flight hits that a flush has taken.
+
+        Returns:
+            The new buckets that lack hits of the document.
+        """
+        pending = self.drain_all()
+        former: dict[Series, Bucket] = {}
+        for bucket in (self.copy(), *self.others):
+            former.setdefault(bucket.tier.series, bucket)  # the widest window comes first
+        self._begin(tiers, now_s)
+        self.pending = pending or None
+        incomplete = []
+        for bucket in self.buckets:
+            series = bucket.tier.series
+            before = former.get(series)
+            if before is not None:
+                bucket.continue_from(before, now_s)
+            else:
+                bucket.load(now_s, *(hits.get(series, NO_FRAMES) for hits in (pending, unsent) if hits))
+            if before is None or before.tier.frame_count < bucket.tier.frame_count:
+                incomplete.append(bucket)
+        return incomplete

@@ -1,46 +1,50 @@
-"""A place is one client at one endpoint: its policies, and its keys."""
+"""State of one client in one scope: its limits and its keys."""
 
 import math
-import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
 
-from oauth_ratelimit.core.decision import Admission, CachedDenial, Decision, FullDecision
+from oauth_ratelimit.core.decision import Admission, CachedDenial, FullDecision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import MAX_LIMIT, ClientPolicies, Limits, Policy
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, Limits
 from oauth_ratelimit.core.tier import Tier, tiers_of
-from oauth_ratelimit.core.window import ROUNDING_S, Estimator, Window
+from oauth_ratelimit.core.window import ROUNDING_S
 from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.dirty_queue import DirtyQueue
-from oauth_ratelimit.counters.key_state import FORGOTTEN, KeyState
+from oauth_ratelimit.counters.key_state import ClientScope, Due, KeyState, Peers
+
+CLIENT_TOTAL = "client_total"
+
+Concerned = Mapping[Bucket, Tier]
+"""The buckets that a request concerns, each with the tier that decides: its own, or one with another mode."""
 
 
-def over_limit(buckets: Sequence[Bucket], now_s: float, cost: int) -> list[Bucket]:
+def over_limit(tiers: Concerned, now_s: float, cost: int) -> list[Bucket]:
     """Return the buckets that do not admit a request."""
-    return [bucket for bucket in buckets if bucket.estimate(now_s) > bucket.tier.limit - cost]
+    return [bucket for bucket in tiers if bucket.estimate(now_s) > bucket.tier.limit - cost]
 
 
-def describe_admission(buckets: Sequence[Bucket], now_s: float) -> FullDecision:
-    """Describe a request that all buckets admit: the one with least left is told of."""
-    room, nearest = min(((bucket.tier.limit - bucket.estimate(now_s), bucket) for bucket in buckets), key=itemgetter(0))
-    tier = nearest.tier
+def describe_admission(tiers: Concerned, now_s: float) -> FullDecision:
+    """Describe a request that all buckets admit, by the one with least left."""
+    room, nearest = min(((bucket.tier.limit - bucket.estimate(now_s), bucket) for bucket in tiers), key=itemgetter(0))
     return FullDecision(
         allowed=True,
         would_deny=False,
-        mode=tier.mode,
-        rule=tier.policy,
+        mode=tiers[nearest].mode,
+        rule=tiers[nearest].policy,
         remaining=int(room),
         reset_after_s=nearest.reset_after_s(now_s),
     )
 
 
-def describe_denial(buckets: Sequence[Bucket], over: Sequence[Bucket], now_s: float, *, cost: int) -> FullDecision:
-    """Describe a request that is over the limit of some buckets: it fits when all that can deny it admit it at once."""
-    denied = any(bucket.tier.is_enforced for bucket in over)
-    concerned = [bucket for bucket in buckets if bucket.tier.is_enforced or not denied]
+def describe_denial(tiers: Concerned, over: Sequence[Bucket], now_s: float, *, cost: int) -> FullDecision:
+    """Describe a request that some buckets deny, by the one that admits it last."""
+    denied = any(tiers[bucket].is_enforced for bucket in over)
+    concerned = [bucket for bucket, tier in tiers.items() if tier.is_enforced or not denied]
     retry_after_s, last = 0.0, over[0]
-    while True:
+    while True:  # until all of them admit the request at the same moment
         later_s, bucket = max(
             ((bucket.retry_after_s(now_s, cost=cost, later_s=retry_after_s), bucket) for bucket in concerned),
             key=itemgetter(0),
@@ -53,156 +57,213 @@ def describe_denial(buckets: Sequence[Bucket], over: Sequence[Bucket], now_s: fl
     return FullDecision(
         allowed=not denied,
         would_deny=True,
-        mode=last.tier.mode,
-        rule=last.tier.policy,
+        mode=tiers[last].mode,
+        rule=tiers[last].policy,
         remaining=max(0, math.floor(min(bucket.tier.limit - bucket.estimate(now_s) for bucket in concerned))),
         reset_after_s=last.reset_after_s(now_s),
         retry_after_s=retry_after_s,
     )
 
 
-CLIENT_TOTAL = "client_total"
-# Of the kind that is always decided exactly, where it is left out.
-UNLIMITED = Tier(Policy("unlimited", MAX_LIMIT, Window(1, 1), Estimator.PROPORTIONAL), Mode.OFF)
-
-
-class ClientState:
-    """One client at one endpoint: its policies and its keys.
+@dataclass(frozen=True, slots=True)
+class GrantTiers:
+    """Tiers of a grant type whose requests count with the client's other grants, but under another mode.
 
     Attributes:
-        lock: Guards ``keys``, ``former``, both totals and the buckets of their states.
-        configured_id: The client's id as the configuration may name it: not cut, if it could stand there.
-        exempt: The answer to every request, if nothing is to be decided.
-        blank: Stands for every user where users are not limited, so that they take no memory.
-        keys: By user name, None for grants without a user.
-        former: Keys that requests have not asked for since the policies last changed.
-        total: All users together, if that is limited.
-        former_total: The same, if it is not limited any more. A document has one state only, so it is used again if the
-            limit comes back.
-        total_buckets: Its buckets.
-        horizon_s: How long a frame can matter, from its start.
-        is_gone: Whether this place was forgotten, so that no key may be added: its client has another, or none.
+        mode: What is done with denials.
+        exempt: The answer to every request, if nothing is decided.
         is_canary: Whether the client is in the share that a canary enforces.
-        notices: Tells the sync cycle.
-        reserves: Whether the store is asked before the last requests of a quota, and about keys that are new here.
+        user, client, total: The tiers by what they count, as in ``ClientState`` but for their modes.
+    """
+
+    mode: Mode
+    exempt: FullDecision | None
+    is_canary: bool
+    user: tuple[Tier, ...]
+    client: tuple[Tier, ...]
+    total: tuple[Tier, ...]
+
+    @classmethod
+    def of(cls, policies: ClientPolicies) -> "GrantTiers":
+        """Return the tiers of a grant type's policies."""
+        limits = policies.limits
+        kinds = (limits.user, limits.client, limits.client_total)
+        user, client, total = (tiers_of(kind, policies.mode) for kind in kinds)
+        return cls(policies.mode, _exemption(policies), policies.is_canary, user, client, total)
+
+
+NO_GRANTS: Mapping[str, ClientPolicies] = {}
+NO_GRANT_TIERS: Mapping[str | None, GrantTiers] = {}
+
+
+class ClientState(ClientScope):
+    """One client in one scope: its limits and its keys. There is one in a process, so each document has one state.
+
+    Args:
+        client_id: The client, in its storable form.
+        policies: The policies of the client.
+        now_s: The time.
+        dirty_queue: Queue of keys for the sync cycle.
+        peers: Other instances.
+        endpoint: The endpoint whose requests are counted here.
+        grant_type: The grant type whose requests are counted here, None for all that have no limits of their own.
+        grants: See ``apply``.
+
+    Attributes:
+        configured_id: The client's id as the configuration names it.
+        exempt: The answer to every request, if nothing is decided.
+        grant_tiers: Tiers by grant type, where one differs from the others in its mode alone.
+        keys: States by username, None for grants without a user.
+        former: States that no request has asked for since the policies last changed.
+        total: The state of all users together, if they are limited.
+        former_total: The same, if they are not limited any more. It is used again if the limit comes back.
+        is_gone: Whether the registry has dropped this state, so that no key may be added.
+        is_canary: Whether the client is in the share that a canary enforces.
     """
 
     __slots__ = (
-        "blank",
-        "client_id",
+        "_total_buckets",
         "client_tiers",
         "configured_id",
         "dirty_queue",
+        "endpoint",
         "exempt",
         "former",
         "former_total",
-        "horizon_s",
+        "grant_tiers",
+        "grant_type",
         "is_canary",
         "is_gone",
         "keys",
-        "lock",
         "mode",
-        "reserves",
-        "scope",
         "total",
-        "total_buckets",
         "total_tiers",
         "user_tiers",
     )
 
     def __init__(
-        self, client_id: str, policies: ClientPolicies, now_s: float, *, dirty_queue: DirtyQueue, reserves: bool = False
+        self,
+        client_id: str,
+        policies: ClientPolicies,
+        now_s: float,
+        *,
+        dirty_queue: DirtyQueue,
+        peers: Peers,
+        endpoint: str = TOKEN_ENDPOINT,
+        grant_type: str | None = None,
+        grants: Mapping[str, ClientPolicies] = NO_GRANTS,
     ) -> None:
-        self.client_id = self.configured_id = client_id
+        super().__init__(client_id, None if policies.scope is None else storable_name(policies.scope), peers)
+        self.configured_id = client_id
+        self.endpoint = endpoint
+        self.grant_type = grant_type
         self.dirty_queue = dirty_queue
-        self.reserves = reserves
-        self.scope = None if policies.scope is None else storable_name(policies.scope)
-        self.lock = threading.Lock()
         self.keys: dict[str | None, KeyState] = {}
         self.former: dict[str | None, KeyState] = {}
         self.total: KeyState | None = None
         self.former_total: KeyState | None = None
-        self.total_buckets: tuple[Bucket, ...] = ()
-        self.horizon_s = 0
+        self._total_buckets: tuple[Bucket, ...] = ()
         self.is_gone = False
-        self.blank = KeyState(self, None, None, (UNLIMITED,), now_s)
-        self.blank.is_dirty = True  # keeps it off every list
-        self.apply(policies, now_s)
+        self.apply(policies, now_s, grants=grants)
 
-    def apply(self, policies: ClientPolicies, now_s: float) -> None:
-        """Take over new policies. Keys follow when a request asks for them."""
-        limits, mode = policies.limits, policies.mode
-        self.mode = mode
-        self.is_canary = policies.is_canary
-        exempt: Decision | None = None
-        if policies.trusted or mode is Mode.OFF or limits == Limits():
-            exempt = FullDecision(True, False, mode, trusted=policies.trusted)
+    def apply(
+        self, policies: ClientPolicies, now_s: float, *, grants: Mapping[str, ClientPolicies] = NO_GRANTS
+    ) -> None:
+        """Apply new policies. Each key follows with its next request.
+
+        Args:
+            policies: The policies of the client.
+            now_s: The time.
+            grants: Policies of the grant types that count here and differ from ``policies`` in their modes.
+        """
         with self.lock:
-            self.exempt = exempt
-            alone = not limits.client_total
-            self.user_tiers = tiers_of(limits.user, mode, alone=alone)
-            self.client_tiers = tiers_of(limits.client, mode, alone=alone)
-            self.total_tiers = tiers_of(limits.client_total, mode)
-            tiers = (*self.user_tiers, *self.client_tiers, *self.total_tiers)
-            # Never shorter than before: hits counted under a wider window are still to be sent.
-            self.horizon_s = max(self.horizon_s, *(tier.window_s + tier.frame_s for tier in tiers), 0)
-            if self.former:
-                self.former.update(self.keys)
-            else:
-                self.former = self.keys
-            self.keys = {}
-            total = self.total or self.former_total
-            if total is not None and self.total_tiers:
-                total.change_tiers(self.total_tiers, now_s)
-            elif self.total_tiers:
-                scope = CLIENT_TOTAL if self.scope is None else f"{self.scope}/{CLIENT_TOTAL}"
-                total = self._new_key(None, scope, self.total_tiers, now_s)
-            self.total, self.former_total = (total, None) if self.total_tiers else (None, total)
-            self.total_buckets = self.total.buckets if self.total else ()
+            self.mode = policies.mode
+            self.is_canary = policies.is_canary
+            self.exempt = _exemption(policies)
+            self.grant_tiers: Mapping[str | None, GrantTiers] = {
+                name: GrantTiers.of(found) for name, found in grants.items()
+            } or NO_GRANT_TIERS
+            # Limits are the same for all grants, but where a mode is off they are left out.
+            counted = next((found for found in (policies, *grants.values()) if found.limits != Limits()), policies)
+            self._set_tiers(counted.limits, counted.mode, now_s)
+
+    def _set_tiers(self, limits: Limits, mode: Mode, now_s: float) -> None:
+        alone = not limits.client_total
+        self.user_tiers = tiers_of(limits.user, mode, alone=alone)
+        self.client_tiers = tiers_of(limits.client, mode, alone=alone)
+        self.total_tiers = tiers_of(limits.client_total, mode)
+        tiers = (*self.user_tiers, *self.client_tiers, *self.total_tiers)
+        # Never shorter than before, because hits of a wider window are still to be sent.
+        self.horizon_s = max(self.horizon_s, *(tier.window_s + tier.frame_s for tier in tiers), 0)
+        if self.former:
+            self.former.update(self.keys)
+        else:
+            self.former = self.keys
+        self.keys = {}
+        total = self.total or self.former_total
+        if total is not None and self.total_tiers:
+            if total.change_tiers(self.total_tiers, now_s):
+                self.dirty_queue.mark_urgent(total)
+        elif self.total_tiers:
+            scope = CLIENT_TOTAL if self.scope is None else f"{self.scope}/{CLIENT_TOTAL}"
+            total = KeyState(self, None, scope, self.total_tiers, now_s)
+        self.total, self.former_total = (total, None) if self.total_tiers else (None, total)
+        self._total_buckets = self.total.buckets if self.total else ()
+
+    def exempt_all(self) -> None:
+        """Admit every request uncounted."""
+        self.exempt = self.exempt or FullDecision(True, False, self.mode)
+        self.grant_tiers = NO_GRANT_TIERS
+
+    def under(self, grant_type: str | None) -> "ClientState | GrantTiers":
+        """Return what holds the mode, exemption and canary of a grant type. The lock is held."""
+        return self.grant_tiers.get(grant_type) or self
+
+    def is_limited(self, username: str | None) -> bool:
+        """Return whether a key has limits of its own, besides those of all users together."""
+        return bool(self.client_tiers if username is None else self.user_tiers)
 
     def add_key(self, username: str | None, now_s: float) -> KeyState:
-        """
-        Return the state of a key that is not in ``keys``, after putting it there unless it has no limits. The lock is
-        held by the caller.
-        """
+        """Add a limited key that is not in ``keys``. The lock is held."""
         tiers = self.client_tiers if username is None else self.user_tiers
-        if not tiers:
-            return self.blank
         state = self.former.pop(username, None)
         if state is None:
-            state = self._new_key(username, self.scope, tiers, now_s)
-        else:
-            state.change_tiers(tiers, now_s)
+            state = KeyState(self, username, self.scope, tiers, now_s)
+            self.dirty_queue.mark_urgent(state)
+        elif state.change_tiers(tiers, now_s):
+            self.dirty_queue.mark_urgent(state)
         self.keys[username] = state
         return state
 
-    def _new_key(self, username: str | None, scope: str | None, tiers: tuple[Tier, ...], now_s: float) -> KeyState:
-        state = KeyState(self, username, scope, tiers, now_s)
-        if self.reserves:
-            for bucket in state.buckets:
-                bucket.distrust()
-        return state
+    def keys_near_limit(self, state: KeyState | None) -> tuple[KeyState, ...]:
+        """Return the keys to synchronise before a request of a key is decided, if there are any. The lock is held."""
+        concerned = tuple(each for each in (state, self.total) if each is not None)
+        return concerned if any(each.is_near_limit for each in concerned) else ()
 
-    def is_near_limit(self, state: KeyState) -> bool:
-        """Whether the store should be asked before a request is decided. The lock is held by the caller."""
-        return state.is_near_limit or (self.total is not None and self.total.is_near_limit)
+    def decide(
+        self, state: KeyState | None, now_s: float, cost: int, *, grant_type: str | None = None
+    ) -> Admission | FullDecision:
+        """Decide about a request and count it where it counts. The lock is held.
 
-    def decide(self, state: KeyState, now_s: float, cost: int) -> Decision:
+        Args:
+            state: The key; None if it has no limits of its own.
+            now_s: The time.
+            cost: Hits of the request.
+            grant_type: The grant type, which may have a mode of its own.
         """
-        Look at every bucket that a request concerns, and count it where it counts. The lock is held by the caller.
-        """
-        total, others = self.total, state.others
+        total = self.total
+        if total is not None and not total.is_dirty:
+            self.dirty_queue.mark_dirty(total)
+        if state is None:
+            return self._decide_exactly(None, now_s, cost=cost, grant_type=grant_type)
         if not state.is_dirty:
             self.dirty_queue.mark_dirty(state)
-        if total is not None:
-            others = others + self.total_buckets if others else self.total_buckets
-            if not total.is_dirty:
-                self.dirty_queue.mark_dirty(total)
         if now_s >= state.frame_end_s:
             state.turn(now_s)
         first = state.full + cost
-        if first > state.ceiling:
-            return self._decide_exactly(state, now_s, cost=cost)
+        if first > state.ceiling or grant_type in self.grant_tiers:
+            return self._decide_exactly(state, now_s, cost=cost, grant_type=grant_type)
+        others = state.others + self._total_buckets
         admission: Admission | None = None
         for bucket in others:
             if now_s >= bucket.frame_end_s:
@@ -217,102 +278,117 @@ class ClientState:
         state.full = first
         return Admission(state.tier, first, state.edge, state.frame_end_s, now_s, admission)
 
-    def _decide_exactly(self, state: KeyState, now_s: float, *, cost: int) -> Decision:
-        """Decide about a request that is near a limit."""
-        buckets = self._buckets(state)
-        if not buckets:
-            return FullDecision(True, False, self.mode)
-        over = over_limit(buckets, now_s, cost)
+    def _decide_exactly(
+        self, state: KeyState | None, now_s: float, *, cost: int, grant_type: str | None = None
+    ) -> Admission | FullDecision:
+        """Decide by the estimates, near a limit or under a mode of the grant type."""
+        tiers = self._tiers(state, grant_type)
+        over = over_limit(tiers, now_s, cost)
         if over:
-            return self._refuse(state, buckets, over, now_s=now_s, cost=cost)
-        for bucket in buckets:
-            bucket.add(cost)
-        for concerned in (state,) if self.total is None else (state, self.total):
-            if concerned.is_near_limit:
-                self.dirty_queue.mark_urgent(concerned)
-        own, *others = buckets
+            return self._deny(state, tiers, over, now_s=now_s, cost=cost, grant_type=grant_type)
         admission: Admission | None = None
-        for bucket in others:
-            admission = bucket.admission(now_s, admission)
-        return own.admission(now_s, admission)
+        for bucket, tier in reversed(list(tiers.items())):
+            bucket.add(cost)
+            admission = Admission(tier, bucket.full, bucket.edge, bucket.frame_end_s, now_s, admission)
+        for concerned in (state, self.total):
+            if concerned is not None and concerned.is_near_limit:
+                self.dirty_queue.mark_urgent(concerned)
+        return admission or FullDecision(True, False, self.under(grant_type).mode)
 
-    def count(self, state: KeyState, now_s: float) -> None:
-        """Count a request that nothing is decided about. The lock is held by the caller."""
-        self.dirty_queue.mark_dirty(state)
-        for bucket in () if state is self.blank else state.buckets:
-            bucket.left_s(now_s)
-            bucket.add(1)
-
-    def _buckets(self, state: KeyState) -> tuple[Bucket, ...]:
-        """Return the buckets that a request of a key concerns."""
-        own = () if state is self.blank else state.buckets
-        return own + self.total_buckets
-
-    def preview(self, state: KeyState, now_s: float, *, cost: int) -> FullDecision:
-        """Decide as ``decide`` does, and count nothing. The lock is held by the caller."""
-        self.dirty_queue.mark_dirty(state)
-        if self.total is not None:
-            self.dirty_queue.mark_dirty(self.total)
-        buckets = self._buckets(state)
-        if not buckets:
-            return FullDecision(True, False, self.mode)
-        over = over_limit(buckets, now_s, cost)
-        if over:
-            return describe_denial(buckets, over, now_s, cost=cost)
-        return describe_admission(buckets, now_s)
-
-    def _refuse(
-        self, state: KeyState, buckets: Sequence[Bucket], over: Sequence[Bucket], *, now_s: float, cost: int
+    def _deny(
+        self,
+        state: KeyState | None,
+        tiers: Concerned,
+        over: Sequence[Bucket],
+        *,
+        now_s: float,
+        cost: int,
+        grant_type: str | None,
     ) -> FullDecision:
         """Describe a denial, and count the request where it counts all the same.
 
-        A dry run beside enforced policies denies nothing, so what they admit counts for them.
+        A dry run beside enforced policies denies nothing, so the request counts in those.
         """
-        denied = any(bucket.tier.is_enforced for bucket in over)
-        admitting = [] if denied else [bucket for bucket in buckets if bucket.tier.is_enforced]
-        counting = [bucket for bucket in buckets if bucket.tier.count_denied and bucket not in admitting]
+        denied = any(tiers[bucket].is_enforced for bucket in over)
+        admitting = [] if denied else [bucket for bucket, tier in tiers.items() if tier.is_enforced]
+        counting = [bucket for bucket in tiers if bucket.tier.count_denied and bucket not in admitting]
         for bucket in counting:
             bucket.add(cost)
-        denial = describe_denial(buckets, over, now_s, cost=cost)
-        for bucket in admitting:  # not before: it is told what denies this request, not what would deny the next
+        denial = describe_denial(tiers, over, now_s, cost=cost)
+        for bucket in admitting:  # afterwards, or it would describe the denial of the next request
             bucket.add(cost)
-        if cost == 1 and not counting and not admitting and self.total is None:  # other users' requests move a total
+        is_constant = not counting and not admitting and self.total is None  # other users change a total
+        if state is not None and cost == 1 and is_constant and grant_type not in self.grant_tiers:
             state.cached_denial = CachedDenial(denial, now_s, now_s + denial.retry_after_s - ROUNDING_S)
         return denial
 
+    def _tiers(self, state: KeyState | None, grant_type: str | None) -> Concerned:
+        """Return the buckets that a request of a key concerns, with their tiers."""
+        own = () if state is None else state.buckets
+        grant = self.grant_tiers.get(grant_type)
+        if grant is None:
+            return {bucket: bucket.tier for bucket in own + self._total_buckets}
+        own_tiers = grant.client if state is None or state.username is None else grant.user
+        # zip() stops where there are no buckets, as for a key without limits.
+        return dict((*zip(own, own_tiers, strict=False), *zip(self._total_buckets, grant.total, strict=False)))
+
+    def preview(
+        self, state: KeyState | None, now_s: float, *, cost: int, grant_type: str | None = None
+    ) -> FullDecision:
+        """Decide as ``decide`` does, and count nothing. The lock is held."""
+        for concerned in (state, self.total):
+            if concerned is not None:
+                self.dirty_queue.mark_dirty(concerned)
+        tiers = self._tiers(state, grant_type)
+        if not tiers:
+            return FullDecision(True, False, self.under(grant_type).mode)
+        over = over_limit(tiers, now_s, cost)
+        if over:
+            return describe_denial(tiers, over, now_s, cost=cost)
+        return describe_admission(tiers, now_s)
+
+    def count(self, state: KeyState | None, now_s: float) -> None:
+        """Count a request without deciding about it. The lock is held."""
+        if state is None:
+            return
+        self.dirty_queue.mark_dirty(state)
+        for bucket in state.buckets:
+            bucket.left_s(now_s)
+            bucket.add(1)
+
     def forget(self, state: KeyState) -> bool:
-        """Drop a key, unless something of it is still to be sent, or it is the total of all users and that is limited.
+        """Drop a settled key, and return whether it was one that counts towards the number of keys. The lock is held.
 
-        Returns:
-            Whether a key was dropped that counts towards the number of keys; a total does not.
+        The total counts towards no number, and is kept while it is limited.
         """
-        with self.lock:
-            if state is self.total or not state.is_settled or state.due_cycle == FORGOTTEN:
-                return False
-            state.due_cycle = FORGOTTEN
-            if state is self.former_total:
-                self.former_total = None
-                return False
-            self.keys.pop(state.username, None)
-            self.former.pop(state.username, None)
-            return True
-
-    def is_total(self, state: KeyState) -> bool:
-        """Return whether a state counts all users together."""
-        return state is self.total or state is self.former_total
+        if state is self.total or not state.is_settled or state.due_cycle is Due.FORGOTTEN:
+            return False
+        state.due_cycle = Due.FORGOTTEN
+        if state is self.former_total:
+            self.former_total = None
+            return False
+        self.keys.pop(state.username, None)
+        self.former.pop(state.username, None)
+        return True
 
     def is_empty(self, now_s: float) -> bool:
-        """Whether nothing would be lost if the place were forgotten. The lock is held by the caller."""
+        """Return whether nothing is lost if the client is dropped. The lock is held."""
         total = self.total or self.former_total
         if self.keys or self.former:
             return False
         return total is None or (total.is_settled and total.is_idle(now_s))
 
     def leave(self) -> None:
-        """Have no key any more, for good. The lock is held by the caller, and the place is empty."""
+        """Mark an empty client as dropped. The lock is held."""
         self.is_gone = True
         for total in (self.total, self.former_total):
             if total is not None:
-                total.due_cycle = FORGOTTEN
+                total.due_cycle = Due.FORGOTTEN
         self.total = self.former_total = None
-        self.total_buckets = ()
+        self._total_buckets = ()
+
+
+def _exemption(policies: ClientPolicies) -> FullDecision | None:
+    if policies.trusted or policies.mode is Mode.OFF or policies.limits == Limits():
+        return FullDecision(True, False, policies.mode, trusted=policies.trusted)
+    return None

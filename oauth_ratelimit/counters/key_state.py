@@ -1,6 +1,6 @@
-"""A key as an instance knows it.
+"""State of one key in an instance: its counts, and the synchronisation with its document.
 
-The states of a key, seen from the cycle that synchronises it::
+In-flight hits go through these states::
 
                     a request             the cycle takes the hits
         fresh ───────────────► in flight ─────────────────────────► flushing
@@ -10,124 +10,48 @@ The states of a key, seen from the cycle that synchronises it::
           │                        └── conflict: read, merge ◄──────────┘ unknown
           │                        ▲                                        │ read
           └────────────────────────┴────────────────────────────────────────┘
-            the document holds the mark    it has moved on without the mark
+           the document holds the mark    it has moved on without the mark
 
-While the outcome is unknown and the document has not moved on, the hits are sent again for the same version: the write
-that may still arrive and the new one exclude each other.
+While the outcome is unknown and the document has not moved on, the hits are sent again for the same version. The late
+write and the new one exclude each other.
 """
 
+import enum
 import math
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from oauth_ratelimit.core.decision import CachedDenial
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.tier import Series, Tier
+from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.counters import hits as arithmetic
-from oauth_ratelimit.counters.bucket import NO_FRAMES, Bucket
+from oauth_ratelimit.counters.bucket import NO_FRAMES, Bucket, KeyBuckets
 from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, prunable_of
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Hits, Snapshot
 
-if TYPE_CHECKING:
-    from oauth_ratelimit.counters.client_state import ClientState
+FOLLOWED_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/accuracy.py)
 
 
-class Buckets(Bucket):
-    """The buckets of one key: one for each of its tiers.
+class Due(enum.Enum):
+    """Position of a key in the sync schedule, if it is not due in a later cycle."""
 
-    It is the bucket of its first tier itself: most keys have no other, and then one object is all that a request has to
-    fetch and the garbage collector to look at.
+    UNLISTED = enum.auto()
+    """In no cycle, until a request marks the key as dirty."""
 
-    Attributes:
-        others: The buckets of further tiers.
-        pending: Hits by series that were counted before the tiers changed and that no flush has taken yet; None if
-            there are none.
-    """
+    NEXT = enum.auto()
+    """In the next cycle."""
 
-    __slots__ = ("others", "pending")
+    TAKEN = enum.auto()
+    """In the present cycle."""
 
-    def __init__(self, tiers: tuple[Tier, ...], now_s: float) -> None:
-        self._begin(tiers, now_s)
-        self.pending: Hits | None = None
-
-    def _begin(self, tiers: tuple[Tier, ...], now_s: float) -> None:
-        Bucket.__init__(self, tiers[0], now_s)
-        self.others = tuple(Bucket(tier, now_s) for tier in tiers[1:])
-
-    @property
-    def buckets(self) -> tuple[Bucket, ...]:
-        """One for each tier."""
-        return (self, *self.others)
-
-    @property
-    def is_near_limit(self) -> bool:
-        """Whether the next request should not be decided without asking the store. The lock of the place is held."""
-        return any(bucket.full >= bucket.alert for bucket in self.buckets)
-
-    def has_used(self, ratio: float) -> bool:
-        """Whether at least this share of a limit is used up. A glance without the lock, good enough to choose
-        what to read.
-        """
-        return any(bucket.full + bucket.edge >= ratio * bucket.tier.limit for bucket in self.buckets)
-
-    def drain_all(self) -> Hits:
-        """Return the hits that no flush has taken yet, by series, and mark them as taken.
-
-        Tiers of the same series count the same requests, so one of their buckets is enough. The lock of the place is
-        held by the caller.
-        """
-        fresh: dict[Series, dict[int, int]] = {}
-        for bucket in self.buckets:
-            frames = bucket.drain()
-            if frames:
-                fresh.setdefault(bucket.tier.series, frames)
-        if self.pending is None:
-            return fresh
-        pending, self.pending = self.pending, None
-        return arithmetic.added(pending, fresh)
-
-    def replace_tiers(self, tiers: tuple[Tier, ...], now_s: float, *, unsent: Hits | None) -> list[Bucket]:
-        """
-        Apply other tiers. A series that stays the same keeps its counts; another starts with its in-flight hits only.
-
-        Hits that no flush has taken stay pending in the series that they were counted in. The lock of the place is held
-        by the caller.
-
-        Args:
-            tiers: The new tiers.
-            now_s: The time.
-            unsent: In-flight hits that a flush has taken.
-
-        Returns:
-            The new buckets that lack what the document may hold of their series.
-        """
-        pending = self.drain_all()
-        former: dict[Series, Bucket] = {}
-        for bucket in (self.copy(), *self.others):
-            former.setdefault(bucket.tier.series, bucket)  # of several, the one of the widest window
-        self._begin(tiers, now_s)
-        self.pending = pending or None
-        incomplete = []
-        for bucket in self.buckets:
-            series = bucket.tier.series
-            before = former.get(series)
-            if before is not None:
-                bucket.continue_from(before, now_s)
-            else:
-                bucket.load(now_s, *(hits.get(series, NO_FRAMES) for hits in (pending, unsent) if hits))
-            if before is None or before.tier.frame_count < bucket.tier.frame_count:
-                incomplete.append(bucket)
-        return incomplete
-
-
-FOLLOWED_RATIO = 1 / 4  # of a limit; less is cheaper to learn anew when a request comes (benchmarks/accuracy.py)
-UNLISTED, FORGOTTEN = 0, -2  # no slot of the agenda; and never one again
+    FORGOTTEN = enum.auto()
+    """Never again: the key was dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A write whose outcome is unknown. All attempts of a key name the same version, so at most one is ever applied."""
+    """A write whose outcome is unknown. All attempts of a key name the same version, so at most one is applied."""
 
     flush_id: int
     hits: Hits
@@ -135,37 +59,72 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What an instance knows of a key.
+    """Hits of a key, as an instance knows them.
 
     Attributes:
         shared_hits: The global snapshot, ``g``.
-        in_flight_hits: Counted here and not known to be in the store, ``i``.
+        in_flight_hits: Counted here and not acknowledged by the store, ``i``.
     """
 
     shared_hits: int
     in_flight_hits: int
 
 
-class KeyState(Buckets):
-    """All that an instance knows of one key.
-
-    The client's lock guards the buckets, ``cached_denial`` and ``is_dirty``; only the sync cycle uses the rest.
+@dataclass(slots=True)
+class Peers:
+    """Other instances that count the same keys.
 
     Attributes:
-        refusal: What requests are told until a moment, if nothing changes.
-        is_touched: A request came since the last cycle.
-        is_contested: The last write lost a race, so the next one reads first.
-        is_urgent: A request asked for a sync before the next cycle.
-        version: The document's version as last known; None if there is no document, or none was read yet.
-        unsent: Hits that the cycle has taken and that are not known to be in the document. Never changed in place.
+        reserves: Whether the store is asked before the last requests of a quota (``near_limit: reserve``).
+        most_count: The largest number of instances seen on one key, this one included.
+    """
+
+    reserves: bool = False
+    most_count: int = 1
+
+
+class ClientScope:
+    """One client in one scope: what its keys have in common.
+
+    Attributes:
+        client_id: The client, in its storable form.
+        scope: The scope of the keys, None for the plain token counter.
+        horizon_s: Seconds for which a frame can matter, from its start.
+        peers: Other instances.
+        lock: Guards the buckets of all keys, and the attributes of ``KeyState`` that say so.
+    """
+
+    __slots__ = ("client_id", "horizon_s", "lock", "peers", "scope")
+
+    def __init__(self, client_id: str, scope: str | None, peers: Peers) -> None:
+        self.client_id = client_id
+        self.scope = scope
+        self.horizon_s = 0
+        self.peers = peers
+        self.lock = threading.Lock()
+
+
+class KeyState(KeyBuckets):
+    """State of one key. There is one for each document in a process.
+
+    The client's lock guards the buckets, ``pending``, ``cached_denial`` and ``is_dirty``. The sync cycle alone uses the
+    rest.
+
+    Attributes:
+        cached_denial: The denial to repeat, if there is one.
+        is_dirty: A request came since the last cycle.
+        is_urgent: The key is to be synchronised before the next cycle.
+        reads_first: The last write lost a race, so the next one reads first.
+        version: The document's version as last known; None if there is no document, or it was not read yet.
+        unsent: Hits that the cycle has taken and the document is not known to hold. Never changed in place.
         attempts: Writes whose outcome is unknown.
-        peers: How many instances have written the document lately, this one included.
-        stale: What the next writes remove from the document.
-        seen_s: When the cycle last saw a request's touch.
-        read_s: When the document was last read; ``-inf`` if it may hold hits of a series that is new here. Guarded by
-            the lock of the place, too.
+        peers: Number of instances that have written the document lately, this one included.
+        prunable: Parts that the next writes remove from the document.
+        seen_s: Time of the last cycle that found requests.
+        read_s: Time of the last read; ``-inf`` if the document may hold hits of a series that is new here. Guarded by
+            the client's lock, too.
         pull_gap: Cycles from one read to the next while nothing happens.
-        agenda_slot: When the key is next looked at, see ``SyncSchedule``.
+        due_cycle: Number of the next cycle that looks at the key, or a position in the schedule.
     """
 
     __slots__ = (
@@ -188,7 +147,7 @@ class KeyState(Buckets):
     )
 
     def __init__(
-        self, client: "ClientState", username: str | None, scope: str | None, tiers: tuple[Tier, ...], now_s: float
+        self, client: ClientScope, username: str | None, scope: str | None, tiers: tuple[Tier, ...], now_s: float
     ) -> None:
         super().__init__(tiers, now_s)
         self.client = client
@@ -206,19 +165,23 @@ class KeyState(Buckets):
         self.seen_s = now_s
         self.read_s = now_s
         self.pull_gap = 0
-        self.due_cycle = UNLISTED
+        self.due_cycle: Due | int = Due.UNLISTED
+        if client.peers.reserves:
+            for bucket in self.buckets:
+                bucket.distrust()
 
     @property
     def key(self) -> Key:
         """The document's identity."""
         return Key(self.client.client_id, self.username, self.scope)
 
-    def take(self, now_s: float) -> int:
-        """Move what requests have counted to ``unsent``.
+    @property
+    def is_total(self) -> bool:
+        """Whether the key counts all users of the client together."""
+        return self.scope != self.client.scope
 
-        Returns:
-            How many hits were dropped, because their frames have left every window.
-        """
+    def take(self, now_s: float) -> int:
+        """Move the fresh hits to ``unsent``, and return the number of hits whose frames have left every window."""
         with self.client.lock:
             self.is_dirty = False
             fresh = self.drain_all()
@@ -231,16 +194,16 @@ class KeyState(Buckets):
             dropped -= arithmetic.total(taken)
         self.unsent = taken or None
         if not taken:
-            self.attempts = ()  # nothing is left that they could have sent
+            self.attempts = ()  # all that they have sent was dropped
         return dropped
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether nothing can be sent, because the document is damaged. Hits are kept as long as they matter."""
+        """Whether the document is damaged, so that it is not written. Hits are kept while they matter."""
         return self.version == UNUSABLE_VERSION
 
     def resolve(self, writer: str, snapshot: Snapshot | None) -> None:
-        """Decide the attempts of unknown outcome, as far as the document tells.
+        """Settle the attempts whose outcome the document shows.
 
         Args:
             writer: This instance's name in the document.
@@ -252,15 +215,15 @@ class KeyState(Buckets):
                 self.unsent = arithmetic.taken_off(self.unsent or {}, attempt.hits) or None
                 self.attempts = ()
         if self.attempts and self.version != (snapshot.version if snapshot else None):
-            self.attempts = ()  # the version they name is over, so none of them can be applied any more
+            self.attempts = ()  # their version is gone, so none of them can be applied any more
 
     def merge(self, snapshot: Snapshot | None, now_s: float, *, flush_id: int) -> None:
-        """Take over what was read.
+        """Take over the document that was read.
 
         Args:
             snapshot: The document; None if it does not exist.
             now_s: The time.
-            flush_id: This instance's present flush number, to tell old marks by.
+            flush_id: This instance's present flush number. Much lower writer marks are old.
         """
         hits: Hits = snapshot.hits if snapshot else {}
         self.version = snapshot.version if snapshot else None
@@ -279,48 +242,42 @@ class KeyState(Buckets):
                 self._watch(bucket, now_s)
 
     def _watch(self, bucket: Bucket, now_s: float) -> None:
-        reserves = self.client.reserves
-        # Who asks for certainty reckons with every instance that counts anything, not only with those seen on this key.
-        peers = max(self.peers, self.client.dirty_queue.peer_count) if reserves else self.peers
+        reserves = self.client.peers.reserves
+        # A reservation must also expect instances that have not come to this key yet.
+        peers = max(self.peers, self.client.peers.most_count) if reserves else self.peers
         bucket.watch(now_s, peers=peers, reserves=reserves)
 
     def _note_writers(self, writers: Mapping[str, int], flush_id: int) -> None:
-        lately_id = flush_id - self.client.horizon_s * 1000
-        self.peers = max(1, sum(last_id >= lately_id for last_id in writers.values()))
-        self.client.dirty_queue.see_peers(self.peers)
+        recent_id = flush_id - self.client.horizon_s * 1000
+        self.peers = max(1, sum(last_id >= recent_id for last_id in writers.values()))
+        self.client.peers.most_count = max(self.client.peers.most_count, self.peers)
 
-    def change_tiers(self, tiers: tuple[Tier, ...], now_s: float) -> None:
-        """
-        Apply other tiers, see ``Buckets.replace_tiers``. A series that is new here is soon read from the document. The
-        lock of the place is held by the caller.
-        """
+    def change_tiers(self, tiers: tuple[Tier, ...], now_s: float) -> bool:
+        """Apply other tiers, and return whether the document must be read for it. See ``KeyBuckets.replace_tiers``."""
         self.cached_denial = None
         incomplete = self.replace_tiers(tiers, now_s, unsent=self.unsent)
         for bucket in self.buckets:
             self._watch(bucket, now_s)
         if incomplete:
             self.read_s = -math.inf
-            self.client.dirty_queue.mark_urgent(self)
-            if self.client.reserves:
+            if self.client.peers.reserves:
                 for bucket in incomplete:
                     bucket.distrust()
+        return bool(incomplete)
 
     def commit(self, version: int, now_s: float) -> None:
-        """Note that the hits in ``unsent`` are in the document, and that nobody else has written it."""
+        """Note that the document holds the hits in ``unsent``, and that no other instance has written it."""
         self.version = version
         self.unsent = None
         self.attempts = ()
         self.prunable = self.prunable.after_write()
-        if self.peers > 1 or self.client.reserves:
+        if self.peers > 1 or self.client.peers.reserves:
             with self.client.lock:
                 for bucket in self.buckets:
                     self._watch(bucket, now_s)
 
     def counts(self) -> Counts:
-        """
-        Return the hits of the widest window's frames, and all that are in flight. The lock of the place is held by the
-        caller.
-        """
+        """Return the shared hits in the frames of the widest window, and all hits in flight."""
         frames = self.frames()
         taken = arithmetic.added(self.unsent or {}, self.pending or {})
         own = [
@@ -329,32 +286,33 @@ class KeyState(Buckets):
             {self.frame_start_s: self.full - self.sent},
         ]
         series = {bucket.tier.series for bucket in self.buckets}
-        before = (sum(hits.values()) for name, hits in taken.items() if name not in series)  # the tiers changed
-        in_flight = sum(sum(hits.values()) for hits in own) + max(before, default=0)
+        of_former_tiers = (sum(hits.values()) for name, hits in taken.items() if name not in series)
+        in_flight = sum(sum(hits.values()) for hits in own) + max(of_former_tiers, default=0)
         known = sum(hits for source in own for start_s, hits in source.items() if start_s in frames)
         return Counts(max(0, sum(frames.values()) - known), in_flight)
 
-    def is_to_be_read(self, now_s: float) -> bool:
-        """Whether a document that is written without conflict should be read all the same: to see what it can lose, and
-        what it holds of a series that is new here.
+    def must_read(self, now_s: float) -> bool:
+        """Return whether the document is read although the write was no conflict.
+
+        The reading finds parts to remove, and the hits of a series that is new here.
         """
         return now_s - self.read_s > 2 * self.client.horizon_s
 
     @property
     def is_filling(self) -> bool:
-        """Whether so much of a limit is used up that what others count may soon matter."""
+        """Whether so much of a limit is used up that the hits of other instances may soon matter."""
         return self.has_used(FOLLOWED_RATIO)
 
     @property
     def is_followed(self) -> bool:
-        """Whether the document is to be read although nobody asks for the key here."""
+        """Whether the document is read although no request comes here."""
         return not self.pull_gap or self.is_filling
 
     def is_idle(self, now_s: float) -> bool:
-        """Whether everything counted here has left every window."""
+        """Return whether all hits counted here have left every window."""
         return now_s - self.seen_s > self.client.horizon_s
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing would be lost if the key were forgotten. Only true while the lock of the place is held."""
+        """Whether the key can be forgotten without losing a hit. The client's lock is held."""
         return not (self.is_dirty or self.unsent or self.attempts)

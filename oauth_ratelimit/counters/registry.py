@@ -1,45 +1,45 @@
-"""All places and keys that an instance knows."""
+"""All clients and keys that an instance knows."""
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import replace
 
 import structlog
 
-from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, PolicySet
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, Limits, PolicySet
 from oauth_ratelimit.counters.client_state import ClientState
 from oauth_ratelimit.counters.dirty_queue import DirtyQueue
-from oauth_ratelimit.counters.key_state import KeyState
+from oauth_ratelimit.counters.key_state import KeyState, Peers
+from oauth_ratelimit.process.throttled_log import ThrottledLog
 
 log = structlog.get_logger(__name__)
 
-Name = TypeVar("Name")
-
 CROWDED_RATIO = 0.95  # of the number of keys allowed: from here on the sync cycle makes room
 ROOMY_RATIO = 0.9  # until here
-MAX_CONFIGURED_LENGTH = 1024  # characters of a client id in the configuration; what is longer goes by its digest
-SPARE_PLACES = 1000  # how many there may be besides one for each key allowed: of clients without limits, and new ones
-SWEEP_GAP_S = 60.0  # between two searches for places without keys
-REPEAT_FULL_S = 60.0  # between two log lines on the same shortage
+MAX_CONFIGURED_LENGTH = 1024  # characters of a client id in the configuration
+SPARE_CLIENTS = 1000  # clients beyond one for each key allowed: those without limits, and new ones
+SWEEP_GAP_S = 60.0  # between two searches for clients without keys
+LOG_INTERVAL_S = 60.0
 
 
 class ClientRegistry:
-    """Finds the place of a request, and makes those that are new.
+    """Finds the state of a client, and creates it if it is new.
+
+    There is one state for each client and scope, so each document has one state, whatever policies lead to it.
 
     Args:
-        policies: What applies.
-        notices: Tells the sync cycle.
+        policies: The policies that apply.
+        dirty_queue: Queue of keys for the sync cycle.
         clock: Returns the time in seconds since the epoch.
-        max_keys: How many keys are kept at most. Requests of further ones are admitted uncounted.
-        reserves: See ``ClientState``.
+        max_keys: Maximum number of keys. Requests of further ones are admitted uncounted.
+        peers: Other instances.
 
     Attributes:
-        grants: Grant types with limits of their own.
-        plain: By client id, the places that most requests ask for: at the token endpoint, without a grant of their own.
+        grants: Grant types that some rule names. All others share the plain token counter.
+        plain: States of the plain token counter, by client id.
     """
 
     def __init__(
@@ -49,133 +49,163 @@ class ClientRegistry:
         dirty_queue: DirtyQueue,
         clock: Callable[[], float],
         max_keys: int,
-        reserves: bool = False,
+        peers: Peers,
     ) -> None:
         self.grants = policies.grants
         self.plain: dict[str, ClientState] = {}
         self.dirty_queue = dirty_queue
-        self._special: dict[tuple[str, str, str | None], ClientState] = {}
+        self._scoped: dict[tuple[str, str], ClientState] = {}  # by client id and scope
+        self._by_grant: dict[
+            tuple[str, str], ClientState
+        ] = {}  # by client id and grant type; the scope is looked up once
         self._policies = policies
+        self._peers = peers
         self._clock = clock
         self._max_keys = max_keys
-        self._reserves = reserves
         self._key_count = 0
-        self._max_clients = max_keys + SPARE_PLACES
+        self._max_clients = max_keys + SPARE_CLIENTS
         self._swept_s = -math.inf
-        self._said_full_s = -math.inf
-        self._lock = threading.Lock()  # guards changes of the two mappings, the policies and the count
+        self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
+        self._lock = threading.Lock()  # guards changes of the mappings, the policies and the count
 
     @property
     def key_count(self) -> int:
-        """How many keys are known."""
+        """Number of known keys."""
         return self._key_count
 
     @property
     def client_count(self) -> int:
-        """How many places are known."""
-        return len(self.plain) + len(self._special)
+        """Number of known clients, once for each scope."""
+        return len(self.plain) + len(self._scoped)
 
     @property
     def excess_count(self) -> int:
-        """How many keys should be forgotten to make room for new ones."""
+        """Number of keys to forget, to make room for new ones."""
         if self._key_count < self._max_keys * CROWDED_RATIO:
             return 0
         return self._key_count - int(self._max_keys * ROOMY_RATIO)
 
-    def get(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> ClientState:
-        """Return a client's place.
+    def find(
+        self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
+    ) -> ClientState | None:
+        """Return the state that a client's requests count in, None if it is not known.
 
         Raises:
-            TypeError: The client id is not text.
+            TypeError: A name is not text.
         """
         if not isinstance(client_id, str):
             raise TypeError(f"client_id must be text, got {client_id!r}")
         if not isinstance(endpoint, str):
             raise TypeError(f"endpoint must be text, got {endpoint!r}")
         name = storable_name(client_id)
-        if endpoint == TOKEN_ENDPOINT and grant_type not in self.grants:
-            client = self.plain.get(name)
-        else:
-            if endpoint != TOKEN_ENDPOINT:
-                grant_type = None
-            client = self._special.get((name, endpoint, grant_type))
-        if client is not None:
-            return client
-        now_s = self._clock()
-        with self._lock:
-            configured_id = client_id if len(client_id) <= MAX_CONFIGURED_LENGTH else name
-            policies = self._policies.matching(configured_id, endpoint=endpoint, grant_type=grant_type)
-            client = ClientState(name, policies, now_s, dirty_queue=self.dirty_queue, reserves=self._reserves)
-            client.configured_id = configured_id
-            is_plain = endpoint == TOKEN_ENDPOINT and grant_type not in self.grants
-            if self.client_count < self._max_clients:
-                if is_plain:
-                    return self.plain.setdefault(name, client)
-                return self._special.setdefault((name, endpoint, grant_type), client)
-            known = self.plain.get(name) if is_plain else self._special.get((name, endpoint, grant_type))
-        if known is None:
-            self._say_full(now_s)
-            client.exempt = client.exempt or FullDecision(True, False, client.mode)
-        return known or client
+        if endpoint != TOKEN_ENDPOINT:
+            return self._scoped.get((name, storable_name(endpoint)))
+        if grant_type is None or grant_type not in self.grants:
+            return self.plain.get(name)
+        return self._by_grant.get((name, grant_type))
 
-    def find(self, client_id: str, *, endpoint: str) -> ClientState | None:
-        """Return a client's place at another endpoint than the token endpoint if it is known, and make none."""
-        return self._special.get((storable_name(client_id), endpoint, None))
-
-    @contextmanager
-    def held(
-        self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
-    ) -> Iterator[ClientState]:
-        """Yield a client's place with its lock held, so that keys can be added.
+    def get(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> ClientState:
+        """Return the state that a client's requests count in, after creating it if it is new.
 
         Raises:
-            TypeError: The client id is not text.
+            TypeError: A name is not text.
+        """
+        known = self.find(client_id, endpoint=endpoint, grant_type=grant_type)
+        if known is not None:
+            return known
+        now_s = self._clock()
+        with self._lock:
+            client, is_kept = self._resolve(client_id, endpoint, grant_type, now_s)
+        if not is_kept:
+            self._log_exhausted()
+            client.exempt_all()
+        return client
+
+    def _resolve(self, client_id: str, endpoint: str, grant_type: str | None, now_s: float) -> tuple[ClientState, bool]:
+        """Return the state of a client, and whether it is kept: there may be no room. The registry's lock is held."""
+        name = storable_name(client_id)
+        configured_id = client_id if len(client_id) <= MAX_CONFIGURED_LENGTH else name
+        if endpoint != TOKEN_ENDPOINT or grant_type not in self.grants:
+            grant_type = None
+        policies = self._policies.matching(configured_id, endpoint=endpoint, grant_type=grant_type)
+        own_grant_type = None if policies.scope is None else grant_type
+        client = self._at(name, policies.scope)
+        is_known = client is not None
+        if client is None:
+            policies, grants = self._policies_at(configured_id, endpoint, own_grant_type)
+            client = ClientState(
+                name,
+                policies,
+                now_s,
+                dirty_queue=self.dirty_queue,
+                peers=self._peers,
+                endpoint=endpoint,
+                grant_type=own_grant_type,
+                grants=grants,
+            )
+            client.configured_id = configured_id
+        is_kept = is_known or self.client_count < self._max_clients
+        if is_kept:
+            if client.scope is None:
+                self.plain[name] = client
+            else:
+                self._scoped[name, client.scope] = client
+            if grant_type is not None:
+                self._by_grant[name, grant_type] = client
+        return client, is_kept
+
+    def _at(self, name: str, scope: str | None) -> ClientState | None:
+        return self.plain.get(name) if scope is None else self._scoped.get((name, storable_name(scope)))
+
+    def _policies_at(
+        self, client_id: str, endpoint: str, grant_type: str | None
+    ) -> tuple[ClientPolicies, Mapping[str, ClientPolicies]]:
+        """Return a client's policies, and those of grant types that count with them under other modes."""
+        policies = self._policies.matching(client_id, endpoint=endpoint, grant_type=grant_type)
+        grants = {}
+        if policies.scope is None:
+            for name in self._policies.grants:
+                found = self._policies.matching(client_id, grant_type=name)
+                if found.scope is None and found != policies:
+                    grants[name] = found
+        return policies, grants
+
+    def acquire(self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None) -> ClientState:
+        """Return the state that a client's requests count in, with its lock held: the caller releases it.
+
+        Raises:
+            TypeError: A name is not text.
         """
         while True:
             client = self.get(client_id, endpoint=endpoint, grant_type=grant_type)
-            with client.lock:
-                if not client.is_gone:
-                    yield client
-                    return
+            client.lock.acquire()
+            if not client.is_gone:
+                return client
+            client.lock.release()
 
-    def sweep(self, now_s: float) -> None:
-        """
-        Forget places without keys, if there are more places than keys can explain: once a minute, or if it is urgent.
+    @contextmanager
+    def locked(
+        self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
+    ) -> Iterator[ClientState]:
+        """Do as ``acquire`` does, and release the lock at the end."""
+        client = self.acquire(client_id, endpoint=endpoint, grant_type=grant_type)
+        try:
+            yield client
+        finally:
+            client.lock.release()
 
-        Whoever finds a place and then its lock taken may find it gone: it is so marked, and out of the mappings,
-        before the lock is free again. So of one key there are never two states.
-        """
-        is_crowded = self.client_count >= self._max_clients * CROWDED_RATIO
-        if not is_crowded and 0 <= now_s - self._swept_s < SWEEP_GAP_S:
-            return
-        if self.client_count <= 2 * self._key_count + SPARE_PLACES // 2:
-            return
-        self._swept_s = now_s
-        with self._lock:
-            plain, special = list(self.plain.items()), list(self._special.items())
-        for name, client in plain:
-            self._drop(self.plain, name, client=client, now_s=now_s)
-        for identity, client in special:
-            self._drop(self._special, identity, client=client, now_s=now_s)
+    def key_of(self, client: ClientState, username: str | None, now_s: float) -> KeyState | None:
+        """Return the state of a key, after creating it if it is new. The client's lock is held.
 
-    def _drop(self, clients: dict[Name, ClientState], name: Name, *, client: ClientState, now_s: float) -> None:
-        with client.lock:
-            if client.is_empty(now_s):
-                client.leave()
-                with self._lock:
-                    del clients[name]
-
-    def __iter__(self) -> Iterator[ClientState]:
-        with self._lock:
-            clients = [*self.plain.values(), *self._special.values()]
-        return iter(clients)
-
-    def add_key(self, client: ClientState, username: str | None, now_s: float) -> KeyState:
-        """Return the state of a key that the place does not have under this name. Its lock is held by the caller.
+        Returns:
+            None if the key has no limits of its own, or if there is no room for a new one.
 
         Raises:
-            TypeError: The user name is neither text nor None.
+            TypeError: The username is neither text nor None.
         """
+        state = client.keys.get(username)
+        if state is not None:
+            return state
         if username is not None:
             if not isinstance(username, str):
                 raise TypeError(f"username must be text or None, got {username!r}")
@@ -183,39 +213,70 @@ class ClientRegistry:
             state = client.keys.get(username)
             if state is not None:
                 return state
-        if username in client.former:  # counted already
-            return client.add_key(username, now_s)
-        with self._lock:
-            is_full = self._key_count >= self._max_keys
-            self._key_count += not is_full
-        if is_full:
-            self._say_full(now_s)
-            return client.blank
-        state = client.add_key(username, now_s)
-        if state is client.blank:
-            self.count_forgotten()
-        else:
-            self.dirty_queue.mark_urgent(state)
-        return state
+        if not client.is_limited(username):
+            return None
+        if username not in client.former:
+            with self._lock:
+                is_full = self._key_count >= self._max_keys
+                self._key_count += not is_full
+            if is_full:
+                self._log_exhausted()
+                return None
+        return client.add_key(username, now_s)
 
-    def count_forgotten(self) -> None:
-        """Note that a key was dropped."""
+    def forget(self, state: KeyState) -> bool:
+        """Drop a key, unless hits of it are still to be sent, and return whether there is one key less."""
+        client = self._at(state.client.client_id, state.client.scope)
+        if client is not state.client:
+            return False
+        with client.lock:
+            is_forgotten = client.forget(state)
+        if is_forgotten:
+            with self._lock:
+                self._key_count -= 1
+        return is_forgotten
+
+    def sweep(self, now_s: float) -> None:
+        """Drop clients without keys if they are many: once a minute, or at once if there is no room for new ones."""
+        is_crowded = self.client_count >= self._max_clients * CROWDED_RATIO
+        if not is_crowded and 0 <= now_s - self._swept_s < SWEEP_GAP_S:
+            return
+        if self.client_count <= 2 * self._key_count + SPARE_CLIENTS // 2:
+            return
+        self._swept_s = now_s
+        for client in self:
+            with client.lock:  # until the client is marked and unlisted, so that a key never has two states
+                if client.is_empty(now_s):
+                    client.leave()
+                    self._remove(client)
+
+    def _remove(self, client: ClientState) -> None:
         with self._lock:
-            self._key_count -= 1
+            if client.scope is None:
+                del self.plain[client.client_id]
+            else:
+                del self._scoped[client.client_id, client.scope]
+            if self._by_grant:
+                self._by_grant = {}
+
+    def __iter__(self) -> Iterator[ClientState]:
+        with self._lock:
+            clients = [*self.plain.values(), *self._scoped.values()]
+        return iter(clients)
 
     def apply(self, policies: PolicySet) -> None:
-        """Take over new policies, place by place: a request sees the old ones or the new ones."""
+        """Apply new policies, client by client: a request meets either the old ones or the new ones."""
         now_s = self._clock()
         with self._lock:
             self._policies = policies
             self.grants = policies.grants
-            plain, special = list(self.plain.values()), list(self._special.items())
-        for client in plain:
-            client.apply(policies.matching(client.configured_id), now_s)
-        for (_, endpoint, grant_type), client in special:
-            client.apply(policies.matching(client.configured_id, endpoint=endpoint, grant_type=grant_type), now_s)
+            self._by_grant = {}
+        for client in self:
+            found, grants = self._policies_at(client.configured_id, client.endpoint, client.grant_type)
+            scope = None if found.scope is None else storable_name(found.scope)
+            if scope != client.scope:  # the grant type has no limits of its own any more
+                found, grants = replace(found, limits=Limits()), {}
+            client.apply(found, now_s, grants=grants)
 
-    def _say_full(self, now_s: float) -> None:
-        if not 0 <= now_s - self._said_full_s < REPEAT_FULL_S:
-            self._said_full_s = now_s
-            log.error("keys_exhausted", max_keys=self._max_keys, effect="requests of new keys are admitted uncounted")
+    def _log_exhausted(self) -> None:
+        self._log.error("keys_exhausted", max_keys=self._max_keys, effect="requests of new keys are admitted uncounted")

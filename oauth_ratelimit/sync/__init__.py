@@ -1,1 +1,1 @@
-"""What an instance has counted, and how it gets to the others."""
+"""Background synchronisation with the store: cycle, flush, pull, schedule and time."""

@@ -1,4 +1,4 @@
-"""Is this machine's clock right? Frames are only the same everywhere if clocks are."""
+"""Difference between this machine's clock and the store's."""
 
 import structlog
 
@@ -7,18 +7,18 @@ from oauth_ratelimit.store.base import CounterStore
 
 log = structlog.get_logger(__name__)
 
-LOOK_EVERY_S = 60.0
-NOTABLE_S = 0.5  # less is within what a loaded network adds to the measurement
+MEASURE_EVERY_S = 60.0
+NOTABLE_S = 0.5  # less is within the delay of a loaded network
 
 
 class ServerClock:
-    """Compares this machine's clock with the store's, now and then.
+    """Measures the offset of the store's clock once a minute.
 
     Args:
-        store: Whose clock is the measure.
+        store: The store with the clock that counts.
 
     Attributes:
-        offset_s: How far the store's clock is ahead; 0.0 while that is too little to matter.
+        offset_s: Seconds that the store's clock is ahead; 0.0 if they hardly differ.
     """
 
     def __init__(self, store: CounterStore) -> None:
@@ -26,15 +26,15 @@ class ServerClock:
         self._store = store
         self._next_s = 0.0
 
-    def look(self, now_s: float) -> None:
-        """Measure, if it is time to. Logs ``clock_skew`` when the clocks have come apart, or together again."""
-        if self._next_s - LOOK_EVERY_S <= now_s < self._next_s:
+    def measure(self, now_s: float) -> None:
+        """Measure if it is time to. Logs ``clock_skew`` when the clocks drift apart, or come together again."""
+        if self._next_s - MEASURE_EVERY_S <= now_s < self._next_s:
             return
         try:
             offset_s = self._store.clock_offset_s()
         except StoreError:
             return  # the next cycle tries again
-        self._next_s = now_s + LOOK_EVERY_S
+        self._next_s = now_s + MEASURE_EVERY_S
         if abs(offset_s) < NOTABLE_S:
             offset_s = 0.0
         if abs(offset_s - self.offset_s) >= NOTABLE_S:

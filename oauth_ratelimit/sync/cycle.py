@@ -1,16 +1,17 @@
-"""The sync cycle of one limiter: which keys, in which order, and what is said about it."""
+"""The sync cycle of one limiter: which keys it looks at, and what it logs."""
 
 import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
 from oauth_ratelimit.counters.key_state import KeyState
 from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
+from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.store.base import CounterStore, Snapshot
 from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.flusher import CycleReport, Flusher
@@ -19,78 +20,82 @@ from oauth_ratelimit.sync.schedule import SyncSchedule
 log = structlog.get_logger(__name__)
 
 PART_SIZE = 10_000  # keys
-MAX_CLIENTS_SAID = 50
-REPEAT_FAILURE_S = 60.0  # a lasting outage is said again this often
+MAX_CLIENTS_LOGGED = 50
+LOG_INTERVAL_S = 60.0  # between two events of a lasting outage
 
 
 class SyncCycle:
-    """Flushes and pulls the keys that requests have touched.
+    """Flushes and pulls the keys of one limiter.
 
     Args:
         store: The shared store; None counts in this process only.
-        interval_s: The time between two full cycles.
-        places: Whose keys.
+        clients: The clients and keys of the limiter.
+        interval_s: Seconds between two full cycles.
+        clock: Returns the time in seconds since the epoch.
     """
 
-    def __init__(self, store: CounterStore | None, *, clients: ClientRegistry, interval_s: float) -> None:
+    def __init__(
+        self, store: CounterStore | None, *, clients: ClientRegistry, interval_s: float, clock: Callable[[], float]
+    ) -> None:
         self.schedule = SyncSchedule(interval_s)
         self._store = store
-        self._flusher = Flusher(store) if store else None
-        self._clock_watch = ServerClock(store) if store else None
+        self._flusher = Flusher(store, clock=clock) if store else None
+        self._server_clock = ServerClock(store) if store else None
         self._clients = clients
-        self._lock = threading.Lock()  # one cycle at a time
+        self._lock = threading.Lock()  # guards the schedule and the flusher: one cycle at a time
+        self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
         self._failing_since_s: float | None = None
-        self._said_s = 0.0
-        self._last_s: float | None = None  # when the last full cycle was
+        self._outage_count = 0
+        self._last_s: float | None = None  # time of the last full cycle
 
     def run(self, now_s: float, *, urgent_only: bool = False) -> CycleReport:
-        """Run one cycle. Never raises for what the store does: the report tells.
+        """Run one cycle. Errors of the store are not raised but reported.
 
         Args:
             now_s: The time.
-            urgent_only: Only look at keys that requests have marked as urgent.
+            urgent_only: Synchronise only the urgent keys.
         """
         report = CycleReport()
         with self._lock:
             urgent = self._clients.dirty_queue.take_urgent()
             if urgent_only:
                 for state in urgent:
-                    state.reads_first = True  # most are new here, and others know them: reading first saves a write
-                self._synchronise(urgent, now_s, report, touched=True)
+                    state.reads_first = True  # most are new here, and reading them first saves a conflict
+                self._synchronise(urgent, now_s, report, requested=True)
             else:
-                touched = urgent + self._clients.dirty_queue.take_dirty()
-                if now_s == self._last_s:  # its owner wants to know now, on a clock that stands
-                    touched += self.schedule.all()
+                requested = urgent + self._clients.dirty_queue.take_dirty()
+                if now_s == self._last_s:  # called twice on a clock that stands still: read everything
+                    requested += self.schedule.all()
                 self._last_s = now_s
-                touched = self.schedule.take(touched)
+                requested = self.schedule.take(requested)
                 due = self.schedule.due(now_s)
-                self._synchronise_in_parts(touched, now_s, report, touched=True)
-                self._synchronise_in_parts(due, now_s, report, touched=False)
+                self._synchronise_in_parts(requested, now_s, report, requested=True)
+                self._synchronise_in_parts(due, now_s, report, requested=False)
             self._make_room()
             if not urgent_only:
                 self._clients.sweep(now_s)
                 report.in_flight_hits = self.schedule.in_flight_hits()
                 report.key_count = self._clients.key_count
-                if self._clock_watch is not None and (touched or due) and report.error is None:
-                    self._clock_watch.look(now_s)
-        self._say(report, now_s)
+                if self._server_clock is not None and (requested or due) and report.error is None:
+                    self._server_clock.measure(now_s)
+        self._log_report(report, now_s)
         return report
 
     def run_for(self, states: Iterable[KeyState], now_s: float) -> CycleReport:
         """Synchronise these keys only."""
         report = CycleReport()
         with self._lock:
-            self._synchronise(list(dict.fromkeys(states)), now_s, report, touched=True)
-        self._say(report, now_s)
+            self._synchronise(list(dict.fromkeys(states)), now_s, report, requested=True)
+        self._log_report(report, now_s)
         return report
 
     @property
     def clock_offset_s(self) -> float:
-        """How far the store's clock is ahead of this machine's, as last measured; 0.0 if that does not matter."""
-        return self._clock_watch.offset_s if self._clock_watch else 0.0
+        """Seconds that the store's clock was ahead when last measured, 0.0 if they hardly differ."""
+        return self._server_clock.offset_s if self._server_clock else 0.0
 
     def preload(self, count: int, now_s: float) -> int:
-        """Learn the keys that were busy last, and return how many there were; 0 if the store did not answer."""
+        """Read the keys that were busy last and return how many there were, 0 if the store did not answer."""
         if self._store is None:
             return 0
         try:
@@ -101,17 +106,15 @@ class SyncCycle:
         states = {}
         for key, snapshot in snapshots.items():
             if key.scope is None:
-                with self._clients.held(key.client_id) as client:
-                    if client.exempt is not None:
-                        continue
-                    state = client.keys.get(key.username) or self._clients.add_key(client, key.username, now_s)
-                if state is not client.blank:
+                with self._clients.locked(key.client_id) as client:
+                    state = None if client.exempt else self._clients.key_of(client, key.username, now_s)
+                if state is not None:
                     states[state] = snapshot
         self._load(states, now_s)
         return len(states)
 
     def _load(self, states: Mapping[KeyState, Snapshot], now_s: float) -> None:
-        """Take over documents that were read for keys of which nothing is known here yet."""
+        """Take over documents of keys that were not read before."""
         with self._lock:
             for state, snapshot in states.items():
                 if state.version is None and not state.attempts:
@@ -119,31 +122,33 @@ class SyncCycle:
             self.schedule.add(states)
 
     def log_undelivered(self) -> None:
-        """Log what is still to be sent, by client, because nobody will send it any more."""
+        """Log the hits in flight by client, because they will not be sent any more."""
         undelivered: Counter[str] = Counter()
         for state in self.schedule.listed():
             undelivered[state.client.client_id] += state.counts().in_flight_hits
         undelivered = +undelivered
         if undelivered:
             log.error(
-                "hits_undelivered", hits=undelivered.total(), by_client=dict(undelivered.most_common(MAX_CLIENTS_SAID))
+                "hits_undelivered",
+                hits=undelivered.total(),
+                by_client=dict(undelivered.most_common(MAX_CLIENTS_LOGGED)),
             )
 
     def _synchronise_in_parts(
-        self, states: list[KeyState], now_s: float, report: CycleReport, *, touched: bool
+        self, states: list[KeyState], now_s: float, report: CycleReport, *, requested: bool
     ) -> None:
-        """Flush and pull keys, not all at once: what is remembered of each meanwhile would double their memory."""
+        """Flush and pull keys part by part, to bound the memory that a cycle needs for each."""
         for start in range(0, len(states), PART_SIZE):
-            self._synchronise(states[start : start + PART_SIZE], now_s, report, touched=touched)
+            self._synchronise(states[start : start + PART_SIZE], now_s, report, requested=requested)
 
-    def _synchronise(self, states: list[KeyState], now_s: float, report: CycleReport, *, touched: bool) -> None:
+    def _synchronise(self, states: list[KeyState], now_s: float, report: CycleReport, *, requested: bool) -> None:
         """Flush and pull keys.
 
         Args:
             states: The keys.
             now_s: The time.
-            report: Is added to. If the store has failed in this cycle already, hits are only taken.
-            touched: Whether requests have asked for them.
+            report: The report of the cycle. If the store has failed already, hits are taken and not sent.
+            requested: Whether requests have asked for the keys.
         """
         is_failed = False
         busy, changed = set[KeyState](), set[KeyState]()
@@ -159,52 +164,53 @@ class SyncCycle:
                 to_pull = [
                     state
                     for state in states
-                    if state.is_to_be_read(now_s) or (state not in busy and (touched or state.is_followed))
+                    if state.must_read(now_s) or (state not in busy and (requested or state.is_followed))
                 ]
                 changed.update(self._flusher.pull(to_pull, now_s, report))
         except StoreError as exc:
             report.error = exc
             is_failed = report.is_cut_short = True
-        except Exception as exc:  # noqa: BLE001  # a bug, but no key may fall off the agenda for it
+        except Exception as exc:  # noqa: BLE001  # a bug must not drop keys from the schedule
             log.error("cycle_failed", error=repr(exc), traceback=traceback.format_exc())
             report.error = StoreUnavailable(f"the cycle failed: {type(exc).__name__}")
             is_failed = True
         for state in states:
-            if touched:
+            if requested:
                 state.seen_s = now_s
-            is_busy = touched or is_failed or state in busy or (state in changed and state.is_filling)
+            is_busy = requested or is_failed or state in busy or (state in changed and state.is_filling)
             if is_busy or state.unsent:
                 state.pull_gap = 0
                 self.schedule.add((state,))
-            elif state.is_idle(now_s) and state.client.forget(state):
-                self._clients.count_forgotten()
-            else:
+            elif not (state.is_idle(now_s) and self._clients.forget(state)):
                 self.schedule.reschedule(state)
 
     def _make_room(self) -> None:
-        """Forget keys before their time, those that have been quiet longest first, if there are nearly too many.
+        """Evict keys if there are nearly too many, starting with those that have been quiet longest.
 
-        Costs accuracy when they come again, but no count: what is still to be sent stays.
+        An evicted key that comes again is less accurate at first. No hit is lost, because settled keys alone go.
         """
         excess = self._clients.excess_count
         if not excess:
             return
         for state in self.schedule.all():
-            if state.client.forget(state):
-                self._clients.count_forgotten()
+            if self._clients.forget(state):
                 excess -= 1
                 if not excess:
                     break
         self.schedule.drop_forgotten()
 
-    def _say(self, report: CycleReport, now_s: float) -> None:
+    def _log_report(self, report: CycleReport, now_s: float) -> None:
         if report.dropped_hits:
             log.warning("hits_dropped", hits=report.dropped_hits, reason="their frames have left every window")
         if report.error is not None:
-            if self._failing_since_s is None or now_s - self._said_s >= REPEAT_FAILURE_S:
-                since_s = self._failing_since_s = self._failing_since_s or now_s
-                self._said_s = now_s
-                log.warning("flush_failed", error=str(report.error), failing_for_s=round(now_s - since_s, 1))
+            if self._failing_since_s is None:
+                self._failing_since_s = now_s
+                self._outage_count += 1
+            failing_for_s = round(now_s - self._failing_since_s, 1)
+            # With a key of its own, each outage is logged at once.
+            self._log.warning(
+                "flush_failed", key=str(self._outage_count), error=str(report.error), failing_for_s=failing_for_s
+            )
         elif self._failing_since_s is not None and (report.flushed_count or report.pulled_count):
             log.info("flush_recovered", failed_for_s=round(now_s - self._failing_since_s, 1))
             self._failing_since_s = None

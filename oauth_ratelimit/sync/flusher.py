@@ -1,7 +1,7 @@
-"""One sync cycle: flush what was counted here, pull what was counted elsewhere.
+"""Flush and pull: moves hits between the keys of one instance and the store.
 
-Exactly once, whatever fails: each write names the version that was read, so of all writes that name it one is applied
-at most; each leaves its number in the document, so that a lost answer is found again however many others wrote since.
+Each hit is stored exactly once, whatever fails. A write names the version that was read, so at most one of the writes
+that name it is applied. It leaves its number in the document, which tells after a lost reply whether it was applied.
 """
 
 import random
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import structlog
 
@@ -18,62 +17,33 @@ from oauth_ratelimit.core.key import Key, visible_name
 from oauth_ratelimit.counters.key_state import Attempt, KeyState
 from oauth_ratelimit.counters.pruning import MAX_PRUNED, SLACK_S
 from oauth_ratelimit.errors import StoreError, StoreRejected
+from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.process.yielding import gently, sweep_young
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change, CounterStore
 
 log = structlog.get_logger(__name__)
 
-REPEAT_S = 60.0  # one event of a kind per key and this long
-MAX_KEYS = 1000  # a collection full of damaged documents must not fill the log
-
-
-class Complaints:
-    """Says once per key and minute what is wrong with its document. Used by the sync cycle alone."""
-
-    def __init__(self) -> None:
-        self._said_s: dict[tuple[str, Key], float] = {}
-
-    def say(self, event: str, key: Key, now_s: float, **facts: Any) -> None:
-        """Log a complaint, unless that was done a moment ago or too many were.
-
-        Args:
-            event: What the log calls it.
-            key: Whose document it is.
-            now_s: The time, seconds since the epoch.
-            facts: What else the log is told.
-        """
-        said_s = self._said_s.get((event, key))
-        if said_s is not None and said_s <= now_s < said_s + REPEAT_S:
-            return
-        if len(self._said_s) >= MAX_KEYS:
-            self._said_s = {said: at_s for said, at_s in self._said_s.items() if at_s <= now_s < at_s + REPEAT_S}
-            if len(self._said_s) >= MAX_KEYS:
-                return
-        self._said_s[event, key] = now_s
-        username = None if key.username is None else visible_name(key.username)
-        log.error(event, client_id=visible_name(key.client_id), username=username, scope=key.scope, **facts)
-
-
-MAX_BATCH = 500  # documents per round trip: of more, some objects would be old to the garbage collector, see courtesy
-MAX_ROUNDS = 4  # writes per key and cycle; what still loses then goes with the next cycle
-FIRST_PAUSE_S = 0.002  # before a second round, doubled with each further one; jitter sends rivals apart
+LOG_INTERVAL_S = 60.0  # between two events of a kind about the same document
+MAX_BATCH = 500  # documents per round trip; with more, objects live long enough to slow the garbage collector
+MAX_ROUNDS = 4  # writes per key and cycle; the next cycle tries again
+FIRST_PAUSE_S = 0.002  # before the second round, doubled with each further one, with jitter
 
 
 @dataclass(slots=True)
 class CycleReport:
-    """What one cycle did.
+    """Results of one cycle.
 
     Attributes:
         flushed_count: Documents written.
-        pulled_count: Documents asked for.
+        pulled_count: Documents read.
         conflict_count: Writes that lost a race.
         round_count: Rounds of writing that the most contested key needed.
         dropped_hits: Hits given up because their frames have left every window.
         rejected_count: Writes that the store refused for good.
-        error: What went wrong, None if nothing did.
-        is_cut_short: Whether the store failed, so that it was asked nothing more.
-        in_flight_hits: Of a full cycle: hits that it should have sent and that are not yet known to have arrived.
-        key_count: Of a full cycle: keys known at its end.
+        error: The last error, None if there was none.
+        is_cut_short: Whether the store failed, so that it was not called again.
+        in_flight_hits: Hits that are not yet known to have arrived. Full cycles only.
+        key_count: Known keys at the end. Full cycles only.
     """
 
     flushed_count: int = 0
@@ -89,25 +59,28 @@ class CycleReport:
 
 
 class Flusher:
-    """Moves hits between the keys of one instance and the store. One thread at a time.
+    """Flushes and pulls keys. Used by one thread at a time.
 
     Args:
-        store: Where to.
+        store: The store.
+        clock: Returns the time in seconds since the epoch.
         sleep: Waits between two rounds on contested keys.
     """
 
-    def __init__(self, store: CounterStore, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, store: CounterStore, *, clock: Callable[[], float], sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self.writer = secrets.token_hex(6)
         self._store = store
         self._sleep = sleep
         self._flush_id = 0
-        self._complaints = Complaints()
+        self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
 
     def flush(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
-        """Send what the keys have counted.
+        """Send the hits of keys.
 
         Returns:
-            The keys whose document is now known to hold nothing that this instance does not know.
+            The keys that are up to date: no other instance has written their document.
 
         Raises:
             StoreError: The cycle cannot go on. All hits are kept, those of unknown outcome included.
@@ -123,7 +96,7 @@ class Flusher:
                 sweep_young(batch)
         except Exception:
             for _ in batches:
-                pass  # the rest is in flight all the same
+                pass  # take the hits of the other keys, too
             raise
         for write_count in range(1, MAX_ROUNDS + 1):
             if not lost:
@@ -135,10 +108,7 @@ class Flusher:
         return current
 
     def _taken(self, states: Iterable[KeyState], now_s: float, report: CycleReport) -> Iterator[list[KeyState]]:
-        """Take what the keys have counted, and yield those that have something to send, a batch at a time.
-
-        No sooner than the batch is wanted, so that few objects live at a time.
-        """
+        """Take the fresh hits of keys, and yield those with hits to send, a batch at a time."""
         batch = []
         for state in gently(states):
             report.dropped_hits += state.take(now_s)
@@ -151,7 +121,7 @@ class Flusher:
             yield batch
 
     def _read_first(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> None:
-        """Read documents that may well be at another version than the one known here."""
+        """Read documents whose version has probably changed."""
         changed = set(self.pull(states, now_s, report))
         for state in states:
             state.reads_first = state in changed
@@ -165,9 +135,7 @@ class Flusher:
         now_s: float,
         report: CycleReport,
     ) -> list[KeyState]:
-        """
-        Write what is unsent, add the keys that are up to date then to ``current``, and return those that lost the race.
-        """
+        """Write unsent hits, add the keys that are up to date to ``current``, and return those that lost the race."""
         pending = [state for state in states if state.unsent and not state.is_quarantined]
         if not pending:
             return []
@@ -196,8 +164,12 @@ class Flusher:
                     state.resolve(self.writer, snapshot)
                 if snapshot is not None and snapshot.damage:
                     is_usable = snapshot.version != UNUSABLE_VERSION
-                    self._complaints.say(
-                        "document_malformed", state.key, now_s, fields=snapshot.damage, is_usable=is_usable
+                    self._log.error(
+                        "document_malformed",
+                        key=repr(state.key),
+                        **_names_of(state.key),
+                        fields=snapshot.damage,
+                        is_usable=is_usable,
                     )
                 if state.version != (snapshot.version if snapshot else None):
                     changed.append(state)
@@ -214,7 +186,7 @@ class Flusher:
                 result = self._store.compare_and_set(self.writer, changes)
             except StoreRejected:
                 raise
-            except Exception:  # whatever it was, the server may have applied them
+            except Exception:  # the server may have applied the changes, whatever the error is
                 for state, change in zip(batch, changes, strict=True):
                     state.attempts += (Attempt(flush_id, change.hits),)
                 raise
@@ -223,7 +195,8 @@ class Flusher:
                 if index not in failed:
                     state.commit(change.next_version, now_s)
             for index, reason in result.rejected.items():
-                self._complaints.say("document_rejected", batch[index].key, now_s, reason=reason)
+                key = batch[index].key
+                self._log.error("document_rejected", key=repr(key), **_names_of(key), reason=reason)
             report.flushed_count += len(batch) - len(failed)
             report.rejected_count += len(result.rejected)
             for index in result.lost:
@@ -233,9 +206,15 @@ class Flusher:
         return lost
 
     def _next_flush_id(self) -> int:
-        """Return a number that grows with every write. It is a time, so that marks of writers long gone can be told."""
+        """Return a number that grows with every write. It is a time, so the marks of old writers can be recognised."""
         self._flush_id = max(self._flush_id + 1, _now_ms())
         return self._flush_id
+
+
+def _names_of(key: Key) -> dict[str, str | None]:
+    """Return the names in a key as logs show them."""
+    username = None if key.username is None else visible_name(key.username)
+    return {"client_id": visible_name(key.client_id), "username": username, "scope": key.scope}
 
 
 def _change(state: KeyState, flush_id: int) -> Change:
@@ -244,7 +223,7 @@ def _change(state: KeyState, flush_id: int) -> Change:
     return Change(
         key=state.key,
         version=state.version,
-        # A sum has room for one digit more than it needs, which an "or" gives back: 16 bytes per key.
+        # The "or" makes the number 16 bytes smaller.
         next_version=_first_version() if state.version is None else (state.version + 1) | 0,
         flush_id=flush_id,
         hits=hits,
@@ -255,9 +234,7 @@ def _change(state: KeyState, flush_id: int) -> Change:
 
 
 def _first_version() -> int:
-    """
-    Return a version that no earlier life of the document has had: 2^51 numbers, of which a life uses a few thousand.
-    """
+    """Return a version that no earlier document of the key has had, by chance: one of 2^51 numbers."""
     return secrets.randbelow(2**52) | 1
 
 

@@ -1,8 +1,8 @@
-"""Asking the store before the last requests of a quota: ``near_limit: reserve``.
+"""Reservations: the last requests of a quota wait for the store (``near_limit: reserve``).
 
-A request whose key is that close waits for its key to be synchronised, is decided on what is known then, and waits
-until its own hit is sent, so that the next one finds it, but not past a deadline. A thread does it, for all requests
-that wait at the same time in one cycle, because only another thread can be given up on.
+The keys of such a request are synchronised before it is decided, and again after it is counted, so the next request
+finds its hit. Both end at a deadline. A thread of its own runs the cycle, because a request can only give up waiting
+for another thread. It serves all requests that wait at the same time in one cycle.
 """
 
 import threading
@@ -12,18 +12,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from oauth_ratelimit.core.decision import Decision
-from oauth_ratelimit.counters.client_state import ClientState
 from oauth_ratelimit.counters.key_state import KeyState
 from oauth_ratelimit.sync.cycle import SyncCycle
 
 
 class Reservations:
-    """Synchronises keys for requests that wait.
+    """Synchronises the keys of requests that wait.
 
     Args:
-        cycle: Does the work.
+        cycle: The sync cycle.
         clock: Returns the time in seconds since the epoch.
-        deadline_s: How long a request waits at most.
+        deadline_s: Maximum seconds that a request waits.
     """
 
     def __init__(self, cycle: SyncCycle, *, clock: Callable[[], float], deadline_s: float) -> None:
@@ -33,28 +32,25 @@ class Reservations:
         self._waiting: deque[tuple[tuple[KeyState, ...], threading.Event]] = deque()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="oauth_ratelimit-reserve")
 
-    def decide(self, client: ClientState, state: KeyState, now_s: float, cost: int) -> Decision:
-        """Decide with what the store knows, and tell it of the outcome, but return by the deadline.
+    def decide(self, states: tuple[KeyState, ...], decide: Callable[[], Decision]) -> Decision:
+        """Decide about a request between two synchronisations of its keys. No lock may be held.
 
-        The lock of the place is held by the caller, before and after, not while this waits.
+        Args:
+            states: The keys of the request.
+            decide: Decides and counts. It looks the keys up again, because they may be evicted meanwhile.
         """
         deadline_s = time.monotonic() + self._deadline_s
-        states = (state,) if client.total is None else (state, client.total)
-        self._synchronise(client, states, deadline_s)
-        decision = client.decide(state, now_s, cost)
+        self._synchronise(states, deadline_s)
+        decision = decide()
         if decision.allowed:
-            self._synchronise(client, states, deadline_s)
+            self._synchronise(states, deadline_s)
         return decision
 
-    def _synchronise(self, client: ClientState, states: tuple[KeyState, ...], deadline_s: float) -> None:
+    def _synchronise(self, states: tuple[KeyState, ...], deadline_s: float) -> None:
         done = threading.Event()
         self._waiting.append((states, done))
         self._executor.submit(self._work)
-        client.lock.release()
-        try:
-            done.wait(max(0.0, deadline_s - time.monotonic()))
-        finally:
-            client.lock.acquire()
+        done.wait(max(0.0, deadline_s - time.monotonic()))
 
     def _work(self) -> None:
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
@@ -66,5 +62,5 @@ class Reservations:
                     done.set()
 
     def close(self) -> None:
-        """Let no further request ask, and wait for the ones that have."""
+        """Accept no further request, and wait for those that have come."""
         self._executor.shutdown()

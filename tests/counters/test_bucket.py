@@ -12,6 +12,7 @@ from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.counters.bucket import AHEAD_S, Bucket
 from oauth_ratelimit.counters.client_state import ClientState
 from oauth_ratelimit.counters.dirty_queue import DirtyQueue
+from oauth_ratelimit.counters.key_state import Peers
 
 START_S = 1_200_000_000  # where a minute begins
 
@@ -21,7 +22,9 @@ def a_bucket(
 ) -> Bucket:
     """Return the bucket of a client's only policy."""
     policies = ClientPolicies(Limits(client=(Policy("client", limit, window, estimator),)), Mode.ENFORCE)
-    return ClientState("app", policies, now_s, dirty_queue=DirtyQueue(is_shared=True)).add_key(None, now_s)
+    return ClientState("app", policies, now_s, dirty_queue=DirtyQueue(is_shared=True), peers=Peers()).add_key(
+        None, now_s
+    )
 
 
 def test_taking() -> None:

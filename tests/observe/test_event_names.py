@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "oauth_ratelimit"
 ROWS = re.findall(r"^\| `([a-z_]+)` \| (info|warning|error) \| (.*) \|$", (ROOT / "docs/events.md").read_text(), re.M)
 KEYS = {event: set(re.findall(r"`(\w+)`", keys)) for event, _, keys in ROWS}
-LOGS = ("log", "_log", "_complaints")
-LOGGING = ("info", "warning", "error", "say")
+LOGS = ("log", "_log")
+LOGGING = ("info", "warning", "error")
 LEVELS = {event: level for event, level, _ in ROWS}
 
 
@@ -26,7 +26,7 @@ def events() -> Iterator[tuple[str, str, set[str]]]:
                 owner, method = ast.unparse(node.func.value).rpartition(".")[2], node.func.attr
                 if method == "fail_open" or (owner in LOGS and method in LOGGING):
                     names = [part.value for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
-                    keys = {keyword.arg for keyword in node.keywords if keyword.arg}
+                    keys = {keyword.arg for keyword in node.keywords if keyword.arg not in (None, "key")}
                     yield from ((name, method, keys) for name in names)
 
 
