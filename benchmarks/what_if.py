@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.subjects import limiter, suppression
 from demo import trace
-from oauth_ratelimit.core.what_if import Bearer, effects
+from oauth_ratelimit.core.what_if import Subject, effects
 
 LIMITS = {1: (5, 10, 25), 5: (10, 25, 50), 10: (20, 50, 100), 60: (50, 100, 300)}  # by window in minutes
 
@@ -24,17 +24,17 @@ Rows = Sequence[tuple[float, str]]
 
 def table(rows: Rows) -> Iterator[str]:
     """Yield the lines of the table."""
-    load: defaultdict[Bearer, Counter[int]] = defaultdict(Counter)
+    load: defaultdict[Subject, Counter[int]] = defaultdict(Counter)
     for at_s, client_id in rows:
-        load[Bearer(client_id, None)][int(at_s // 60) * 60] += 1
+        load[Subject(client_id, None)][int(at_s // 60) * 60] += 1
     yield "| limit | denied | what-if | bounds | errors | clients denied | found | wrongly named | within the bounds |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
     for window_minutes, limits in LIMITS.items():
         for limit in limits:
             denied = _replay(rows, limit=limit, window_minutes=window_minutes)
             told = effects(load, limit=limit, window_minutes=window_minutes)
-            named = {effect.bearer for effect in told if effect.denied}
-            within = sum(effect.at_least <= denied[effect.bearer] <= effect.at_most for effect in told)
+            named = {effect.subject for effect in told if effect.denied}
+            within = sum(effect.at_least <= denied[effect.subject] <= effect.at_most for effect in told)
             shares = [
                 sum(counts) / len(rows)
                 for counts in (
@@ -42,7 +42,7 @@ def table(rows: Rows) -> Iterator[str]:
                     (effect.denied for effect in told),
                     (effect.at_least for effect in told),
                     (effect.at_most for effect in told),
-                    (abs(effect.denied - denied[effect.bearer]) for effect in told),
+                    (abs(effect.denied - denied[effect.subject]) for effect in told),
                 )
             ]
             yield (
@@ -52,16 +52,16 @@ def table(rows: Rows) -> Iterator[str]:
             )
 
 
-def _replay(rows: Rows, *, limit: int, window_minutes: int) -> Counter[Bearer]:
+def _replay(rows: Rows, *, limit: int, window_minutes: int) -> Counter[Subject]:
     """Return whom the limit itself denies, and how often."""
     now_s = [0.0]
     limits = {"client": [{"limit": limit, "window": 60 * window_minutes}]}
     tested = limiter({"mode": "enforce", "limits": limits}, clock=lambda: now_s[0])
-    denied: Counter[Bearer] = Counter()
+    denied: Counter[Subject] = Counter()
     for at_s, client_id in rows:
         now_s[0] = at_s
         if not tested.check(client_id).allowed:
-            denied[Bearer(client_id, None)] += 1
+            denied[Subject(client_id, None)] += 1
     return denied
 
 

@@ -123,7 +123,7 @@ BREAKAGES = (
         "oauth_ratelimit/core/overrides.py",
         "override.until_s is None or now_s < override.until_s",
         "True",
-        "tests/core/test_overridden.py tests/background/test_live_settings.py",
+        "tests/core/test_overrides.py tests/background/test_live_settings.py",
     ),
     Breakage(
         "what-if admits more than the limit",

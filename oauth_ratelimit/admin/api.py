@@ -9,8 +9,7 @@ from oauth_ratelimit.admin.traffic import traffic
 from oauth_ratelimit.config.models import GRANT_TYPES
 from oauth_ratelimit.core.denial_record import parse_decision_id
 from oauth_ratelimit.core.key import Key, storable_name
-from oauth_ratelimit.core.overrides import LimitKind
-from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT, Limits, Policy
+from oauth_ratelimit.core.policy import MAX_LIMIT, TOKEN_ENDPOINT, LimitKind, Limits, Policy
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.what_if import By, Loads, effects, loads
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL

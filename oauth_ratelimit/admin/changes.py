@@ -8,7 +8,8 @@ import structlog
 from oauth_ratelimit.admin.cache import ReadCache
 from oauth_ratelimit.admin.preview import preview_of
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.operations.changes import (
     MAX_TEXT_LENGTH,
     checked_client_id,

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from oauth_ratelimit.admin.api import past_of
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, apply_overrides
-from oauth_ratelimit.core.policy import Policy, PolicySet
+from oauth_ratelimit.core.overrides import Override, OverrideKind, apply_overrides
+from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
 from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, policy_text

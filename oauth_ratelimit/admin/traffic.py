@@ -7,8 +7,7 @@ from itertools import chain
 
 from oauth_ratelimit.admin.cache import Question, ReadCache
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.overrides import LimitKind
-from oauth_ratelimit.core.policy import Policy, PolicySet
+from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, Peak, Tally
 from oauth_ratelimit.operations.changes import checked_client_id
 from oauth_ratelimit.operations.context import OperatorContext

@@ -24,7 +24,8 @@ from oauth_ratelimit.cli.output import (
 )
 from oauth_ratelimit.core.key import matches_any, storable_name, visible_name
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import Counters, LimitKind, Override, OverrideKind, Target
+from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.changes import end_after, end_at, limit_overrides
 from oauth_ratelimit.operations.format import counted

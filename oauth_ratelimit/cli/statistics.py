@@ -136,8 +136,8 @@ def _effects_text(found: Sequence[Effect]) -> str:
 
 def _effect_row(effect: Effect) -> Row:
     return (
-        effect.bearer.client_id,
-        user_cell(effect.bearer.username),
+        effect.subject.client_id,
+        user_cell(effect.subject.username),
         str(effect.offered),
         Cell(str(effect.denied), "bold red" if effect.denied else ""),
         f"{effect.denied / effect.offered:.1%}",

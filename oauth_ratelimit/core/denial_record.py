@@ -1,4 +1,4 @@
-"""What is kept of denials, so that each can be explained long after it happened."""
+"""Records of denials, with which each can be explained long after it happened."""
 
 import re
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ _DECISION_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Trace(NamedTuple):
-    """What leads from a request to the records of other systems.
+    """Ids of a request in other systems.
 
     Attributes:
-        trace_id: The trace that the request belongs to, None if there is none.
-        request_id: What a proxy or the application calls the request, None if nothing.
+        trace_id: Id of the trace that the request belongs to, None if there is none.
+        request_id: Id that a proxy or the application gave the request, None if there is none.
     """
 
     trace_id: str | None = None
@@ -21,22 +21,22 @@ class Trace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """A denial that is recorded: the first of a key in a minute.
+    """Denial that is logged or recorded: the first of a key in a minute.
 
     Args:
-        first_id: The number that is its id. Those of the same key that followed it have the numbers after it.
-        at_s: When it was, seconds since the epoch.
-        client_id: Who asked.
-        username: For whom, None for grants without a user.
-        scope: Where it was counted, None for the plain token counter.
-        grant_type: How, None if that is not known.
-        policy: The name of the policy that denied.
-        limit: Its hits per window.
-        window_s: Its window.
-        mode: What was done with the decision.
-        is_canary: Whether a canary enforced it.
-        retry_after_s: How long the client was told to wait; infinity if for ever.
-        trace: The request in other systems.
+        first_id: Number that is its decision id. Denials of the same key that follow are numbered on from it.
+        at_s: Time of the request, seconds since the epoch.
+        client_id: Client that was denied.
+        username: Pseudonym of the user, None for grants without a user.
+        scope: Counter of the request, None for the plain token counter.
+        grant_type: Grant type of the request, None if it is not known.
+        policy: Name of the policy that denied.
+        limit: Hits per window of that policy.
+        window_s: Length of its window in seconds.
+        mode: Mode that the decision was made under.
+        is_canary: Whether the canary enforced it.
+        retry_after_s: Seconds that the client was told to wait, infinity if its request never fits.
+        trace: Ids of the request in other systems.
     """
 
     first_id: int
@@ -56,13 +56,13 @@ class Denial:
 
 @dataclass(frozen=True, slots=True)
 class DenialRecord:
-    """A denial with those that followed it.
+    """Denial with the number of those that followed it.
 
     Args:
-        denial: The first one.
-        instance: The process that denied.
-        last_at_s: When the last one was, to about ten seconds.
-        suppressed_count: How many followed.
+        denial: The first denial.
+        instance: Name of the process that denied.
+        last_at_s: Time of the last denial, to about ten seconds.
+        suppressed_count: Number of denials that followed.
     """
 
     denial: Denial
@@ -72,7 +72,7 @@ class DenialRecord:
 
 
 def parse_decision_id(text: str) -> int:
-    """Return the number that a decision id stands for.
+    """Return the number of a decision id.
 
     Raises:
         ValueError: It is not 16 hexadecimal digits.
@@ -83,5 +83,5 @@ def parse_decision_id(text: str) -> int:
 
 
 def decision_id_of(number: int) -> str:
-    """Return a decision id."""
+    """Return the decision id of a number."""
     return f"{number % 2**64:016x}"

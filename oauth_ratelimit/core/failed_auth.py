@@ -1,12 +1,12 @@
-"""Failed authentications: whom each is counted against, and how many are allowed.
+"""Keys and limits of failed authentications.
 
-Four kinds, each counted apart and never together with tokens:
+There are four kinds. Each has counters of its own, apart from those of tokens:
 
-- a wrong password through a client without a secret: per client, name and address;
-- one that a client with a secret has passed on: the same, with limits of its own. Its address is the client's own
-  server, and stands for all its users, so whoever knows a name could have its owner denied there;
+- a wrong password through a client without a secret: per client, username and address;
+- a wrong password that a client with a secret passed on: the same, with limits of its own. Its address is that of the
+  client's server for all users, so anybody who knows a username could get its owner denied there;
 - a wrong client secret, or an unknown client: per client and address;
-- all but what was passed on: per address.
+- all of these except passwords that were passed on: per address.
 """
 
 import enum
@@ -21,14 +21,14 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import OwnLimits, Policy, PolicySet, Rules
 
-ANY_CLIENT = "*"  # in keys of an address alone; their scope tells them from a client with this name
-IPV6_NETWORK_BITS = 64  # what a single customer gets: any address in it is theirs to use
-MAX_CLAIM_LENGTH = 400  # with an address before it, a name is still short enough to be kept as it is
-IGNORED = frozenset({"Mn", "Me", "Cf", "Cc"})  # accents, and what is not seen: categories of Unicode
+ANY_CLIENT = "*"  # in keys of an address alone; their scope differs from that of a client with this name
+IPV6_NETWORK_BITS = 64  # a single customer can use any address of such a network
+MAX_CLAIM_LENGTH = 400  # with an address before it, such a name is still stored as it is
+IGNORED = frozenset({"Mn", "Me", "Cf", "Cc"})  # Unicode categories of accents and invisible characters
 
 
 class FailureKind(enum.StrEnum):
-    """What a failure is counted by."""
+    """Kind of failed authentication."""
 
     USER = "user"
     PASSED_ON = "passed_on"
@@ -37,17 +37,17 @@ class FailureKind(enum.StrEnum):
 
     @property
     def scope(self) -> str:
-        """The scope of its keys. An endpoint in the configuration cannot have such a name."""
+        """Scope of its keys. No endpoint in the configuration can have such a name."""
         return f"failures:{self.value}"
 
 
 class FailureKey(NamedTuple):
-    """Whom a failure is counted against.
+    """Key of the counter of a failure.
 
     Attributes:
-        kind: What it is counted by.
-        client_id: The client, ``ANY_CLIENT`` for an address alone.
-        name: The address, or ``<address> <name>``.
+        kind: Kind of failure.
+        client_id: OAuth client, ``ANY_CLIENT`` for an address alone.
+        name: The address, or ``<address> <username>``.
     """
 
     kind: FailureKind
@@ -55,17 +55,17 @@ class FailureKey(NamedTuple):
     name: str
 
 
-NAMING_SCOPES = [FailureKind.USER.scope, FailureKind.PASSED_ON.scope]  # of keys whose name holds a user's
+NAMING_SCOPES = [FailureKind.USER.scope, FailureKind.PASSED_ON.scope]  # their keys contain a username
 
 
 @dataclass(frozen=True, slots=True)
 class AuthAttempt:
-    """What a request claims before anything is proven. A request may claim several things at once; each is looked at.
+    """Unproven claims of a request. A request may claim several clients and users at once; each is checked.
 
     Args:
-        client_ids: The clients that it names.
-        usernames: The users that it names with a password, as they are kept.
-        address: Where it comes from.
+        client_ids: Clients that it names.
+        usernames: Users that it names with a password, as they are stored.
+        address: Address that it comes from, see ``address_of``.
     """
 
     client_ids: tuple[str, ...]
@@ -73,7 +73,7 @@ class AuthAttempt:
     address: str
 
     def targets(self) -> Iterator[FailureKey]:
-        """Yield all that this attempt could be counted against."""
+        """Yield the keys of all failures that this attempt can be."""
         for client_id in self.client_ids:
             yield self.client_key(client_id)
             yield from self.user_keys(client_id)
@@ -95,11 +95,11 @@ class AuthAttempt:
 
 
 def folded(name: str) -> str:
-    """Return a claimed name such that its spellings are one, as far as a server may take them for one user.
+    """Return one form for all spellings of a name that a server may take for the same user.
 
-    Without it, a guess in capitals would be counted apart, or one with an accent or a character that is not seen, which
-    databases ignore by default. Two users whom it takes for one share their failures at one address, and nothing else.
-    Cut first, because some characters expand 18-fold.
+    Otherwise guesses in capitals, with accents or with invisible characters, which databases ignore by default, would
+    be counted apart. Two users with the same form share their failures at one address, and nothing else. A long name is
+    cut before it is normalised, because some characters expand 18-fold.
     """
     if len(name) <= MAX_CLAIM_LENGTH:
         if not (name.isascii() and name.isprintable()):
@@ -110,14 +110,14 @@ def folded(name: str) -> str:
 
 
 def claimed_name(failure_name: str) -> str | None:
-    """Return the user in the name of a key with a failure scope, None if it is of an address alone."""
+    """Return the user in the name of a ``FailureKey``, None for an address alone."""
     _, separator, name = failure_name.partition(" ")
     return name if separator else None
 
 
 @lru_cache(maxsize=10_000)
 def address_of(remote_addr: str | None) -> str | None:
-    """Return the address that failures are counted by: an IPv4 address, an IPv6 network; None if there is none."""
+    """Return the IPv4 address or the IPv6 network that failures are counted by, None if the text is no address."""
     try:
         address = ip_address((remote_addr or "").partition("%")[0])
     except ValueError:
@@ -131,7 +131,7 @@ def address_of(remote_addr: str | None) -> str | None:
 
 @lru_cache(maxsize=10_000)
 def is_within(address: str, networks: tuple[str, ...]) -> bool:
-    """Return whether an address, as ``address_of`` returns it, lies in one of the networks."""
+    """Return whether an address, as ``address_of`` returns it, is in one of the networks."""
     own = ip_network(address)
     found = map(ip_network, networks)
     return any(own.version == network.version and own.subnet_of(network) for network in found)  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ def is_within(address: str, networks: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FailureLimits:
-    """How many failures are allowed, by what they are counted by."""
+    """Limits of failures by kind."""
 
     user: tuple[Policy, ...] = ()
     passed_on: tuple[Policy, ...] = ()
@@ -148,7 +148,7 @@ class FailureLimits:
 
 
 def failure_policies(limits: FailureLimits, mode: Mode, *, ceiling: Mode | None) -> PolicySet:
-    """Return the policy set that failures are counted under: each kind as an endpoint of its own."""
+    """Return a policy set in which each kind of failure is an endpoint."""
     return PolicySet(
         mode=mode,
         endpoints={kind.scope: Rules(limits=OwnLimits(user=getattr(limits, kind.value))) for kind in FailureKind},

@@ -1,8 +1,8 @@
-"""How many different users there were, in 256 small numbers: HyperLogLog.
+"""HyperLogLog: estimate of the number of distinct users in 256 small registers.
 
-The numbers of two processes, or of two minutes, are merged by taking the larger of each, so that nobody is counted
-twice and no order, repetition or delay of writes matters. The estimate is off by 6.5 % (standard error), by less below
-about 100 users. Source: Flajolet, Fusy, Gandouet, Meunier, "HyperLogLog" (2007).
+Registers of two processes or minutes are merged by taking the larger value of each, so that nobody is counted twice and
+order, repetition and delay of writes do not matter. The standard error is 6.5 %, and less below about 100 users.
+Source: Flajolet, Fusy, Gandouet, Meunier, "HyperLogLog" (2007).
 """
 
 import hashlib
@@ -10,23 +10,23 @@ import math
 from collections.abc import Iterable, Mapping
 
 REGISTER_COUNT = 256
-MAX_RANK = 57  # of the 56 bits that are left beside the register's 8
+MAX_RANK = 57  # 56 bits remain beside the 8 of the register
 
 _BIAS = 0.7213 / (1 + 1.079 / REGISTER_COUNT)
 _INVERSE = tuple(2.0**-rank for rank in range(MAX_RANK + 1))
 
 Registers = Mapping[int, int]
-"""By register, 0 to 255, the highest rank seen, 1 to 57. A missing one has seen nothing."""
+"""Highest rank, 1 to 57, by register, 0 to 255. A missing register is empty."""
 
 
 def register_of(name: str) -> tuple[int, int]:
-    """Return a name's register and its rank there. The same in every process."""
+    """Return the register of a name and its rank there. They are the same in every process."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return digest[0], MAX_RANK - int.from_bytes(digest[1:], "big").bit_length()
 
 
 def merged(many: Iterable[Registers]) -> dict[int, int]:
-    """Return the registers of all the names that any of them have seen."""
+    """Return the union of several registers."""
     union: dict[int, int] = {}
     for registers in many:
         merge_into(union, registers)
@@ -34,14 +34,14 @@ def merged(many: Iterable[Registers]) -> dict[int, int]:
 
 
 def merge_into(union: dict[int, int], registers: Registers) -> None:
-    """Add what some registers have seen to others."""
+    """Add registers to others in place."""
     for register, rank in registers.items():
         if rank > union.get(register, 0):
             union[register] = rank
 
 
 def estimate_distinct(registers: Registers) -> float:
-    """Return how many different names the registers have seen, about."""
+    """Return the estimated number of distinct names."""
     empty_count = REGISTER_COUNT - len(registers)
     inverse = empty_count + sum(_INVERSE[rank] for rank in registers.values())
     estimate = _BIAS * REGISTER_COUNT**2 / inverse

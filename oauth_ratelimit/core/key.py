@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-MAX_NAME_LENGTH = 512  # characters; a key travels with every flush, and Authlib accepts names of megabytes
+MAX_NAME_LENGTH = 512  # characters; every flush sends the key, and Authlib accepts names of megabytes
 
 
 class Key(NamedTuple):
-    """The identity of one shared document.
+    """Identity of one shared document.
 
-    A tuple rather than joined text: ``("a:b", "c")`` and ``("a", "b:c")`` stay two keys, and None is not "None".
+    It is a tuple, so that ``("a:b", "c")`` and ``("a", "b:c")`` are two keys, and None is not "None".
 
     Attributes:
-        client_id: The OAuth client.
-        username: The resource owner, None for grants without a user.
-        scope: None for the plain token counter; names what else is counted, such as ``client_total`` or an endpoint.
+        client_id: OAuth client.
+        username: Pseudonym of the resource owner, None for grants without a user.
+        scope: Name of another counter, such as ``client_total`` or an endpoint. None for the plain token counter.
     """
 
     client_id: str
@@ -25,9 +25,9 @@ class Key(NamedTuple):
 
 
 def storable_name(name: str, max_length: int = MAX_NAME_LENGTH) -> str:
-    """Return a client id or user name in a form that can be kept and sent: as it is, if it is short valid Unicode.
+    """Return a client id or username in a form that can be stored. Short valid Unicode stays as it is.
 
-    Any other name is cut and closed with a digest of the whole, so that two names stay two.
+    Any other name is cut, and a digest of the whole name is appended, so that two names stay different.
     """
     if len(name) <= max_length and (name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)):
         return name
@@ -37,9 +37,7 @@ def storable_name(name: str, max_length: int = MAX_NAME_LENGTH) -> str:
 
 
 def visible_name(name: str) -> str:
-    """
-    Return a name as logs show it: what would not simply be seen, such as controls and direction marks, as escapes.
-    """
+    """Return a name as logs show it, with escapes for invisible characters such as controls and direction marks."""
     if name.isprintable():
         return name
     return "".join(

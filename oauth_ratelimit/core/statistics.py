@@ -1,4 +1,4 @@
-"""What happened in a minute, client by client."""
+"""Statistics of a client: minutes, and sums of minutes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -9,24 +9,24 @@ from oauth_ratelimit.core.hyperloglog import Registers, estimate_distinct, merge
 MINUTE_S = 60
 
 OTHER_CLIENTS = ""
-"""Stands for the clients that a process had no room for in a minute. No client has this id."""
+"""Id of all clients together that a process had no room for in a minute. No client has it."""
 
 ENDPOINT = "endpoint:"
 
 Kind = Literal["client", "user"]
-"""What a request counts for, in the words of the configuration: without a user for the client, else for the user."""
+"""Kind of limit that a request meets, as in the configuration: ``client`` if it has no user, else ``user``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Requests by outcome: see ``core.decision.Outcome``.
+    """Number of requests by outcome, see ``core.decision.Outcome``.
 
     Args:
-        allowed: Admitted within all limits.
-        denied: Over a limit, and told so.
-        would_deny: Over a limit in a dry run: admitted.
-        trusted: Of a trusted client: admitted without looking.
-        retries: Those of the denied that came earlier than an answer before them had asked for.
+        allowed: Requests within all limits.
+        denied: Requests that were over a limit and denied.
+        would_deny: Requests that were over a limit in a dry run and admitted.
+        trusted: Requests of a trusted client.
+        retries: Denied requests that came earlier than an earlier denial had asked for.
     """
 
     allowed: int = 0
@@ -37,17 +37,17 @@ class Tally:
 
     @property
     def offered(self) -> int:
-        """All requests."""
+        """Number of all requests."""
         return self.allowed + self.denied + self.would_deny + self.trusted
 
     @property
     def issued(self) -> int:
-        """Those that were admitted."""
+        """Number of requests that were admitted."""
         return self.allowed + self.would_deny + self.trusted
 
     @property
     def over(self) -> int:
-        """Those over a limit, denied or not."""
+        """Number of requests over a limit, denied or not."""
         return self.denied + self.would_deny
 
     def __add__(self, other: "Tally") -> "Tally":
@@ -65,11 +65,11 @@ NO_REQUESTS = Tally()
 
 
 class Source(NamedTuple):
-    """Where requests come from.
+    """Source of requests.
 
     Attributes:
-        kind: Whether they are for a user.
-        grant: The grant type; ``other`` if it is none of the server's, ``none`` if it is not known. Of another endpoint
+        kind: ``user`` if they have a user, else ``client``.
+        grant: Grant type. ``other`` if the server has no such grant, ``none`` if it is not known. For another endpoint,
             ``endpoint:`` and its name.
     """
 
@@ -78,18 +78,18 @@ class Source(NamedTuple):
 
     @property
     def is_token(self) -> bool:
-        """Whether it is the token endpoint."""
+        """True for the token endpoint."""
         return not self.grant.startswith(ENDPOINT)
 
 
 class Peak(NamedTuple):
-    """The most that was used of a limit; of one per user, by any of them.
+    """Highest use of a limit. For a limit per user, the highest of any user.
 
     Attributes:
-        share: Of the limit. Peaks compare by it, so that the fullest wins where a limit has changed.
-        used: Hits in the window, by the estimate that decides.
+        share: Share of the limit. Peaks are compared by it, also if the limit has changed.
+        used: Estimated hits in the window.
         limit: Hits per window.
-        window_s: The window.
+        window_s: Length of the window in seconds.
     """
 
     share: float
@@ -100,13 +100,13 @@ class Peak(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UserLoad:
-    """Requests for one user, those of instances that did not count it among the heaviest left out.
+    """Requests of one user, without those on instances where it was not among the heaviest users.
 
     Args:
-        username: The user's pseudonym.
-        offered: All requests.
-        denied: Those that were denied.
-        would_deny: Those that would have been under enforce.
+        username: Pseudonym of the user.
+        offered: Number of all requests.
+        denied: Number of denied requests.
+        would_deny: Number of requests that would have been denied under enforce.
     """
 
     username: str
@@ -115,7 +115,7 @@ class UserLoad:
     would_deny: int = 0
 
     def plus(self, other: "UserLoad") -> "UserLoad":
-        """Return both together, under this one's name."""
+        """Return the sum of both, under this user's name."""
         return UserLoad(
             self.username,
             self.offered + other.offered,
@@ -125,7 +125,7 @@ class UserLoad:
 
 
 class Load:
-    """Requests of a client over some time: sums over where they come from."""
+    """Requests of a client over some time, by source."""
 
     __slots__ = ()
 
@@ -133,7 +133,7 @@ class Load:
     registers: Registers
 
     def tally(self, kind: Kind | None = None) -> Tally:
-        """Return all requests at the token endpoint, or those of one kind."""
+        """Return the requests at the token endpoint, all or of one kind."""
         total = NO_REQUESTS
         for source, tally in self.tallies.items():
             if source.is_token and kind in (None, source.kind):
@@ -142,7 +142,7 @@ class Load:
 
     @property
     def user_count(self) -> float:
-        """How many users there were, about."""
+        """Estimated number of users."""
         return estimate_distinct(self.registers)
 
 
@@ -152,13 +152,12 @@ class ClientMinute(Load):
 
     Args:
         client_id: The client, or ``OTHER_CLIENTS``.
-        minute_s: When the minute begins, seconds since the epoch.
-        tallies: Requests by where they come from.
-        peaks: By name of the policy, the most that was used of it.
-        users: The heaviest users at the token endpoint, the heaviest first. Known once the minute is over, as is the
-            next.
-        registers: Who the users were, for a count of them.
-        burst: The most requests for tokens that one process has seen within a second.
+        minute_s: Start of the minute, seconds since the epoch.
+        tallies: Requests by source.
+        peaks: Highest use of each policy, by name.
+        users: Users with most requests at the token endpoint, the heaviest first. Empty until the minute is over.
+        registers: HyperLogLog registers of the users. Empty until the minute is over.
+        burst: Most token requests within a second in one process.
     """
 
     client_id: str
@@ -172,12 +171,12 @@ class ClientMinute(Load):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one process has counted of a client's minute.
+    """Counts of one process for a client's minute.
 
     Args:
-        minute: Its numbers. They only ever grow from one write to the next.
-        is_complete: Whether the minute is over. Users are written then, so that those that led for a moment leave
-            nothing behind.
+        minute: The counts. They only grow from one write to the next.
+        is_complete: Whether the minute is over. Only then users are written, so that those that led for a moment leave
+            no trace.
     """
 
     minute: ClientMinute
@@ -186,19 +185,19 @@ class Share:
 
 @dataclass(slots=True)
 class ClientSum(Load):
-    """One client over some time. Grows minute by minute.
+    """One client over some time: a sum to which minutes are added.
 
     Args:
         client_id: The client, or ``OTHER_CLIENTS``.
 
     Attributes:
-        minute_count: Minutes with requests, at whatever endpoint.
-        tallies: Requests by where they come from.
-        peaks: By name of the policy, the most that was used of it.
-        users: By name, those that were among the heaviest in any minute; what they did in other minutes is not in it.
-        registers: Who the users were, for a count of them.
-        burst: The most requests for tokens that one process has seen within a second.
-        busiest: Requests for tokens in the busiest minute, and when that began.
+        minute_count: Number of minutes with requests at any endpoint.
+        tallies: Requests by source.
+        peaks: Highest use of each policy, by name.
+        users: Users that were among the heaviest in any minute, by name, with the requests of those minutes only.
+        registers: HyperLogLog registers of the users.
+        burst: Most token requests within a second in one process.
+        busiest: Token requests in the busiest minute, and the start of that minute.
     """
 
     client_id: str

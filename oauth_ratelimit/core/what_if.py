@@ -1,9 +1,8 @@
-"""Who would have been denied under another limit, from what the statistics have recorded.
+"""Estimated denials under another limit, from recorded statistics.
 
-An approximation, because a minute is all that is known of when requests came. A window that begins within a minute
-holds some of that minute: none of its requests at best, all of them at worst, and so the number of denials has two
-bounds. In between, the window is taken to hold the share of that minute that fits recorded traffic best; the errors are
-in docs/statistics.md.
+The statistics know the minute of a request, not its second. A window that begins within a minute holds between none and
+all of that minute's requests, so the number of denials has a lower and an upper bound. The estimate between them takes
+the share of that minute that fits recorded traffic best. docs/statistics.md lists its errors.
 """
 
 from collections import deque
@@ -14,44 +13,42 @@ from typing import Literal, NamedTuple
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, Kind
 
 By = Literal["client", "user", "total"]
-"""
-What a limit counts, as ``limits`` in the configuration: requests without a user, those of each user, all of a client.
-"""
+"""Requests that a limit counts: those without a user, those of each user, or all of a client."""
 
 SHORT_WINDOW_MINUTES = 4
-HELD_OF_SHORT, HELD_OF_LONG = 1 / 3, 1 / 2  # of the minute that a window begins in; bursts matter more to short windows
+HELD_OF_SHORT, HELD_OF_LONG = 1 / 3, 1 / 2  # share of the first minute; bursts matter more to short windows
 
 
-class Bearer(NamedTuple):
-    """Whose limit it is.
+class Subject(NamedTuple):
+    """Client or user that has a limit of its own.
 
     Attributes:
         client_id: The client.
-        username: The user, None for all that the client's own limit counts.
+        username: The user, None for a limit of the client.
     """
 
     client_id: str
     username: str | None
 
 
-Loads = Mapping[Bearer, Mapping[int, int]]
-"""Requests by whom, and by the start of the minute in seconds since the epoch."""
+Loads = Mapping[Subject, Mapping[int, int]]
+"""Requests by subject, and by the start of the minute in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a limit would have done to one bearer.
+    """Effect that a limit would have had on one subject.
 
     Args:
-        bearer: Whose requests.
-        offered: All requests.
-        denied: Those denied, about.
-        at_least: The lower bound of that.
-        at_most: The upper bound.
+        subject: The client or user.
+        offered: Number of all requests.
+        denied: Estimated number of denials.
+        at_least: Lower bound of ``denied``.
+        at_most: Upper bound of ``denied``.
         peak: Most requests in a minute.
     """
 
-    bearer: Bearer
+    subject: Subject
     offered: int
     denied: int
     at_least: int
@@ -59,17 +56,14 @@ class Effect:
     peak: int
 
 
-def loads(minutes: Iterable[ClientMinute], by: By) -> dict[Bearer, dict[int, int]]:
-    """Return what was offered, denied requests included.
+def loads(minutes: Iterable[ClientMinute], by: By) -> dict[Subject, dict[int, int]]:
+    """Return the requests of each subject, denied ones included and those of trusted clients left out.
 
     Args:
-        minutes: The statistics, with the parts ``by``, and ``users`` for users.
-        by: What the limit counts. Of users, only those are known that were among the heaviest of their client.
-
-    Returns:
-        The requests, without those of trusted clients. Those of ``OTHER_CLIENTS`` stand under it, without a user.
+        minutes: Recorded minutes, with their tallies, and with ``users`` for a limit per user.
+        by: Requests that the limit counts. Only the heaviest users of each client are known.
     """
-    found: dict[Bearer, dict[int, int]] = {}
+    found: dict[Subject, dict[int, int]] = {}
     kind: Kind | None = None if by == "total" else by
     for minute in minutes:
         tally = minute.tally(kind)
@@ -83,22 +77,22 @@ def loads(minutes: Iterable[ClientMinute], by: By) -> dict[Bearer, dict[int, int
             offers = [(None, tally.offered - tally.trusted)]
         for username, offered in offers:
             if offered:
-                load = found.setdefault(Bearer(minute.client_id, username), {})
+                load = found.setdefault(Subject(minute.client_id, username), {})
                 load[minute.minute_s] = load.get(minute.minute_s, 0) + offered
     return found
 
 
 def effect_of(
-    bearer: Bearer, load: Mapping[int, int], *, limit: int, window_minutes: int, since_s: float = 0.0
+    subject: Subject, load: Mapping[int, int], *, limit: int, window_minutes: int, since_s: float = 0.0
 ) -> Effect:
-    """Return what a limit would have done to a bearer.
+    """Return the effect that a limit would have had on a subject.
 
     Args:
-        bearer: Whose requests.
-        load: They, by minute. Those before ``since_s`` fill the first windows.
+        subject: The client or user.
+        load: Requests by minute.
         limit: Hits per window.
-        window_minutes: The window.
-        since_s: What came before is not told of.
+        window_minutes: Length of the window in minutes.
+        since_s: Start of the time to report on. Earlier requests only fill the first windows.
     """
     held = HELD_OF_SHORT if window_minutes <= SHORT_WINDOW_MINUTES else HELD_OF_LONG
     at_least, denied, at_most = (
@@ -107,7 +101,7 @@ def effect_of(
     )
     counted = [offered for minute_s, offered in load.items() if minute_s >= since_s]
     return Effect(
-        bearer,
+        subject,
         offered=sum(counted),
         denied=round(denied),
         at_least=round(min(at_least, denied)),
@@ -117,20 +111,20 @@ def effect_of(
 
 
 def effects(found: Loads, *, limit: int, window_minutes: int, since_s: float = 0.0) -> list[Effect]:
-    """Return what a limit would have done to each bearer with requests, the most denied first.
+    """Return the effect that a limit would have had on each subject with requests, the most denied first.
 
-    Not to ``OTHER_CLIENTS``: those are many, each with a limit of its own.
+    ``OTHER_CLIENTS`` is left out: it is many clients, each with a limit of its own.
 
     Args:
-        found: What was offered.
+        found: Requests by subject, from ``loads``.
         limit: Hits per window.
-        window_minutes: The window.
-        since_s: What came before only fills the first windows.
+        window_minutes: Length of the window in minutes.
+        since_s: Start of the time to report on. Earlier requests only fill the first windows.
     """
     all_effects = (
-        effect_of(bearer, load, limit=limit, window_minutes=window_minutes, since_s=since_s)
-        for bearer, load in found.items()
-        if bearer.client_id != OTHER_CLIENTS
+        effect_of(subject, load, limit=limit, window_minutes=window_minutes, since_s=since_s)
+        for subject, load in found.items()
+        if subject.client_id != OTHER_CLIENTS
     )
     return sorted(
         (effect for effect in all_effects if effect.offered), key=lambda effect: (-effect.denied, -effect.offered)
@@ -138,20 +132,20 @@ def effects(found: Loads, *, limit: int, window_minutes: int, since_s: float = 0
 
 
 def unjudged_count(found: Loads, *, since_s: float = 0.0) -> int:
-    """Return how many requests ``effects`` leaves out, because it is not known whose they are."""
-    load = found.get(Bearer(OTHER_CLIENTS, None), {})
+    """Return the number of requests that ``effects`` leaves out, because their client is not known."""
+    load = found.get(Subject(OTHER_CLIENTS, None), {})
     return sum(offered for minute_s, offered in load.items() if minute_s >= since_s)
 
 
 def _denied(load: Mapping[int, int], *, limit: int, window_minutes: int, held: float, since_s: float) -> float:
-    """Return how many would have been denied. What is denied does not count, as with the limits themselves.
+    """Return the number of denials. Denied requests do not count towards the limit.
 
     Args:
         load: Requests by minute.
         limit: Hits per window.
-        window_minutes: The window.
-        held: How much of the minute that it begins in a window holds.
-        since_s: What was denied before is left out.
+        window_minutes: Length of the window in minutes.
+        held: Share of the minute in which a window begins that the window holds.
+        since_s: Start of the time to report on.
     """
     denied = 0.0
     window_s = window_minutes * MINUTE_S

@@ -66,11 +66,11 @@ _FORMULAS: Mapping[Estimator, Callable[[int, int, int], tuple[int, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A trailing period cut into equal frames.
+    """Trailing period, cut into equal frames.
 
     Args:
         window_s: Length in whole seconds.
-        frame_count: Frames per window; must divide ``window_s``. 1 is the classic two-frame form.
+        frame_count: Frames per window, a divisor of ``window_s``. 1 is the classic two-frame form.
     """
 
     window_s: int
@@ -88,7 +88,7 @@ class Window:
         return cls(window_s, frame_count or default_frame_count(window_s))
 
     def frame_start_s(self, now_s: float) -> int:
-        """Return the start of the frame that ``now_s`` lies in, seconds since the epoch."""
+        """Return the start of the frame that contains ``now_s``, seconds since the epoch."""
         return int(now_s // self.frame_s) * self.frame_s
 
 
@@ -98,25 +98,24 @@ def default_frame_count(window_s: int) -> int:
 
 
 def estimate_hits(full: int, edge: int, left_s: float, frame_s: int) -> float:
-    """Return the hits that the window holds.
+    """Return the estimated hits in the window.
 
-    Multiplied before it is divided: whenever the result is a whole number at a whole second, it is exact.
+    The product comes before the division, so that a result that is a whole number at a whole second is exact.
 
     Args:
         full: Hits that count in full.
         edge: Hits that fade out.
-        left_s: Seconds until the current frame ends. Their share of the frame is also the share of the oldest frame
-            that is still inside the window.
+        left_s: Seconds until the current frame ends.
         frame_s: Length of a frame in seconds.
     """
     return full + edge * left_s / frame_s
 
 
-BYTES = tuple(bytes((count,)) for count in range(256))  # each a sequence of one small count
+_BYTES = tuple(bytes((count,)) for count in range(256))  # each a sequence of one small count
 
 
 def pack(counts: Iterable[int]) -> Sequence[int]:
-    """Return counts as a sequence that takes as little memory as they allow."""
+    """Return counts as bytes if they are small enough, to save memory."""
     counts = tuple(counts)
     try:
         return bytes(counts)
@@ -127,14 +126,14 @@ def pack(counts: Iterable[int]) -> Sequence[int]:
 def age(current: int, past: Sequence[int], frames: int, frame_count: int) -> tuple[int, Sequence[int]]:
     """Return ``(current, past)`` as they are ``frames`` frames later if nothing else happens.
 
-    The past never holds more than ``frame_count`` frames.
+    The past has at most ``frame_count`` frames.
     """
     if frames == 0:
         return current, past
     if frames > frame_count:
         return 0, b""
-    if current < 256 and isinstance(past, bytes):  # what ``pack`` would return, sooner
-        return 0, (b"\0" * (frames - 1) + BYTES[current] + past)[:frame_count]
+    if current < 256 and isinstance(past, bytes):  # faster than ``pack``, with the same result
+        return 0, (b"\0" * (frames - 1) + _BYTES[current] + past)[:frame_count]
     return 0, pack((*(0,) * (frames - 1), current, *past)[:frame_count])
 
 
@@ -146,14 +145,15 @@ def retry_after_s(
     Args:
         current: Hits of the current frame.
         past: Hits of the frames before it, newest first.
-        window: The window that the hits are counted in.
-        estimator: How they are weighed.
-        room: The largest estimate that still admits: limit minus cost.
+        window: Window that the hits are counted in.
+        estimator: Formula that weighs them.
+        room: Largest estimate that still admits: limit minus cost.
         left_s: Seconds until the current frame ends.
 
     Returns:
-        The earliest moment: 0.0 if it is now, infinity if ``room`` is negative, else a whole second or up to 2 ms too
-        much, so that adding it to a time of day loses nothing that matters. At most the window and one frame.
+        The earliest moment: 0.0 if it is now, infinity if ``room`` is negative. It is at most the window and one frame.
+        Whole seconds are exact, anything else is rounded up by at most 2 ms, because a sum with a time of day loses
+        digits.
     """
     if room < 0:
         return math.inf
@@ -167,7 +167,7 @@ def retry_after_s(
         else:
             continue
         return _rounded_up(left_s + frames * window.frame_s - enough_s)
-    raise AssertionError("a window and a frame later nothing is left")
+    raise AssertionError("hits are left a window and a frame later")
 
 
 def _rounded_up(seconds: float) -> float:
@@ -176,7 +176,7 @@ def _rounded_up(seconds: float) -> float:
 
 
 def reset_after_s(current: int, past: Sequence[int], window: Window, *, left_s: float) -> float:
-    """Return the seconds until nothing counts any more, if nothing else happens: 0.0 if nothing does now."""
+    """Return the seconds until no hit counts any more, if nothing else happens. 0.0 if none counts now."""
     if current:
         return window.window_s + left_s
     for frames, hits in enumerate(past, start=1):

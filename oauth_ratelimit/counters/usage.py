@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import LimitKind
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, Policy, PolicySet
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.tier import Tier, tiers_of
 from oauth_ratelimit.core.window import estimate_hits, reset_after_s, retry_after_s
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL

@@ -11,8 +11,8 @@ from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.load import limits_of
 from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration
 from oauth_ratelimit.config.values import ClientId
-from oauth_ratelimit.core.overrides import LimitKind, Override, Target, apply_overrides
-from oauth_ratelimit.core.policy import PolicySet
+from oauth_ratelimit.core.overrides import Override, Target, apply_overrides
+from oauth_ratelimit.core.policy import LimitKind, PolicySet
 from oauth_ratelimit.errors import ConfigError
 
 MAX_DURATION_S = 3650 * 86_400.0

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from functools import cached_property
 
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.core.overrides import Origins, Override, active, apply_overrides
+from oauth_ratelimit.core.origin import Origins
+from oauth_ratelimit.core.overrides import Override, active, apply_overrides
 from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.core.pseudonyms import Pseudonyms
 from oauth_ratelimit.store.factory import Stores

@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any
 
 from oauth_ratelimit.core.key import Key, storable_name
-from oauth_ratelimit.core.overrides import LimitKind, Origin
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies
+from oauth_ratelimit.core.origin import Origin
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKind
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.context import OperatorContext

@@ -4,7 +4,7 @@ import math
 from datetime import UTC, datetime
 
 from oauth_ratelimit.core.mode import Canary
-from oauth_ratelimit.core.overrides import Origin
+from oauth_ratelimit.core.origin import Origin
 from oauth_ratelimit.core.policy import Policy
 
 

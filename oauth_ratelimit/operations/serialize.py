@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oauth_ratelimit.core.denial_record import DenialRecord, decision_id_of
-from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Origin, Override, Target
+from oauth_ratelimit.core.origin import Origin
+from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
 from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.core.what_if import Effect
 from oauth_ratelimit.counters.usage import LimitUsage
@@ -117,8 +118,8 @@ def effects_data(effects: Sequence[Effect]) -> Record:
 def bearer_data(effect: Effect) -> Record:
     """Return the effect of another limit on one client or user."""
     return {
-        "client_id": effect.bearer.client_id,
-        "username": effect.bearer.username,
+        "client_id": effect.subject.client_id,
+        "username": effect.subject.username,
         "offered": effect.offered,
         "denied": effect.denied,
         "at_least": effect.at_least,

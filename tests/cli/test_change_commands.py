@@ -6,8 +6,8 @@ import pytest
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import LimitKind, OverrideKind, Target
-from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.overrides import OverrideKind, Target
+from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from tests.cli.conftest import Terminal

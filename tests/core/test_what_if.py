@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from demo.trace import hits
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad
-from oauth_ratelimit.core.what_if import Bearer, By, effect_of, effects, loads, unjudged_count
+from oauth_ratelimit.core.what_if import By, Subject, effect_of, effects, loads, unjudged_count
 from tests.support.helpers import Clock
 
-SHOP = Bearer("shop", None)
+SHOP = Subject("shop", None)
 BATCH, PASSWORD, REVOCATION = (
     Source("client", "client_credentials"),
     Source("user", "password"),
@@ -73,7 +73,7 @@ def test_what_a_limit_counts() -> None:
 
     assert {SHOP: {60: 3}} == loads(minutes, "client")
     assert {SHOP: {60: 8, 120: 5}} == loads(minutes, "total")
-    assert {Bearer("shop", "alice"): {60: 4, 120: 4}, Bearer("shop", "bob"): {60: 1}} == loads(minutes, "user")
+    assert {Subject("shop", "alice"): {60: 4, 120: 4}, Subject("shop", "bob"): {60: 1}} == loads(minutes, "user")
 
 
 @pytest.mark.parametrize(("by", "expected"), (("client", 40), ("user", 60), ("total", 100)))
@@ -93,12 +93,12 @@ def test_clients_that_are_not_told_apart(by: By, expected: int) -> None:
 def test_order() -> None:
     """Who would have been denied most comes first; who had no request in the time is left out."""
     found = {
-        Bearer(name, None): {60 * start: count} for name, start, count in (("a", 5, 9), ("b", 5, 20), ("c", 1, 99))
+        Subject(name, None): {60 * start: count} for name, start, count in (("a", 5, 9), ("b", 5, 20), ("c", 1, 99))
     }
-    found[Bearer("d", None)] = {300: 10}
+    found[Subject("d", None)] = {300: 10}
 
     told = effects(found, limit=9, window_minutes=1, since_s=300)
-    assert [("b", 11), ("d", 1), ("a", 0)] == [(effect.bearer.client_id, effect.denied) for effect in told]
+    assert [("b", 11), ("d", 1), ("a", 0)] == [(effect.subject.client_id, effect.denied) for effect in told]
 
 
 @given(
@@ -122,17 +122,17 @@ def test_recorded_traffic(window_minutes: int, limit: int, error_ratio: float) -
     clock = Clock()
     limits = {"client": [{"limit": limit, "window": 60 * window_minutes}]}
     limiter = Limiter(load_config({"mode": "dry-run", "limits": limits}), clock=clock)
-    load: defaultdict[Bearer, Counter[int]] = defaultdict(Counter)
-    denied: Counter[Bearer] = Counter()
+    load: defaultdict[Subject, Counter[int]] = defaultdict(Counter)
+    denied: Counter[Subject] = Counter()
     for hit in hits():
         clock.now_s = hit.at_s
-        bearer = Bearer(str(hit.host), None)
-        denied[bearer] += limiter.check(bearer.client_id).would_deny
-        load[bearer][int(hit.at_s // 60) * 60] += 1
+        subject = Subject(str(hit.host), None)
+        denied[subject] += limiter.check(subject.client_id).would_deny
+        load[subject][int(hit.at_s // 60) * 60] += 1
 
     told = effects(load, limit=limit, window_minutes=window_minutes)
     total = sum(effect.offered for effect in told)
     assert 0.005 < denied.total() / total
-    assert sum(abs(effect.denied - denied[effect.bearer]) for effect in told) < error_ratio * total
-    outside = [effect for effect in told if not effect.at_least <= denied[effect.bearer] <= effect.at_most]
+    assert sum(abs(effect.denied - denied[effect.subject]) for effect in told) < error_ratio * total
+    outside = [effect for effect in told if not effect.at_least <= denied[effect.subject] <= effect.at_most]
     assert len(outside) < 0.02 * len(told)

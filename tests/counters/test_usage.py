@@ -6,8 +6,7 @@ import pytest
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.overrides import LimitKind
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, LimitKind
 from oauth_ratelimit.counters.usage import LimitUsage, Scope, UsageReader, scope_of
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.helpers import Clock

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from demo.database import BATCH_JOBS, seed
 from oauth_ratelimit.background.live_settings import OverrideCache
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore

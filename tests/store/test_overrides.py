@@ -11,8 +11,8 @@ from pymongo import MongoClient
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import Counters, LimitKind, Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
+from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import MAX_LIMIT, LimitKind, Policy
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.mongo import client as module

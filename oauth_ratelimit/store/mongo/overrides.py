@@ -15,8 +15,8 @@ from pymongo.collection import Collection
 
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import Counters, HistoryEntry, LimitKind, Override, OverrideKind, Target
-from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICY_NAME_LENGTH, POLICY_NAME_PATTERN, Policy
+from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, OverrideKind, Target
+from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICY_NAME_LENGTH, POLICY_NAME_PATTERN, LimitKind, Policy
 from oauth_ratelimit.core.window import MAX_FRAMES, MAX_WINDOW_S, Estimator, Window
 from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection, Document, translated_errors
 from oauth_ratelimit.store.mongo.fields import MALFORMED, date_of

@@ -6,8 +6,9 @@ import pytest
 
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import LimitKind, Origins, Override, OverrideKind, Target, apply_overrides
-from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.origin import Origins
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
+from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.window import Window
 
 LIMITS = {"client": ["1/second"]}

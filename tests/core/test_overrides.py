@@ -6,8 +6,8 @@ import pytest
 
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import LimitKind, Override, OverrideKind, Target, active, apply_overrides
-from oauth_ratelimit.core.policy import Policy, PolicySet
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, active, apply_overrides
+from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.window import Window
 
 POLICY = Policy("client", 7, Window.of(60))
