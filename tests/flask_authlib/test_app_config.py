@@ -1,104 +1,152 @@
-"""SIGHUP."""
+"""Reload of the configuration file, when it changes and on SIGHUP."""
 
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from authlib.integrations.flask_oauth2 import AuthorizationServer
-from flask import Flask
+import yaml
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.config import ConfigSource
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.flask_authlib.app_config import WatchedFile, reload_on_sighup
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
+from tests.support.apps import app_limiter_of, make_app, make_server, protected_app, token_status
 from tests.support.helpers import wait_until
+from tests.support.sites import config
 
-
-@pytest.fixture(autouse=True)
-def handler() -> Iterator[list[int]]:
-    """A handler that was there before, with the signals that it got."""
-    seen: list[int] = []
-    former = signal.signal(signal.SIGHUP, lambda number, _: seen.append(number))
-    yield seen
-    signal.signal(signal.SIGHUP, former)
+QUICK = {"sync": {"interval": "100ms"}}
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A configuration file."""
     path = tmp_path / "ratelimit.yaml"
-    path.write_text("{mode: dry-run, sync: {interval: 100ms}}")
+    write(path, {"mode": "dry-run", **QUICK})
     return path
 
 
+def write(path: Path, settings: Any) -> None:
+    """Replace a file at once, as editors and deployments do."""
+    new = path.with_suffix(".new")
+    new.write_text(settings if isinstance(settings, str) else yaml.safe_dump(settings))
+    new.replace(path)
+
+
+def test_changed_file_applies_while_requests_go_on(path: Path) -> None:
+    """Counters stay, a broken file is reported, and the log has what changed."""
+    write(path, config(limit=2, mode="off", **QUICK))
+    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=str(path)) as app:
+        assert 200 == token_status(app)
+        write(path, config(limit=2, mode="dry-run", **QUICK))
+        wait_until(lambda: "mode_changed" in [entry["event"] for entry in logs], "the limits are on")
+        assert [200, 200, 200] == [token_status(app) for _ in range(3)]
+
+        write(path, config(limit=2, mode="enforce", **QUICK))
+        wait_until(lambda: token_status(app) == 429, "the new mode is enforced")
+
+        write(path, "mode: [")
+        wait_until(lambda: "config_rejected" in [entry["event"] for entry in logs], "the broken file is reported")
+        assert 429 == token_status(app)
+
+        write(path, config(limit=2, mode="off", **QUICK))
+        wait_until(lambda: token_status(app) == 200, "the limits are off")
+
+    events = [entry for entry in logs if entry["event"] in ("config_reloaded", "mode_changed", "config_rejected")]
+    change = ["config_reloaded", "mode_changed"]
+    assert [*change, *change, "config_rejected", *change] == [entry["event"] for entry in events]
+    assert ["mode: dry-run -> enforce"] == events[2]["changes"]
+    assert events[2]["restart_needed"] is False
+    assert ("dry-run", "enforce") == (events[3]["old"], events[3]["new"])
+
+
+def test_mode_of_the_application_survives_a_reload(path: Path) -> None:
+    """``app.config`` wins over the changed file, too. A changed interval is reported as needing a restart."""
+    write(path, config(limit=1, mode="enforce", **QUICK))
+    settings = {"OAUTH_RATELIMIT_CONFIG": str(path), "OAUTH_RATELIMIT_MODE": "dry-run"}
+    with capture_logs() as logs, protected_app(**settings) as app:
+        assert [200, 200] == [token_status(app), token_status(app)]
+
+        write(path, config(limit=3, mode="enforce", sync={"interval": "200ms"}))
+        wait_until(lambda: "config_reloaded" in [entry["event"] for entry in logs], "the file is read")
+        settings_now = app_limiter_of(app).settings
+
+    assert (Mode.DRY_RUN, 3) == (settings_now.policies.mode, settings_now.policies.limits.client[0].limit)
+    assert "mode_changed" not in [entry["event"] for entry in logs]
+    assert [True] == [entry["restart_needed"] for entry in logs if entry["event"] == "config_reloaded"]
+
+
+# SIGHUP.
+
+
+@pytest.fixture
+def handled() -> Iterator[list[int]]:
+    """The signals that a handler from before has received."""
+    seen: list[int] = []
+    former = signal.signal(signal.SIGHUP, lambda number, _: seen.append(number))
+    yield seen
+    signal.signal(signal.SIGHUP, former)
+
+
 def protect(path: Path, *, on_sighup: bool = True) -> AppLimiter:
-    """Return the gate of an application with this configuration, started."""
-    app = Flask(__name__)
-    app.config.update(OAUTH_RATELIMIT_CONFIG=str(path), OAUTH_RATELIMIT_RELOAD_ON_SIGHUP=on_sighup)
-    OAuthRateLimit(app, AuthorizationServer(app, query_client=lambda _: None, save_token=lambda *_: None))
-    gate: AppLimiter = app.extensions["oauth_ratelimit"]
-    return gate
+    """Return the limiter of an application with this configuration."""
+    app = make_app(OAUTH_RATELIMIT_CONFIG=str(path), OAUTH_RATELIMIT_RELOAD_ON_SIGHUP=on_sighup)
+    OAuthRateLimit(app, make_server(app))
+    return app_limiter_of(app)
 
 
-def test_signal_that_was_asked_for(path: Path, handler: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is read although it looks unchanged, what has changed is logged, and the former handler runs, too."""
+def test_sighup_reads_a_file_that_looks_unchanged(
+    path: Path, handled: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change is logged, and the former handler runs, too."""
     monkeypatch.setattr(ConfigSource, "poll", lambda _: None)
-    gate = protect(path)
+    app_limiter = protect(path)
     try:
-        assert gate.limiter.check("app").allowed
-        path.write_text("{mode: enforce, sync: {interval: 100ms}}")
+        assert app_limiter.limiter.check("app").allowed
+        write(path, {"mode": "enforce", **QUICK})
         with capture_logs() as logs:
             os.kill(os.getpid(), signal.SIGHUP)
             wait_until(lambda: "mode_changed" in [entry["event"] for entry in logs], "the file is read")
     finally:
-        gate.close()
+        app_limiter.close()
 
-    assert [signal.SIGHUP] == handler
+    assert [signal.SIGHUP] == handled
     reloaded = next(entry for entry in logs if entry["event"] == "config_reloaded")
     assert ("file", ["mode: dry-run -> enforce"]) == (reloaded["origin"], reloaded["changes"])
 
 
-def test_signal_that_nobody_asked_for(path: Path, handler: list[int]) -> None:
-    """Without the setting the signal stays whose it was."""
+def test_sighup_keeps_its_handler_unless_the_setting_is_on(path: Path, handled: list[int]) -> None:
+    """The signal may mean something else to the application."""
     former = signal.getsignal(signal.SIGHUP)
     protect(path, on_sighup=False)
 
     assert former is signal.getsignal(signal.SIGHUP)
 
 
-def test_several_applications(path: Path, handler: list[int]) -> None:
-    """Each application that asks for the signal gets it."""
-    files = [WatchedFile(ConfigSource(path)) for _ in range(2)]
-    for file in files:
-        file._source.load()
-        assert reload_on_sighup(file)
+@pytest.mark.parametrize("disposition", [signal.SIG_DFL, signal.SIG_IGN], ids=["default", "ignored"])
+def test_sighup_reloads_the_file_of_each_application(
+    path: Path, handled: list[int], disposition: signal.Handlers
+) -> None:
+    """The process survives the signal, whatever it would have done before."""
+    signal.signal(signal.SIGHUP, disposition)
+    sources = [ConfigSource(path) for _ in range(2)]
+    files = [WatchedFile(source) for source in sources if source.load()]
+    assert all(reload_on_sighup(file) for file in files)
     os.kill(os.getpid(), signal.SIGHUP)
     with capture_logs() as logs:
         for file in files:
             file.poll()
 
     assert ["reload_requested"] * 2 == [entry["event"] for entry in logs]
-    assert [signal.SIGHUP] == handler
 
 
-@pytest.mark.parametrize("disposition", [signal.SIG_DFL, signal.SIG_IGN], ids=["default", "ignored"])
-def test_signal_without_a_handler(path: Path, disposition: signal.Handlers) -> None:
-    """A process that asks survives the signal, whatever it would have done before."""
-    signal.signal(signal.SIGHUP, disposition)
-    file = WatchedFile(ConfigSource(path))
-    file._source.load()
-    assert reload_on_sighup(file)
-    os.kill(os.getpid(), signal.SIGHUP)
-
-    assert file._is_reload_requested
-
-
-def test_signal_outside_of_the_main_thread(path: Path) -> None:
-    """Python takes signals in the main thread only; elsewhere the file is still watched."""
+def test_sighup_is_not_handled_outside_of_the_main_thread(path: Path) -> None:
+    """Python accepts signal handlers in the main thread only; elsewhere the file is still watched."""
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(reload_on_sighup(WatchedFile(ConfigSource(path)))))
     thread.start()
@@ -107,8 +155,8 @@ def test_signal_outside_of_the_main_thread(path: Path) -> None:
     assert [False] == results
 
 
-def test_signal_that_the_server_has_taken(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler below Python is left alone, and that is logged."""
+def test_sighup_that_the_server_handles_below_python_is_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log has a warning."""
     monkeypatch.setattr(signal, "getsignal", lambda _: None)
     with capture_logs() as logs:
         protect(path)

@@ -1,11 +1,10 @@
-"""Endpoints beside the token endpoint, over real HTTP."""
+"""Limits at endpoints other than the token endpoint, over real HTTP."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from os import PathLike
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +13,9 @@ from authlib.integrations.flask_oauth2 import ResourceProtector, current_token
 from authlib.oauth2.rfc6750 import BearerTokenValidator
 from flask import Flask, Response, jsonify, request
 
-from demo.database import BATCH_JOBS, MOBILE_APP, WEB_SHOP, database, seed
+from demo.database import BATCH_JOBS, MOBILE_APP, WEB_SHOP
+from demo.database import database as demo_database
 from demo.models import Client
-from oauth_ratelimit.flask_authlib.caller import Caller, caller_of_token
 from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
 from tests.support.flows import issue, password_of, post
 from tests.support.helpers import Clock
@@ -27,15 +26,15 @@ TIMEOUT_S = 60
 
 
 class TokenValidator(BearerTokenValidator):  # type: ignore[misc]  # untyped
-    """Finds tokens where the demo's server keeps them."""
+    """Finds tokens in the demo's database."""
 
     def authenticate_token(self, token_string: str) -> Any:
         """Return the token, None if there is none."""
-        return database().token_by_access(token_string)
+        return demo_database().token_by_access(token_string)
 
 
 def protect_with_views(database: str | PathLike[str], settings: Any, extension: OAuthRateLimit) -> Flask:
-    """Build the demo's server with views behind a token, and one that knows by itself who asks."""
+    """Build the demo's server with views behind a token, and one that names its caller itself."""
     app = protect_after(database, settings, extension)
     require_oauth = ResourceProtector()
     require_oauth.register_token_validator(TokenValidator())
@@ -59,10 +58,8 @@ def protect_with_views(database: str | PathLike[str], settings: Any, extension: 
 
 
 @pytest.fixture
-def open_site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
+def open_site(database: Path) -> Iterator[Callable[..., Site]]:
     """Serves the demo's server with endpoints that have limits of their own, and a large one for tokens."""
-    database = tmp_path / "demo.sqlite3"
-    seed(database)
     with ExitStack() as undo:
 
         def open_one(endpoints: dict[str, Any] | None = None, **more: Any) -> Site:
@@ -101,10 +98,10 @@ def token_of(site: Site, username: str | None = None, client: Client = WEB_SHOP)
     ("name", "path"),
     [("revocation", "/revoke"), ("introspection", "/introspect"), ("device_authorization", "/device_authorization")],
 )
-def test_endpoint_of_authlib(open_site: Callable[..., Site], name: str, path: str) -> None:
-    """
-    An endpoint of Authlib's server is limited per client under the name that Authlib gives it, apart from the others.
-    """
+def test_authlib_endpoint_is_limited_per_client_and_apart_from_others(
+    open_site: Callable[..., Site], name: str, path: str
+) -> None:
+    """Its name in the configuration is Authlib's."""
     site = open_site({name: LIMITS})
 
     assert [200, 200, 429, 429] == statuses(asking(site, path))
@@ -113,10 +110,8 @@ def test_endpoint_of_authlib(open_site: Callable[..., Site], name: str, path: st
         assert [200] * 4 == statuses(asking(site, other))
 
 
-def test_answer_of_an_endpoint(open_site: Callable[..., Site]) -> None:
-    """
-    A denial at an endpoint looks like one at the token endpoint; an admitted request has its quota in the headers.
-    """
+def test_endpoint_answers_as_the_token_endpoint_does(open_site: Callable[..., Site]) -> None:
+    """Denials have the same body and headers; admitted requests have quota headers."""
     site = open_site({"revocation": LIMITS})
     ask = asking(site, "/revoke")
     first, _, denied = ask(), ask(), ask()
@@ -132,8 +127,8 @@ def test_answer_of_an_endpoint(open_site: Callable[..., Site]) -> None:
     assert 200 == ask().status_code
 
 
-def test_endpoint_by_path_and_method(open_site: Callable[..., Site]) -> None:
-    """An endpoint is found by patterns of its path and by its methods, whatever it is called."""
+def test_endpoint_is_found_by_path_and_method(open_site: Callable[..., Site]) -> None:
+    """Its name does not matter."""
     site = open_site({"things": {**LIMITS, "path": ["/api/things/*"], "method": ["POST"]}})
     access_token = token_of(site)
 
@@ -142,8 +137,8 @@ def test_endpoint_by_path_and_method(open_site: Callable[..., Site]) -> None:
     assert [200] * 3 == statuses(getting(site, "/api/things/7", access_token), 3)
 
 
-def test_paths_of_authlib(open_site: Callable[..., Site]) -> None:
-    """A path pattern that matches endpoints of Authlib limits them together, the token endpoint never."""
+def test_path_pattern_never_limits_the_token_endpoint(open_site: Callable[..., Site]) -> None:
+    """Authlib's endpoints that it matches share one limit."""
     site = open_site({"all": {**LIMITS, "path": ["/*"]}})
 
     assert [200, 429] == [asking(site, path)().status_code for path in ("/revoke", "/revoke", "/introspect")][1:]
@@ -151,8 +146,8 @@ def test_paths_of_authlib(open_site: Callable[..., Site]) -> None:
         token_of(site)
 
 
-def test_users_behind_a_token(open_site: Callable[..., Site]) -> None:
-    """A view behind a token is limited per client and user, and per client for tokens without a user."""
+def test_view_behind_a_token_is_limited_per_client_and_user(open_site: Callable[..., Site]) -> None:
+    """A token without a user counts for its client."""
     site = open_site({"userinfo": LIMITS})
     alice, bob, nobody = (token_of(site, username) for username in ("alice", "bob", None))
 
@@ -164,16 +159,16 @@ def test_users_behind_a_token(open_site: Callable[..., Site]) -> None:
     assert int(denied.headers["Retry-After"]) >= 1
 
 
-def test_invalid_token(open_site: Callable[..., Site]) -> None:
-    """A request that proves nothing costs nobody anything, however often it comes."""
+def test_invalid_token_costs_nobody_anything(open_site: Callable[..., Site]) -> None:
+    """Its owner is unknown."""
     site = open_site({"userinfo": LIMITS})
 
     assert [401] * 4 == statuses(getting(site, "/userinfo", "bogus"))
     assert [200, 200, 429] == statuses(getting(site, "/userinfo", token_of(site)), 3)
 
 
-def test_wrong_secret(open_site: Callable[..., Site]) -> None:
-    """Whoever does not know the secret cannot use up a client's quota."""
+def test_wrong_secret_costs_the_client_nothing(open_site: Callable[..., Site]) -> None:
+    """A stranger cannot use up a client's quota."""
     site = open_site({"revocation": LIMITS})
     stranger = Client(BATCH_JOBS.client_id, "wrong")
 
@@ -181,15 +176,15 @@ def test_wrong_secret(open_site: Callable[..., Site]) -> None:
     assert 200 == asking(site, "/revoke")().status_code
 
 
-def test_client_that_is_only_named(open_site: Callable[..., Site]) -> None:
-    """A client that is named and not proven is not counted, because anybody can name it."""
+def test_client_without_a_secret_is_not_counted(open_site: Callable[..., Site]) -> None:
+    """Anybody can name it."""
     site = open_site({"device_authorization": LIMITS})
 
     assert [200] * 4 == statuses(asking(site, "/device_authorization", MOBILE_APP))
 
 
-def test_application_that_knows_who_asks(open_site: Callable[..., Site]) -> None:
-    """An application can have any request limited on its word; an endpoint that is not configured is not."""
+def test_application_can_limit_a_request_itself(open_site: Callable[..., Site]) -> None:
+    """An endpoint that is not configured has no limit."""
     headers = {"X-Partner": "partner-bank", "X-User": "alice"}
 
     def ask(site: Site) -> requests.Response:
@@ -205,57 +200,34 @@ def test_application_that_knows_who_asks(open_site: Callable[..., Site]) -> None
 
 
 @pytest.mark.parametrize("mode", ["dry-run", "off"])
-def test_endpoint_that_denies_nobody(open_site: Callable[..., Site], mode: str) -> None:
-    """An endpoint has a mode of its own."""
+def test_endpoint_has_a_mode_of_its_own(open_site: Callable[..., Site], mode: str) -> None:
+    """Dry run and off deny nobody."""
     site = open_site({"revocation": {**LIMITS, "mode": mode}})
 
     assert [200] * 4 == statuses(asking(site, "/revoke"))
 
 
-def test_trusted_client(open_site: Callable[..., Site]) -> None:
-    """A trusted client is denied at no endpoint."""
+def test_trusted_client_is_denied_at_no_endpoint(open_site: Callable[..., Site]) -> None:
+    """Neither at Authlib's endpoints nor behind a token."""
     site = open_site({"revocation": LIMITS, "userinfo": LIMITS}, trusted_clients=[WEB_SHOP.client_id])
 
     assert [200] * 4 == statuses(asking(site, "/revoke", WEB_SHOP))
     assert [200] * 4 == statuses(getting(site, "/userinfo", token_of(site, "alice")))
 
 
-def test_limiter_that_breaks(open_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever breaks in the limiter, the request goes on."""
+def test_request_goes_on_when_the_limiter_breaks(
+    open_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Endpoints fail open, too."""
     site = open_site({"revocation": LIMITS})
     monkeypatch.setattr(type(site.app_limiter.limiter), "check", lambda *_, **__: 1 / 0)
 
     assert [200] * 4 == statuses(asking(site, "/revoke"))
 
 
-def test_emergency_switch(open_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the emergency switch pulled endpoints are not limited either."""
+def test_emergency_switch_covers_endpoints(open_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It switches everything off."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
     site = open_site({"revocation": LIMITS})
 
     assert [200] * 4 == statuses(asking(site, "/revoke"))
-
-
-class Named:
-    """A user object."""
-
-    username = "alice"
-
-
-@pytest.mark.parametrize(
-    ("token", "expected"),
-    [
-        (SimpleNamespace(client_id="app", user=Named()), Caller("app", "alice")),
-        (SimpleNamespace(client_id="app", user=None, user_id=7), Caller("app", "7")),
-        (SimpleNamespace(client_id="app", username="bob", user_id=7), Caller("app", "bob")),
-        (SimpleNamespace(client_id="app", username=""), Caller("app", None)),
-        ({"client_id": "app", "sub": "alice"}, Caller("app", "alice")),
-        ({"azp": "app", "sub": "app"}, Caller("app", None)),
-        ({"sub": "alice"}, None),
-        (SimpleNamespace(), None),
-    ],
-    ids=["user", "user id", "username", "no user", "JWT of a user", "JWT of a client", "JWT of nobody", "nothing"],
-)
-def test_owner_of_a_token(token: Any, expected: Caller | None) -> None:
-    """A token's owner is read from a stored token as from claims."""
-    assert expected == caller_of_token(token)

@@ -1,4 +1,4 @@
-"""From an HTTP request to one decision: whatever the grant does, however the server is built."""
+"""One decision per HTTP request, whatever the grant does and however the server is built."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -17,30 +17,15 @@ from flask import Flask, Response
 from flask.testing import FlaskClient
 from structlog.testing import capture_logs
 
-from demo.models import Client, User
+from demo.models import User
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
-from oauth_ratelimit.flask_authlib.caller import username_of
-from oauth_ratelimit.flask_authlib.hooks import RateLimitMixin, attach
-from tests.support.apps import app_limiter_of
+from oauth_ratelimit.flask_authlib.hooks import HOOKS, RateLimitMixin, attach
+from tests.support.apps import CLIENT, app_limiter_of, make_app, make_server
 from tests.support.helpers import Clock
 from tests.support.sites import config
 
-CLIENT = Client("some-client", "some-secret")
 USER = User("some-user", "some-password")
-
-SHADOWED = (
-    "create_token_response",
-    "get_token_grant",
-    "create_authorization_response",
-    "generate_token",
-    "save_token",
-    "handle_error_response",
-)
-
-
-class ClientCredentialsGrant(grants.ClientCredentialsGrant):  # type: ignore[misc]
-    """A grant without a user."""
 
 
 class PasswordGrant(grants.ResourceOwnerPasswordCredentialsGrant):  # type: ignore[misc]
@@ -53,7 +38,7 @@ class PasswordGrant(grants.ResourceOwnerPasswordCredentialsGrant):  # type: igno
 
 
 class CustomGrant(BaseGrant, TokenEndpointMixin):  # type: ignore[misc]
-    """A grant that does as it likes; tests say what."""
+    """A grant whose ``issue`` is given by a test."""
 
     GRANT_TYPE = "custom"
     issue: Callable[["CustomGrant"], Any]
@@ -99,27 +84,14 @@ def post(client: FlaskClient, grant_type: str = "client_credentials", *, path: s
 
 
 def build(server_class: Any = AuthorizationServer, *, attached: bool = True, **options: Any) -> Setup:
-    """Return a protected application with three grants and a limit of two tokens."""
-    app = Flask("some-app")
-    app.config["OAUTH_RATELIMIT_CONFIG"] = config(limit=2)
-    server = server_class(
-        app,
-        query_client=lambda client_id: CLIENT if client_id == CLIENT.client_id else None,
-        save_token=lambda *_: None,
-    )
-    for grant in (ClientCredentialsGrant, PasswordGrant):
-        server.register_grant(grant)
-    app.add_url_rule("/token", "token", lambda: server.create_token_response(), methods=["POST"])
+    """Return a protected application with two grants and a limit of two tokens."""
+    app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=2))
+    server = make_server(app, server_class)
+    server.register_grant(PasswordGrant)
     extension = OAuthRateLimit(clock=Clock(), **options)
     if attached:
         extension.init_app(app, server)
     return Setup(app, server, extension)
-
-
-@pytest.fixture(autouse=True)
-def plain_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let older Authlib accept http://."""
-    monkeypatch.setenv("AUTHLIB_INSECURE_TRANSPORT", "1")
 
 
 @pytest.fixture
@@ -135,7 +107,7 @@ def with_grant(setup: Setup, issue: Callable[[CustomGrant], Any]) -> None:
     setup.server.register_grant(type("TheCustomGrant", (CustomGrant,), {"issue": issue}))
 
 
-# Who the user is.
+# The user of a request.
 
 
 class Account:
@@ -145,25 +117,8 @@ class Account:
         vars(self).update(attributes)
 
 
-@pytest.mark.parametrize(
-    ("user", "expected"),
-    [
-        (Account(username="alice", get_user_id=lambda: 7, id=8), "alice"),
-        (Account(get_user_id=lambda: 7, id=8), "7"),
-        (Account(id=8), "8"),
-        (Account(id=0), "0"),
-        (Account(username=None, get_user_id=lambda: None, id=8), "8"),
-        (Account(username="", id=8), "8"),
-    ],
-    ids=["username", "get_user_id", "id", "id of zero", "unset names", "empty name"],
-)
-def test_name_of_a_user(user: Any, expected: str) -> None:
-    """The first of username, get_user_id() and id that is set names a user, as text."""
-    assert expected == username_of(user)
-
-
-def test_user_without_any_name(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user that cannot be named is an error at once: under the client's key it would go unnoticed."""
+def test_user_without_a_name_gets_no_token(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted under the client's key, such users would go unnoticed."""
     monkeypatch.setattr(PasswordGrant, "user", Account(email="alice@example.com"))
     setup.app.testing = True
 
@@ -173,8 +128,8 @@ def test_user_without_any_name(setup: Setup, monkeypatch: pytest.MonkeyPatch) ->
     assert 2 == setup.remaining()
 
 
-def test_user_without_any_name_while_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is off asks nothing of a user."""
+def test_user_without_a_name_passes_while_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked of a user then."""
     monkeypatch.setattr(PasswordGrant, "user", Account(email="alice@example.com"))
     setup = build(attached=False)
     setup.app.config["OAUTH_RATELIMIT_MODE"] = "off"
@@ -184,9 +139,18 @@ def test_user_without_any_name_while_switched_off(monkeypatch: pytest.MonkeyPatc
     setup.app_limiter.close()
 
 
+def test_username_of_names_users() -> None:
+    """The name from the application is the key."""
+    setup = build(username_of=lambda user: f"tenant-1:{user.username}")
+
+    assert 200 == setup.post("password", username="some-user", password="x").status_code
+    assert (1, 2) == (setup.remaining("tenant-1:some-user"), setup.remaining("some-user"))
+    setup.app_limiter.close()
+
+
 @pytest.mark.parametrize("name", [None, 7], ids=["none", "number"])
-def test_own_naming_that_yields_no_text(name: Any) -> None:
-    """A callable that names a user with anything but text is an error, never the key of the client alone."""
+def test_username_of_must_return_text(name: Any) -> None:
+    """Anything else is an error, and never the key of the client alone."""
     setup = build(username_of=lambda user: name)
     setup.app.testing = True
 
@@ -195,19 +159,9 @@ def test_own_naming_that_yields_no_text(name: Any) -> None:
     setup.app_limiter.close()
 
 
-def test_own_naming() -> None:
-    """A callable names users."""
-    setup = build(username_of=lambda user: f"tenant-1:{user.username}")
-
-    assert 200 == setup.post("password", username="some-user", password="x").status_code
-    assert 1 == setup.remaining("tenant-1:some-user")
-    assert 2 == setup.remaining("some-user")
-    setup.app_limiter.close()
-
-
-def test_client_with_a_number_for_its_id(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client id that is no text is counted as text."""
-    monkeypatch.setattr(Client, "get_client_id", lambda self: 42)
+def test_client_id_that_is_a_number_is_counted_as_text(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Authlib accepts any type."""
+    monkeypatch.setattr(type(CLIENT), "get_client_id", lambda self: 42)
 
     assert 200 == setup.post().status_code
     assert 1 == setup.app_limiter.limiter.peek("42").remaining
@@ -218,8 +172,8 @@ def test_client_with_a_number_for_its_id(setup: Setup, monkeypatch: pytest.Monke
     ["a:b", "a\0b", "$where", "a.b", "\ud800", "a\r\nb", "\u202eevil", "ﷺ" * 100_000, "None"],
     ids=["colon", "nul", "dollar", "dot", "surrogate", "line break", "right to left", "huge", "none in words"],
 )
-def test_odd_names(setup: Setup, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Any name is a key of its own."""
+def test_any_username_is_a_key_of_its_own(setup: Setup, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The name does not appear in the answer."""
     monkeypatch.setattr(PasswordGrant, "user", Account(username=name))
 
     answers = [setup.post("password", username="x", password="x") for _ in range(3)]
@@ -232,8 +186,8 @@ def test_odd_names(setup: Setup, monkeypatch: pytest.MonkeyPatch, name: str) -> 
 # One decision per HTTP request.
 
 
-def test_grant_that_generates_twice(setup: Setup) -> None:
-    """A grant that generates two tokens and saves both is one request."""
+def test_grant_that_generates_two_tokens_is_one_request(setup: Setup) -> None:
+    """The first call decides."""
 
     def issue(grant: CustomGrant) -> Any:
         tokens = [grant.generate_token(), grant.generate_token()]
@@ -247,8 +201,8 @@ def test_grant_that_generates_twice(setup: Setup) -> None:
     assert 1 == setup.remaining()
 
 
-def test_two_requests_in_one_application_context(setup: Setup) -> None:
-    """Two HTTP requests that share flask.g are two requests."""
+def test_requests_in_one_application_context_are_counted_each(setup: Setup) -> None:
+    """They share ``flask.g``."""
     with setup.app.app_context():
         assert 200 == setup.post().status_code
         assert 200 == setup.post().status_code
@@ -257,10 +211,8 @@ def test_two_requests_in_one_application_context(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize("is_copied", [False, True], ids=["in the view", "in a thread of its own"])
-def test_requests_within_a_request(setup: Setup, is_copied: bool) -> None:
-    """
-    A request that a view makes up and handles is one of its own, and does not change the answer of the one around it.
-    """
+def test_request_within_a_request_is_counted_and_answered_apart(setup: Setup, is_copied: bool) -> None:
+    """A view may create and handle requests of its own."""
     auth = (CLIENT.client_id, CLIENT.client_secret)
     form = {"grant_type": "client_credentials"}
 
@@ -283,8 +235,8 @@ def test_requests_within_a_request(setup: Setup, is_copied: bool) -> None:
     assert "1" == answer.headers["X-RateLimit-Remaining"]
 
 
-def test_unprotected_application_within_a_request(setup: Setup) -> None:
-    """Another application with the same server is not limited by being asked in a request to a protected one."""
+def test_unprotected_application_called_within_a_request_is_not_limited(setup: Setup) -> None:
+    """It has the same server."""
     other = Flask("some-other-app")
     setup.server.init_app(other)
     other.add_url_rule("/token", "token", lambda: setup.server.create_token_response(), methods=["POST"])
@@ -294,8 +246,8 @@ def test_unprotected_application_within_a_request(setup: Setup) -> None:
     assert 2 == setup.remaining()
 
 
-def test_grant_that_only_saves(setup: Setup) -> None:
-    """A grant that makes its token itself is decided before it is saved, for its user."""
+def test_grant_that_only_saves_is_decided_before_saving(setup: Setup) -> None:
+    """It counts for the user of the request."""
 
     def issue(grant: CustomGrant) -> Any:
         grant.request.user = USER
@@ -310,8 +262,8 @@ def test_grant_that_only_saves(setup: Setup) -> None:
     assert 0 == setup.remaining(USER.username)
 
 
-def test_grant_that_swallows_the_denial(setup: Setup) -> None:
-    """A grant that catches the denial and goes on to save is denied again, and once counted at most."""
+def test_grant_that_catches_the_denial_is_denied_again(setup: Setup) -> None:
+    """Saving raises the same denial."""
 
     def issue(grant: CustomGrant) -> Any:
         try:
@@ -326,9 +278,17 @@ def test_grant_that_swallows_the_denial(setup: Setup) -> None:
     assert [200, 200, 429] == [setup.post("custom").status_code for _ in range(3)]
 
 
-def test_grant_that_neither_generates_nor_saves(setup: Setup) -> None:
-    """A token that bypasses the server cannot be stopped; the log says so, once."""
-    with_grant(setup, lambda grant: {"access_token": "mine"})
+def save_without_a_client(grant: CustomGrant) -> Any:
+    """Save a token of no client."""
+    grant.request.client = None
+    grant.save_token({"access_token": "mine"})
+    return {"access_token": "mine"}
+
+
+@pytest.mark.parametrize("issue", [lambda grant: {"access_token": "mine"}, save_without_a_client])
+def test_token_that_bypasses_the_server_is_logged(setup: Setup, issue: Callable[[CustomGrant], Any]) -> None:
+    """It cannot be stopped. The log has one entry per interval."""
+    with_grant(setup, issue)
 
     with capture_logs() as logs:
         answers = [setup.post("custom") for _ in range(3)]
@@ -337,25 +297,8 @@ def test_grant_that_neither_generates_nor_saves(setup: Setup) -> None:
     assert ["token_without_decision"] == [entry["event"] for entry in logs]
 
 
-def test_save_without_a_client(setup: Setup) -> None:
-    """A token saved for no client at all is let through and reported, not an error."""
-
-    def issue(grant: CustomGrant) -> Any:
-        grant.request.client = None
-        grant.save_token({"access_token": "mine"})
-        return {"access_token": "mine"}
-
-    with_grant(setup, issue)
-
-    with capture_logs() as logs:
-        answer = setup.post("custom")
-
-    assert 200 == answer.status_code
-    assert ["token_without_decision"] == [entry["event"] for entry in logs]
-
-
-def test_token_made_outside_of_the_token_endpoint(setup: Setup) -> None:
-    """An application that makes tokens in its own code is not limited, with a request or without."""
+def test_token_generated_outside_of_the_token_endpoint_is_not_limited(setup: Setup) -> None:
+    """An application may generate tokens in its own code, with a request or without."""
     for context in (setup.app.app_context(), setup.app.test_request_context("/elsewhere")):
         with context:
             for _ in range(3):
@@ -369,40 +312,31 @@ def test_token_made_outside_of_the_token_endpoint(setup: Setup) -> None:
 # How the server is built.
 
 
-def test_mixin(setup: Setup) -> None:
-    """The mixin protects as attaching does, and is not attached to on top."""
+def test_mixin_limits_after_init_app_only() -> None:
+    """Its methods are not replaced on top."""
 
     class Server(RateLimitMixin, AuthorizationServer):  # type: ignore[misc]
         pass
 
-    mixed = build(Server)
-
-    assert [200, 200, 429] == [mixed.post().status_code for _ in range(3)]
-    assert not set(SHADOWED) & set(vars(mixed.server))
-    mixed.app_limiter.close()
-
-
-def test_mixin_without_init_app() -> None:
-    """The mixin alone changes nothing."""
-
-    class Server(RateLimitMixin, AuthorizationServer):  # type: ignore[misc]
-        pass
-
-    alone = build(Server, attached=False)
+    alone, mixed = build(Server, attached=False), build(Server)
 
     assert [200, 200, 200] == [alone.post().status_code for _ in range(3)]
 
+    assert [200, 200, 429] == [mixed.post().status_code for _ in range(3)]
+    assert not set(HOOKS) & set(vars(mixed.server))
+    mixed.app_limiter.close()
 
-def test_signatures_stay() -> None:
-    """Shadowed methods look like the ones they stand for."""
+
+def test_replaced_methods_keep_their_signatures() -> None:
+    """Authlib and subclasses may inspect them."""
     plain, attached = build(attached=False).server, build().server
 
-    for name in SHADOWED:
+    for name in HOOKS:
         assert inspect.signature(getattr(plain, name)) == inspect.signature(getattr(attached, name))
 
 
-def test_server_that_generates_in_its_own_way() -> None:
-    """A server whose generate_token has parameters or defaults of its own gets exactly what its caller gives."""
+def test_own_generate_token_gets_the_arguments_of_its_caller() -> None:
+    """Parameters and defaults of its own are respected."""
     given = []
 
     class Server(AuthorizationServer):  # type: ignore[misc]
@@ -444,23 +378,14 @@ def test_server_that_generates_in_its_own_way() -> None:
     assert [("all", False)] * 2 + [{"audience": "api"}] * 2 + [["scope"]] * 2 == given
 
 
-def test_attaching_twice(setup: Setup) -> None:
-    """A server is attached to once."""
-    before = {name: getattr(setup.server, name) for name in SHADOWED}
-
-    attach(setup.server)
-
-    assert before == {name: getattr(setup.server, name) for name in SHADOWED}
-
-
-def test_attaching_to_something_else() -> None:
-    """What is no authorization server is refused by name."""
+def test_object_that_is_no_server_is_refused() -> None:
+    """The error names it."""
     with pytest.raises(TypeError, match="expected an Authlib AuthorizationServer, got 'server'"):
         attach("server")
 
 
-def test_route_that_took_the_plain_method() -> None:
-    """A route that got hold of the server's method before attaching counts and tells all the same."""
+def test_route_that_took_the_method_before_attaching_is_limited() -> None:
+    """It has quota headers, too."""
     setup = build(attached=False)
     setup.app.add_url_rule("/early", view_func=setup.server.create_token_response, endpoint="early", methods=["POST"])
     setup.extension.init_app(setup.app, setup.server)
@@ -473,7 +398,7 @@ def test_route_that_took_the_plain_method() -> None:
 
 
 class TupleServer(AuthorizationServer):  # type: ignore[misc]
-    """A server that answers with what a Flask view may return: body, status, headers."""
+    """A server that answers with body, status and headers."""
 
     def handle_response(self, status: int, payload: Any, headers: Any) -> Any:
         return payload, status, dict(headers)
@@ -488,8 +413,8 @@ class StreamingServer(AuthorizationServer):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("server_class", [TupleServer, StreamingServer])
-def test_other_kinds_of_answers(server_class: Any) -> None:
-    """Quota headers reach the client whatever the server's answers are made of."""
+def test_quota_headers_reach_every_kind_of_response(server_class: Any) -> None:
+    """A server may answer with a tuple or a stream."""
     setup = build(server_class)
 
     admitted, _, denied = (setup.post() for _ in range(3))

@@ -4,11 +4,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pymongo import MongoClient
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
@@ -16,28 +14,12 @@ from oauth_ratelimit.core.failed_auth import AuthAttempt, FailureKey
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.store.factory import open_stores
-from tests.guard.guarded import ELSEWHERE, HOME, USER_LIMIT, guard, guarded, password_of, session_from
-from tests.support.flows import TIMEOUT_S
-from tests.support.gunicorn import Gunicorn
-from tests.support.helpers import Clock, wait_until
+from tests.support.guarded import USER_LIMIT, documents, guard
+from tests.support.helpers import Clock
 from tests.support.mongod import free_port
 
-AUTH = ("web-shop", "web-shop-secret-of-the-demo-0123456789")
 ALICE = AuthAttempt(("web-shop",), ("alice",), "192.0.2.7")
 ALICE_KEY: FailureKey = next(ALICE.user_keys("web-shop"))
-
-
-def documents(mongo_uri: str, collection: str) -> list[dict[str, Any]]:
-    """Return everything in a collection."""
-    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
-    with client:
-        return list(client.get_default_database()[collection].find())
-
-
-def failure_count(mongo_uri: str) -> int:
-    """Return how many failures MongoDB holds, of whomever."""
-    counters = (found["requestCounters"] for found in documents(mongo_uri, "ratelimit_failures"))
-    return sum(sum(frames.values()) for each in counters for frames in each.values())
 
 
 @contextmanager
@@ -53,41 +35,6 @@ def a_guard(mongo_uri: str | None, clock: Clock, **more: Any) -> Iterator[Guard]
         found.close(is_failing=mongo_uri is None)
         if stores is not None:
             stores.close()
-
-
-def test_two_servers(database: Path, mongo_uri: str) -> None:
-    """What is guessed at one server counts at the other; the real user, elsewhere, comes in at both."""
-    form = {"grant_type": "password", "username": "alice", "password": "wrong"}
-    env = {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri}
-    app = "tests.guard.guard_app:app"
-    with (
-        Gunicorn(app, env=env) as first,
-        Gunicorn(app, env=env) as second,
-        session_from(HOME) as stranger,
-        session_from(ELSEWHERE) as user,
-    ):
-
-        def guess(url: str) -> int:
-            return stranger.post(f"{url}/token", data=form, auth=AUTH, timeout=TIMEOUT_S).status_code
-
-        guesses = [guess(first.url) for _ in range(USER_LIMIT - 1)] + [guess(second.url)]
-        wait_until(lambda: guess(first.url) == 429 == guess(second.url), "both servers deny")
-        own = {**form, "password": password_of("alice")}
-        found = [
-            user.post(f"{url}/token", data=own, auth=AUTH, timeout=TIMEOUT_S).status_code
-            for url in (first.url, second.url)
-        ]
-        wait_until(lambda: documents(mongo_uri, "ratelimits"), "tokens are counted")
-        # Both may deny by what they know of each other before they have sent everything of their own.
-        wait_until(lambda: failure_count(mongo_uri) >= USER_LIMIT, "failures are counted")
-        (counted,) = documents(mongo_uri, "ratelimit_failures")
-
-    assert [400] * USER_LIMIT == guesses
-    assert [200, 200] == found
-    assert {"clientId": "web-shop", "username": "127.0.0.1 alice", "scope": "failures:passed_on"} == counted["_id"]
-    assert USER_LIMIT <= sum(counted["requestCounters"]["60"].values()) <= 2 * USER_LIMIT
-    (tokens,) = documents(mongo_uri, "ratelimits")
-    assert {"clientId": "web-shop", "username": "alice"} == tokens["_id"]
 
 
 def test_counts_of_others(mongo_uri: str, clock: Clock) -> None:
@@ -170,21 +117,3 @@ def test_switched_on_later(clock: Clock) -> None:
         assert own.look(ALICE) is None
         own.reconfigure(load_config(guard()))
         assert own.look(ALICE) is not None
-
-
-def test_hashed_names(mongo_uri: str, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where names are hashed, no claimed name stands in MongoDB or in the log."""
-    monkeypatch.setenv("SOME_KEY", "k" * 64)
-    settings = {
-        **guard(),
-        "store": {"uri": mongo_uri},
-        "privacy": {"user_names": "hashed", "keys": [{"env": "SOME_KEY"}]},
-    }
-    with capture_logs() as logs, guarded(database, settings) as server:
-        assert [400] * USER_LIMIT + [429] == [server.login("Alice").status_code for _ in range(USER_LIMIT + 1)]
-
-    (counted,) = documents(mongo_uri, "ratelimit_failures")
-    address, _, name = counted["_id"]["username"].partition(" ")
-    assert "127.0.0.1" == address
-    assert len(name) > 30
-    assert "alice" not in str([counted, logs]).lower()

@@ -1,4 +1,4 @@
-"""Guessing passwords and secrets over real HTTP."""
+"""The guard against guessed passwords and secrets, over real HTTP."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,23 +13,26 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from demo import grants
 from demo import server as demo_server
-from demo.database import BATCH_JOBS
+from demo.database import BATCH_JOBS, MOBILE_APP, WEB_SHOP
 from demo.models import GRANT_DEVICE_CODE, GRANT_OWN_TOKEN
 from oauth_ratelimit import RateLimitMixin, load_config
-from tests.guard.guarded import (
+from tests.support.flows import TIMEOUT_S, password_of
+from tests.support.guarded import (
     ADDRESS_LIMIT,
     CLIENT_LIMIT,
     ELSEWHERE,
+    HOME,
     LIMITS,
-    MOBILE_APP,
     USER_LIMIT,
-    WEB_SHOP,
     WINDOW_S,
     Guarded,
+    documents,
     guard,
     guarded,
-    password_of,
+    session_from,
 )
+from tests.support.gunicorn import Gunicorn
+from tests.support.helpers import wait_until
 from tests.support.sites import config
 
 SECRET = WEB_SHOP.client_secret or ""
@@ -40,8 +43,8 @@ def statuses(send: Callable[[], requests.Response], count: int) -> list[int]:
     return [send().status_code for _ in range(count)]
 
 
-def test_guessed_password(server: Guarded) -> None:
-    """After too many wrong passwords for a name, its attempts from there get 429, and nobody else's."""
+def test_user_is_denied_at_an_address_after_too_many_wrong_passwords(server: Guarded) -> None:
+    """Other users, other addresses and the client itself go on."""
     assert [400] * USER_LIMIT + [429] * 2 == statuses(server.login, USER_LIMIT + 2)
 
     assert 200 == server.login("bob", password_of("bob")).status_code
@@ -49,8 +52,8 @@ def test_guessed_password(server: Guarded) -> None:
     assert 200 == server.job().status_code
 
 
-def test_answer(server: Guarded) -> None:
-    """The 429 is one of ours, with a description of its own, and repeats no name."""
+def test_denial_has_a_description_of_its_own_and_names_nobody(server: Guarded) -> None:
+    """It is a 429 with the headers of other denials."""
     statuses(server.login, USER_LIMIT)
     answer = server.login()
 
@@ -65,8 +68,8 @@ def test_answer(server: Guarded) -> None:
     assert "alice" not in answer.text
 
 
-def test_delay_is_tight(server: Guarded) -> None:
-    """One second before ``Retry-After`` is over the right password is denied; then it is taken."""
+def test_right_password_is_accepted_at_retry_after_and_not_a_second_earlier(server: Guarded) -> None:
+    """The delay is tight."""
     server.let_time_pass(3.25)
     statuses(server.login, USER_LIMIT)
     retry_after_s = int(server.login().headers["Retry-After"])
@@ -77,8 +80,8 @@ def test_delay_is_tight(server: Guarded) -> None:
     assert 200 == server.login("alice", password_of("alice")).status_code
 
 
-def test_denied_attempts_do_not_count(server: Guarded) -> None:
-    """Whoever goes on while denied is not kept out longer for it."""
+def test_denied_attempts_do_not_prolong_the_denial(server: Guarded) -> None:
+    """``Retry-After`` only counts down."""
     statuses(server.login, USER_LIMIT)
     first = int(server.login().headers["Retry-After"])
     server.let_time_pass(100)
@@ -86,8 +89,8 @@ def test_denied_attempts_do_not_count(server: Guarded) -> None:
     assert first - 100 == int(server.login().headers["Retry-After"])
 
 
-def test_answers_do_not_tell_who_exists(server: Guarded) -> None:
-    """A user who exists and one who does not, a right password and a wrong one: the same answers, before and after."""
+def test_answers_are_the_same_for_users_who_exist_and_who_do_not(server: Guarded) -> None:
+    """Right and wrong passwords get the same denial."""
 
     def story(username: str, last_password: str) -> list[Any]:
         answers = [server.login(username) for _ in range(USER_LIMIT + 1)]
@@ -104,22 +107,20 @@ def test_answers_do_not_tell_who_exists(server: Guarded) -> None:
     assert story("alice", password_of("alice")) == story("nobody-at-all", "wrong") == story("bob", "wrong")
 
 
-def test_password_is_not_looked_at(server: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A denied attempt costs no check of a password or a secret."""
+def test_denied_attempt_checks_no_password_or_secret(server: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashing passwords is expensive."""
     statuses(server.login, USER_LIMIT)
 
-    def looked(*_args: Any) -> None:
-        raise AssertionError("a password was looked at")
+    def check(*_args: Any) -> None:
+        raise AssertionError("a password was checked")
 
-    monkeypatch.setattr(grants.PasswordGrant, "authenticate_user", looked)
-    monkeypatch.setattr("demo.models.Client.check_client_secret", looked)
+    monkeypatch.setattr(grants.PasswordGrant, "authenticate_user", check)
+    monkeypatch.setattr("demo.models.Client.check_client_secret", check)
     assert 429 == server.login().status_code
 
 
-def test_guessed_secret(server: Guarded) -> None:
-    """After too many wrong secrets of a client from an address, it gets 429 there, with the right one, too; the client
-    itself, and other clients at the address, go on.
-    """
+def test_client_is_denied_at_an_address_after_too_many_wrong_secrets(server: Guarded) -> None:
+    """The right secret is denied there, too. Elsewhere, and for other clients, requests go on."""
     guesses = [server.job(secret=f"guess {number}").status_code for number in range(CLIENT_LIMIT + 2)]
 
     assert [401] * CLIENT_LIMIT + [429] * 2 == guesses
@@ -128,15 +129,15 @@ def test_guessed_secret(server: Guarded) -> None:
     assert 200 == server.job(BATCH_JOBS).status_code
 
 
-def test_unknown_client(server: Guarded) -> None:
-    """A client that does not exist is denied as one that does."""
+def test_unknown_client_is_denied_like_a_known_one(server: Guarded) -> None:
+    """Nobody learns which clients exist."""
     guess = lambda: server.send({"grant_type": "client_credentials"}, auth=("nobody", "x"))  # noqa: E731
 
     assert [401] * CLIENT_LIMIT + [429] == statuses(guess, CLIENT_LIMIT + 1)
 
 
-def test_names_do_not_hide_a_guessed_secret(server: Guarded) -> None:
-    """A wrong secret counts against the client, whatever user is named along with it."""
+def test_wrong_secret_counts_against_the_client_whatever_user_is_named(server: Guarded) -> None:
+    """A new user with each guess does not help."""
     guesses = [
         server.login(f"user-{number}", auth=("web-shop", "guess")).status_code for number in range(CLIENT_LIMIT + 1)
     ]
@@ -144,7 +145,7 @@ def test_names_do_not_hide_a_guessed_secret(server: Guarded) -> None:
     assert [401] * CLIENT_LIMIT + [429] == guesses
 
 
-HIDING: dict[str, Callable[[Guarded, int], requests.Response]] = {
+VARIATIONS: dict[str, Callable[[Guarded, int], requests.Response]] = {
     "capitals": lambda server, number: server.login(["alice", "ALICE", "Alice"][number % 3]),
     "spaces": lambda server, number: server.login(" " * number + "alice"),
     "full-width letters": lambda server, number: server.login(["alice", "\uff41lice", "a\uff4cice"][number % 3]),
@@ -166,17 +167,17 @@ HIDING: dict[str, Callable[[Guarded, int], requests.Response]] = {
 }
 
 
-@pytest.mark.parametrize("hide", HIDING.values(), ids=HIDING)
-def test_hiding_a_guess(server: Guarded, hide: Callable[[Guarded, int], requests.Response]) -> None:
-    """Nothing that is added to a guess makes it another."""
-    found = [hide(server, number).status_code for number in range(USER_LIMIT + 1)]
+@pytest.mark.parametrize("send", VARIATIONS.values(), ids=VARIATIONS)
+def test_variations_of_a_guess_count_as_one(server: Guarded, send: Callable[[Guarded, int], requests.Response]) -> None:
+    """Spelling, other parameters and other grants do not help."""
+    found = [send(server, number).status_code for number in range(USER_LIMIT + 1)]
 
     assert [400] * USER_LIMIT + [429] == found
 
 
 @pytest.mark.parametrize("own", ["basic", "form"])
-def test_two_clients_at_once(server: Guarded, own: str) -> None:
-    """Whoever names one client in the header and guesses the secret of another in the form is counted for both."""
+def test_request_that_names_two_clients_counts_for_both(server: Guarded, own: str) -> None:
+    """One in the header, another in the form."""
     for number in range(CLIENT_LIMIT + 1):
         header = ("batch-jobs", "x") if own == "basic" else ("web-shop", "guess")
         form = {"client_id": "web-shop", "client_secret": "guess"} if own == "basic" else {"client_id": f"n{number}"}
@@ -186,35 +187,32 @@ def test_two_clients_at_once(server: Guarded, own: str) -> None:
     assert 429 == server.job().status_code
 
 
-def test_stuffing(server: Guarded) -> None:
-    """Through a client without a secret, one try for each of many names is too many for an address."""
+def test_address_is_denied_after_one_try_for_each_of_many_users(server: Guarded) -> None:
+    """The client has no secret."""
     tries = [server.login(f"user-{number}", client=MOBILE_APP).status_code for number in range(ADDRESS_LIMIT + 2)]
 
     assert [400] * ADDRESS_LIMIT + [429] * 2 == tries
     assert 200 == server.login("alice", password_of("alice"), client=MOBILE_APP, address=ELSEWHERE).status_code
 
 
-def test_many_clients_from_one_address(server: Guarded) -> None:
-    """One wrong secret for each of many clients is too many for an address, too."""
+def test_address_is_denied_after_one_try_for_each_of_many_clients(server: Guarded) -> None:
+    """Each of them is tried once."""
     form = {"grant_type": "client_credentials"}
     tries = [server.send(form, auth=(f"client-{number}", "x")).status_code for number in range(ADDRESS_LIMIT + 1)]
 
     assert [401] * ADDRESS_LIMIT + [429] == tries
 
 
-def test_server_of_a_client(server: Guarded) -> None:
-    """
-    Wrong passwords that a client with a secret passes on count against the names alone: its address is that of all its
-    users.
-    """
+def test_passwords_that_a_client_passes_on_do_not_count_against_its_address(server: Guarded) -> None:
+    """All users of the client share the address of its server."""
     tries = [server.login(f"user-{number}").status_code for number in range(2 * ADDRESS_LIMIT)]
 
     assert [400] * 2 * ADDRESS_LIMIT == tries
     assert 200 == server.login("alice", password_of("alice")).status_code
 
 
-def test_what_is_no_guess(server: Guarded) -> None:
-    """Bogus codes and tokens, a missing password, an unknown grant type, a scope that is refused: none of it counts."""
+def test_errors_that_are_no_guess_are_not_counted(server: Guarded) -> None:
+    """Bogus codes and tokens, a missing password, an unknown grant type."""
     forms: list[dict[str, str]] = [
         {"grant_type": "authorization_code", "code": "bogus"},
         {"grant_type": "refresh_token", "refresh_token": "bogus"},
@@ -228,16 +226,16 @@ def test_what_is_no_guess(server: Guarded) -> None:
     assert 0 == server.key_count
 
 
-def test_success_leaves_no_trace(server: Guarded) -> None:
-    """Who comes in with the right password is not remembered as anybody who failed."""
+def test_successful_requests_are_not_counted_as_failures(server: Guarded) -> None:
+    """No key is kept."""
     assert {200} == set(statuses(lambda: server.login("alice", password_of("alice")), 5))
     assert {200} == set(statuses(server.job, 5))
 
     assert 0 == server.key_count
 
 
-def test_tokens_are_not_touched(server: Guarded) -> None:
-    """Failures and denials move no quota of tokens."""
+def test_failures_move_no_token_quota(server: Guarded) -> None:
+    """Neither do the guard's denials."""
     statuses(server.login, 10)
     statuses(lambda: server.job(secret="guess"), 10)
 
@@ -245,8 +243,8 @@ def test_tokens_are_not_touched(server: Guarded) -> None:
     assert [1000] * 4 == remaining
 
 
-def test_device_that_guesses(server: Guarded) -> None:
-    """A device is told to slow down, as ever."""
+def test_denied_device_is_told_to_slow_down(server: Guarded) -> None:
+    """Any other error would end its polling."""
     poll = lambda: server.send(  # noqa: E731
         {"grant_type": GRANT_DEVICE_CODE, "device_code": "x"}, auth=("web-shop", "guess")
     )
@@ -255,8 +253,8 @@ def test_device_that_guesses(server: Guarded) -> None:
     assert (429, "slow_down") == (poll().status_code, poll().json()["error"])
 
 
-def test_client_library(server: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """requests-oauthlib meets the error that it knows."""
+def test_requests_oauthlib_raises_its_typed_error(server: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error code is one of RFC 6749."""
     monkeypatch.setenv("OAUTHLIB_INSECURE_TRANSPORT", "1")
     statuses(server.login, USER_LIMIT)
 
@@ -269,10 +267,8 @@ def test_client_library(server: Guarded, monkeypatch: pytest.MonkeyPatch) -> Non
         )
 
 
-def test_trusted_client(database: Path) -> None:
-    """
-    A trusted client is never denied, not even while its secret is being guessed from its own address; it is reported.
-    """
+def test_trusted_client_is_never_denied_but_reported(database: Path) -> None:
+    """Even while its secret is guessed from its own address."""
     settings = {**guard(), "trusted_clients": ["web-*"]}
     with guarded(database, settings) as server, capture_logs() as logs:
         assert {401} == set(statuses(lambda: server.job(secret="guess"), 2 * CLIENT_LIMIT))
@@ -300,10 +296,10 @@ def assertions(monkeypatch: pytest.MonkeyPatch) -> Callable[[Guarded], None]:
     return register
 
 
-def test_trusted_client_with_an_assertion(database: Path, assertions: Callable[[Guarded], None]) -> None:
-    """A trusted client that an assertion alone names is never denied, whatever others at its address have done; another
-    client with an assertion is, and so is who adds one to a guess.
-    """
+def test_trusted_client_with_an_assertion_is_never_denied(
+    database: Path, assertions: Callable[[Guarded], None]
+) -> None:
+    """Another client with an assertion is denied, and so is a guess with an assertion added."""
     form = {"grant_type": "client_credentials"}
     with guarded(database, {**guard(), "trusted_clients": ["web-*"]}) as server:
         assertions(server)
@@ -317,10 +313,8 @@ def test_trusted_client_with_an_assertion(database: Path, assertions: Callable[[
         assert 429 == server.send(form).status_code
 
 
-def test_login_form_of_a_client(database: Path) -> None:
-    """By default nobody is kept out of a client with a secret by a stranger who types their name into its login form:
-    that is reported. Through a client without a secret, the stranger's own address is denied.
-    """
+def test_passed_on_passwords_are_only_reported_by_default(database: Path) -> None:
+    """Otherwise a stranger could lock a user out of a client's login form. Without a secret, the address is denied."""
     settings = config(limit=1000, guard={"mode": "enforce"})
     with guarded(database, settings) as server, capture_logs() as logs:
         assert [400] * 12 == statuses(server.login, 12)
@@ -331,8 +325,8 @@ def test_login_form_of_a_client(database: Path) -> None:
     assert [("request_would_be_denied", "failures:passed_on"), ("request_denied", "failures:user")] == events
 
 
-def test_secret_in_the_shade_of_a_dry_run(database: Path) -> None:
-    """Whoever has a client of their own, and too many passwords that it has passed on, guesses no secret for that."""
+def test_dry_run_of_passed_on_passwords_does_not_hide_guessed_secrets(database: Path) -> None:
+    """An attacker may own a client with too many passed-on passwords."""
     limits = {**LIMITS, "passed_on": [{"limit": USER_LIMIT, "window": WINDOW_S, "mode": "dry-run"}]}
     with guarded(database, config(limit=1000, guard={"mode": "enforce", "limits": limits})) as server:
         statuses(lambda: server.login(client=BATCH_JOBS), USER_LIMIT + 1)
@@ -340,16 +334,16 @@ def test_secret_in_the_shade_of_a_dry_run(database: Path) -> None:
         assert [401] * CLIENT_LIMIT + [429] == statuses(guess, CLIENT_LIMIT + 1)
 
 
-def test_trusted_address(database: Path) -> None:
-    """An address that the configuration trusts is not looked at."""
+def test_trusted_address_is_not_checked(database: Path) -> None:
+    """Its failures are not counted."""
     with guarded(database, guard(trusted_addresses=["127.0.0.2/32", "10.0.0.0/8"])) as server:
         assert {400} == set(statuses(lambda: server.login(address=ELSEWHERE), 3 * USER_LIMIT))
         assert 0 == server.key_count
         assert 429 in statuses(server.login, USER_LIMIT + 1)
 
 
-def test_dry_run(database: Path) -> None:
-    """A dry run reports whom enforcing would deny, denies nobody, and counts as enforcing would."""
+def test_dry_run_reports_denies_nobody_and_counts_as_enforcing_would(database: Path) -> None:
+    """The log has what enforcing would deny."""
     with guarded(database, guard(mode="dry-run")) as server, capture_logs() as logs:
         assert {400} == set(statuses(server.login, 3 * USER_LIMIT))
         assert 200 == server.login("alice", password_of("alice")).status_code
@@ -364,21 +358,21 @@ def test_dry_run(database: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [{"guard": {"mode": "off"}}, {"mode": "off"}, {"enabled": False}, {"guard": {}}])
-def test_switched_off(database: Path, more: dict[str, Any]) -> None:
-    """Off is off, its own switch as well as the global one."""
+def test_guard_and_global_switch_turn_the_guard_off(database: Path, more: dict[str, Any]) -> None:
+    """Nothing is counted."""
     with guarded(database, {**guard(), **more}) as server:
         assert {400} == set(statuses(server.login, 3 * USER_LIMIT))
         assert server.site.app_limiter.guard() is None
 
 
-def test_tokens_in_a_dry_run(database: Path) -> None:
-    """The guard has a mode of its own: it may deny while limits on tokens are on trial."""
+def test_guard_may_enforce_while_token_limits_run_dry(database: Path) -> None:
+    """It has a mode of its own."""
     with guarded(database, {**guard(), "mode": "dry-run"}) as server:
         assert [400] * USER_LIMIT + [429] == statuses(server.login, USER_LIMIT + 1)
 
 
-def test_reload(database: Path) -> None:
-    """Failures that are known count on under other limits and modes."""
+def test_known_failures_count_under_new_limits(database: Path) -> None:
+    """A reload keeps the counts."""
     with guarded(database, guard()) as server:
         statuses(server.login, USER_LIMIT + 1)
         running = server.site.app_limiter.guard()
@@ -389,8 +383,8 @@ def test_reload(database: Path) -> None:
         assert [400, 400, 429] == statuses(server.login, 3)
 
 
-def test_behind_a_proxy(database: Path) -> None:
-    """With Werkzeug's ProxyFix failures are those of the address that the proxy has named."""
+def test_proxy_fix_gives_the_address_of_the_client(database: Path) -> None:
+    """Failures count for the address that the proxy adds."""
     with guarded(database, guard()) as server:
         server.site.app.wsgi_app = ProxyFix(server.site.app.wsgi_app)  # type: ignore[method-assign]
         near = {"X-Forwarded-For": "6.6.6.6, 192.0.2.7"}  # the first was there before the proxy
@@ -398,10 +392,8 @@ def test_behind_a_proxy(database: Path) -> None:
         assert 400 == server.login(headers={"X-Forwarded-For": "192.0.2.8"}).status_code
 
 
-def test_proxy_that_is_not_configured(database: Path) -> None:
-    """A forwarded address without ProxyFix is not believed. Everybody seems to be the proxy, so nothing is counted and
-    nobody is denied, and that is said.
-    """
+def test_unconfigured_proxy_turns_the_guard_off_and_is_logged(database: Path) -> None:
+    """Everybody seems to come from the proxy, so one attacker would lock out all."""
     forwarded = {"X-Forwarded-For": "192.0.2.7"}
     with guarded(database, guard()) as server, capture_logs() as logs:
         tries = [server.login(client=MOBILE_APP, headers=forwarded).status_code for _ in range(2 * ADDRESS_LIMIT)]
@@ -415,8 +407,8 @@ def test_proxy_that_is_not_configured(database: Path) -> None:
     assert ["guard_sees_a_proxy"] == [line["event"] for line in logs]
 
 
-def test_forged_address(database: Path) -> None:
-    """Where ProxyFix is told that there is no proxy, whatever stands in the header makes a guess no other."""
+def test_forged_header_does_not_change_the_address(database: Path) -> None:
+    """ProxyFix is configured without a proxy."""
     with guarded(database, guard()) as server:
         server.site.app.wsgi_app = ProxyFix(server.site.app.wsgi_app, x_for=0)  # type: ignore[method-assign]
         found = [
@@ -427,8 +419,8 @@ def test_forged_address(database: Path) -> None:
     assert [400] * USER_LIMIT + [429] == found
 
 
-def test_server_without_addresses(database: Path) -> None:
-    """Over a Unix socket without ProxyFix nobody can be told from anybody: nothing is counted, and that is said."""
+def test_request_without_an_address_is_not_counted_and_logged(database: Path) -> None:
+    """Over a Unix socket without ProxyFix all clients look the same."""
     form = {"grant_type": "password", "username": "alice", "password": "x"}
     with guarded(database, guard()) as server, capture_logs() as logs:
         client = server.site.app.test_client()
@@ -441,8 +433,8 @@ def test_server_without_addresses(database: Path) -> None:
     assert ["guard_without_address"] == [line["event"] for line in logs]
 
 
-def test_networks_of_ipv6(server: Guarded) -> None:
-    """Whoever has a /64 has one address."""
+def test_ipv6_network_of_64_bits_is_one_address(server: Guarded) -> None:
+    """A single customer gets a /64."""
     client = server.site.app.test_client()
     form = {"grant_type": "password", "username": "alice", "password": "x"}
 
@@ -455,8 +447,10 @@ def test_networks_of_ipv6(server: Guarded) -> None:
     assert 400 == guess("2001:db8:0:1::1")
 
 
-def test_guard_that_breaks(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever goes wrong in the guard, the server answers as it would without it."""
+def test_server_answers_as_without_a_guard_when_the_guard_breaks(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard fails open, and no secret is logged."""
 
     def broken(*_args: Any) -> None:
         raise ZeroDivisionError("a bug")
@@ -471,8 +465,10 @@ def test_guard_that_breaks(database: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert SECRET not in str(logs)
 
 
-def test_guard_that_does_not_start(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process that can start no thread, the server answers as it would without a guard."""
+def test_server_answers_as_without_a_guard_when_no_thread_can_start(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The errors are logged."""
 
     def broken(*_args: Any) -> None:
         raise RuntimeError("can't start new thread")
@@ -485,8 +481,8 @@ def test_guard_that_does_not_start(database: Path, monkeypatch: pytest.MonkeyPat
     assert {"guard_failed", "check_failed"} == {line["event"] for line in logs}
 
 
-def test_flood_of_names(database: Path) -> None:
-    """Random names and clients are bounded, and take no room from the keys of tokens."""
+def test_flood_of_random_names_is_bounded_and_takes_no_room_from_tokens(database: Path) -> None:
+    """Failures have a limit on keys of their own."""
     limits = {"user": ["5/minute"], "client": ["5/minute"]}
     settings = {**guard(max_keys=10), "limits": limits, "sync": {"interval": "1h"}}
     with guarded(database, settings) as server:
@@ -501,13 +497,77 @@ def test_flood_of_names(database: Path) -> None:
     assert "keys_exhausted" in {line["event"] for line in logs}
 
 
-def test_mixin(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server with the mixin is guarded as one that was attached to."""
+def test_server_with_the_mixin_is_guarded(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one whose methods are replaced."""
 
     class Server(RateLimitMixin, demo_server.AuthorizationServer):  # type: ignore[misc]
-        """The typed way in."""
+        """A server with the mixin."""
 
     monkeypatch.setattr(demo_server, "AuthorizationServer", Server)
     with guarded(database, guard()) as server:
         assert [400] * USER_LIMIT + [429] == statuses(server.login, USER_LIMIT + 1)
         assert [401] * CLIENT_LIMIT + [429] == statuses(lambda: server.job(BATCH_JOBS, "guess"), CLIENT_LIMIT + 1)
+
+
+# Several servers, with MongoDB.
+
+
+def failure_count(mongo_uri: str) -> int:
+    """Return how many failures MongoDB holds, of whomever."""
+    counters = (found["requestCounters"] for found in documents(mongo_uri, "ratelimit_failures"))
+    return sum(sum(frames.values()) for each in counters for frames in each.values())
+
+
+def test_failures_at_one_server_count_at_the_other(database: Path, mongo_uri: str) -> None:
+    """The user gets tokens from another address at both."""
+    form = {"grant_type": "password", "username": "alice", "password": "wrong"}
+    env = {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri}
+    app = "tests.support.guard_app:app"
+    with (
+        Gunicorn(app, env=env) as first,
+        Gunicorn(app, env=env) as second,
+        session_from(HOME) as stranger,
+        session_from(ELSEWHERE) as user,
+    ):
+
+        def guess(url: str) -> int:
+            return stranger.post(f"{url}/token", data=form, auth=("web-shop", SECRET), timeout=TIMEOUT_S).status_code
+
+        guesses = [guess(first.url) for _ in range(USER_LIMIT - 1)] + [guess(second.url)]
+        wait_until(lambda: guess(first.url) == 429 == guess(second.url), "both servers deny")
+        own = {**form, "password": password_of("alice")}
+        found = [
+            user.post(f"{url}/token", data=own, auth=("web-shop", SECRET), timeout=TIMEOUT_S).status_code
+            for url in (first.url, second.url)
+        ]
+        wait_until(lambda: documents(mongo_uri, "ratelimits"), "tokens are counted")
+        # Both may deny by what they know of each other before they have sent everything of their own.
+        wait_until(lambda: failure_count(mongo_uri) >= USER_LIMIT, "failures are counted")
+        (counted,) = documents(mongo_uri, "ratelimit_failures")
+
+    assert [400] * USER_LIMIT == guesses
+    assert [200, 200] == found
+    assert {"clientId": "web-shop", "username": "127.0.0.1 alice", "scope": "failures:passed_on"} == counted["_id"]
+    assert USER_LIMIT <= sum(counted["requestCounters"]["60"].values()) <= 2 * USER_LIMIT
+    (tokens,) = documents(mongo_uri, "ratelimits")
+    assert {"clientId": "web-shop", "username": "alice"} == tokens["_id"]
+
+
+def test_claimed_names_are_stored_and_logged_as_hashes_only(
+    mongo_uri: str, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``user_names: hashed``, guessed names are hashed, too."""
+    monkeypatch.setenv("SOME_KEY", "k" * 64)
+    settings = {
+        **guard(),
+        "store": {"uri": mongo_uri},
+        "privacy": {"user_names": "hashed", "keys": [{"env": "SOME_KEY"}]},
+    }
+    with capture_logs() as logs, guarded(database, settings) as server:
+        assert [400] * USER_LIMIT + [429] == [server.login("Alice").status_code for _ in range(USER_LIMIT + 1)]
+
+    (counted,) = documents(mongo_uri, "ratelimit_failures")
+    address, _, name = counted["_id"]["username"].partition(" ")
+    assert "127.0.0.1" == address
+    assert len(name) > 30
+    assert "alice" not in str([counted, logs]).lower()

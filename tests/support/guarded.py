@@ -1,4 +1,4 @@
-"""A server with a failure guard, and strangers who guess from addresses of their own."""
+"""The demo's server with a guard, and requests from several addresses."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import requests
 from flask import Flask
+from pymongo import MongoClient
 from requests.adapters import HTTPAdapter
 
 from demo import grants
-from demo.database import MOBILE_APP, WEB_SHOP
+from demo.database import WEB_SHOP
 from demo.models import Client
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.limiter import Limiter
-from tests.support.flows import password_of
 from tests.support.sites import Site, config, protect_after, protected
 
 USER_LIMIT, CLIENT_LIMIT, ADDRESS_LIMIT = 3, 4, 8
@@ -34,6 +34,13 @@ HOME, ELSEWHERE = "127.0.0.1", "127.0.0.2"
 def guard(*, mode: str = "enforce", **more: Any) -> dict[str, Any]:
     """Return a configuration with a guard and plenty of tokens."""
     return config(limit=1000, guard={"mode": mode, "limits": LIMITS, **more})
+
+
+def documents(mongo_uri: str, collection: str) -> list[dict[str, Any]]:
+    """Return everything in a collection."""
+    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
+    with client:
+        return list(client.get_default_database()[collection].find())
 
 
 class FromAddress(HTTPAdapter):
@@ -104,7 +111,7 @@ class Guarded:
         return self.limiter._clients.key_count
 
     def forget(self) -> None:
-        """Let everything counted so far leave every window."""
+        """Let every failure leave its window."""
         self.let_time_pass()
         self.limiter.sync()
         self.let_time_pass()
@@ -134,19 +141,3 @@ def guarded(database: Path, settings: Mapping[str, Any], **options: Any) -> Iter
     """Serve the demo's server with a guard. Its mobile app, which has no secret, may use the password grant."""
     with protected(database, settings, protect=protect_for_all, **options) as site:
         yield Guarded(site)
-
-
-__all__ = [
-    "ADDRESS_LIMIT",
-    "CLIENT_LIMIT",
-    "ELSEWHERE",
-    "HOME",
-    "MOBILE_APP",
-    "USER_LIMIT",
-    "WEB_SHOP",
-    "WINDOW_S",
-    "Guarded",
-    "guard",
-    "guarded",
-    "password_of",
-]

@@ -8,7 +8,7 @@ Environment:
 import os
 
 from oauth_ratelimit import OAuthRateLimit
-from tests.guard.guarded import guard
+from tests.support.guarded import guard
 from tests.support.sites import protect_after
 
 settings = {**guard(), "sync": {"interval": "100ms"}, "store": {"uri": os.environ["WORKER_MONGO_URI"]}}
