@@ -1,8 +1,7 @@
-"""How the page reads MongoDB: never for long, and not more often than somebody could look.
+"""Cached reads from MongoDB that do not hold up token requests.
 
-The page runs in the processes that issue tokens. A request for it may keep one of their threads waiting for the timeout
-of the database, so while MongoDB is out of reach one request finds that out and the others are told at once; and what
-several open pages ask for is read once.
+The page runs in the processes that issue tokens, and a read may block a thread until the timeout of MongoDB. While
+MongoDB is unreachable, one request tries it and the others fail at once. Answers for several open pages are read once.
 """
 
 import threading
@@ -14,82 +13,81 @@ from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.operations.context import OperatorContext
 
-DOWN_S = 3.0  # so long nobody asks again
-KEPT_COUNT = 20  # answers; what was recorded of a week takes some megabytes
+RETRY_AFTER_S = 3.0  # between two attempts to reach MongoDB
+MAX_ANSWERS = 20  # recorded traffic of a week takes some megabytes
 
-Question = Mapping[str, str]
+Params = Mapping[str, str]
 """The arguments of a request."""
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 
-class NothingToRead(Exception):
-    """There is no database to read; the message says why."""
+class NothingShared(Exception):
+    """There is no shared database to read; the message has the reason."""
 
 
 class ReadCache:
-    """What one application's page has read. Thread-safe.
+    """Reads for the page of one application, and their recent answers. Thread-safe.
 
     Args:
-        gate: The application's part of the extension.
+        app_limiter: The extension's part of the application.
     """
 
-    def __init__(self, gate: AppLimiter) -> None:
-        self._gate = gate
+    def __init__(self, app_limiter: AppLimiter) -> None:
+        self._app_limiter = app_limiter
         self._lock = threading.Lock()  # guards the two below
-        self._kept: dict[Hashable, tuple[float, object]] = {}  # when it is too old, by the monotonic clock; the answer
-        self._down: tuple[float, str] | None = None  # until when, by the monotonic clock; why
+        self._answers: dict[Hashable, tuple[float, object]] = {}  # with their end, by the monotonic clock
+        self._outage: tuple[float, str] | None = None  # next attempt, by the monotonic clock, and the error
 
-    def read(self, look: Callable[[OperatorContext], Found]) -> Found:
-        """Return what a look at the database finds.
+    def read(self, query: Callable[[OperatorContext], Answer]) -> Answer:
+        """Return the answer to a query.
 
         Raises:
-            NothingToRead: There is none.
-            StoreError: It does not answer, or did not a moment ago.
+            NothingShared: There is no shared database.
+            StoreError: MongoDB is unreachable, or was a moment ago, or rejects the query.
         """
-        self._refuse_while_down()
+        self._raise_during_outage()
         try:
-            found = look(self._context())
+            answer = query(self._context())
         except StoreUnavailable as exc:
             with self._lock:
-                self._down = (time.monotonic() + DOWN_S, str(exc))
+                self._outage = (time.monotonic() + RETRY_AFTER_S, str(exc))
             raise
         with self._lock:
-            self._down = None
-        return found
+            self._outage = None
+        return answer
 
-    def read_once(self, name: Hashable, look: Callable[[OperatorContext], Found], *, keep_s: float) -> Found:
-        """Return what a look finds, or what one of the same name has found a moment ago."""
-        now_s = time.monotonic()
+    def read_cached(self, key: Hashable, query: Callable[[OperatorContext], Answer], *, ttl_s: float) -> Answer:
+        """Return the answer to a query, or a recent answer under the same key."""
         with self._lock:
-            until_s, kept = self._kept.get(name, (0.0, None))
-        if now_s < until_s:
-            return kept  # type: ignore[return-value]  # a name stands for one look
-        found = self.read(look)
+            end_s, answer = self._answers.get(key, (0.0, None))
+        if time.monotonic() < end_s:
+            return answer  # type: ignore[return-value]  # a key belongs to one query
+        fresh = self.read(query)
         with self._lock:
-            if len(self._kept) >= KEPT_COUNT:
-                self._kept.clear()
-            self._kept[name] = (time.monotonic() + keep_s, found)
-        return found
+            if len(self._answers) >= MAX_ANSWERS:
+                self._answers.clear()
+            self._answers[key] = (time.monotonic() + ttl_s, fresh)
+        return fresh
 
-    def forget(self) -> None:
-        """Forget all answers: something was changed."""
+    def clear(self) -> None:
+        """Drop all answers."""
         with self._lock:
-            self._kept.clear()
+            self._answers.clear()
 
-    def _refuse_while_down(self) -> None:
+    def _raise_during_outage(self) -> None:
         with self._lock:
-            if self._down is not None:
-                until_s, reason = self._down
-                if time.monotonic() < until_s:
+            if self._outage is not None:
+                retry_s, reason = self._outage
+                if time.monotonic() < retry_s:
                     raise StoreUnavailable(reason)
-                # This request finds out; those that come meanwhile are still told what was known.
-                self._down = (time.monotonic() + DOWN_S, reason)
+                # This request tries; the others keep failing at once in the meantime.
+                self._outage = (time.monotonic() + RETRY_AFTER_S, reason)
 
     def _context(self) -> OperatorContext:
-        if self._gate.is_switched_off:
-            raise NothingToRead("OAUTH_RATELIMIT_MODE=off switches everything off in this process, this page included.")
-        context = self._gate.context()
+        if self._app_limiter.is_switched_off:
+            raise NothingShared("OAUTH_RATELIMIT_MODE=off switches everything off in this process, this page included.")
+        context = self._app_limiter.context()
         if context is None:
-            raise NothingToRead("Counters are not shared: the configuration has no store.uri.")
+            raise NothingShared("Counters are not shared: the configuration has no store.uri.")
         return context

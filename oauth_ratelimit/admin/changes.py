@@ -1,4 +1,4 @@
-"""What the page changes: overrides, looked at before they are made."""
+"""Changes through the page: preview, apply and remove overrides."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,63 +29,67 @@ Body = Mapping[str, Any]
 Change = Callable[..., object]
 
 
-def preview(readings: ReadCache, body: Body, *, operator: str) -> object:
-    """Return what a change would do, without making it."""
-    return readings.read(lambda context: preview_of(context, _overrides(context, body, operator=operator)))
+def preview(cache: ReadCache, body: Body, *, operator: str) -> object:
+    """Return the effect of an override without applying it."""
+    return cache.read(lambda context: preview_of(context, _overrides(context, body, operator=operator)))
 
 
-def put(readings: ReadCache, body: Body, *, operator: str) -> object:
-    """Put overrides in force."""
+def apply(cache: ReadCache, body: Body, *, operator: str) -> object:
+    """Apply overrides."""
 
-    def make(context: OperatorContext) -> object:
-        made = _overrides(context, body, operator=operator)
-        for override in made:
+    def change(context: OperatorContext) -> object:
+        applied = _overrides(context, body, operator=operator)
+        for override in applied:
             context.stores.overrides.put(override)
-            _note(override.target, "set", operator=operator)
-        return {"overrides": list(map(override_data, made)), "arrives_within_s": 2 * context.settings.sync.interval_s}
+            _log_change(override.target, "set", operator=operator)
+        return {"overrides": list(map(override_data, applied)), "takes_effect_within_s": _delay_s(context)}
 
-    made = readings.read(make)
-    readings.forget()
-    return made
+    answer = cache.read(change)
+    cache.clear()
+    return answer
 
 
-def remove(readings: ReadCache, body: Body, *, operator: str) -> object:
-    """Take an override back."""
+def remove(cache: ReadCache, body: Body, *, operator: str) -> object:
+    """Remove an override."""
     target, reason = _target(body), _reason(body)
 
-    def take_back(context: OperatorContext) -> object:
+    def change(context: OperatorContext) -> object:
         is_removed = context.stores.overrides.remove(target, author=operator, reason=reason, at_s=context.now_s)
         if is_removed:
-            _note(target, "unset", operator=operator)
-        return {"is_removed": is_removed, "arrives_within_s": 2 * context.settings.sync.interval_s}
+            _log_change(target, "unset", operator=operator)
+        return {"is_removed": is_removed, "takes_effect_within_s": _delay_s(context)}
 
-    removed = readings.read(take_back)
-    readings.forget()
-    return removed
+    answer = cache.read(change)
+    cache.clear()
+    return answer
 
 
-CHANGES: Mapping[str, Change] = {"preview": preview, "put": put, "remove": remove}
+CHANGES: Mapping[str, Change] = {"preview": preview, "apply": apply, "remove": remove}
+
+
+def _delay_s(context: OperatorContext) -> float:
+    return 2 * context.settings.sync.interval_s
 
 
 def _overrides(context: OperatorContext, body: Body, *, operator: str) -> list[Override]:
     """Return the overrides that the form describes.
 
     Raises:
-        ValueError: It cannot be made; a ``ConfigError`` for limits.
+        ValueError: The form is not valid; a ``ConfigError`` for limits.
     """
     kind = _choice(body, "kind", OverrideKind)
     client_id = _client_id(body)
     mode = _choice(body, "mode", Mode) if kind is OverrideKind.MODE else None
-    named = _limits(body) if kind is OverrideKind.LIMIT else {}
-    first = Override(
-        target=Target(kind, client_id, next(iter(named), None)),
+    limits = _limits(body) if kind is OverrideKind.LIMIT else {}
+    override = Override(
+        target=Target(kind, client_id, next(iter(limits), None)),
         author=operator,
         reason=_reason(body),
         made_at_s=context.now_s,
-        until_s=_end(body, now_s=context.now_s),
+        until_s=_end_s(body, now_s=context.now_s),
         mode=mode,
     )
-    return limit_overrides(context.policies, client_id, named, template=first) if named else [first]
+    return limit_overrides(context.policies, client_id, limits, template=override) if limits else [override]
 
 
 def _target(body: Body) -> Target:
@@ -98,15 +102,15 @@ def _limits(body: Body) -> dict[LimitKind, list[str]]:
     given = body.get("limits")
     if not isinstance(given, dict) or not given:
         raise ValueError("limits: name at least one")
-    named = {}
+    limits = {}
     for name, texts in given.items():
         kind = _choice({"limits": name}, "limits", LimitKind)
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise ValueError(f"limits.{name}: a list of texts")
+            raise ValueError(f"limits.{name}: expected a list of texts")
         if not 1 <= len(texts) <= MAX_LIMITS:
-            raise ValueError(f"limits.{name}: 1 to {MAX_LIMITS}, got {len(texts)}; none lifts the limit")
-        named[kind] = texts
-    return named
+            raise ValueError(f"limits.{name}: got {len(texts)}, expected 1 to {MAX_LIMITS}; none lifts the limit")
+        limits[kind] = texts
+    return limits
 
 
 def _client_id(body: Body) -> str | None:
@@ -114,23 +118,22 @@ def _client_id(body: Body) -> str | None:
     if client_id is None:
         return None
     if not isinstance(client_id, str):
-        raise ValueError("client_id: a text, or null for everybody")
+        raise ValueError("client_id: expected a text, or null for everybody")
     return checked_client_id(client_id)
 
 
 def _reason(body: Body) -> str:
     reason = body.get("reason")
     if not isinstance(reason, str) or not 1 <= len(reason.strip()) <= MAX_TEXT_LENGTH:
-        raise ValueError(f"reason: 1 to {MAX_TEXT_LENGTH} characters; it is kept on record")
+        raise ValueError(f"reason: expected 1 to {MAX_TEXT_LENGTH} characters, which the history keeps")
     return storable_text(reason.strip())
 
 
-def _end(body: Body, *, now_s: float) -> float | None:
-    length, end = body.get("for"), body.get("until")
-    for name, text, moment in (("for", length, end_after), ("until", end, end_at)):
-        if text:
+def _end_s(body: Body, *, now_s: float) -> float | None:
+    for name, parse in (("for", end_after), ("until", end_at)):
+        if text := body.get(name):
             try:
-                return moment(str(text), now_s=now_s)
+                return parse(str(text), now_s=now_s)
             except ValueError as exc:
                 raise ValueError(f"{name}: {exc}") from None
     return None
@@ -139,11 +142,11 @@ def _end(body: Body, *, now_s: float) -> float | None:
 def _choice(body: Body, name: str, kinds: Any) -> Any:
     value = body.get(name)
     if value not in list(kinds):
-        raise ValueError(f"{name}: one of {', '.join(kinds)}")
+        raise ValueError(f"{name}: expected one of {', '.join(kinds)}")
     return kinds(value)
 
 
-def _note(target: Target, action: str, *, operator: str) -> None:
+def _log_change(target: Target, action: str, *, operator: str) -> None:
     log.info(
         "override_changed",
         operator=operator,

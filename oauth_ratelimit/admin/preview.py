@@ -1,62 +1,65 @@
-"""What a change would do: before and after, for the client that it is about and for the keys that are counted now."""
+"""Effect of an override before it is applied: limits, mode and trust of its client, and the keys counted now."""
 
 from collections.abc import Iterator, Sequence
 
-from oauth_ratelimit.admin.api import past_of
+from oauth_ratelimit.admin.statistics import effect_in_last_day
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
-from oauth_ratelimit.counters.usage import UsageReader
+from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, policy_text
-from oauth_ratelimit.operations.serialize import Record, override_data, usage_data
-from oauth_ratelimit.operations.status import nearest_to_limit
+from oauth_ratelimit.operations.serialize import Record, override_data
 from oauth_ratelimit.operations.suggestions import unknown_client_hint
 
-READ = 5000  # documents
-SHOWN = 10
-ANYBODY = "\0anybody"  # no client id: stands for all those of whom nothing is said
+MAX_READ = 5000  # documents
+MAX_NAMED = 5  # clients in a note
+CANARY_NOTE = "The canary stays active: outside of it this is a dry run, unless a client has a mode of its own."
+UNCONFIGURED_CLIENT = "\0"  # no client id, so only the defaults apply to it
 
 
 def preview_of(context: OperatorContext, overrides: Sequence[Override]) -> Record:
-    """Return what overrides would do now."""
-    before, after = context.policies, _with(context, overrides)
+    """Return the effect of overrides now."""
+    before, after = context.policies, _policies_with(context, overrides)
     client_id = overrides[0].target.client_id
+    targets = {override.target for override in overrides}
     return {
         "overrides": list(map(override_data, overrides)),
-        "replaces": [
-            override_data(old) for old in context.overrides if old.target in {new.target for new in overrides}
-        ],
-        "changes": list(_changes(before, after, client_id or ANYBODY)),
-        "notes": [*_strange(context, client_id), *_notes(before, overrides[0])],
+        "replaces": [override_data(override) for override in context.overrides if override.target in targets],
+        "changes": list(_changes(before, after, client_id or UNCONFIGURED_CLIENT)),
+        "notes": list(_notes(context, before, overrides[0])),
         "keys": _keys(context, before, after, client_id=client_id),
         "past": [
             past
             for override in overrides
             for policy in override.policies
             if override.target.limit_kind
-            and (past := past_of(context, override.target.limit_kind, policy, client_id=client_id))
+            and (past := effect_in_last_day(context, override.target.limit_kind, policy, client_id=client_id))
         ],
     }
 
 
-def _with(context: OperatorContext, overrides: Sequence[Override]) -> PolicySet:
-    """Return the policies with overrides instead of those that their targets have."""
+def _policies_with(context: OperatorContext, overrides: Sequence[Override]) -> PolicySet:
+    """Return the policies with overrides in place of the active ones of the same targets."""
     targets = {override.target for override in overrides}
     kept = [override for override in context.overrides if override.target not in targets]
     return apply_overrides(context.settings.policies, [*kept, *overrides])
 
 
 def _changes(before: PolicySet, after: PolicySet, client_id: str) -> Iterator[Record]:
-    """Yield what is different for a client at the token endpoint."""
+    """Yield trust, mode and limits of a client at the token endpoint, before and after."""
     old, new = before.matching(client_id), after.matching(client_id)
     old_limits, new_limits = before.limits_at(client_id)[1], after.limits_at(client_id)[1]
     rows = [
-        ("trusted", _yes(old.trusted), _yes(new.trusted)),
+        ("trusted", _yes_or_no(old.trusted), _yes_or_no(new.trusted)),
         ("mode", old.mode.value, new.mode.value),
         *(
-            (f"{kind.value} limit", _text(getattr(old_limits, kind.value)), _text(getattr(new_limits, kind.value)))
+            (
+                f"{kind.value} limit",
+                _limits_text(getattr(old_limits, kind.value)),
+                _limits_text(getattr(new_limits, kind.value)),
+            )
             for kind in LimitKind
         ),
     ]
@@ -64,65 +67,75 @@ def _changes(before: PolicySet, after: PolicySet, client_id: str) -> Iterator[Re
         yield {"what": what, "before": was, "after": will_be, "is_changed": was != will_be}
 
 
-def _strange(context: OperatorContext, client_id: str | None) -> Iterator[str]:
-    if client_id is not None and (hint := unknown_client_hint(context, client_id)):
+def _notes(context: OperatorContext, before: PolicySet, override: Override) -> Iterator[str]:
+    """Yield side effects and exceptions that an operator might not expect."""
+    client_id = override.target.client_id
+    if client_id is not None:
+        yield from _client_notes(context, before, override, client_id)
+        return
+    unaffected = sorted(name for name, rules in before.clients.items() if _is_own(override, rules.mode, rules.limits))
+    if unaffected:
+        names = f"{', '.join(unaffected[:MAX_NAMED])}{' …' * (len(unaffected) > MAX_NAMED)}"
+        yield f"Not changed for {counted(len(unaffected), 'client')} with rules of their own: {names}"
+    if override.mode is Mode.ENFORCE:
+        if before.canary is not None:
+            yield CANARY_NOTE
+        yield "Requests over a limit will be denied."
+
+
+def _client_notes(context: OperatorContext, before: PolicySet, override: Override, client_id: str) -> Iterator[str]:
+    if hint := unknown_client_hint(context, client_id):
         yield hint
-
-
-def _notes(before: PolicySet, override: Override) -> Iterator[str]:
-    """Yield what somebody might not expect."""
-    target = override.target
-    if target.client_id is None:
-        own = sorted(name for name, rules in before.clients.items() if _has_own(override, rules.mode, rules.limits))
-        if own:
-            names = f"{', '.join(own[:5])}{' …' * (len(own) > 5)}"
-            yield f"{counted(len(own), 'client')} with rules of their own keep them: {names}"
     if override.mode is Mode.ENFORCE and before.canary is not None:
-        yield "The canary stays: outside of it this is still a dry run, unless a client has a mode of its own."
-    if override.mode is Mode.ENFORCE and target.client_id is None:
-        yield "Requests over their limit are denied from now on."
-    if target.client_id is not None and target.kind is not OverrideKind.TRUSTED:
-        if before.matching(target.client_id).trusted:
-            yield "This client is trusted: no limit and no mode matters to it."
-        _, plan = before.rules_of(target.client_id)
-        places = sorted({*before.grants, *plan.grants} if target.kind is OverrideKind.LIMIT else ())
-        if places:
-            yield f"Grant types with limits of their own keep them: {', '.join(places)}"
+        yield CANARY_NOTE
+    if override.target.kind is OverrideKind.TRUSTED:
+        return
+    if before.matching(client_id).trusted:
+        yield "This client is trusted: limits and mode have no effect on it."
+    _, plan = before.rules_of(client_id)
+    grants = sorted({*before.grants, *plan.grants})
+    if grants and override.target.kind is OverrideKind.LIMIT:
+        yield f"Not changed for grant types with limits of their own: {', '.join(grants)}"
 
 
-def _has_own(override: Override, mode: Mode | None, limits: object) -> bool:
+def _is_own(override: Override, mode: Mode | None, limits: object) -> bool:
+    """Return whether a client's own rules take precedence over an override for everybody."""
     kind = override.target.limit_kind
     if kind is not None:
         return limits is not None and getattr(limits, kind.value) is not None
-    # Off and dry run hold for everybody, whatever stands nearer.
-    return override.mode is Mode.ENFORCE and mode is not None
+    return override.mode is Mode.ENFORCE and mode is not None  # off and dry-run apply to everybody
 
 
 def _keys(context: OperatorContext, before: PolicySet, after: PolicySet, *, client_id: str | None) -> Record:
-    """Return what becomes of the keys that are counted now.
+    """Return the numbers of keys over a limit before and after.
 
-    A limit with another length of frames begins to count when it takes force, so nothing can be said of it.
+    A limit with another frame length starts at zero, so its keys are under the limit at first.
     """
     if client_id is None:
-        documents = list(context.stores.documents.latest(context.now_s, READ))
+        documents = list(context.stores.documents.latest(context.now_s, MAX_READ))
     else:
-        documents = list(context.stores.documents.of_client(storable_name(client_id), at_most=READ))
-    old, new = (list(UsageReader(each).of_all(documents, context.now_s)) for each in (before, after))
-    over = [usage for usage in new if usage.retry_after_s > 0]
+        documents = list(context.stores.documents.of_client(storable_name(client_id), at_most=MAX_READ))
+    over_before, over_after = (
+        [usage for usage in UsageReader(policies).of_all(documents, context.now_s) if usage.retry_after_s > 0]
+        for policies in (before, after)
+    )
     return {
         "read_count": len(documents),
-        "is_complete": len(documents) < READ,
-        "denied_before_count": sum(each.retry_after_s > 0 and each.mode is Mode.ENFORCE for each in old),
-        "denied_after_count": sum(each.mode is Mode.ENFORCE for each in over),
-        "would_deny_before_count": sum(each.retry_after_s > 0 and each.mode is Mode.DRY_RUN for each in old),
-        "would_deny_after_count": sum(each.mode is Mode.DRY_RUN for each in over),
-        "rows": [usage_data(usage) for usage in nearest_to_limit((each for each in new if each.estimate), SHOWN)],
+        "is_complete": len(documents) < MAX_READ,
+        "denied_before_count": _count(over_before, Mode.ENFORCE),
+        "denied_after_count": _count(over_after, Mode.ENFORCE),
+        "would_deny_before_count": _count(over_before, Mode.DRY_RUN),
+        "would_deny_after_count": _count(over_after, Mode.DRY_RUN),
     }
 
 
-def _text(policies: Sequence[Policy]) -> str:
+def _count(usages: Sequence[LimitUsage], mode: Mode) -> int:
+    return sum(usage.mode is mode for usage in usages)
+
+
+def _limits_text(policies: Sequence[Policy]) -> str:
     return ", ".join(map(policy_text, policies)) or "no limit"
 
 
-def _yes(is_so: bool) -> str:
-    return "yes" if is_so else "no"
+def _yes_or_no(value: bool) -> str:
+    return "yes" if value else "no"

@@ -1,13 +1,11 @@
-"""What keeps others out of the admin page: who may see it, who may change something, what a browser may do in it.
+"""Security of the admin page: authorisation, response headers, protection against cross-site requests.
 
-A change has to pass three checks, each of which stops a request that another site makes in an operator's browser:
+A change has to pass three checks. Each stops a request that another site makes in an operator's browser:
 
-- It is JSON. A form cannot send that, and a script of another site only after asking us first, which we never answer.
-- The browser says that it comes from this very site: ``Sec-Fetch-Site``, or ``Origin`` where that is not sent (over
-  plain HTTP). One that says neither is refused.
-- It carries a token from a page that this operator has opened, which no other site can read. The token is signed with
-  the application's secret key, bound to the operator and good for some hours, so that nothing is kept on the server
-  and every instance knows it.
+- It is JSON. A form cannot send JSON, and a script of another site needs a CORS preflight, which we never answer.
+- It comes from this site by ``Sec-Fetch-Site``, or by ``Origin`` where browsers do not send that (over plain HTTP).
+- It carries a CSRF token from a page that this operator has opened. The token is an HMAC under the application's secret
+  key over operator and time, so the server keeps nothing and every instance accepts it.
 """
 
 import hmac
@@ -19,6 +17,7 @@ from werkzeug.wrappers import Response as AnyResponse
 TOKEN_HEADER = "X-Ratelimit-Token"
 TOKEN_LIFE_S = 12 * 3600
 MAX_OPERATOR_LENGTH = 200
+NO_SECRET_KEY = "Changes need app.secret_key, the same on all instances; it is not set."
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -46,40 +45,38 @@ HEADERS = {
 }
 
 Authorize = Callable[[], str | AnyResponse | None]
-"""Returns the name of the operator who sends the request at hand, None for anybody else, or what to answer instead."""
+"""Returns the operator who sends the current request, None for anybody else, or a response to send instead."""
 
 
-def operator_of(authorize: Authorize) -> str | AnyResponse:
-    """Return the operator's name, or what to answer somebody who is none.
+def authorized_operator(authorize: Authorize) -> str | AnyResponse:
+    """Return the operator's name, or the response to anybody else.
 
     Raises:
-        TypeError: The application answered with something else. True is no name: changes are on record with one.
+        TypeError: ``authorize`` returned something else, such as True. The history needs a name.
     """
-    found = authorize()
-    if found is None or found == "":
+    operator = authorize()
+    if operator is None or operator == "":
         return Response("You are not authorised to see this page.\n", status=403, mimetype="text/plain")
-    if isinstance(found, AnyResponse):
-        return found
-    if not isinstance(found, str):
-        raise TypeError(f"authorize must return the operator's name, None or a response, got {type(found).__name__}")
-    return found[:MAX_OPERATOR_LENGTH].encode("utf-8", "replace").decode()
+    if isinstance(operator, AnyResponse):
+        return operator
+    if not isinstance(operator, str):
+        raise TypeError(f"authorize must return the operator's name, None or a response, got {type(operator).__name__}")
+    return operator[:MAX_OPERATOR_LENGTH].encode("utf-8", "replace").decode()
 
 
-def protect(response: Response, *, is_static: bool) -> Response:
-    """
-    Return a response with the headers that bind the browser. What is shown is not kept, what is static is asked for.
-    """
+def add_security_headers(response: Response, *, is_static: bool) -> Response:
+    """Return a response with security headers. Browsers store only static files, and revalidate them."""
     response.headers.update(HEADERS)
     response.headers["Cache-Control"] = "no-cache" if is_static else "no-store"
     return response
 
 
-class Tokens:
-    """Makes and checks the tokens that changes carry.
+class CsrfTokens:
+    """CSRF tokens, signed and bound to an operator.
 
     Args:
-        secret_key: The application's; the same on all instances.
-        clock: Tells the time, seconds since the epoch.
+        secret_key: The application's secret key, the same on all instances.
+        clock: Returns the time in seconds since the epoch.
     """
 
     def __init__(self, secret_key: str | bytes, *, clock: Callable[[], float]) -> None:
@@ -93,7 +90,7 @@ class Tokens:
         return f"{issued_s}.{self._sign(issued_s, operator)}"
 
     def is_valid(self, token: str, operator: str) -> bool:
-        """Return whether this operator was given this token, not too long ago."""
+        """Return whether a token was issued to this operator and has not expired."""
         issued, _, signature = token.partition(".")
         if not issued.isascii() or not issued.isdecimal() or len(issued) > 15:
             return False
@@ -106,16 +103,16 @@ class Tokens:
         return hmac.new(self._key, f"{issued_s}\0{operator}".encode(), "sha256").hexdigest()
 
 
-def why_refused(request: Request, tokens: Tokens | None, *, operator: str) -> str | None:
-    """Return why a request must not change anything, None if it may."""
+def rejection_reason(request: Request, tokens: CsrfTokens | None, *, operator: str) -> str | None:
+    """Return the reason to reject a change; None if it is acceptable."""
     if tokens is None:
-        return "Changes need app.secret_key, the same on all instances; it is not set."
+        return NO_SECRET_KEY
     if request.mimetype != "application/json":
-        return "A change is sent as application/json."
+        return "A change must be application/json."
     if not _is_from_this_site(request):
-        return f"This does not come from this site ({request.host}). Behind a proxy, the application needs ProxyFix."
+        return f"Not a request from this site ({request.host}). Behind a proxy, the application needs ProxyFix."
     if not tokens.is_valid(request.headers.get(TOKEN_HEADER, ""), operator):
-        return "This page is too old, or was opened by somebody else. Load it again."
+        return "This page has expired or belongs to another operator. Reload it."
     return None
 
 

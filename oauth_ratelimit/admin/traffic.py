@@ -1,11 +1,11 @@
-"""The charts: requests per minute and client over time, out of the statistics."""
+"""Query for the charts: requests per minute over time, by client."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from oauth_ratelimit.admin.cache import Question, ReadCache
+from oauth_ratelimit.admin.cache import Params, ReadCache
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, Peak, Tally
@@ -14,40 +14,40 @@ from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import policy_text
 from oauth_ratelimit.operations.serialize import Record, tally_data
 
-SPANS = {"15m": (900, 60), "1h": (3600, 60), "6h": (21_600, 300), "1d": (86_400, 600), "7d": (604_800, 3600)}
-"""What may be asked for: its length and that of a step, in seconds."""
+SPANS_S = {"15m": (900, 60), "1h": (3600, 60), "6h": (21_600, 300), "1d": (86_400, 600), "7d": (604_800, 3600)}
+"""Length of a span and of its steps, in seconds."""
 
-MAX_READ = 12_000  # documents; a longer time is read as a sample of its minutes
-KEPT_S = 8.0  # processes write every ten seconds
-DRAWN_COUNT = 5  # clients with a line of their own: more cannot be told apart
-LISTED_COUNT = 100
+MAX_READ = 12_000  # documents; longer spans are sampled
+TTL_S = 8.0  # instances write statistics every ten seconds
+MAX_LINES = 5  # more lines cannot be told apart
+MAX_CLIENTS = 100
 
 
-def traffic(readings: ReadCache, question: Question) -> object:
+def traffic(cache: ReadCache, params: Params) -> object:
     """Return requests per minute over time, of all clients or of one."""
-    name = question.get("span", "1h")
-    if name not in SPANS:
-        raise ValueError(f"span: one of {', '.join(SPANS)}, got {name!r}")
-    client_id = question.get("id")
+    span = params.get("span", "1h")
+    if span not in SPANS_S:
+        raise ValueError(f"span: got {span[:40]!r}, expected one of {', '.join(SPANS_S)}")
+    client_id = params.get("id")
     if client_id is not None:
         checked_client_id(client_id)
-    length_s, step_s = SPANS[name]
-    return readings.read_once(
-        ("traffic", name, client_id),
-        lambda context: _traffic(context, Timeline.before(context.now_s, length_s=length_s, step_s=step_s), client_id),
-        keep_s=KEPT_S,
+    length_s, step_s = SPANS_S[span]
+    return cache.read_cached(
+        ("traffic", span, client_id),
+        lambda context: _traffic(context, Timeline.until(context.now_s, length_s=length_s, step_s=step_s), client_id),
+        ttl_s=TTL_S,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Equal steps of time, the last one still running.
+    """Equal steps of time; the last one is not complete.
 
     Args:
-        start_s: When the first begins, seconds since the epoch.
-        step_s: How long each is, whole minutes.
-        count: How many.
-        now_s: The present, within the last one.
+        start_s: Start of the first step, in seconds since the epoch.
+        step_s: Length of a step, in seconds; whole minutes.
+        count: Number of steps.
+        now_s: The present, within the last step.
     """
 
     start_s: int
@@ -56,26 +56,26 @@ class Timeline:
     now_s: float
 
     @classmethod
-    def before(cls, now_s: float, *, length_s: int, step_s: int) -> "Timeline":
-        """Return the steps that end with the present."""
+    def until(cls, now_s: float, *, length_s: int, step_s: int) -> "Timeline":
+        """Return the steps of a length up to now."""
         count = length_s // step_s
         return cls(int(now_s // step_s - count + 1) * step_s, step_s, count, now_s)
 
     def step_of(self, at_s: int) -> int:
-        """Return the number of the step that a moment lies in."""
+        """Return the index of the step that contains a time."""
         return (at_s - self.start_s) // self.step_s
 
-    def sample_of(self, count: int, most: int) -> int:
-        """Return n such that every n-th minute leaves ``most`` of so many documents, about.
+    def sampling(self, count: int, max_count: int) -> int:
+        """Return n such that every n-th minute has about ``max_count`` of ``count`` documents.
 
-        It divides a step into equal parts, or takes whole steps together; then some steps have no sample.
+        n divides the minutes of a step, or is a multiple of them; then some steps have no sample.
         """
         whole = self.step_s // MINUTE_S
         fitting = chain((n for n in range(1, whole + 1) if not whole % n), (whole * n for n in range(2, self.count)))
-        return next((n for n in fitting if count <= n * most), whole * self.count)
+        return next((n for n in fitting if count <= n * max_count), whole * self.count)
 
-    def samples_of(self, step: int, *, every: int) -> int:
-        """Return how many minutes of a step have begun and belong to the sample."""
+    def sample_count(self, step: int, *, every: int) -> int:
+        """Return the number of sampled minutes of a step that have begun."""
         start_s = self.start_s + step * self.step_s
         minute_count = math.ceil(min(max(self.now_s - start_s, 1), self.step_s) / MINUTE_S)
         first = -(start_s // MINUTE_S) % every
@@ -84,16 +84,16 @@ class Timeline:
 
 @dataclass(slots=True)
 class Line:
-    """One client over time.
+    """Requests of one client over time.
 
     Args:
         client_id: The client.
-        steps: Its requests in each step.
+        steps: Requests in each step.
 
     Attributes:
-        total: All its requests.
-        without_user: Those that were made without a user.
-        peaks: By name of the policy, the most that was used of it.
+        total: All requests.
+        without_user: Requests without a user.
+        peaks: Highest usage of each policy, by its name.
     """
 
     client_id: str
@@ -103,7 +103,7 @@ class Line:
     peaks: dict[str, Peak] = field(default_factory=dict)
 
     def add(self, minute: ClientMinute, step: int) -> None:
-        """Add a minute."""
+        """Add the requests of a minute."""
         tally = minute.tally()
         self.steps[step] += tally
         self.total += tally
@@ -116,13 +116,15 @@ def _traffic(context: OperatorContext, timeline: Timeline, client_id: str | None
     store = context.stores.statistics
     stored = client_id and storable_name(client_id)
     count = store.count(timeline.start_s, context.now_s, stored)
-    every = timeline.sample_of(count, MAX_READ)
+    every = timeline.sampling(count, MAX_READ)
     minutes = store.minutes(timeline.start_s, context.now_s, stored, parts=("by", "peaks"), every=every)
     lines = _lines(minutes, timeline)
     for line in lines.values():
-        line.client_id = client_id or line.client_id  # not as it is stored: rules go by the whole name
+        line.client_id = (
+            client_id or line.client_id
+        )  # configuration has the full id, the database may have a shortened one
     ranked = sorted(lines.values(), key=lambda line: -line.total.offered)
-    drawn = _drawn(ranked)
+    drawn = _drawn_lines(ranked)
     rest = [line for line in ranked if line not in drawn]
     return {
         "now_s": context.now_s,
@@ -132,7 +134,7 @@ def _traffic(context: OperatorContext, timeline: Timeline, client_id: str | None
         "lines": [_line_data(line, timeline, context.policies, every=every) for line in drawn],
         "rest": _line_data(_merged(rest, timeline), timeline, context.policies, every=every) if rest else None,
         "rest_count": len(rest),
-        "clients": [_client_data(line, context.policies, every=every) for line in ranked[:LISTED_COUNT]],
+        "clients": [_client_data(line, context.policies, every=every) for line in ranked[:MAX_CLIENTS]],
         "client_count": len(ranked),
         "total": tally_data(sum((line.total for line in ranked), Tally()), every=every),
     }
@@ -150,12 +152,12 @@ def _lines(minutes: Iterable[ClientMinute], timeline: Timeline) -> dict[str, Lin
     return lines
 
 
-def _drawn(ranked: Sequence[Line]) -> list[Line]:
-    """Return the clients with a line of their own: those most over a limit, then those with most requests."""
+def _drawn_lines(ranked: Sequence[Line]) -> list[Line]:
+    """Return the clients with a line of their own: most denials first, then most requests."""
     named = [line for line in ranked if line.client_id != OTHER_CLIENTS]
-    worst = [line for line in sorted(named, key=lambda line: -line.total.over) if line.total.over][:DRAWN_COUNT]
+    worst = [line for line in sorted(named, key=lambda line: -line.total.over) if line.total.over][:MAX_LINES]
     most = [line for line in named if line not in worst]
-    return [*worst, *most][:DRAWN_COUNT]
+    return [*worst, *most][:MAX_LINES]
 
 
 def _merged(lines: Iterable[Line], timeline: Timeline) -> Line:
@@ -167,7 +169,7 @@ def _merged(lines: Iterable[Line], timeline: Timeline) -> Line:
 
 
 def _line_data(line: Line, timeline: Timeline, policies: PolicySet, *, every: int) -> Record:
-    samples = [timeline.samples_of(step, every=every) for step in range(timeline.count)]
+    samples = [timeline.sample_count(step, every=every) for step in range(timeline.count)]
     return {
         "client_id": line.client_id,
         **{
@@ -181,17 +183,17 @@ def _line_data(line: Line, timeline: Timeline, policies: PolicySet, *, every: in
     }
 
 
-def _rates(line: Line, rules: PolicySet) -> list[Record]:
+def _rates(line: Line, policies: PolicySet) -> list[Record]:
+    """Return the limits to compare with all requests of a client, as rates per minute.
+
+    Of several tiers the one with the lowest rate counts.
     """
-    Return the limits that a client's sum of requests can be compared with, as what they come to per minute: of several
-    tiers the one that a steady rate meets first.
-    """
-    found = rules.matching(line.client_id)
-    if found.trusted:
+    matched = policies.matching(line.client_id)
+    if matched.trusted:
         return []
     kinds = [LimitKind.CLIENT_TOTAL, *([LimitKind.CLIENT] if line.without_user.offered else [])]
-    tightest = [min(policies, key=_per_minute) for kind in kinds if (policies := getattr(found.limits, kind.value))]
-    return [{"policy": policy_text(policy), "per_minute": _per_minute(policy)} for policy in tightest]
+    lowest = [min(limits, key=_per_minute) for kind in kinds if (limits := getattr(matched.limits, kind.value))]
+    return [{"policy": policy_text(policy), "per_minute": _per_minute(policy)} for policy in lowest]
 
 
 def _per_minute(policy: Policy) -> float:
@@ -199,13 +201,13 @@ def _per_minute(policy: Policy) -> float:
 
 
 def _client_data(line: Line, policies: PolicySet, *, every: int) -> Record:
-    found = policies.matching(line.client_id)
+    matched = policies.matching(line.client_id)
     is_rest = line.client_id == OTHER_CLIENTS
     return {
         "client_id": line.client_id,
         **tally_data(line.total, every=every),
-        "mode": None if is_rest else "trusted" if found.trusted else found.mode.value,
-        "is_canary": found.is_canary,
+        "mode": None if is_rest else "trusted" if matched.trusted else matched.mode.value,
+        "is_canary": matched.is_canary,
         "peaks": {name: peak._asdict() for name, peak in sorted(line.peaks.items())},
-        "fullest": max((peak.share for peak in line.peaks.values()), default=None),
+        "highest_use": max((peak.share for peak in line.peaks.values()), default=None),
     }

@@ -75,7 +75,7 @@ def test_top(page: Page, limiter: Limiter) -> None:
 
 def test_top_of_more_than_can_be_read(page: Page, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more keys than the page may read at once it reads some, and says so."""
-    monkeypatch.setattr("oauth_ratelimit.admin.api.TOP_READ", 3)
+    monkeypatch.setattr("oauth_ratelimit.admin.api.MAX_READ", 3)
     for number in range(5):
         limiter.check(f"client-{number}")
     limiter.sync()
@@ -88,7 +88,7 @@ def test_top_finds_the_busy_among_many(
     page: Page, limiter: Limiter, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of more keys than the page may read at once, those that statistics name as busy are not missed."""
-    monkeypatch.setattr("oauth_ratelimit.admin.api.TOP_READ", 3)
+    monkeypatch.setattr("oauth_ratelimit.admin.api.MAX_READ", 3)
     spend(limiter, 4, "zzz", "alice")
     for number in range(5):
         limiter.check(f"client-{number}")
@@ -113,7 +113,7 @@ def test_client(page: Page, limiter: Limiter) -> None:
 @pytest.mark.parametrize("question", [{}, {"id": ""}, {"id": "a" * 2000}], ids=["none", "empty", "long"])
 def test_client_that_cannot_be(page: Page, question: dict[str, str]) -> None:
     """A question about no possible client is answered with what would be one."""
-    for name in ("client", "habits"):
+    for name in ("client", "client-day"):
         response = page.get(f"api/{name}", **question)
         assert 400 == response.status_code
         assert "client id" in response.json["problem"]["text"]
@@ -148,7 +148,7 @@ def test_traffic(page: Page, mongo_uri: str) -> None:
     assert [{"policy": "client_total: 50/3600s", "per_minute": 0.833}] == lines["app"]["rates"]
     assert {"offered": 24, "issued": 22, "denied": 2, "would_deny": 1, "trusted": 9, "retries": 0} == told["total"]
     assert [("app", 15, 0.5), ("other", 9, 0.5)] == [
-        (row["client_id"], row["offered"], row["fullest"]) for row in told["clients"]
+        (row["client_id"], row["offered"], row["highest_use"]) for row in told["clients"]
     ]
 
 
@@ -182,7 +182,7 @@ def test_habits(page: Page, mongo_uri: str) -> None:
     """A client's habits of a day: users, tokens per user and hour, refreshes, bursts, by grant type."""
     refreshed = ClientMinute("app", minute(5).minute_s, {Source("user", "refresh_token"): Tally(allowed=5)})
     record(mongo_uri, [minute(3, allowed=12, denied=3, retries=2), refreshed])
-    told = page.ask("habits", id="app")
+    told = page.ask("client-day", id="app")
 
     assert (20, 3, 2, 4) == (told["offered"], told["over"], told["retries"], told["burst"])
     assert ({"password": 15, "refresh_token": 5}, [("alice", 17)]) == (
@@ -201,7 +201,7 @@ def test_client_with_a_long_name(open_page: Callable[..., Page], mongo_uri: str)
     name = "a" * 600
     page = open_page(store={"uri": mongo_uri}, clients={name: {"limits": {"client_total": ["120/minute"]}}})
     record(mongo_uri, [minute(3, storable_name(name), allowed=30)])
-    line, habits = page.ask("traffic", span="15m", id=name)["lines"][0], page.ask("habits", id=name)
+    line, habits = page.ask("traffic", span="15m", id=name)["lines"][0], page.ask("client-day", id=name)
 
     assert (name, 30.0, [120.0]) == (
         line["client_id"],
@@ -213,7 +213,7 @@ def test_client_with_a_long_name(open_page: Callable[..., Page], mongo_uri: str)
 
 def test_habits_of_a_client_that_is_not_there(page: Page) -> None:
     """Of a client without statistics there is nothing to tell."""
-    assert 0 == page.ask("habits", id="nobody")["offered"]
+    assert 0 == page.ask("client-day", id="nobody")["offered"]
 
 
 def test_denial(page: Page, mongo_uri: str) -> None:
@@ -241,7 +241,7 @@ def test_denial(page: Page, mongo_uri: str) -> None:
         found[name] for name in ("client_id", "username", "policy", "position", "logged_decision_id")
     )
     assert page.ask("denial", decision=decision_id_of(10))["denial"] is None
-    assert "question" == page.get("api/denial", decision="what?").json["problem"]["kind"]
+    assert "input" == page.get("api/denial", decision="what?").json["problem"]["kind"]
 
 
 def test_preview_changes_nothing(page: Page, limiter: Limiter) -> None:
@@ -266,13 +266,11 @@ def test_preview_says_what_might_surprise(open_page: Callable[..., Page], mongo_
     )
     everybody = page.send("preview", {"kind": "mode", "client_id": None, "mode": "enforce", "reason": "x"}).json
     friend = page.send("preview", {**LIMIT, "client_id": "friend"}).json
-    page.send("put", LIMIT)
+    page.send("apply", LIMIT)
     again = page.send("preview", LIMIT).json
 
-    assert {"partner", "canary", "denied from now on"} == {
-        words
-        for words in ("partner", "canary", "denied from now on")
-        if any(words in note for note in everybody["notes"])
+    assert {"partner", "canary", "will be denied"} == {
+        words for words in ("partner", "canary", "will be denied") if any(words in note for note in everybody["notes"])
     }
     assert any("trusted" in note for note in friend["notes"])
     assert ["ann"] == [override["by"] for override in again["replaces"]]
@@ -291,7 +289,7 @@ def test_preview_says_what_might_surprise(open_page: Callable[..., Page], mongo_
 def test_put_and_remove(page: Page, body: dict[str, Any], expected: tuple[Any, ...]) -> None:
     """What an operator puts in force is in force under their name, and can be taken back; both stay on record."""
     with capture_logs() as logs:
-        assert 200 == page.send("put", body).status_code
+        assert 200 == page.send("apply", body).status_code
         (found,) = page.ask("overrides")["overrides"]
         target = {name: found[name] for name in ("kind", "client_id", "limit_kind")}
         assert page.send("remove", {**target, "reason": "done"}).json["is_removed"]
@@ -355,12 +353,12 @@ def test_what_if_of_nonsense(page: Page, question: dict[str, str]) -> None:
     """A question that makes no sense is answered with what does."""
     response = page.get("api/what-if", **question)
 
-    assert (400, "question") == (response.status_code, response.json["problem"]["kind"])
+    assert (400, "input") == (response.status_code, response.json["problem"]["kind"])
 
 
 def test_what_if_of_too_much(page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a page cannot read within a moment it does not begin to read; the preview of an override does without."""
-    monkeypatch.setattr("oauth_ratelimit.admin.api.MAX_READ", 2)
+    monkeypatch.setattr("oauth_ratelimit.admin.statistics.MAX_READ", 2)
     record(mongo_uri, [minute(ago, allowed=10) for ago in (5, 6, 7)])
 
     assert "command line" in page.get("api/what-if", by="total").json["problem"]["text"]
@@ -385,16 +383,16 @@ def test_hostile_operator(open_page: Callable[..., Page], mongo_uri: str) -> Non
     page = open_page(authorize=lambda: "<b>ann</b>\ud800", store={"uri": mongo_uri})
 
     assert "&lt;b&gt;ann&lt;/b&gt;?" in page.get("overrides").text
-    assert 200 == page.send("put", LIMIT).status_code
+    assert 200 == page.send("apply", LIMIT).status_code
 
 
-LOOKS = [
+QUERIES = [
     ("status", {}),
     ("top", {}),
     ("client", {"id": "app"}),
     ("overrides", {}),
     ("traffic", {}),
-    ("habits", {"id": "app"}),
+    ("client-day", {"id": "app"}),
     ("what-if", {}),
     ("denial", {"decision": decision_id_of(7)}),
 ]
@@ -405,14 +403,14 @@ def test_database_that_is_away(open_page: Callable[..., Page], monkeypatch: pyte
     """
     Without MongoDB every page opens, every question is answered with why there is no answer, and no request fails.
     """
-    monkeypatch.setattr("oauth_ratelimit.admin.cache.DOWN_S", 0.0)
+    monkeypatch.setattr("oauth_ratelimit.admin.cache.RETRY_AFTER_S", 0.0)
     page = open_page(store={"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"})
 
     assert [200] * 4 == [page.get(path).status_code for path in ("", "client", "overrides", "instances")]
-    for name, question in LOOKS:
+    for name, question in QUERIES:
         problem = page.ask(name, **question)["problem"]
         assert ("database", True) == (problem["kind"], "unreachable" in problem["text"])
-    for name in ("preview", "put", "remove"):
+    for name in ("preview", "apply", "remove"):
         response = page.send(name, {**LIMIT, "limit_kind": "user"})
         assert (424, "database") == (response.status_code, response.json["problem"]["kind"])
 
@@ -425,7 +423,7 @@ def test_database_that_is_away_is_asked_once(open_page: Callable[..., Page], mon
     asked = []
     monkeypatch.setattr("oauth_ratelimit.flask_authlib.app_limiter.AppLimiter.context", lambda gate: asked.append(gate))
 
-    assert ["database"] * 3 == [page.ask(name, **question)["problem"]["kind"] for name, question in LOOKS[:3]]
+    assert ["database"] * 3 == [page.ask(name, **question)["problem"]["kind"] for name, question in QUERIES[:3]]
     assert [] == asked
 
 
@@ -433,7 +431,7 @@ def test_answers_are_shared(page: Page, monkeypatch: pytest.MonkeyPatch) -> None
     """What several open pages ask for within a moment is read once, and again after a change."""
     first = page.ask("status")["now_s"]
     assert first == page.ask("status")["now_s"]
-    page.send("put", LIMIT)
+    page.send("apply", LIMIT)
     assert (True, 1) == (first < (told := page.ask("status"))["now_s"], told["override_count"])
 
 

@@ -14,7 +14,7 @@ PATHS = [path.lstrip("/") for path, _ in PAGES.values()] + [
     "api/top",
     "api/traffic",
     "api/client?id=app",
-    "api/habits?id=app",
+    "api/client-day?id=app",
     "api/overrides",
     "api/what-if",
     "static/page.css",
@@ -46,7 +46,7 @@ def test_change_by_somebody_else(open_page: Callable[..., Page], mongo_uri: str)
     operators = iter(["ann", None])
     page = open_page(authorize=lambda: next(operators), store={"uri": mongo_uri})
 
-    assert 403 == page.send("put", {"kind": "mode", "mode": "off", "reason": "x"}).status_code
+    assert 403 == page.send("apply", {"kind": "mode", "mode": "off", "reason": "x"}).status_code
 
 
 @pytest.mark.parametrize("answer", [True, 1, b"ann"], ids=repr)

@@ -183,18 +183,18 @@ def test_override_by_clicking(browser: Browser, clients: Clients, url: str) -> N
     browser.click("#actions a[href*='kind=limit']")
     browser.type("#limit-client", "{limit: 1, window: 1h, mode: enforce}")
     browser.type("#reason", "ticket 4711")
-    browser.click("#look")
+    browser.click("#show-preview")
     browser.wait_for("client: 1/3600s enforce", "#preview-changes")
     assert 200 == clients.ask(BATCH_JOBS, server=1)
-    browser.click("#put")
-    browser.wait_for("In force.", "#done")
+    browser.click("#apply")
+    browser.wait_for("Applied.", "#done")
     wait_until(lambda: clients.ask(BATCH_JOBS, server=1) == 429, "the other server denies")
 
-    browser.wait_for("demo operator", "#in-force tr")
-    browser.click("#in-force button")
-    browser.type("#take-back-reason", "done")
-    browser.click("#take-back-yes")
-    browser.wait_for("Taken back.", "#done")
+    browser.wait_for("demo operator", "#active tr")
+    browser.click("#active button")
+    browser.type("#remove-reason", "done")
+    browser.click("#remove-confirm")
+    browser.wait_for("Removed.", "#done")
     wait_until(lambda: clients.ask(BATCH_JOBS, server=1) == 200, "the other server admits again")
 
 
@@ -206,18 +206,18 @@ def test_client_that_is_mistyped(browser: Browser, url: str) -> None:
     assert "btach-jobs" in browser.text("h1")
     browser.open(f"{url}overrides?id=btach-jobs&kind=trusted")
     browser.type("#reason", "x")
-    browser.click("#look")
+    browser.click("#show-preview")
     browser.wait_for(hint, "#preview-notes")
 
 
 def test_moments(browser: Browser, url: str) -> None:
     """A moment in another year than the present one has its year."""
     browser.open(url)
-    script = "return import(arguments[0]).then((words) => arguments[1].map(words.moment))"
+    script = "return import(arguments[0]).then((format) => arguments[1].map(format.dateTime))"
     year = time.gmtime().tm_year
     moments = [f"{year}-06-30T10:00:00Z", f"{year + 9}-06-30T10:00:00Z"]
     address = browser.run("return document.querySelector('script[type=module]').src")
-    now, then = browser.run(script, f"{address.rpartition('/')[0]}/words.js", moments)
+    now, then = browser.run(script, f"{address.rpartition('/')[0]}/format.js", moments)
 
     assert str(year + 9) in then
     assert str(year) not in now
@@ -228,7 +228,7 @@ def test_mistake_in_the_form(browser: Browser, url: str) -> None:
     browser.open(f"{url}overrides?id=app")
     browser.type("#limit-user", "lots")
     browser.type("#reason", "x")
-    browser.click("#look")
+    browser.click("#show-preview")
 
     browser.wait_for("limits.user[0]", "#form-problem")
     complaints = wait_until(browser.complaints, "the console tells")
@@ -355,7 +355,7 @@ def test_charts_of_real_traffic(browser: Browser, clients: Clients, url: str) ->
         # Of one minute there is a point, and no line before the next one.
         wait_until(lambda chart=chart: drawn_pixels(browser, chart, "--series-1") > 20, f"{chart} has a line", 120.0)  # type: ignore[misc]
     wait_until(
-        lambda: "limit now" in browser.text("#off-scale") or drawn_pixels(browser, "#allowed", "--limit") > 50,
+        lambda: "current limit" in browser.text("#off-scale") or drawn_pixels(browser, "#allowed", "--limit") > 50,
         "the limit is drawn, or named where it lies above everything",
     )
     assert "batch-jobs" in (browser.one("#allowed").get_attribute("aria-label") or "")
@@ -379,10 +379,10 @@ def test_with_the_keyboard_alone(browser: Browser, url: str) -> None:
     browser.wait_for("New override")
     browser.tab_to("#reason")
     browser.press("ticket 4711\n")
-    browser.wait_for("What it would change", "#preview")
+    browser.wait_for("Preview", "#preview")
     browser.tab_to("#cancel")
     browser.press("\n")
-    wait_until(lambda: browser.run("return document.activeElement.id") == "look", "the focus is back")
+    wait_until(lambda: browser.run("return document.activeElement.id") == "show-preview", "the focus is back")
 
 
 def test_what_if_with_the_slider(browser: Browser, clients: Clients, url: str) -> None:

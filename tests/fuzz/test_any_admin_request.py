@@ -16,8 +16,8 @@ from pymongo.errors import OperationFailure
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.admin import admin_blueprint
-from oauth_ratelimit.admin.api import LOOKS
-from oauth_ratelimit.admin.blueprint import READINGS
+from oauth_ratelimit.admin.api import QUERIES
+from oauth_ratelimit.admin.blueprint import READ_CACHE
 from oauth_ratelimit.admin.changes import CHANGES
 from tests.admin.conftest import Page
 from tests.hostile.test_damaged_documents import bodies, values
@@ -90,15 +90,15 @@ def app(mongo_uri: str) -> Any:
 
 @pytest.mark.no_cover
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-@given(content=strange, name=st.sampled_from(sorted(LOOKS)), question=questions)
+@given(content=strange, name=st.sampled_from(sorted(QUERIES)), question=questions)
 def test_any_question(
     app: Flask, mongo_uri: str, content: list[tuple[str, Any, dict[str, Any]]], name: str, question: dict[str, str]
 ) -> None:
     """A question is answered, or refused in words."""
     with capture_logs():
         put(mongo_uri, content)
-        if READINGS in app.extensions:
-            app.extensions[READINGS].forget()
+        if READ_CACHE in app.extensions:
+            app.extensions[READ_CACHE].clear()
         response = Page(app).get(f"api/{name}", **question)
 
     assert response.status_code in (200, 400), response.text

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from demo.database import BATCH_JOBS, seed
 from demo.server import create_app
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.admin.api import LOOKS
+from oauth_ratelimit.admin.api import QUERIES
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.statistics import ClientMinute, Share, Source, Tally
@@ -270,15 +270,15 @@ def test_admin_page(guarded: Guarded, open_page: Callable[..., Page]) -> None:
     role = documented_roles()["oauthRateLimit"]
     page = open_page(store={"uri": guarded.grant("paged", *role)})
     asked = {"id": "app", "decision": "0123456789abcdef"}
-    answers = {name: page.get(f"api/{name}", **asked).json for name in LOOKS}
+    answers = {name: page.get(f"api/{name}", **asked).json for name in QUERIES}
     assert {} == {name: answer["problem"] for name, answer in answers.items() if "problem" in (answer or {})}
     change = {"kind": "mode", "client_id": "app", "mode": "dry-run", "reason": "ticket 4711"}
-    refused = page.send("put", change)
+    refused = page.send("apply", change)
     assert (424, True) == (refused.status_code, "not authorized" in refused.text)
 
     more = {"resource": {"db": "oauth", "collection": "ratelimit_overrides"}, "actions": ["insert", "update"]}
     guarded.grant("paged", *role, more)
-    wait_until(lambda: 200 == page.send("put", change).status_code, "the right to be known")
+    wait_until(lambda: 200 == page.send("apply", change).status_code, "the right to be known")
     assert 200 == page.send("remove", change).status_code
 
 

@@ -18,7 +18,7 @@ from demo import server as demo_server
 from demo.database import WEB_SHOP, seed
 from oauth_ratelimit import ConfigError, Limiter, OAuthRateLimit, load_config
 from oauth_ratelimit.admin import admin_blueprint
-from oauth_ratelimit.admin.api import LOOKS
+from oauth_ratelimit.admin.api import QUERIES
 from oauth_ratelimit.blueprints import health_blueprint, metrics_blueprint
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import describe_changes
@@ -52,7 +52,7 @@ COMMANDS = (
     ("reset", "web-shop"),
     ("erase", "bob"),
 )
-PAGES = ("/metrics", "/health", *(f"/ratelimit/api/{name}" for name in LOOKS))
+PAGES = ("/metrics", "/health", *(f"/ratelimit/api/{name}" for name in QUERIES))
 
 
 class Site:

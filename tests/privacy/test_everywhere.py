@@ -17,7 +17,7 @@ from demo import server as demo_server
 from demo.database import WEB_SHOP, seed
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.admin import admin_blueprint
-from oauth_ratelimit.admin.api import LOOKS
+from oauth_ratelimit.admin.api import QUERIES
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.core.pseudonyms import PseudonymKey
 from tests.support.helpers import wait_until
@@ -64,7 +64,7 @@ class Site:
         browser = self.app.test_client()
         return "\n".join(
             browser.get(f"/ratelimit/api/{name}", query_string=question).text
-            for name in LOOKS
+            for name in QUERIES
             for question in ({"id": "web-shop"}, {"id": "web-shop", "user": HASH})
         )
 

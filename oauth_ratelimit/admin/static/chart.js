@@ -1,23 +1,23 @@
-// One chart: lines over time, limits across it, a list of the values under the cursor; moved by pointer or arrow keys.
+// Line chart over time, with limits as horizontal lines and the values at the cursor. The pointer or arrow keys move it.
 
 import uPlot from "./vendor/uPlot.esm.js";
 import { make } from "./dom.js";
-import { at, clientName, count } from "./words.js";
+import { clientName, number, timeLabel } from "./format.js";
 
 const HEIGHT = 250;
-const OFF_SCALE = 3; // a limit so many times above everything drawn would press the lines flat: it is named instead
+const OFF_SCALE = 3; // a limit this many times above all values is listed and not drawn, because it would flatten the lines
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// The last step is still running, so it looks as if requests fell off. It is drawn only as long as there is nothing else.
-function withoutRunning({ times, lines, limits, step }) {
+// The last step is not complete and would look like a drop. It is drawn only if all others are empty.
+function withoutIncompleteStep({ times, lines, limits, step }) {
   if (!lines.some((line) => line.values.slice(0, -1).some(Boolean))) return { times, lines, limits, step };
   return { times: times.slice(0, -1), lines: lines.map((line) => ({ ...line, values: line.values.slice(0, -1) })), limits, step };
 }
 
 export class Chart {
-  // unit: what a value counts, for the list; empty: what to say when there is nothing.
-  constructor(element, { unit, empty, format = count, ceiling = null }) {
+  // unit: what the values count, for screen readers; empty: text without data.
+  constructor(element, { unit, empty, format = number, ceiling = null }) {
     this.element = element;
     this.unit = unit;
     this.empty = empty;
@@ -30,13 +30,13 @@ export class Chart {
     element.setAttribute("role", "img");
     new ResizeObserver(() => this.#resize()).observe(element);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#redraw());
-    element.addEventListener("keydown", (event) => this.#move(event));
-    element.addEventListener("blur", () => this.#leave());
+    element.addEventListener("keydown", (event) => this.#onKey(event));
+    element.addEventListener("blur", () => this.#hideCursor());
   }
 
   // times: seconds; lines: [{ name, colour: 1..6, dashed, values }]; limits: [{ text, value }]
   show(content) {
-    this.content = withoutRunning(content);
+    this.content = withoutIncompleteStep(content);
     this.#redraw();
     const total = this.content.lines.map((line) => `${clientName(line.name)}${line.dashed ? " (dry run)" : ""}: at most ${this.format(Math.max(0, ...line.values))}`);
     this.element.setAttribute("aria-label", `${this.unit}. ${total.join("; ") || this.empty}`);
@@ -59,7 +59,7 @@ export class Chart {
     this.tip.hidden = true;
     this.plot = new uPlot(this.#options(), [times, ...lines.map((line) => line.values)], this.element);
     if (!lines.length) this.element.append(make("div", { className: "blank" }, this.empty));
-    if (focus !== null && this.element === document.activeElement) this.#point(focus);
+    if (focus !== null && this.element === document.activeElement) this.#moveCursor(focus);
   }
 
   #options() {
@@ -73,7 +73,7 @@ export class Chart {
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
       scales: { x: { time: true }, y: { range: () => [0, this.#scaleTop()] } },
       axes: [
-        { ...axis, space: 70, values: (plot, ticks) => ticks.map((tick) => at(tick, step)), size: 30 },
+        { ...axis, space: 70, values: (plot, ticks) => ticks.map((tick) => timeLabel(tick, step)), size: 30 },
         { ...axis, size: (plot, values) => 14 + 7 * Math.max(1, ...(values || [""]).map((value) => value.length)), values: (plot, ticks) => ticks.map((tick) => this.format(tick)), gap: 4 },
       ],
       series: [{}, ...lines.map((line) => ({
@@ -84,7 +84,7 @@ export class Chart {
         points: { show: false },
         spanGaps: true,
       }))],
-      hooks: { draw: [(plot) => this.#drawLimits(plot)], setCursor: [(plot) => this.#tell(plot)] },
+      hooks: { draw: [(plot) => this.#drawLimits(plot)], setCursor: [(plot) => this.#showValues(plot)] },
     };
   }
 
@@ -112,7 +112,7 @@ export class Chart {
       ctx.moveTo(bbox.left, y);
       ctx.lineTo(bbox.left + bbox.width, y);
       ctx.stroke();
-      ctx.strokeStyle = colour("--card"); // a rim, so that it can be read across lines
+      ctx.strokeStyle = colour("--card"); // an outline, so that it can be read across lines
       ctx.lineWidth = 4 * ratio;
       ctx.setLineDash([]);
       ctx.strokeText(limit.text, bbox.left + 6 * ratio, y - 6 * ratio);
@@ -121,7 +121,7 @@ export class Chart {
     ctx.restore();
   }
 
-  #tell(plot) {
+  #showValues(plot) {
     const index = plot.cursor.idx;
     if (index === null || index === undefined || !this.content.lines.length) {
       this.tip.hidden = true;
@@ -133,13 +133,13 @@ export class Chart {
       .filter(({ value }) => value)
       .sort((one, other) => other.value - one.value);
     this.tip.replaceChildren(
-      make("strong", {}, at(times[index], step)),
+      make("strong", {}, timeLabel(times[index], step)),
       ...rows.map(({ line, value }) => make(
         "div", {}, make("i", { className: `swatch s${line.colour}` }),
         make("span", { className: "what" }, `${clientName(line.name)}${line.dashed ? " (dry run)" : ""}`),
         make("span", { className: "value" }, this.format(value)),
       )),
-      rows.length ? "" : "nothing",
+      rows.length ? "" : "no requests",
     );
     this.tip.hidden = false;
     const left = plot.valToPos(times[index], "x") + plot.bbox.left / devicePixelRatio;
@@ -148,23 +148,23 @@ export class Chart {
     this.tip.style.right = isRight ? `${this.element.clientWidth - left + 14}px` : "auto";
   }
 
-  #move(event) {
+  #onKey(event) {
     if (!this.plot || !this.content.lines.length) return;
     const last = this.content.times.length - 1;
     const now = this.plot.cursor.idx ?? last;
     const next = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: last }[event.key];
-    if (event.key === "Escape") this.#leave();
+    if (event.key === "Escape") this.#hideCursor();
     if (next === undefined) return;
     event.preventDefault();
-    this.#point(Math.min(last, Math.max(0, next)));
+    this.#moveCursor(Math.min(last, Math.max(0, next)));
   }
 
-  #point(index) {
+  #moveCursor(index) {
     const left = this.plot.valToPos(this.content.times[index], "x");
     this.plot.setCursor({ left, top: 10 });
   }
 
-  #leave() {
+  #hideCursor() {
     if (this.plot) this.plot.setCursor({ left: -10, top: -10 });
   }
 

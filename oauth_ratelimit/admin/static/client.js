@@ -1,103 +1,103 @@
-// One client: why it is limited like that, how it behaves, who of its users is near a limit.
+// One client: explanation of its limits, recorded traffic, users nearest to a limit.
 
 import { Chart } from "./chart.js";
-import { choices, facts, find, make, say, table, tag, usedBar } from "./dom.js";
-import { ask, askStatus, clientUrl, keepUp, mayChange, originText, overrideUrl, userFragment } from "./server.js";
-import { count, counted, duration, moment, percent, visible } from "./words.js";
+import { facts, find, make, radioGroup, showMessage, table, tag, usageBar } from "./dom.js";
+import { canChange, clientUrl, fetchData, fetchStatus, originText, overrideUrl, poll, userFragment } from "./server.js";
+import { counted, dateTime, duration, number, percent, visible } from "./format.js";
 
 const SPANS = [["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"]];
 const query = new URLSearchParams(location.search);
 const id = query.get("id");
 const chosen = { span: "1h" };
-const names = ["id", "grant"];
+const fields = ["id", "grant"];
 const user = new URLSearchParams(location.hash.slice(1)).get("user") || "";
 
-const used = { title: "used", kind: "bar", value: (row) => usedBar(row.used_ratio), sign: (row) => row.used_ratio.toFixed(3) };
-const mode = { title: "mode", value: (row) => tag(row.mode), sign: (row) => row.mode };
-const hits = { title: "hits / limit", kind: "number", value: (row) => `${count(Math.round(row.estimate * 10) / 10)} / ${count(row.limit)} in ${duration(row.window_s)}` };
+const used = { title: "used", kind: "bar", value: (row) => usageBar(row.used_ratio), version: (row) => row.used_ratio.toFixed(3) };
+const mode = { title: "mode", value: (row) => tag(row.mode), version: (row) => row.mode };
+const hits = { title: "hits / limit", kind: "number", value: (row) => `${number(Math.round(row.estimate * 10) / 10)} / ${number(row.limit)} in ${duration(row.window_s)}` };
 const next = { title: "next in", kind: "number", value: (row) => (row.retry_after_s ? duration(row.retry_after_s) : "now") };
 
 const LIMIT_COLUMNS = [
   { title: "policy", kind: "name", value: (row) => row.policy },
-  { title: "set by", kind: "wide", value: (row) => originText(row.origin) },
+  { title: "from", kind: "wide", value: (row) => originText(row.origin) },
   mode, used, hits, next,
 ];
 const USER_COLUMNS = [
-  { title: "user", kind: "name", value: (row) => (row.username === null ? "– (without a user)" : make("a", { href: clientUrl(id, row.username) }, visible(row.username))), sign: (row) => String(row.username) },
+  { title: "user", kind: "name", value: (row) => (row.username === null ? "– (without a user)" : make("a", { href: clientUrl(id, row.username) }, visible(row.username))), version: (row) => String(row.username) },
   { title: "counted at", value: (row) => row.scope || "token" },
   { title: "policy", value: (row) => row.policy },
   mode, used, hits, next,
 ];
 const HEAVIEST_COLUMNS = [
-  { title: "user", kind: "name", value: (row) => make("a", { href: clientUrl(id, row.username) }, visible(row.username)), sign: (row) => row.username },
-  { title: "requests", kind: "number", value: (row) => count(row.offered) },
-  { title: "over a limit", kind: "number", value: (row) => count(row.over) },
+  { title: "user", kind: "name", value: (row) => make("a", { href: clientUrl(id, row.username) }, visible(row.username)), version: (row) => row.username },
+  { title: "requests", kind: "number", value: (row) => number(row.offered) },
+  { title: "over a limit", kind: "number", value: (row) => number(row.over) },
 ];
 const GRANT_COLUMNS = [
   { title: "grant type", kind: "name", value: (row) => row.grant },
   { title: "for", value: (row) => (row.kind === "user" ? "users" : "the client") },
-  { title: "requests", kind: "number", value: (row) => count(row.offered) },
-  { title: "allowed", kind: "number", value: (row) => count(row.issued) },
-  { title: "denied", kind: "number", value: (row) => count(row.denied) },
-  { title: "would be denied", kind: "number", value: (row) => count(row.would_deny) },
+  { title: "requests", kind: "number", value: (row) => number(row.offered) },
+  { title: "allowed", kind: "number", value: (row) => number(row.issued) },
+  { title: "denied", kind: "number", value: (row) => number(row.denied) },
+  { title: "would be denied", kind: "number", value: (row) => number(row.would_deny) },
 ];
 export const OVERRIDE_COLUMNS = [
   { title: "what", value: (row) => (row.limit_kind ? `${row.limit_kind} limit` : row.kind) },
   { title: "value", kind: "wide", value: (row) => row.mode || row.limits.join(", ") || (row.kind === "limit" ? "no limit" : "trusted") },
-  { title: "until", value: (row) => (row.until ? moment(row.until) : "you take it back") },
+  { title: "until", value: (row) => (row.until ? dateTime(row.until) : "no end") },
   { title: "by", kind: "name", value: (row) => visible(row.by) },
-  { title: "why", kind: "wide", value: (row) => visible(row.reason) },
+  { title: "reason", kind: "wide", value: (row) => visible(row.reason) },
 ];
 
-async function lookAtCase() {
-  const question = Object.fromEntries(names.filter((name) => query.get(name)).map((name) => [name, query.get(name)]));
-  const told = await ask("client", question, { user });
-  if (!told) return;
+async function refreshExplanation() {
+  const params = Object.fromEntries(fields.filter((name) => query.get(name)).map((name) => [name, query.get(name)]));
+  const answer = await fetchData("client", params, { user });
+  if (!answer) return;
   find("found").hidden = false;
-  say("hint", told.hint);
-  find("name").textContent = visible(id) + (told.username === null ? "" : ` · ${visible(told.username)}`);
-  find("forecast").replaceChildren(tag(told.forecast.text, `${told.forecast.kind} big`));
+  showMessage("hint", answer.hint);
+  find("name").textContent = visible(id) + (answer.username === null ? "" : ` · ${visible(answer.username)}`);
+  find("forecast").replaceChildren(tag(answer.forecast.text, `${answer.forecast.kind} big`));
   facts(find("facts"), [
-    ["Mode", make("span", {}, tag(told.mode), ` set by ${originText(told.mode_origin)}`)],
-    ["Trusted", told.trusted ? `yes, by ${originText(told.trusted)}` : "no"],
-    ["Canary", told.canary],
-    ["Plan", told.plan || "none"],
-    ["Counted at", told.scope || "token"],
-    ["Counted by", `${counted(told.instance_count, "instance")} lately`],
-    ...Object.entries(told.limits_now).map(([kind, list]) => [
-      `${kind} limit`, `${list.join(", ") || "none"}, set by ${originText(told.limit_origins[kind])}`,
+    ["Mode", make("span", {}, tag(answer.mode), ` from ${originText(answer.mode_origin)}`)],
+    ["Trusted", answer.trusted ? `yes, by ${originText(answer.trusted)}` : "no"],
+    ["Canary", answer.canary],
+    ["Plan", answer.plan || "none"],
+    ["Counted at", answer.scope || "token"],
+    ["Sent by", `${counted(answer.instance_count, "instance")} lately`],
+    ...Object.entries(answer.limits_now).map(([kind, list]) => [
+      `${kind} limit`, `${list.join(", ") || "none"}, from ${originText(answer.limit_origins[kind])}`,
     ]),
   ]);
-  table(find("limits"), LIMIT_COLUMNS, told.limits, { keyOf: (row) => `${row.kind}/${row.policy}`, empty: "No limit applies." });
-  table(find("users"), USER_COLUMNS, told.users, {
-    keyOf: (row) => JSON.stringify([row.username, row.scope]), empty: "None of them is being counted right now.",
+  table(find("limits"), LIMIT_COLUMNS, answer.limits, { keyOf: (row) => `${row.kind}/${row.policy}`, empty: "No limit applies." });
+  table(find("users"), USER_COLUMNS, answer.users, {
+    keyOf: (row) => JSON.stringify([row.username, row.scope]), empty: "No recent requests.",
   });
-  find("users-note").textContent = told.are_users_complete ? "" : "of the first 5,000 that are being counted";
-  find("own-overrides").hidden = !told.overrides.length;
-  table(find("overrides"), OVERRIDE_COLUMNS, told.overrides, { keyOf: (row) => `${row.kind}/${row.limit_kind}`, empty: "" });
-  find("grants").replaceChildren(...told.grants.map((grant) => make("option", { value: grant })));
+  find("users-note").textContent = answer.are_users_complete ? "" : "of the first 5,000 keys";
+  find("own-overrides").hidden = !answer.overrides.length;
+  table(find("overrides"), OVERRIDE_COLUMNS, answer.overrides, { keyOf: (row) => `${row.kind}/${row.limit_kind}`, empty: "" });
+  find("grants").replaceChildren(...answer.grants.map((grant) => make("option", { value: grant })));
 }
 
-async function lookAtDenial(decision) {
-  const told = await ask("denial", { decision }, { inForm: true });
-  if (!told) return;
-  const { denial } = told;
+async function showDenial(decision) {
+  const answer = await fetchData("denial", { decision }, { inForm: true });
+  if (!answer) return;
+  const { denial } = answer;
   find("by-decision").open = !denial;
-  say("form-problem", denial ? "" : `No denial with this id is known. It is older than ${duration(told.kept_s)}, or its process has not told of it yet, which takes ten seconds.`);
+  showMessage("form-problem", denial ? "" : `No denial with this id is recorded. It is older than ${duration(answer.kept_s)}, or its instance has not sent it yet, which takes ten seconds.`);
   find("denial").hidden = !denial;
   if (!denial) return;
   facts(find("denial-facts"), [
     ["Decision", make("code", {}, denial.decision_id)],
-    ["Which", denial.position ? `number ${count(denial.position)} after the first, ${denial.logged_decision_id}` : `the first; ${count(denial.suppressed_count)} more followed`],
+    ["Position", denial.position ? `number ${number(denial.position)} after the first, ${denial.logged_decision_id}` : `the first; ${number(denial.suppressed_count)} more within a minute`],
     ["Client", make("a", { href: clientUrl(denial.client_id, denial.username) }, visible(denial.client_id))],
     ["User", denial.username === null ? "none" : visible(denial.username)],
     ["Grant type", denial.grant_type || "unknown"],
     ["Counted at", denial.scope || "token"],
     ["Policy", denial.policy || "unknown"],
-    ["Limit", denial.limit ? `${count(denial.limit)} in ${duration(denial.window_s)}` : "unknown"],
+    ["Limit", denial.limit ? `${number(denial.limit)} in ${duration(denial.window_s)}` : "unknown"],
     ["Mode", tag(denial.mode)],
-    ["Told to wait", duration(denial.retry_after_s)],
-    ["First, last", `${moment(denial.first_at)}, ${moment(denial.last_at)}`],
+    ["Retry after", duration(denial.retry_after_s)],
+    ["First, last", `${dateTime(denial.first_at)}, ${dateTime(denial.last_at)}`],
     ["Instance", visible(denial.instance)],
     ["Trace", denial.trace_id || denial.request_id || "none"],
   ]);
@@ -105,77 +105,77 @@ async function lookAtDenial(decision) {
 
 let chart = null;
 
-async function lookAtTraffic() {
-  const told = await ask("traffic", { span: chosen.span, id });
-  if (!told) return;
-  const line = told.lines[0];
+async function refreshTraffic() {
+  const answer = await fetchData("traffic", { span: chosen.span, id });
+  if (!answer) return;
+  const line = answer.lines[0];
   const lines = !line ? [] : [
     { name: "allowed", colour: 1, dashed: false, values: line.issued },
     { name: "denied", colour: 2, dashed: false, values: line.denied },
     { name: "would be denied", colour: 5, dashed: true, values: line.would_deny },
   ].filter((each) => each.name === "allowed" || each.values.some(Boolean));
   chart.show({
-    times: told.times, step: told.step_s, lines,
-    limits: !line ? [] : line.rates.map((rate) => ({ value: rate.per_minute, text: `limit now ${count(rate.per_minute)}` })),
+    times: answer.times, step: answer.step_s, lines,
+    limits: !line ? [] : line.rates.map((rate) => ({ value: rate.per_minute, text: `current limit ${number(rate.per_minute)}` })),
   });
   const keys = lines.map((each) => make("span", {}, make("i", { className: `swatch s${each.colour}` }), each.name));
-  const far = chart.offScale.map((limit) => limit.text);
-  if (far.length) keys.push(make("span", {}, `above the chart: ${far.join(", ")}`));
-  if (told.sampled_every > 1) keys.push(make("span", {}, `estimated from every ${told.sampled_every}th minute`));
+  const offScale = chart.offScale.map((limit) => limit.text);
+  if (offScale.length) keys.push(make("span", {}, `above the chart: ${offScale.join(", ")}`));
+  if (answer.sampled_every > 1) keys.push(make("span", {}, `estimated from every ${answer.sampled_every}th minute`));
   find("chart-keys").replaceChildren(...keys);
 }
 
-async function lookAtHabits() {
-  const told = await ask("habits", { id });
-  if (!told) return;
-  find("habits").hidden = !told.offered;
-  if (!told.offered) return;
-  facts(find("habit-facts"), [
-    ["Requests", `${count(told.offered)}, of which ${count(told.over)} over a limit`],
-    ["Users", told.user_count ? `about ${count(Math.round(told.user_count))}` : "none"],
-    ["Requests per user and hour", count(told.per_user_hour)],
-    ["It needs", `about ${count(Math.round(told.needed))} tokens`],
-    ["Share of refreshes", told.refresh_share === null ? "–" : percent(told.refresh_share)],
-    ["Retried too early", count(told.retries)],
-    ["Most within a second", `${count(told.burst)} at one instance`],
-    ["Busiest minute", told.busiest_count ? `${counted(told.busiest_count, "request")}, ${moment(told.busiest_at)}` : "–"],
-    ...told.peaks.map((peak) => [`Fullest of ${peak.policy}`, `${percent(peak.share)}: ${count(peak.used)} of ${count(peak.limit)} in ${duration(peak.window_s)}`]),
+async function refreshRecorded() {
+  const answer = await fetchData("client-day", { id });
+  if (!answer) return;
+  find("recorded").hidden = !answer.offered;
+  if (!answer.offered) return;
+  facts(find("recorded-facts"), [
+    ["Requests", `${number(answer.offered)}, of which ${number(answer.over)} over a limit`],
+    ["Users", answer.user_count ? `about ${number(Math.round(answer.user_count))}` : "none"],
+    ["Requests per user and hour", number(answer.per_user_hour)],
+    ["Tokens needed", `about ${number(Math.round(answer.needed))}`],
+    ["Share of refreshes", answer.refresh_share === null ? "–" : percent(answer.refresh_share)],
+    ["Retries before Retry-After", number(answer.retries)],
+    ["Most within a second", `${number(answer.burst)} on one instance`],
+    ["Busiest minute", answer.busiest_count ? `${counted(answer.busiest_count, "request")}, ${dateTime(answer.busiest_at)}` : "–"],
+    ...answer.peaks.map((peak) => [`Highest use of ${peak.policy}`, `${percent(peak.share)}: ${number(peak.used)} of ${number(peak.limit)} in ${duration(peak.window_s)}`]),
   ]);
-  find("faults-card").hidden = !told.faults.length;
-  find("faults").replaceChildren(...told.faults.map((text) => make("li", {}, text)));
-  find("habit-verdict").replaceChildren(tag(told.verdict, "warn"));
-  if (find("letter").textContent !== told.letter) find("letter").textContent = told.letter || "";
-  find("heaviest-card").hidden = !told.users.length;
-  table(find("heaviest"), HEAVIEST_COLUMNS, told.users, { keyOf: (row) => row.username, empty: "" });
-  table(find("by-grant"), GRANT_COLUMNS, told.grants, { keyOf: (row) => `${row.kind}/${row.grant}`, empty: "No statistics yet." });
+  find("faults-card").hidden = !answer.faults.length;
+  find("faults").replaceChildren(...answer.faults.map((text) => make("li", {}, text)));
+  find("verdict").replaceChildren(tag(answer.verdict, "warn"));
+  if (find("letter").textContent !== answer.letter) find("letter").textContent = answer.letter || "";
+  find("heaviest-card").hidden = !answer.users.length;
+  table(find("heaviest"), HEAVIEST_COLUMNS, answer.users, { keyOf: (row) => row.username, empty: "" });
+  table(find("by-grant"), GRANT_COLUMNS, answer.grants, { keyOf: (row) => `${row.kind}/${row.grant}`, empty: "No statistics yet." });
 }
 
-for (const name of names) find(name).value = query.get(name) || "";
+for (const name of fields) find(name).value = query.get(name) || "";
 find("user").value = user;
 window.addEventListener("hashchange", () => location.reload());
-// Only what is filled in goes into the address.
+// Empty fields stay out of the URL.
 find("search").addEventListener("submit", () => {
   find("search").action = location.pathname + userFragment(find("user").value);
-  for (const name of names) find(name).disabled = !find(name).value;
-  setTimeout(() => names.forEach((name) => { find(name).disabled = false; }));
+  for (const name of fields) find(name).disabled = !find(name).value;
+  setTimeout(() => fields.forEach((name) => { find(name).disabled = false; }));
 });
-keepUp(askStatus);
+poll(fetchStatus);
 find("by-decision").hidden = Boolean(id);
 if (id) {
   document.title = `${visible(id)} – rate limit`;
   chart = new Chart(find("chart"), { unit: "Requests per minute", empty: "No statistics for this time." });
-  choices(find("span"), SPANS, { chosen: chosen.span, onChange: (span) => { chosen.span = span; lookAtTraffic(); } });
-  if (mayChange) {
+  radioGroup(find("span"), SPANS, { chosen: chosen.span, onChange: (span) => { chosen.span = span; refreshTraffic(); } });
+  if (canChange) {
     find("actions").replaceChildren(...[["limit", "Change limits"], ["mode", "Change mode"], ["trusted", "Trust"]].map(
       ([kind, text]) => make("a", { className: "button", href: overrideUrl(id, kind) }, text),
     ));
   }
-  keepUp(lookAtCase);
-  keepUp(lookAtTraffic, { everyMs: 10_000 });
-  keepUp(lookAtHabits, { everyMs: 30_000 });
+  poll(refreshExplanation);
+  poll(refreshTraffic, { everyMs: 10_000 });
+  poll(refreshRecorded, { everyMs: 30_000 });
 } else if (query.get("decision")) {
   find("decision").value = query.get("decision");
-  lookAtDenial(query.get("decision"));
+  showDenial(query.get("decision"));
 } else {
   find("id").focus();
 }

@@ -1,4 +1,4 @@
-// Elements, made of text and never of markup: what clients call themselves stays text.
+// Page elements, built from text and never from markup, because clients choose their own names.
 
 export const find = (id) => document.getElementById(id);
 
@@ -16,8 +16,8 @@ export function tag(text, kind = text) {
   return make("span", { className: `tag ${kind}` }, text);
 }
 
-// Shows a message, or hides it when there is none.
-export function say(id, text) {
+// Shows a message, or hides the box if the text is empty.
+export function showMessage(id, text) {
   const box = find(id);
   box.hidden = !text;
   box.querySelector("p").textContent = text || "";
@@ -33,53 +33,53 @@ export function tiles(list, entries) {
   )));
 }
 
-// Fills a table. Rows that are there already are kept and only moved, so that what has the focus keeps it.
-// A column: { title, value(row) -> text or element, kind: "number" | "name" | "", sign(row) -> text that tells versions apart }
+// Fills a table. Existing rows are moved and not replaced, so that the focus stays.
+// A column: { title, value(row) -> text or element, kind: "number" | "name" | "", version(row) -> text that changes with the element }
 export function table(element, columns, rows, { keyOf, empty }) {
   if (!element.tHead) {
     const head = element.createTHead().insertRow();
     head.append(...columns.map((column) => make("th", { scope: "col", className: column.kind || "" }, column.title)));
   }
   const body = element.tBodies[0] || element.createTBody();
-  const known = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+  const existing = new Map([...body.rows].map((row) => [row.dataset.key, row]));
   const focused = document.activeElement;
-  const wanted = rows.map((row) => {
+  const tableRows = rows.map((row) => {
     const key = keyOf(row);
-    const line = known.get(key) || lineOf(key, columns);
-    columns.forEach((column, index) => fillCell(line.cells[index], column, row));
-    return line;
+    const tableRow = existing.get(key) || newRow(key, columns);
+    columns.forEach((column, index) => fillCell(tableRow.cells[index], column, row));
+    return tableRow;
   });
-  if (!wanted.length) {
+  if (!tableRows.length) {
     body.replaceChildren(make("tr", {}, make("td", { className: "empty", colSpan: columns.length }, empty)));
     return;
   }
-  wanted.forEach((line, index) => {
-    if (body.rows[index] !== line) body.insertBefore(line, body.rows[index] || null);
+  tableRows.forEach((tableRow, index) => {
+    if (body.rows[index] !== tableRow) body.insertBefore(tableRow, body.rows[index] || null);
   });
-  while (body.rows.length > wanted.length) body.deleteRow(-1);
+  while (body.rows.length > tableRows.length) body.deleteRow(-1);
   if (focused && focused !== document.activeElement && body.contains(focused)) focused.focus({ preventScroll: true });
 }
 
-function lineOf(key, columns) {
-  const line = make("tr", {}, columns.map((column) => {
+function newRow(key, columns) {
+  const tableRow = make("tr", {}, columns.map((column) => {
     const cell = make("td", { className: column.kind || "" });
     cell.dataset.title = column.title;
     return cell;
   }));
-  line.dataset.key = key;
-  return line;
+  tableRow.dataset.key = key;
+  return tableRow;
 }
 
 function fillCell(cell, column, row) {
   const value = column.value(row);
-  const sign = column.sign ? column.sign(row) : value instanceof Node ? null : String(value);
-  if (sign !== null && cell.dataset.sign === sign) return;
-  if (sign !== null) cell.dataset.sign = sign;
+  const version = column.version ? column.version(row) : value instanceof Node ? null : String(value);
+  if (version !== null && cell.dataset.version === version) return;
+  if (version !== null) cell.dataset.version = version;
   cell.replaceChildren(value);
 }
 
-// Radio buttons that look like one control with several positions.
-export function choices(fieldset, options, { chosen, onChange }) {
+// Adds radio buttons that look like one control.
+export function radioGroup(fieldset, options, { chosen, onChange }) {
   for (const [value, text] of options) {
     const input = make("input", { type: "radio", name: fieldset.id, value, checked: value === chosen });
     input.addEventListener("change", () => onChange(value));
@@ -87,7 +87,7 @@ export function choices(fieldset, options, { chosen, onChange }) {
   }
 }
 
-export function usedBar(ratio) {
+export function usageBar(ratio) {
   const kind = ratio >= 1 ? "over" : ratio >= 0.8 ? "near" : "";
   const bar = make("progress", { max: 1, value: Math.min(1, ratio), className: kind, "aria-hidden": "true" });
   return make("div", { className: "used" }, bar, make("span", {}, `${Math.round(ratio * 100)} %`));

@@ -1,16 +1,16 @@
-// Talks to the server, and says plainly when there is nothing to be told.
+// Requests to the server, and the messages when they fail.
 
-import { make, say, tag, find } from "./dom.js";
-import { moment, visible } from "./words.js";
+import { find, make, showMessage, tag } from "./dom.js";
+import { dateTime, visible } from "./format.js";
 
-const here = document.body.dataset;
+const settings = document.body.dataset;
 const POLL_MS = 5000;
 
-export const mayChange = Boolean(here.mayChange);
+export const canChange = Boolean(settings.canChange);
 
-// A user's name stands behind the #, which browsers keep to themselves: addresses are kept in access logs.
+// The username goes into the fragment, which browsers do not send, because access logs keep URLs.
 export function clientUrl(id, user) {
-  return `${here.client}?${new URLSearchParams({ id })}${userFragment(user)}`;
+  return `${settings.client}?${new URLSearchParams({ id })}${userFragment(user)}`;
 }
 
 export function userFragment(user) {
@@ -18,88 +18,83 @@ export function userFragment(user) {
 }
 
 export function overrideUrl(id, kind) {
-  return `${here.overrides}?${new URLSearchParams({ id, kind })}`;
+  return `${settings.overrides}?${new URLSearchParams({ id, kind })}`;
 }
 
-// Returns what the server tells, null if it has nothing; the reason is shown then.
-export async function ask(name, question = {}, { inForm = false, user = "" } = {}) {
+// Returns the answer to a query; shows the problem and returns null if it fails.
+export async function fetchData(name, params = {}, { inForm = false, user = "" } = {}) {
   const headers = user ? { "X-Ratelimit-User": encodeURIComponent(user) } : {};
-  let told;
+  let answer;
   try {
-    const response = await fetch(`${here.api}${name}?${new URLSearchParams(question)}`, { redirect: "manual", headers });
+    const response = await fetch(`${settings.api}${name}?${new URLSearchParams(params)}`, { redirect: "manual", headers });
     if (response.type === "opaqueredirect" || response.status === 401 || response.status === 403) {
-      problem("You are no longer signed in. Load the page again.");
+      showProblem("You are no longer signed in. Reload the page.");
       return null;
     }
-    told = await response.json();
+    answer = await response.json();
   } catch {
-    problem("The server does not answer. What is shown may be old.");
+    showProblem("The server does not answer. This page may be out of date.");
     return null;
   }
-  const mistake = told.problem && told.problem.kind === "question" ? told.problem.text : "";
-  if (inForm) say("form-problem", mistake);
-  if (told.problem && !(inForm && mistake)) problem(explain(told.problem));
-  if (told.problem) return null;
-  problem("");
-  return told;
+  const { kind, text } = answer.problem || {};
+  const isFormProblem = inForm && kind === "input";
+  if (inForm) showMessage("form-problem", isFormProblem ? text : "");
+  if (answer.problem && !isFormProblem) showProblem(kind === "database" ? `${text}. Tokens are still issued; this page may be out of date.` : text);
+  if (answer.problem) return null;
+  showProblem("");
+  return answer;
 }
 
-function explain({ kind, text }) {
-  if (kind === "database") return `${text}. Tokens are issued all the same; what is shown may be old.`;
-  return text;
+function showProblem(text) {
+  showMessage("problem", text);
 }
 
-function problem(text) {
-  say("problem", text);
-}
-
-// Sends a change. Returns what the server tells; throws an Error with its words if it does not do it.
+// Sends a change and returns the answer; throws an Error with the server's message if it fails.
 export async function send(name, body) {
   let response;
   try {
-    response = await fetch(`${here.api}${name}`, {
+    response = await fetch(`${settings.api}${name}`, {
       method: "POST",
-      headers: { "Content-Type": "application/json", "X-Ratelimit-Token": here.token },
+      headers: { "Content-Type": "application/json", "X-Ratelimit-Token": settings.token },
       body: JSON.stringify(body),
     });
   } catch {
     throw new Error("The server does not answer.");
   }
-  let told = {};
+  let answer = {};
   try {
-    told = await response.json();
+    answer = await response.json();
   } catch {
-    // the status says enough
+    // the status is enough
   }
-  if (!response.ok) throw new Error(told.problem ? told.problem.text : `The server answered ${response.status}.`);
-  return told;
+  if (!response.ok) throw new Error(answer.problem ? answer.problem.text : `The server answered ${response.status}.`);
+  return answer;
 }
 
-// Calls something now and every few seconds while somebody can see the page.
-export function keepUp(look, { everyMs = POLL_MS } = {}) {
+// Calls a function now and every few seconds while the page is visible.
+export function poll(refresh, { everyMs = POLL_MS } = {}) {
   let timer = null;
-  const go = async () => {
+  const run = async () => {
     clearTimeout(timer);
     if (document.hidden) return;
-    await look();
+    await refresh();
     clearTimeout(timer);
-    timer = setTimeout(go, everyMs);
+    timer = setTimeout(run, everyMs);
   };
-  document.addEventListener("visibilitychange", go);
-  go();
-  return go;
+  document.addEventListener("visibilitychange", run);
+  run();
 }
 
-export async function askStatus() {
-  const status = await ask("status");
+export async function fetchStatus() {
+  const status = await fetchData("status");
   if (status) find("mode-badge").replaceChildren(make("span", { className: "visually-hidden" }, "Mode: "), tag(status.mode));
   return status;
 }
 
-// Where a value comes from.
+// Origin of a configured value.
 export function originText(origin) {
   if (!origin.by) return origin.layer === "mode" || origin.layer === "limits" ? "the configuration" : `${visible(origin.layer)} in the configuration`;
-  return `an override by ${visible(origin.by)}${origin.until ? ` until ${moment(origin.until)}` : ""}: ${visible(origin.reason)}`;
+  return `an override by ${visible(origin.by)}${origin.until ? ` until ${dateTime(origin.until)}` : ""}: ${visible(origin.reason)}`;
 }
 
 export function canaryText(canary) {

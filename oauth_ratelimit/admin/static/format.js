@@ -1,21 +1,21 @@
-// Numbers and times as people read them.
+// Values as text for people: numbers, durations, times, names.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const fine = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const timeOfDay = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const day = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const dayOfYear = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 
-export const OTHERS = ""; // the statistics' name for the clients beyond those that have a name of their own
+export const OTHERS = ""; // client id of requests that statistics do not attribute to a client
 
-export function count(value) {
+export function number(value) {
   if (value === null || value === undefined) return "–";
   return Math.abs(value) < 100 && !Number.isInteger(value) ? fine.format(value) : whole.format(value);
 }
 
 // "1 instance", "2 instances"
 export function counted(value, word) {
-  return `${count(value)} ${word}${value === 1 ? "" : "s"}`;
+  return `${number(value)} ${word}${value === 1 ? "" : "s"}`;
 }
 
 export function percent(share) {
@@ -25,7 +25,7 @@ export function percent(share) {
 }
 
 export function duration(seconds) {
-  if (seconds === null || seconds === undefined) return "never"; // infinity has no number in JSON
+  if (seconds === null || seconds === undefined) return "never"; // JSON has no infinity
   const total = Math.ceil(seconds);
   for (const [size, unit, restSize, rest] of [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]]) {
     if (total >= size) {
@@ -36,20 +36,20 @@ export function duration(seconds) {
   return `${total} s`;
 }
 
-// With its year, unless that is the present one.
-export function moment(text) {
+// Includes the year unless it is the current one.
+export function dateTime(text) {
   if (!text) return "–";
   const when = new Date(text);
   return (when.getFullYear() === new Date().getFullYear() ? day : dayOfYear).format(when);
 }
 
-export function at(seconds, step) {
-  return (step >= 600 ? day : clock).format(new Date(seconds * 1000));
+export function timeLabel(seconds, step) {
+  return (step >= 600 ? day : timeOfDay).format(new Date(seconds * 1000));
 }
 
-// What would not simply be seen, such as controls and direction marks, as escapes. Names come from clients.
+// Escapes control characters and direction marks. Clients choose their own names.
 export function visible(name) {
-  return name.replace(/[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Zl}\p{Zp}]/gu, (letter) => `\\u{${letter.codePointAt(0).toString(16)}}`);
+  return name.replace(/[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Zl}\p{Zp}]/gu, (character) => `\\u{${character.codePointAt(0).toString(16)}}`);
 }
 
 export function clientName(id) {
