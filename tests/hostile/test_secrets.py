@@ -82,7 +82,7 @@ class Site:
         extension.init_app(self.app, self.app.extensions["authorization_server"])
 
     @property
-    def gate(self) -> Any:
+    def app_limiter(self) -> Any:
         """The application's part of the extension."""
         return self.app.extensions["oauth_ratelimit"]
 
