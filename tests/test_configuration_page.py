@@ -1,13 +1,12 @@
-"""docs/configuration.md: what it prints works, and its reference is that of the models."""
+"""docs/configuration.md: what it prints works, and its reference is up to date."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from oauth_ratelimit.config import config_schema
 from oauth_ratelimit.config.notation import parse_duration
-from oauth_ratelimit.config.reference import BEGIN, SECTIONS, reference_text, with_reference
+from oauth_ratelimit.config.reference import BEGIN, config_schema, reference_text, with_reference
 from tests.cli.conftest import Terminal, terminal
 from tests.docs.blocks import blocks_of, commands_of, words_of
 
@@ -22,11 +21,10 @@ def test_reference_is_up_to_date() -> None:
     assert PAGE == with_reference(PAGE)
 
 
-def test_every_model_is_in_the_reference() -> None:
-    """No section of the file is left out, and no key."""
+def test_every_key_is_in_the_reference() -> None:
+    """Each section of the file has its heading, and each key its row."""
     schema = config_schema()
 
-    assert set(schema["$defs"]) == set(SECTIONS)
     for definition in (schema, *schema["$defs"].values()):
         for key in definition["properties"]:
             assert f"| `{key}` |" in reference_text()

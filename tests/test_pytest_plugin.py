@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[1] / "docs" / "testing.md"
 LIMITED = {"mode": "enforce", "limits": {"client": ["2/minute"]}, "store": {"uri": "mongodb://127.0.0.1:1/nowhere"}}
-HEAVY = ("oauth_ratelimit", "flask", "authlib", "pymongo", "pydantic", "apscheduler", "structlog")
+HEAVY = ("oauth_ratelimit", "flask", "authlib", "pymongo", "apscheduler", "structlog")
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from itertools import islice
 from oauth_ratelimit.admin.cache import Params, ReadCache
 from oauth_ratelimit.admin.statistics import client_day, what_if
 from oauth_ratelimit.admin.traffic import traffic
-from oauth_ratelimit.config.models import GRANT_TYPES
+from oauth_ratelimit.config.policies import full_grant_type
 from oauth_ratelimit.core.denial_record import parse_decision_id
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, LimitKind, Limits
@@ -100,7 +100,6 @@ def _nearest_keys(context: OperatorContext, documents: Iterable[tuple[Key, Snaps
 def client(cache: ReadCache, params: Params) -> object:
     """Return the explanation of a client's next request, and its users nearest to a limit."""
     client_id = checked_client_id(params.get("id", ""))
-    grant = params.get("grant") or None
 
     def known_ids() -> set[str]:
         return cache.read_cached("known-ids", known_client_ids, ttl_s=KNOWN_IDS_TTL_S)
@@ -110,7 +109,7 @@ def client(cache: ReadCache, params: Params) -> object:
             context,
             client_id,
             username=params.get("user") or None,
-            grant_type=GRANT_TYPES.get(grant or "", grant),
+            grant_type=full_grant_type(params.get("grant", "")) or None,
             endpoint=params.get("endpoint") or TOKEN_ENDPOINT,
         )
         documents = list(context.stores.documents.of_client(storable_name(client_id), at_most=MAX_READ))

@@ -4,7 +4,8 @@ import click
 
 from oauth_ratelimit.cli.options import json_option
 from oauth_ratelimit.cli.output import print_json, visible
-from oauth_ratelimit.config import Settings, load_config, schema_text
+from oauth_ratelimit.config import Settings, load_config
+from oauth_ratelimit.config.reference import schema_text
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.format import counted

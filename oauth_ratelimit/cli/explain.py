@@ -17,7 +17,7 @@ from oauth_ratelimit.cli.output import (
     user_cell,
     visible,
 )
-from oauth_ratelimit.config.models import GRANT_TYPES
+from oauth_ratelimit.config.policies import full_grant_type
 from oauth_ratelimit.core.denial_record import DenialRecord, decision_id_of, parse_decision_id
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.operations.explain import ForecastKind, LimitExplanation
@@ -68,7 +68,7 @@ def explain_command(
     if client is None:
         _explain_denial(context, decision_id or "", as_json=as_json)
         return
-    grant_type = GRANT_TYPES.get(grant, grant) if grant else None
+    grant_type = full_grant_type(grant) if grant else None
     endpoints = (TOKEN_ENDPOINT, *context.policies.endpoints)
     if endpoint not in endpoints:
         raise click.BadParameter(

@@ -1,4 +1,4 @@
-"""Reading a YAML file that may be anything: huge, half written, hostile."""
+"""Reading of YAML files that may be huge, half written or hostile."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from oauth_ratelimit.config.problems import show
+from oauth_ratelimit.config.errors import show
 from oauth_ratelimit.errors import ConfigError
 
 MAX_FILE_BYTES = 1_000_000  # some ten thousand clients; YAML takes seconds to parse beyond that
@@ -20,7 +20,7 @@ EMPTY = "the file is empty, as one that is being written; for nothing but defaul
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What tells that a file has changed, without reading it."""
+    """The status of a file. It differs if the file has changed."""
 
     mtime_ns: int
     ctime_ns: int
@@ -35,7 +35,7 @@ class Stamp:
 
 
 def read_file(path: str | os.PathLike[str]) -> tuple[bytes, Stamp]:
-    """Return a file's content, and its stamp at that moment.
+    """Return a file's content and its stamp.
 
     Raises:
         ConfigError: If it cannot be read, is no regular file or is too large.

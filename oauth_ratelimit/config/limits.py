@@ -1,105 +1,186 @@
-"""Limits in the configuration file: a mapping with all options, or a shorthand."""
+"""Limits in the configuration file: a mapping with all options, or text in the notation of the limits library."""
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from pydantic import Field, PlainValidator, ValidationError, ValidationInfo, field_validator
-
+from oauth_ratelimit.config.errors import Problems, dotted
 from oauth_ratelimit.config.notation import RATES_NOTATION, RATES_PATTERN, parse_rates
-from oauth_ratelimit.config.problems import not_allowed, refused
-from oauth_ratelimit.config.section import Section, Switch
-from oauth_ratelimit.config.values import Amount, EstimatorName, FrameCount, PolicyName, WindowSeconds
-from oauth_ratelimit.core.window import Estimator
+from oauth_ratelimit.config.types import Key, Kind, Section, choice, flag, list_of, or_null, seconds, text, whole
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICY_NAME_LENGTH, POLICY_NAME_PATTERN, OwnLimits, Policy
+from oauth_ratelimit.core.window import MAX_FRAMES, MAX_WINDOW_S, Estimator, Window
 
-BUILT_IN_LIMITS: dict[str, Any] = {
+BUILT_IN_LIMITS = {
     "client": [{"limit": 9000, "window": "60s"}],
     "user": [{"limit": 10, "window": "1s"}, {"limit": 50, "window": "10s"}],
     "client_total": [],
 }
 
 
-class LimitModel(Switch):
-    """At most so many requests in any window of time."""
+_MODE = choice(Mode)
+# YAML 1.1 reads a bare off as false.
+MODE = Kind(
+    lambda value, at, problems: _MODE.parse("off" if value is False else value, at, problems), _MODE.schema, _MODE.words
+)
 
-    limit: Amount = Field(description="Requests per window.")
-    window: WindowSeconds = Field(description="Length of the trailing window, in whole seconds.")
-    name: PolicyName | None = Field(
-        default=None,
-        description="Stands in headers, logs and metrics. Left out: user, client or client_total if it is the only "
-        "one in its list, else that and the window, as user-10s.",
-    )
-    frames: FrameCount | None = Field(
-        default=None,
-        description="Into how many frames the window is cut; each is whole seconds long. More are more accurate and "
-        "make documents larger. Left out: the largest divisor of the window up to 10.",
-    )
-    estimator: EstimatorName = Field(
-        default=Estimator.SLIDING,
-        description="sliding counts the frames inside the window in full and the oldest by the share still inside; "
-        "proportional weighs the current frame too, by the part of it that has passed.",
-    )
-    count_denied: bool = Field(
-        default=False, description="Whether denied requests count too, so that hammering keeps a client out."
-    )
-
-    @field_validator("frames")
-    @classmethod
-    def _frames_divide_the_window(cls, frames: int | None, info: ValidationInfo) -> int | None:
-        window_s = info.data.get("window")
-        if frames is not None and window_s is not None and window_s % frames:
-            raise not_allowed(f"a number that divides the window of {window_s} s into whole seconds")
-        return frames
+SWITCH = (
+    Key(
+        "mode",
+        or_null(MODE),
+        "off admits without counting, dry-run counts and reports but never denies, enforce denies. "
+        "Left out: the mode above.",
+    ),
+    Key("enabled", flag(), "false is the same as mode: off, and keeps what mode says.", default=True),
+)
 
 
-def _entry(value: object) -> tuple[LimitModel, ...]:
-    """Return the limits that one item of a list names: a mapping names one, a shorthand one or more."""
-    if not isinstance(value, str):
-        if not isinstance(value, dict):
-            raise not_allowed(f"a mapping with limit and window, or {RATES_NOTATION}")
-        return (LimitModel.model_validate(value),)
+def own_mode(mode: Mode | None, enabled: bool) -> Mode | None:
+    """Return the mode that the two keys of a switch make together; None inherits."""
+    return mode if enabled else Mode.OFF
+
+
+def _check_frames(values: Mapping[str, Any], at: str, problems: Problems) -> None:
+    window_s, frames = values["window"], values["frames"]
+    if window_s and frames and window_s % frames:
+        allowed = f"a number that divides the window of {window_s} s into whole seconds"
+        problems.bad_value(dotted(at, "frames"), frames, allowed)
+
+
+def _policy(
+    *,
+    limit: int,
+    window: int,
+    name: str | None,
+    frames: int | None,
+    estimator: Estimator,
+    count_denied: bool,
+    mode: Mode | None,
+    enabled: bool,
+) -> Policy:
+    """Return a policy. If it has no name yet, its list will name it."""
+    return Policy(name or "", limit, Window.of(window, frames), estimator, count_denied, own_mode(mode, enabled))
+
+
+LIMIT = Section(
+    "One limit",
+    "Largest number of requests in any window of time.",
+    (
+        *SWITCH,
+        Key(
+            "limit",
+            whole(1, MAX_LIMIT, f"a whole number from 1 to 2^53 ({MAX_LIMIT})"),
+            "Requests per window.",
+            is_required=True,
+        ),
+        Key(
+            "window",
+            seconds(1, MAX_WINDOW_S, "1 s to 366 days", is_whole=True),
+            "Length of the trailing window, in whole seconds.",
+            is_required=True,
+        ),
+        Key(
+            "name",
+            or_null(
+                text(
+                    f"1 to {MAX_POLICY_NAME_LENGTH} printable ASCII characters other than quotation mark and "
+                    "backslash, no space at the ends",
+                    pattern=POLICY_NAME_PATTERN,
+                    longest=MAX_POLICY_NAME_LENGTH,
+                )
+            ),
+            "Stands in headers, logs and metrics. Left out: user, client or client_total if it is the only one in "
+            "its list, else that and the window, as user-10s.",
+        ),
+        Key(
+            "frames",
+            or_null(whole(1, MAX_FRAMES, f"a whole number from 1 to {MAX_FRAMES} that divides the window")),
+            "Number of frames per window; each is whole seconds long. More frames are more accurate and make "
+            "documents larger. Left out: the largest divisor of the window up to 10.",
+        ),
+        Key(
+            "estimator",
+            choice(Estimator),
+            "sliding counts the frames inside the window in full and the oldest by the share still inside; "
+            "proportional weighs the current frame too, by the part of it that has passed.",
+            default="sliding",
+        ),
+        Key(
+            "count_denied",
+            flag(),
+            "true counts denied requests too, so that hammering keeps a client out.",
+            default=False,
+        ),
+    ),
+    build=_policy,
+    check=_check_frames,
+)
+
+
+def _parse_item(value: object, at: str, problems: Problems) -> tuple[Policy, ...]:
+    if isinstance(value, dict):
+        policy = LIMIT.parse(value, at, problems)
+        return (policy,) if policy else ()
     try:
-        return tuple(LimitModel(limit=limit, window=window_s) for limit, window_s in parse_rates(value))
-    except ValidationError:
-        allowed = "1 to 2^53 requests per 1 second to 366 days"
+        return _from_rates(value)
     except ValueError as exc:
-        allowed = str(exc)
-    raise not_allowed(allowed)
+        problems.bad_value(at, value, str(exc))
+        return ()
 
 
-Entry = Annotated[
-    tuple[LimitModel, ...],
-    PlainValidator(_entry, json_schema_input_type=LimitModel | Annotated[str, Field(pattern=RATES_PATTERN)]),
-]
+def _from_rates(value: object) -> tuple[Policy, ...]:
+    """Return the limits that a text names.
+
+    Raises:
+        ValueError: It names none; says what is allowed.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"a mapping with limit and window, or {RATES_NOTATION}")
+    rates = parse_rates(value)
+    if not all(1 <= limit <= MAX_LIMIT and 1 <= window_s <= MAX_WINDOW_S for limit, window_s in rates):
+        raise ValueError("1 to 2^53 requests per 1 second to 366 days")
+    return tuple(Policy("", limit, Window.of(window_s)) for limit, window_s in rates)
 
 
-class LimitsModel(Section):
-    """Limits by what they count. All limits that apply to a request must admit it."""
-
-    client: list[Entry] = Field(
-        default_factory=list, description="Per client, for grants without a user, such as client_credentials."
-    )
-    user: list[Entry] = Field(default_factory=list, description="Per client and user, for grants with a user.")
-    client_total: list[Entry] = Field(
-        default_factory=list, description="Per client, all its users and its grants without a user together."
-    )
-
-    @field_validator("client", "user", "client_total")
-    @classmethod
-    def _names_are_unique(cls, entries: list[Entry], info: ValidationInfo) -> list[Entry]:
-        names = [name for name, _ in named(info.field_name or "", entries)]
-        doubled = sorted({name for name in names if names.count(name) > 1})
-        if doubled:
-            raise refused(f"several limits have the name {', '.join(doubled)}; give each a name of its own")
-        return entries
+# An item of a list of limits: a mapping is one limit, text in the notation of the limits library one or more.
+_ITEM = Kind(
+    _parse_item,
+    {"anyOf": [LIMIT.schema, {"type": "string", "pattern": RATES_PATTERN}]},
+    f"{LIMIT.words}, or {RATES_NOTATION}",
+    LIMIT.sections,
+)
 
 
-def named(kind: str, entries: list[Entry]) -> list[tuple[str, LimitModel]]:
-    """Return the limits of one list with their names."""
-    models = [model for entry in entries for model in entry]
-    if len(models) == 1:
-        return [(models[0].name or kind, models[0])]
-    return [(model.name or f"{kind}-{model.window}s", model) for model in models]
+def limits_key(kind: str, doc: str, *, prefix: str = "", default: list[object] | None = None) -> Key:
+    """Return the key of a list of limits.
+
+    Args:
+        kind: Name of the key.
+        doc: Description.
+        prefix: Name of its only limit, and of several with their windows; empty for ``kind``.
+        default: As it is written in the file; None for no value.
+    """
+    return Key(kind, list_of(_ITEM, build=partial(_named, prefix or kind)), doc, default)
 
 
-def built_in_limits() -> LimitsModel:
-    """Return the limits that hold when the configuration has no limits key at all."""
-    return LimitsModel.model_validate(BUILT_IN_LIMITS)
+def _named(prefix: str, items: list[tuple[Policy, ...]]) -> tuple[Policy, ...]:
+    """Return the limits of one list, each with a name of its own."""
+    policies = [policy for item in items for policy in item]
+    is_only = len(policies) == 1
+    names = [policy.name or (prefix if is_only else f"{prefix}-{policy.window.window_s}s") for policy in policies]
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"several limits have the name {', '.join(doubled)}; give each a name of its own")
+    return tuple(replace(policy, name=name) for policy, name in zip(policies, names, strict=True))
+
+
+LIMITS = Section(
+    "limits",
+    "Limits by what they count. All limits that apply to a request must admit it.",
+    (
+        limits_key("client", "Per client, for grants without a user, such as client_credentials."),
+        limits_key("user", "Per client and user, for grants with a user."),
+        limits_key("client_total", "Per client, all its users and its grants without a user together."),
+    ),
+    build=OwnLimits,
+)

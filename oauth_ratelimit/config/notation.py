@@ -1,4 +1,4 @@
-"""How durations and limits are written: ``500ms``, ``1h``, ``100/minute``, ``5 per 10 second; 100/hour``."""
+"""Notation of durations and limits: ``500ms``, ``1h``, ``100/minute``, ``5 per 10 second; 100/hour``."""
 
 import re
 from decimal import Decimal
@@ -8,7 +8,7 @@ DURATION_NOTATION = "seconds as a number, or text such as 500ms, 10s, 1m, 1h, 1d
 
 MAX_DURATION_S = 10**12  # beyond any use, and still exact as a float
 
-UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 _RATE = r"\s*[0-9]{1,20}\s*(?:/|[Pp][Ee][Rr])\s*(?:[0-9]{1,12}\s*)?[A-Za-z]+\s*"
 RATES_PATTERN = rf"^{_RATE}(?:[,;|]{_RATE})*$"
@@ -41,7 +41,7 @@ def parse_duration(value: object) -> float:
         if match is None:
             raise ValueError(DURATION_NOTATION)
         # Decimal, so that 1.1m is 66 s and not a little more.
-        return float(Decimal(match[1]) * UNIT_MS[match[2]] / 1000)
+        return float(Decimal(match[1]) * _UNIT_MS[match[2]] / 1000)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_DURATION_S:
         raise ValueError(DURATION_NOTATION)
     return float(value)

@@ -1,55 +1,45 @@
-"""The reference of the configuration file in Markdown, made from the models.
+"""The JSON Schema of the configuration file and its reference in Markdown, made from the declared keys.
 
-``python -m oauth_ratelimit.config.reference docs/configuration.md`` writes it into the documentation, between two
-marks; a test fails when that was forgotten.
+``python -m oauth_ratelimit.config.reference docs/configuration.md`` writes the reference into the documentation,
+between two marks. A test fails if that was forgotten.
 """
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from oauth_ratelimit.config.notation import DURATION_PATTERN, RATES_NOTATION, RATES_PATTERN, UNIT_MS
-from oauth_ratelimit.config.schema import config_schema
+from oauth_ratelimit.config.settings import FILE
+from oauth_ratelimit.config.types import Key, Section
 
 BEGIN = "<!-- The reference is generated: python -m oauth_ratelimit.config.reference docs/configuration.md -->"
 END = "<!-- End of the generated reference. -->"
 
-# Where each model stands in the file, in the order in which people meet them.
-SECTIONS = {
-    "StoreModel": "store",
-    "SyncModel": "sync",
-    "LimitsModel": "limits",
-    "LimitModel": "One limit",
-    "PlaceModel": "One place",
-    "PlanModel": "One plan",
-    "ClientModel": "One client",
-    "EndpointModel": "One endpoint",
-    "CanaryModel": "canary",
-    "DenialModel": "denial",
-    "GuardModel": "guard",
-    "GuardLimitsModel": "Limits of the guard",
-    "EventsModel": "events",
-    "StatisticsModel": "statistics",
-    "PrivacyModel": "privacy",
-    "NameKeyModel": "One key of user names",
-}
 
-_DURATIONS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"), (0.001, "ms"))
+def config_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the configuration file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **FILE.definition(),
+        "title": "oauth_ratelimit",
+        "$defs": {section.anchor: section.definition() for section in FILE.sections if section is not FILE},
+    }
+
+
+def schema_text() -> str:
+    """Return the shipped ``config.schema.json``, byte for byte."""
+    return json.dumps(config_schema(), indent=2) + "\n"
 
 
 def reference_text() -> str:
-    """Return the reference."""
-    schema = config_schema()
-    parts = [*_section("The file", schema, schema)]
-    for name, title in SECTIONS.items():
-        parts += _section(title, schema["$defs"][name], schema)
-    return "\n".join(parts).rstrip() + "\n"
+    """Return the reference: a table for each section of the file."""
+    lines = [line for section in dict.fromkeys(FILE.sections) for line in _table(section)]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def with_reference(page: str) -> str:
-    """Return a page with the reference between its marks brought up to date.
+    """Return a page with an up-to-date reference between its marks.
 
     Raises:
         ValueError: The page does not have both marks.
@@ -61,79 +51,25 @@ def with_reference(page: str) -> str:
     return f"{head}{BEGIN}\n\n{reference_text()}\n{END}{tail}"
 
 
-def _section(title: str, definition: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[str]:
-    yield f"### {title}"
+def _table(section: Section) -> Iterator[str]:
+    yield f"### {section.title}"
     yield ""
-    yield definition["description"]
+    yield section.doc
     yield ""
-    yield "| key | value | default | what it is |"
+    yield "| key | value | default | description |"
     yield "| --- | --- | --- | --- |"
-    required = definition.get("required", ())
-    for key, value in definition["properties"].items():
-        default = "required" if key in required else _default(value)
-        yield f"| `{key}` | {_words(value)} | {default} | {_description(value, schema)} |"
+    for key in section.keys.values():
+        doc = key.doc.replace("|", "\\|").replace("*", "\\*")
+        yield f"| `{key.name}` | {key.kind.words} | {_default(key)} | {doc} |"
     yield ""
 
 
-def _description(value: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    text: str = value.get("description") or schema["$defs"][_name(value["$ref"])]["description"]
-    return text.replace("|", "\\|").replace("*", "\\*")
-
-
-def _default(value: Mapping[str, Any]) -> str:
-    default = value.get("default")
-    if default is None:
+def _default(key: Key) -> str:
+    if key.is_required:
+        return "required"
+    if key.default in (None, [], {}):
         return ""
-    return f"`{_written_duration(default)}`" if _is_duration(value) else f"`{json.dumps(default)}`"
-
-
-def _words(value: Mapping[str, Any]) -> str:
-    """Return what may stand for a value, in words."""
-    if "$ref" in value:
-        title = SECTIONS[_name(value["$ref"])]
-        return f"[{title}](#{title.lower().replace(' ', '-')})"
-    if "anyOf" in value:
-        return _choice([part for part in value["anyOf"] if part != {"type": "null"}])
-    if "enum" in value:
-        return ", ".join(f"`{item}`" for item in value["enum"])
-    kind = value["type"]
-    if kind == "array":
-        return f"list: {_words(value['items'])}"
-    if kind == "object":
-        return f"mapping: {_words(value['additionalProperties'])} by name"
-    if kind in ("integer", "number"):
-        name = "whole number" if kind == "integer" else "number"
-        return f"{name} from {value['minimum']} to {value['maximum']}"
-    return {"boolean": "`true`, `false`", "string": "text"}[kind]
-
-
-def _choice(parts: list[Mapping[str, Any]]) -> str:
-    if _is_duration({"anyOf": parts}):
-        low, high = (_duration(parts[0][bound]) for bound in ("minimum", "maximum"))
-        return f"duration from {low} to {high}"
-    if RATES_PATTERN in {part.get("pattern") for part in parts}:
-        return f"{_words(parts[0])}, or {RATES_NOTATION}"
-    return " or ".join(map(_words, parts))
-
-
-def _is_duration(value: Mapping[str, Any]) -> bool:
-    return any(part.get("pattern") == DURATION_PATTERN for part in value.get("anyOf", ()))
-
-
-def _written_duration(seconds: float) -> str:
-    """Return a duration as one writes it into the file: in the largest unit of which it is a whole number."""
-    milliseconds = round(seconds * 1000)
-    unit, size = next((unit, size) for unit, size in reversed(UNIT_MS.items()) if milliseconds % size == 0)
-    return f"{milliseconds // size}{unit}"
-
-
-def _duration(seconds: float) -> str:
-    unit_s, unit = next((item for item in _DURATIONS if seconds >= item[0]), (1, "s"))
-    return f"{seconds / unit_s:g} {unit}"
-
-
-def _name(reference: str) -> str:
-    return reference.rpartition("/")[2]
+    return f"`{(isinstance(key.default, str) and key.default) or json.dumps(key.default)}`"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The configuration file while the application runs: taken over when it changes, unless it is broken."""
+"""Hot reload: new settings when the configuration file changes, unless it is broken."""
 
 import hashlib
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 import structlog
 
 from oauth_ratelimit.config.document import Stamp, parse_yaml, read_file
-from oauth_ratelimit.config.load import settings_of
+from oauth_ratelimit.config.loader import parse_settings
 from oauth_ratelimit.config.settings import Settings
 from oauth_ratelimit.errors import ConfigError
 
@@ -20,7 +20,7 @@ class ConfigSource:
     """A configuration file that may change at any time. Not thread-safe: one thread loads and polls.
 
     Args:
-        path: The file. A link is followed anew with every look.
+        path: The file. A link is followed again on every poll.
         mode: Instead of the global mode in the file.
         uri: Instead of ``store.uri`` in the file.
     """
@@ -31,8 +31,8 @@ class ConfigSource:
         self._uri = uri
         self._settings: Settings | None = None
         self._read_stamp: Stamp | None = None  # of the file that was read last
-        self._seen_stamp: Stamp | None = None  # of the file as the last look found it
-        self._good: bytes | None = None  # digest of the content that is in force
+        self._seen_stamp: Stamp | None = None  # of the file at the last poll
+        self._good: bytes | None = None  # digest of the content that applies
         self._rejected: bytes | None = None  # digest of the content that was reported last
 
     def load(self) -> Settings:
@@ -48,10 +48,10 @@ class ConfigSource:
         return self._settings
 
     def poll(self) -> Settings | None:
-        """Return new settings if the file has changed and is in order, else None. Costs one look at the file's status.
+        """Return new settings if the file has changed and is valid, else None. Costs one ``stat`` of the file.
 
-        A change is read when two looks in a row find the same status, because a file that is being written may be
-        valid and lack its end, such as the trusted clients. Never raises: a file that is broken or gone is reported
+        A change is read when two polls in a row find the same status, because a file that is being written may be
+        valid and lack its end, such as the trusted clients. Never raises: a file that is broken or gone is logged
         once per content, as ``config_rejected``, and the last good settings stay.
         """
         try:
@@ -59,14 +59,14 @@ class ConfigSource:
         except OSError:
             stamp = None
         settled, self._seen_stamp = stamp == self._seen_stamp, stamp
-        return self._take(expected=stamp) if settled and stamp != self._read_stamp else None
+        return self._read(expected=stamp) if settled and stamp != self._read_stamp else None
 
     def reload(self) -> Settings | None:
-        """Do what ``poll`` does, now, even if the file looks unchanged: somebody asked for it."""
-        return self._take(expected=None)
+        """Do what ``poll`` does at once, even if the file looks unchanged: an operator asked for it."""
+        return self._read(expected=None)
 
-    def _take(self, *, expected: Stamp | None) -> Settings | None:
-        """Read the file and return its settings if they are news; not if it is no longer the file with this stamp."""
+    def _read(self, *, expected: Stamp | None) -> Settings | None:
+        """Return the settings of the file if they are new and the file still has the expected stamp."""
         content = None
         self._read_stamp = expected
         try:
@@ -80,12 +80,12 @@ class ConfigSource:
         except ConfigError as exc:
             self._report(exc, identity=b"" if content is None else _digest(content))
             return None
-        is_news = settings != self._settings or self._rejected is not None
+        is_new = settings != self._settings or self._rejected is not None
         self._settings, self._good, self._rejected = settings, _digest(content), None
-        return settings if is_news else None
+        return settings if is_new else None
 
     def _parse(self, content: bytes) -> Settings:
-        return settings_of(parse_yaml(content, source=self.path), source=self.path, mode=self._mode, uri=self._uri)
+        return parse_settings(parse_yaml(content, source=self.path), source=self.path, mode=self._mode, uri=self._uri)
 
     def _report(self, error: ConfigError, *, identity: bytes) -> None:
         if identity != self._rejected:

@@ -10,7 +10,8 @@ from typing import Any
 import structlog
 
 from oauth_ratelimit.background.live_settings import LiveSettings
-from oauth_ratelimit.config import ConfigSource, Settings, load_config
+from oauth_ratelimit.config import Settings, load_config
+from oauth_ratelimit.config.source import ConfigSource
 from oauth_ratelimit.core.mode import Mode
 
 CONFIG_KEY = "OAUTH_RATELIMIT_CONFIG"

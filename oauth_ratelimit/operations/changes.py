@@ -4,16 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from pydantic import TypeAdapter, ValidationError
-
-from oauth_ratelimit.config.build import find_clashes
 from oauth_ratelimit.config.document import parse_yaml
-from oauth_ratelimit.config.load import limits_of
+from oauth_ratelimit.config.errors import Problems
+from oauth_ratelimit.config.loader import parse_limits
 from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration
-from oauth_ratelimit.config.values import ClientId
+from oauth_ratelimit.config.policies import CLIENT_ID, find_clashes
 from oauth_ratelimit.core.overrides import Override, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, PolicySet
-from oauth_ratelimit.errors import ConfigError
 
 MAX_DURATION_S = 3650 * 86_400.0
 MAX_TEXT_LENGTH = 1000  # characters of an author or a reason
@@ -26,11 +23,10 @@ def checked_client_id(client_id: str) -> str:
     Raises:
         ValueError: It cannot be stored; the message says what is allowed.
     """
-    try:
-        TypeAdapter(ClientId).validate_python(client_id, strict=True)
-        client_id.encode()
-    except (ValidationError, UnicodeEncodeError):
-        raise ValueError("a client id is text of 1 to 1024 characters") from None
+    problems = Problems()
+    CLIENT_ID.parse(client_id, "", problems)
+    if problems:
+        raise ValueError("a client id is text of 1 to 1024 characters")
     return client_id
 
 
@@ -92,7 +88,7 @@ def limit_overrides(
         ConfigError: With all problems at once.
     """
     parsed = {kind.value: [_parse_limit(text) for text in texts] for kind, texts in limits.items()}
-    own = limits_of({kind: [limit for limit in some if limit] for kind, some in parsed.items()})
+    own = parse_limits({kind: [limit for limit in some if limit] for kind, some in parsed.items()})
     overrides = [
         replace(
             template,
@@ -101,8 +97,10 @@ def limit_overrides(
         )
         for kind in limits
     ]
-    if clashes := list(find_clashes(apply_overrides(policies, overrides))):
-        raise ConfigError(clashes, source="limits")
+    problems = Problems()
+    find_clashes(apply_overrides(policies, overrides), problems)
+    if problems:
+        raise problems.error(source="limits")
     return overrides
 
 

@@ -21,7 +21,7 @@ from flask.cli import FlaskGroup
 
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.cli import command
-from oauth_ratelimit.config import config_schema
+from oauth_ratelimit.config.reference import config_schema
 from oauth_ratelimit.core.pseudonyms import PseudonymKey
 from tests.cli.conftest import Terminal
 

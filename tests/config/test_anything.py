@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oauth_ratelimit.config import Settings, config_schema, load_config
+from oauth_ratelimit.config import Settings, load_config
 from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.notation import parse_duration, parse_rates
+from oauth_ratelimit.config.reference import config_schema
 from oauth_ratelimit.errors import ConfigError
 
 SCHEMA = config_schema()

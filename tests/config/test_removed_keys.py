@@ -3,7 +3,7 @@
 import pytest
 
 from oauth_ratelimit.config import load_config
-from oauth_ratelimit.config.problems import REMOVED_KEYS
+from oauth_ratelimit.config.errors import REMOVED_KEYS
 from oauth_ratelimit.errors import ConfigError
 
 

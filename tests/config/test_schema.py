@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 import oauth_ratelimit
-from oauth_ratelimit.config import config_schema, load_config, schema_text
+from oauth_ratelimit.config import load_config
+from oauth_ratelimit.config.reference import config_schema, schema_text
 from tests.config.test_bad_values import BAD
 
 SHIPPED = Path(oauth_ratelimit.__file__).parent / "config.schema.json"

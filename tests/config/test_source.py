@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from oauth_ratelimit.config import ConfigSource, Settings
+from oauth_ratelimit.config import Settings
 from oauth_ratelimit.config.document import EMPTY
+from oauth_ratelimit.config.source import ConfigSource
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.errors import ConfigError
 

@@ -12,7 +12,7 @@ import yaml
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.config import ConfigSource
+from oauth_ratelimit.config.source import ConfigSource
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.flask_authlib.app_config import WatchedFile, reload_on_sighup
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter

@@ -12,7 +12,7 @@ from bson.codec_options import DatetimeConversion
 from bson.errors import BSONError
 
 from oauth_ratelimit.config.document import parse_yaml
-from oauth_ratelimit.config.load import settings_of
+from oauth_ratelimit.config.loader import parse_settings
 from oauth_ratelimit.config.notation import parse_duration, parse_rates
 from oauth_ratelimit.config.settings import Settings
 from oauth_ratelimit.core.failed_auth import address_of, claimed_name, folded
@@ -35,7 +35,7 @@ OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(
 def fuzz_configuration(data: bytes) -> None:
     """A file becomes settings, or an error with one line for each problem."""
     try:
-        settings = settings_of(parse_yaml(data, source="file"), source="file")
+        settings = parse_settings(parse_yaml(data, source="file"), source="file")
     except ConfigError as exc:
         assert exc.problems
         assert all(len(problem.splitlines()) == 1 for problem in exc.problems)

@@ -1,15 +1,17 @@
-"""What a reload has changed, in words for the log."""
+"""Changes of a reload in words, for the log."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from oauth_ratelimit.config.settings import Settings
+from oauth_ratelimit.config.types import keys_of
 from oauth_ratelimit.core.mode import Canary
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Estimator, default_frame_count
 
-MAX_CHANGES = 50  # lines; a log event is no place for a whole file
+MAX_CHANGES = 50  # lines; a log event must not hold a whole file
 
+# Keys of the file by the attribute of a policy set that holds them.
 _KEYS = {
     "trusted": "trusted_clients",
     "paths": "path",
@@ -20,7 +22,7 @@ _SECRET = "store.uri"
 
 
 def describe_changes(old: Settings, new: Settings) -> list[str]:
-    """Return one line per value that differs: ``mode: dry-run -> enforce``. Of a URI only that it has changed."""
+    """Return one line per value that differs: ``mode: dry-run -> enforce``. A URI is not shown."""
     before, after = dict(_flatten(old)), dict(_flatten(new))
     changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
     lines = [_line(path, before.get(path), after.get(path)) for path in changed]
@@ -40,12 +42,15 @@ def _line(path: str, old: str | None, new: str | None) -> str:
 
 
 def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path and the text of each value under ``path``; what is not set is left out."""
-    if is_dataclass(value):
+    """Yield the path and the text of each value under ``path``; without those that are not set."""
+    if isinstance(value, Canary) and value.instances:
+        yield from _flatten(value.instances, f"{path}.instances")  # the percentage has no effect
+    elif is_dataclass(value):
+        names = {key.attribute: key.name for key in keys_of(type(value))}
         for part in fields(value):
-            if isinstance(value, Canary) and value.instances and part.name != "instances":
-                continue  # a canary by instances has a percentage, but no say in it
-            yield from _flatten(getattr(value, part.name), _join(path, part.name))
+            name = names.get(part.name, _KEYS.get(part.name, part.name))
+            below = path if name == "policies" else _join(path, name)
+            yield from _flatten(getattr(value, part.name), below)
     elif isinstance(value, Mapping):
         for key, item in value.items():
             yield _join(path, key), ""
@@ -59,16 +64,13 @@ def _flatten(value: object, path: str = "") -> Iterator[tuple[str, str]]:
 def _flatten_list(items: tuple[object, ...], path: str) -> Iterator[tuple[str, str]]:
     """Yield the items by name rather than by position, so that an item inserted at the front is one change."""
     if path.rpartition(".")[0].endswith("limits"):
-        yield path, ""  # no limit of a kind is not the same as nothing said about it
+        yield path, ""  # an empty list of limits differs from none
     for item in items:
         name = item.name if isinstance(item, Policy) else str(item)
         yield f"{path}[{name}]", _policy_text(item) if isinstance(item, Policy) else ""
 
 
 def _join(path: str, name: str) -> str:
-    if name == "policies" and not path:
-        return ""
-    name = _KEYS.get(name, name.removesuffix("_s"))
     return f"{path}.{name}" if path else name
 
 

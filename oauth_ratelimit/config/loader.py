@@ -1,0 +1,69 @@
+"""Loading: from a path or a mapping to settings."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from oauth_ratelimit.config.document import parse_yaml, plain_mapping, read_file
+from oauth_ratelimit.config.errors import Problems
+from oauth_ratelimit.config.limits import LIMITS, MODE
+from oauth_ratelimit.config.policies import find_clashes, find_dangling_names
+from oauth_ratelimit.config.settings import FILE, MONGO_URI, Settings
+from oauth_ratelimit.core.policy import OwnLimits
+
+
+def load_config(
+    source: str | os.PathLike[str] | Mapping[str, Any], *, mode: str | None = None, uri: str | None = None
+) -> Settings:
+    """Return the settings that a YAML file or a mapping holds.
+
+    Args:
+        source: Path of the file, or what the file would hold. ``{}`` is nothing but defaults.
+        mode: Instead of the global mode in ``source``; ``off`` is the emergency switch.
+        uri: Instead of ``store.uri`` in ``source``.
+
+    Raises:
+        ConfigError: With every problem at once, each with the path of its key, the value and what is allowed.
+    """
+    if isinstance(source, Mapping):
+        return parse_settings(plain_mapping(source), source="configuration", mode=mode, uri=uri)
+    content, _ = read_file(source)
+    path = os.fspath(source)
+    return parse_settings(parse_yaml(content, source=path), source=path, mode=mode, uri=uri)
+
+
+def parse_settings(values: dict[str, Any], *, source: str, mode: str | None = None, uri: str | None = None) -> Settings:
+    """Return the settings in plain values, with ``mode`` and ``uri`` on top.
+
+    Raises:
+        ConfigError: As ``load_config``; ``source`` says where the values came from.
+    """
+    problems = Problems()
+    settings: Settings | None = FILE.parse(values, "", problems)
+    own_mode = None if mode is None else MODE.parse(mode, "OAUTH_RATELIMIT_MODE", problems)
+    if uri is not None:
+        MONGO_URI.parse(uri, "OAUTH_RATELIMIT_MONGO_URI", problems)
+    find_dangling_names(values, problems)
+    if settings:
+        find_clashes(settings.policies, problems)
+    if problems or settings is None:
+        raise problems.error(source=source)
+    if own_mode:
+        settings = replace(settings, policies=replace(settings.policies, mode=own_mode))
+    if uri is not None:
+        settings = replace(settings, store=replace(settings.store, uri=uri))
+    return settings
+
+
+def parse_limits(values: Mapping[str, Any]) -> OwnLimits:
+    """Return the limits in a ``limits`` section that comes from a command and not from a file.
+
+    Raises:
+        ConfigError: With every problem at once.
+    """
+    problems = Problems()
+    limits: OwnLimits = LIMITS.parse(plain_mapping(values), "limits", problems)
+    if problems:
+        raise problems.error(source="limits")
+    return limits
