@@ -1,12 +1,12 @@
-"""The exception tree.
+"""Exceptions.
 
 ::
 
     RateLimitError                 base; catch-all for users
-    ├── ConfigError                also a ValueError; names every bad key, its value and what is allowed
+    ├── ConfigError                also a ValueError; lists every bad key, its value and what is allowed
     ├── StoreError
     │   ├── StoreUnavailable       retry may help; the outcome of a write is unknown
-    │   └── StoreRejected          the server refused for good: rights, a malformed document
+    │   └── StoreRejected          the server refuses, such as for missing rights; a retry does not help
     └── RateLimited                in flask_authlib/responses.py, also an Authlib OAuth2Error; carries the Decision
 """
 
@@ -18,10 +18,10 @@ class RateLimitError(Exception):
 
 
 class ConfigError(RateLimitError, ValueError):
-    """The configuration cannot be used.
+    """The configuration is not valid.
 
     Attributes:
-        problems: One line per bad value, ``path: what is wrong``, all of them at once.
+        problems: One line per bad value, such as ``limits.client: got 0, expected ...``.
     """
 
     def __init__(self, problems: Sequence[str], *, source: str = "configuration") -> None:
@@ -30,12 +30,12 @@ class ConfigError(RateLimitError, ValueError):
 
 
 class StoreError(RateLimitError):
-    """The shared store did not do what was asked."""
+    """An operation of the shared store failed."""
 
 
 class StoreUnavailable(StoreError):
-    """The store could not be reached or did not answer. What was being written may or may not have been applied."""
+    """The store is unreachable or did not answer. A write may or may not have been applied."""
 
 
 class StoreRejected(StoreError):
-    """The store answered that it will not do this, so a retry cannot help."""
+    """The store refuses the operation, so a retry does not help."""

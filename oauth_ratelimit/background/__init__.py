@@ -1,1 +1,1 @@
-"""The background work of one process."""
+"""Background work of one process."""

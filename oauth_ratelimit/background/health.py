@@ -1,4 +1,4 @@
-"""What a process tells the operators about itself: that it is there, and how its sync cycle fares."""
+"""Health of one process: how its sync cycle runs, and the heartbeats that report it."""
 
 import os
 import secrets
@@ -13,20 +13,20 @@ from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 from oauth_ratelimit.sync.flusher import CycleReport
 
-BEAT_EVERY_S = 10.0
+BEAT_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the synchronisation of one process fares.
+    """Health of the synchronisation of one process.
 
     Attributes:
-        instance: The process, None if nothing was started.
-        lag_s: Seconds since its last full sync cycle without an error, or since its start.
-        in_flight_hits: Requests counted here that the last full cycle could not bring to MongoDB.
+        instance: Name of the process; None if nothing was started.
+        lag_s: Seconds since the last successful full sync cycle, or since the start.
+        in_flight_hits: Hits that the last full cycle could not send.
         key_count: Keys in memory.
-        last_error: Why a cycle has failed last, None if none has.
-        last_error_ago_s: How long ago that was.
+        last_error: Error of the last failed cycle; None if no cycle has failed.
+        last_error_ago_s: Seconds since that cycle.
     """
 
     instance: str | None = None
@@ -38,17 +38,17 @@ class Health:
 
 
 class HealthMonitor:
-    """
-    Drives a limiter's sync cycle on behalf of the scheduler, adds up what comes of it, and reports that now and then.
+    """Runs a limiter's sync cycles for the scheduler, sums up their results and reports them as heartbeats.
 
     Args:
-        limiter: Whose.
-        store: Where to; None if nothing is shared.
-        clock: Tells the time, seconds since the epoch.
-        metrics: Where it is counted, too.
+        limiter: The limiter.
+        store: The shared heartbeats; None without ``store.uri``.
+        clock: Returns the time in seconds since the epoch.
+        metrics: Metrics of the cycles.
 
     Attributes:
-        is_failing: Whether MongoDB was out of reach when it was last asked: by a cycle, or at the end.
+        instance: Name of the process.
+        is_failing: Whether the last access to MongoDB failed, by a cycle or at the end.
     """
 
     def __init__(
@@ -64,39 +64,39 @@ class HealthMonitor:
         self._clock = clock
         self._metrics = metrics
         self._last_success_s = time.monotonic()
-        self._longest_lag_s = 0.0  # since the last sign of life
-        self._last_error: tuple[str, float] | None = None  # and when, by the monotonic clock
+        self._longest_lag_s = 0.0  # since the last heartbeat
+        self._last_error: tuple[str, float] | None = None  # message and monotonic time
         self._last_full = CycleReport()
         self._started_at_s = clock()
         self._next_beat_s = 0.0
-        self._told: tuple[str, int] | None = None  # mode and number of overrides, in the last sign of life
+        self._reported: tuple[str, int] | None = None  # mode and number of overrides in the last heartbeat
         self.is_failing = False
         self._flushed_count = self._conflict_count = self._failure_count = 0
         self.instance = f"{limiter.settings.policies.instance}:{os.getpid()}:{secrets.token_hex(2)}"
 
     def sync(self) -> CycleReport:
-        """Run a cycle of the limiter."""
-        begun_s = time.monotonic()
+        """Run a full sync cycle."""
+        started_s = time.monotonic()
         report = self._limiter.sync()
         self._last_full = report
         if report.error is None:
             now_s = time.monotonic()
             self._longest_lag_s = max(self._longest_lag_s, now_s - self._last_success_s)
             self._last_success_s = now_s
-        self._note(report, begun_s)
+        self._record(report, started_s)
         self.note_state()
         return report
 
     def sync_urgent(self) -> CycleReport | None:
-        """Run a cycle for the keys that should not wait."""
-        begun_s = time.monotonic()
+        """Run a sync cycle of the urgent keys, if there are any."""
+        started_s = time.monotonic()
         report = self._limiter.sync_urgent()
         if report is not None:
-            self._note(report, begun_s)
+            self._record(report, started_s)
         return report
 
     def health(self) -> Health:
-        """Return how the sync cycle fares now."""
+        """Return the health of the synchronisation."""
         now_s = time.monotonic()
         message, failed_at_s = self._last_error or (None, None)
         return Health(
@@ -109,7 +109,7 @@ class HealthMonitor:
         )
 
     def note_state(self) -> None:
-        """Bring the metrics up to date: the lag grows while no cycle runs."""
+        """Update the metrics. The lag grows while no cycle runs."""
         if self._metrics is not None:
             health = self.health()
             self._metrics.record_state(
@@ -117,18 +117,18 @@ class HealthMonitor:
             )
 
     def beat(self, *, override_count: int) -> None:
-        """Leave a sign of life, if it is time to, or if an operator has just changed what it tells.
+        """Store a heartbeat, if it is due or if the mode or the overrides have changed.
 
-        Without an answer the next call tries again; a refusal is not hurried.
+        If MongoDB is unreachable, the next call tries again. If MongoDB refuses, the next heartbeat is due as usual.
 
         Args:
-            override_count: Overrides in force here.
+            override_count: Active overrides.
         """
         now_s = self._clock()
         settings = self._limiter.settings
-        to_tell = (settings.policies.mode.value, override_count)
-        is_early = self._next_beat_s - BEAT_EVERY_S <= now_s < self._next_beat_s
-        if self._store is None or (is_early and to_tell == self._told):
+        reported = (settings.policies.mode.value, override_count)
+        is_early = self._next_beat_s - BEAT_INTERVAL_S <= now_s < self._next_beat_s
+        if self._store is None or (is_early and reported == self._reported):
             return
         try:
             self._store.put(
@@ -150,11 +150,11 @@ class HealthMonitor:
         except StoreUnavailable:
             return
         except StoreRejected:
-            pass  # rights are missing: instances are not seen then, which is all
-        self._next_beat_s, self._told, self._longest_lag_s = now_s + BEAT_EVERY_S, to_tell, 0.0
+            pass  # without the right to write, operators do not see the instance
+        self._next_beat_s, self._reported, self._longest_lag_s = now_s + BEAT_INTERVAL_S, reported, 0.0
 
     def stop(self) -> None:
-        """Take the sign of life away, unless MongoDB is out of reach anyway. If it is now, ``is_failing`` says so."""
+        """Remove the heartbeat, unless MongoDB is unreachable. Updates ``is_failing``."""
         if self._metrics is not None:
             self._metrics.record_state(in_flight_hits=0, key_count=0, lag_s=0.0)
         if self._store is None or self.is_failing or not self._next_beat_s:
@@ -162,24 +162,24 @@ class HealthMonitor:
         try:
             self._store.remove(self.instance)
         except StoreUnavailable:
-            self.is_failing = True  # the sign is forgotten all the same, only later
+            self.is_failing = True  # the heartbeat expires by itself
         except StoreRejected:
-            pass  # nor could it be written
+            pass  # the heartbeat was refused, too
 
-    def _note(self, report: CycleReport, begun_s: float) -> None:
+    def _record(self, report: CycleReport, started_s: float) -> None:
         now_s = time.monotonic()
         self.is_failing = report.error is not None
         if report.error is not None:
             self._last_error = (str(report.error), now_s)
         if self._metrics is not None:
-            self._metrics.record_cycle(report, duration_s=now_s - begun_s)
+            self._metrics.record_cycle(report, duration_s=now_s - started_s)
         self._flushed_count += report.flushed_count
         self._conflict_count += report.conflict_count
         self._failure_count += self.is_failing
 
 
 def package_version() -> str:
-    """Return the version of this package, ``unknown`` if it runs from a directory and was never installed."""
+    """Return the version of this package, ``unknown`` if it is not installed."""
     try:
         return version("oauth_ratelimit")
     except PackageNotFoundError:

@@ -1,77 +1,66 @@
-"""
-What applies now: the configuration, and over it the overrides that a process knows of. They are read in the background,
-and kept while MongoDB is out of reach.
-"""
+"""Settings that apply now: the configuration with overrides, both reloaded live."""
 
 import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 import structlog
 
 from oauth_ratelimit.config import Settings, describe_changes
 from oauth_ratelimit.core.overrides import Override, active, apply_overrides
 from oauth_ratelimit.errors import StoreError
+from oauth_ratelimit.process.throttled_log import ThrottledLog
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
 
 log = structlog.get_logger(__name__)
 
-REREAD_S = 60.0  # so often everything is read although the revision is the same: somebody may have edited by hand
-
-
-class OverrideReader(Protocol):
-    """Where overrides come from: ``store.overrides.OverrideStore``."""
-
-    def revision(self) -> str | None: ...
-
-    def read(self) -> tuple[Override, ...]: ...
+REREAD_INTERVAL_S = 60.0  # a change by hand may leave the revision as it is
+LOG_INTERVAL_S = 60.0
 
 
 class OverrideCache:
-    """What lies over the configuration. Used by the background thread alone.
+    """The overrides as last read, kept while MongoDB is unreachable. The background thread alone uses it.
 
     Args:
-        store: Where overrides come from; None if there are none, because counters are not shared.
+        store: The stored overrides; None without shared counters.
+        clock: Returns monotonic time in seconds.
     """
 
-    def __init__(self, store: OverrideReader | None) -> None:
+    def __init__(self, store: OverrideStore | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
-        self._known: tuple[Override, ...] = ()
+        self._clock = clock
+        self._overrides: tuple[Override, ...] = ()
         self._revision: str | None = None
-        self._reread_at_s = -math.inf  # monotonic
-        self._is_failing = False
+        self._reread_at_s = -math.inf
+        self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
 
     def refresh(self) -> None:
-        """Look for changes. One small read, and one more if there are any. Without an answer, what is known stays."""
+        """Read the revision, and the overrides if it has changed. A failure is logged and keeps the overrides."""
         if self._store is None:
             return
         try:
             revision = self._store.revision()
-            if revision != self._revision or time.monotonic() >= self._reread_at_s:
-                self._known = self._store.read()
-                self._revision, self._reread_at_s = revision, time.monotonic() + REREAD_S
+            if revision != self._revision or self._clock() >= self._reread_at_s:
+                self._overrides = self._store.read()
+                self._revision, self._reread_at_s = revision, self._clock() + REREAD_INTERVAL_S
         except StoreError as exc:
-            if not self._is_failing:
-                log.warning("overrides_unavailable", error=str(exc), known_count=len(self._known))
-            self._is_failing = True
-        else:
-            self._is_failing = False
+            self._log.warning("overrides_unavailable", error=str(exc), known_count=len(self._overrides))
 
     def active(self, now_s: float) -> tuple[Override, ...]:
-        """Return the overrides that hold now."""
-        return active(self._known, now_s)
+        """Return the overrides that have not ended."""
+        return active(self._overrides, now_s)
 
 
 class LiveSettings:
-    """The settings of one application, as they are now. Outlives forks: whatever changes them runs in one thread.
+    """The current settings of one application. A forked child can go on using them.
 
     Args:
-        settings: The configuration, until ``poll`` says otherwise.
+        settings: The configuration.
         poll: Returns a changed configuration, or None.
 
     Attributes:
-        current: What applies: the configuration with the overrides of operators on top.
+        current: The configuration with overrides applied.
     """
 
     def __init__(self, settings: Settings, poll: Callable[[], Settings | None]) -> None:
@@ -83,19 +72,19 @@ class LiveSettings:
 
     @property
     def base(self) -> Settings:
-        """The configuration, without overrides."""
+        """The configuration without overrides."""
         return self._base
 
     @property
     def override_count(self) -> int:
-        """How many overrides are in force."""
+        """The number of active overrides."""
         return len(self._overrides)
 
     def update(self, overrides: tuple[Override, ...]) -> bool:
-        """Take over a changed configuration, if there is one, and these overrides. Logs what is different then.
+        """Apply a changed configuration, if any, and these overrides. Logs the changes.
 
         Returns:
-            Whether anything is.
+            Whether anything has changed.
         """
         self._base = self._poll() or self._base  # a change is polled once, so it is kept if the rest fails
         is_same_base = self._base is self._applied_base

@@ -22,7 +22,7 @@ from oauth_ratelimit.core.statistics import ENDPOINT, MINUTE_S, OTHER_CLIENTS, S
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe.lost_records import LostRecords
 from oauth_ratelimit.observe.minute import OpenMinute
-from oauth_ratelimit.process.yielding import gently
+from oauth_ratelimit.process.yielding import yield_between
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +99,7 @@ class Outbox:
         batch = self._take_batch()
         shares: list[Share] = []
         counts: list[int] = []
-        for entry in gently(batch):
+        for entry in yield_between(batch):
             with self._lock if not entry.is_complete else nullcontext():  # no request changes one that is over
                 counts.append(entry.client.request_count)
                 minute = entry.client.snapshot(entry.minute_s, is_complete=entry.is_complete)

@@ -1,4 +1,4 @@
-"""What background work does so that requests in the same process go on meanwhile."""
+"""Cooperative yielding: background work that lets requests of the same process run meanwhile."""
 
 import gc
 import threading
@@ -10,37 +10,34 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 STEP = 16  # items between two looks at the clock
-LONGEST_S = 0.001  # of computing in one go; the interpreter itself would only take turns every 5 ms
-BREATH_S = 5e-5  # sleeping for 0 s would not do: it is over before a waiting thread has woken up
-MANY = 200  # items that leave enough behind for the garbage collector
+MAX_RUN_S = 0.001  # without a pause; the interpreter by itself switches threads only every 5 ms
+PAUSE_S = 5e-5  # a pause of 0 s would end before a waiting thread has woken up
+MIN_COLLECTED = 200  # items that leave enough garbage for a collection
 
-_last = threading.local()
+_thread = threading.local()
 
 
-def gently(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield items, and hand the interpreter over whenever this thread has computed for a millisecond.
+def yield_between(items: Iterable[Item]) -> Iterator[Item]:
+    """Yield items, and pause between them whenever this thread has run for a millisecond.
 
-    What others compute with the items counts, too, also before: one step of work may follow another. Up to ``STEP``
-    items are not interrupted.
+    The time that the caller spends on an item counts, also across several calls. Up to ``STEP`` items are never
+    interrupted.
     """
     rest = iter(items)
     yield from islice(rest, STEP)
     for item in rest:
-        if time.perf_counter() - getattr(_last, "breath_s", 0.0) > LONGEST_S:
-            time.sleep(BREATH_S)
-            _last.breath_s = time.perf_counter()
+        if time.perf_counter() - getattr(_thread, "paused_at_s", 0.0) > MAX_RUN_S:
+            time.sleep(PAUSE_S)
+            _thread.paused_at_s = time.perf_counter()
         yield item
         yield from islice(rest, STEP - 1)
 
 
-def sweep_young(work: Sized) -> None:
-    """Have the garbage collector look at what is new, now that the objects that a step needed are gone.
+def collect_young_garbage(items: Sized) -> None:
+    """Collect the young generations after a step of work on many items, when its objects are garbage.
 
-    Were it to look in the middle of a step, it would take them for old. After enough of those it looks at everything in
-    the process, which keeps requests waiting for 100 ms where 100,000 keys are known.
-
-    Args:
-        work: What the step was done to. If it was little, nothing happens.
+    A collection in the middle of the step would take them for old. After enough old objects the collector scans the
+    whole process, which delays requests by 100 ms with 100,000 keys.
     """
-    if len(work) > MANY and gc.isenabled():
+    if len(items) > MIN_COLLECTED and gc.isenabled():
         gc.collect(1)

@@ -1,1 +1,1 @@
-"""Where instances share what they have counted."""
+"""Stores that instances share."""

@@ -1,4 +1,4 @@
-"""The protocol of a shared store, and the values that cross it."""
+"""Protocol of the shared counters, and the values that cross it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ Hits = Mapping[Series, Mapping[int, int]]
 """Hits by series and frame start in seconds since the epoch."""
 
 UNUSABLE_VERSION = -1
-"""Of a document whose version is no version: it cannot be changed by compare-and-set, until somebody mends it."""
+"""Version of a document whose version cannot be read: nothing is written to it until somebody repairs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +19,11 @@ class Snapshot:
     """One document as it was read.
 
     Attributes:
-        version: Grows by one with every write; never repeats, not even after the document was removed and made anew.
+        version: Grows with every write and never repeats, not even after the document was removed and created again.
             ``UNUSABLE_VERSION`` if it is damaged.
-        hits: What all instances have counted.
-        writers: For each instance that wrote, the number of its last flush that is in the document.
-        damage: Fields that are not of our form; what could not be read of them counts as not there.
+        hits: The hits that all instances have counted.
+        writers: The number of the last flush of each instance that is in the document.
+        damage: Fields with a wrong form; the wrong parts are missing from this snapshot.
     """
 
     version: int
@@ -40,11 +40,11 @@ class Change:
         key: The document.
         version: The version it must have; None if it must not exist.
         next_version: The version it will have.
-        flush_id: The number of this attempt, left in the document as the writer's mark.
-        hits: What to add.
-        expire_at_s: When the last of these hits has left every window, seconds since the epoch.
-        stale_frames: Series and frame starts to remove, because no window can hold them any more.
-        stale_writers: Marks to remove, because nothing those instances sent can still matter.
+        flush_id: The number of this attempt, stored in the document as the writer's mark.
+        hits: The hits to add.
+        expire_at_s: Time at which the last of these hits has left every window, seconds since the epoch.
+        expired_frames: Series and frame starts to remove, because no window holds them any more.
+        expired_writers: Writers whose marks are removed, because none of their writes can still arrive.
     """
 
     key: Key
@@ -59,11 +59,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What a write did; every change in neither field was applied.
+    """Result of a write. Every change that is in neither field was applied.
 
     Attributes:
-        lost: Positions of the changes whose document was not at the expected version. Nothing of them was applied.
-        rejected: By position, why the store will never apply this change.
+        lost: Positions of the changes whose document was not at the expected version; they were not applied.
+        rejected: Reasons by position of the changes that the store will never apply.
     """
 
     lost: Sequence[int] = ()
@@ -73,28 +73,27 @@ class WriteResult:
 class CounterStore(Protocol):
     """Shared, versioned counters. Implementations compare and set; they never decide.
 
-    All methods may block on the network. They raise ``StoreUnavailable`` when the store does not answer and
-    ``StoreRejected`` when it refuses, and nothing else.
+    All methods may block on the network. They raise ``StoreUnavailable`` if the store does not answer,
+    ``StoreRejected`` if it refuses, and nothing else. One sync cycle uses a store at a time; ``latest`` may run beside
+    it. A store can be created before a fork and used in the child.
     """
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        """
-        Return the documents that exist. Only what a majority of servers has; never older than this store's own writes.
-        """
+        """Return the documents that exist, as a majority of servers has them and never older than the last write."""
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """Apply each change whose document is at the expected version, in one round trip.
 
-        Each change is atomic by itself. A retry never counts twice as long as it names the same version: the document
-        moves on with the first that arrives. After ``StoreUnavailable`` each change may have been applied, or may be
-        applied later; ``Snapshot.writers`` tells.
+        Each change is atomic by itself. A retry with the same version never counts twice: only the first that arrives
+        finds this version. After ``StoreUnavailable`` each change may have been applied or may be applied later;
+        ``Snapshot.writers`` shows which.
         """
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
-        """Return up to ``count`` documents, those that were written for the latest frames first."""
+        """Return up to ``count`` documents, those with the latest frames first."""
 
     def clock_offset_s(self) -> float:
-        """Return how far the store's clock is ahead of this machine's, in seconds, to about half a round trip."""
+        """Return the seconds that the store's clock is ahead of this machine's, exact to about half a round trip."""
 
     def close(self) -> None:
         """Release connections. Idempotent."""

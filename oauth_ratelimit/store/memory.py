@@ -1,4 +1,4 @@
-"""A store inside the process: for tests, and as the plainest reading of the protocol."""
+"""Counters in the memory of one process, for tests and simulations."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class MemoryStore:
         return True
 
     def remove(self, key: Key) -> None:
-        """Remove a document, as its expiry or an operator would."""
+        """Remove a document, as expiry or an operator would."""
         with self._lock:
             self._documents.pop(key, None)
 
@@ -56,7 +56,7 @@ class MemoryStore:
             return dict(by_time[:count])
 
     def clock_offset_s(self) -> float:
-        """See ``CounterStore.clock_offset_s``. It is the same clock."""
+        """See ``CounterStore.clock_offset_s``."""
         return 0.0
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from oauth_ratelimit.counters.key_state import Attempt, KeyState
 from oauth_ratelimit.counters.pruning import MAX_PRUNED, SLACK_S
 from oauth_ratelimit.errors import StoreError, StoreRejected
 from oauth_ratelimit.process.throttled_log import ThrottledLog
-from oauth_ratelimit.process.yielding import gently, sweep_young
+from oauth_ratelimit.process.yielding import collect_young_garbage, yield_between
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change, CounterStore
 
 log = structlog.get_logger(__name__)
@@ -93,7 +93,7 @@ class Flusher:
                 doubtful = [state for state in batch if state.attempts or state.reads_first or state.is_quarantined]
                 self._read_first(doubtful, now_s, report)
                 lost += self._write_round(1, batch, current, now_s=now_s, report=report)
-                sweep_young(batch)
+                collect_young_garbage(batch)
         except Exception:
             for _ in batches:
                 pass  # take the hits of the other keys, too
@@ -110,7 +110,7 @@ class Flusher:
     def _taken(self, states: Iterable[KeyState], now_s: float, report: CycleReport) -> Iterator[list[KeyState]]:
         """Take the fresh hits of keys, and yield those with hits to send, a batch at a time."""
         batch = []
-        for state in gently(states):
+        for state in yield_between(states):
             report.dropped_hits += state.take(now_s)
             if state.unsent:
                 batch.append(state)
@@ -158,7 +158,7 @@ class Flusher:
         for batch in _batches(states):
             snapshots = self._store.read([state.key for state in batch])
             report.pulled_count += len(batch)
-            for state in gently(batch):
+            for state in yield_between(batch):
                 snapshot = snapshots.get(state.key)
                 if state.attempts:
                     state.resolve(self.writer, snapshot)
@@ -181,7 +181,7 @@ class Flusher:
         lost: list[KeyState] = []
         for batch in _batches(states):
             flush_id = self._next_flush_id()
-            changes = [_change(state, flush_id) for state in gently(batch)]
+            changes = [_change(state, flush_id) for state in yield_between(batch)]
             try:
                 result = self._store.compare_and_set(self.writer, changes)
             except StoreRejected:
@@ -191,7 +191,7 @@ class Flusher:
                     state.attempts += (Attempt(flush_id, change.hits),)
                 raise
             failed = {*result.lost, *result.rejected}
-            for index, (state, change) in enumerate(zip(gently(batch), changes, strict=True)):
+            for index, (state, change) in enumerate(zip(yield_between(batch), changes, strict=True)):
                 if index not in failed:
                     state.commit(change.next_version, now_s)
             for index, reason in result.rejected.items():

@@ -9,7 +9,7 @@ import mongomock
 import pytest
 
 from oauth_ratelimit import Limiter, StoreRejected, StoreUnavailable, load_config
-from oauth_ratelimit.background.health import BEAT_EVERY_S, HealthMonitor
+from oauth_ratelimit.background.health import BEAT_INTERVAL_S, HealthMonitor
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.store.mongo import client as module
 from oauth_ratelimit.store.mongo.client import Connection
@@ -82,7 +82,7 @@ def test_lag(store: HeartbeatStore, clock: Clock, monkeypatch: pytest.MonkeyPatc
             health_monitor.sync()
         health_monitor.beat(override_count=0)
         told.append(store.read(clock())[0].lag_s)
-        clock.advance(BEAT_EVERY_S)
+        clock.advance(BEAT_INTERVAL_S)
 
     assert [4.0, 2.0] == told
 
@@ -91,7 +91,7 @@ def test_beats_between_cycles(store: HeartbeatStore, clock: Clock) -> None:
     """An instance says so every ten seconds, however often it is asked; a clock that steps back does not silence it."""
     health_monitor = pulse_of(store, clock)
     seen = []
-    for step_s in (0.0, 1.0, BEAT_EVERY_S, 1.0, -100.0):
+    for step_s in (0.0, 1.0, BEAT_INTERVAL_S, 1.0, -100.0):
         clock.advance(step_s)
         health_monitor.beat(override_count=0)
         seen.append(store.read(clock())[0].beat_at_s - 4_000_000_000.0)

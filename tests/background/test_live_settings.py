@@ -1,14 +1,12 @@
-"""What a process knows of the overrides."""
+"""Overrides as one process knows them."""
 
-import time
-
-import pytest
 from structlog.testing import capture_logs
 
-from oauth_ratelimit.background.live_settings import REREAD_S, OverrideCache
+from oauth_ratelimit.background.live_settings import LOG_INTERVAL_S, REREAD_INTERVAL_S, OverrideCache
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.errors import StoreUnavailable
+from tests.support.helpers import Clock
 
 LASTING = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.OFF)
 ENDING = Override(Target(OverrideKind.TRUSTED, "app"), "ann", "", 0.0, until_s=100.0)
@@ -25,7 +23,7 @@ class FakeStore:
 
     def revision(self) -> str:
         if self.is_broken:
-            raise StoreUnavailable("out of reach")
+            raise StoreUnavailable("unreachable")
         return self.current_revision
 
     def read(self) -> tuple[Override, ...]:
@@ -33,42 +31,32 @@ class FakeStore:
         return self.overrides
 
 
-def test_overrides_that_do_not_change() -> None:
-    """As long as the revision stays, overrides are read once."""
+def test_overrides_are_read_when_the_revision_changes() -> None:
+    """As long as the revision stays, they are read once."""
     store = FakeStore(LASTING)
     override_cache = OverrideCache(store)
     for _ in range(5):
         override_cache.refresh()
+    assert ((LASTING,), 1) == (override_cache.active(0.0), store.read_count)
 
-    assert (LASTING,) == override_cache.active(0.0)
-    assert 1 == store.read_count
-
-
-def test_overrides_that_change() -> None:
-    """A new revision makes the next look read them again."""
-    store = FakeStore(LASTING)
-    override_cache = OverrideCache(store)
-    override_cache.refresh()
     store.overrides, store.current_revision = (ENDING,), "b"
     override_cache.refresh()
-
     assert (ENDING,) == override_cache.active(0.0)
 
 
-def test_overrides_edited_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Overrides are read again after a while although the revision is the same."""
+def test_overrides_edited_by_hand_are_read_after_a_while(clock: Clock) -> None:
+    """Such a change leaves the revision as it is."""
     store = FakeStore()
-    override_cache = OverrideCache(store)
+    override_cache = OverrideCache(store, clock=clock)
     override_cache.refresh()
     store.overrides = (LASTING,)
-    now_s = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now_s + REREAD_S + 1)
+    clock.advance(REREAD_INTERVAL_S)
     override_cache.refresh()
 
     assert (LASTING,) == override_cache.active(0.0)
 
 
-def test_override_that_ends_meanwhile() -> None:
+def test_override_ends_without_another_read() -> None:
     """An override ends by itself, with or without MongoDB."""
     override_cache = OverrideCache(FakeStore(LASTING, ENDING))
     override_cache.refresh()
@@ -77,23 +65,25 @@ def test_override_that_ends_meanwhile() -> None:
     assert (LASTING,) == override_cache.active(100.0)
 
 
-def test_mongodb_out_of_reach() -> None:
-    """Without MongoDB the overrides last known hold; the outage is reported once, a second one again."""
+def test_overrides_stay_while_mongodb_is_unreachable(clock: Clock) -> None:
+    """The outage is logged once a minute."""
     store = FakeStore(LASTING)
-    override_cache = OverrideCache(store)
+    override_cache = OverrideCache(store, clock=clock)
     override_cache.refresh()
+    store.is_broken = True
     with capture_logs() as logs:
-        for is_broken in (True, True, False, True):
-            store.is_broken = is_broken
+        for passed_s in (0.0, 1.0, 1.0, LOG_INTERVAL_S):
+            clock.advance(passed_s)
             override_cache.refresh()
 
     assert (LASTING,) == override_cache.active(0.0)
-    assert ["overrides_unavailable"] * 2 == [entry["event"] for entry in logs]
-    assert 1 == logs[0]["known_count"]
+    assert [("overrides_unavailable", 1, None), ("overrides_unavailable", 1, 2)] == [
+        (entry["event"], entry["known_count"], entry.get("suppressed_count")) for entry in logs
+    ]
 
 
-def test_counters_that_are_not_shared() -> None:
-    """A limiter of one process has no overrides."""
+def test_limiter_without_shared_counters_has_no_overrides() -> None:
+    """There is no store to read."""
     override_cache = OverrideCache(None)
     override_cache.refresh()
 

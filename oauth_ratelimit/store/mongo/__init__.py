@@ -1,1 +1,1 @@
-"""Everything that talks to MongoDB."""
+"""Stores in MongoDB."""

@@ -1,10 +1,9 @@
-"""The store in MongoDB: one document per key, changed by compare-and-set in unordered bulks.
+"""Counters in MongoDB: one document per key, changed by compare-and-set in unordered bulks.
 
-How a lost race shows. A change to a known document filters on ``_id`` and ``version`` and is sent as an upsert that can
-never insert, because its ``$setOnInsert`` names another ``_id``: a document that has moved on, or is gone, answers with
-error 66 and the change's index. A first change filters on a version that no document has: it inserts, or answers with
-duplicate key, 11000. So one round trip tells exactly which changes lost, and a change to a known document can never
-bring back a document that was removed in between, however late the server applies it.
+One round trip finds every lost race. A change to a known document filters on ``_id`` and ``version`` and is sent as an
+upsert that can never insert, because its ``$setOnInsert`` names another ``_id``: if the document has another version or
+was removed, MongoDB answers with error 66 and the index of the change. A first change filters on a version that no
+document has: it inserts, or answers with duplicate key, 11000. So a late write can never restore a removed document.
 """
 
 import time
@@ -19,7 +18,7 @@ from pymongo.errors import BulkWriteError, PyMongoError
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.process.yielding import gently
+from oauth_ratelimit.process.yielding import yield_between
 from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
 from oauth_ratelimit.store.mongo.client import (
     Connection,
@@ -58,11 +57,11 @@ class MongoStore:
         with translated_errors():
             opened = self._open()
             found = opened.collection.find({"_id": {"$in": ids}}, FIELDS, session=opened.session)
-            return dict(parse_all(gently(found)))
+            return dict(parse_all(yield_between(found)))
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """See ``CounterStore.compare_and_set``. One ``update`` command for all changes."""
-        operations = compose(writer, gently(changes))
+        operations = compose(writer, yield_between(changes))
         try:
             with translated_errors():
                 opened = self._open()

@@ -29,7 +29,7 @@ from oauth_ratelimit.core.statistics import (
     UserLoad,
 )
 from oauth_ratelimit.errors import StoreUnavailable
-from oauth_ratelimit.process.yielding import gently
+from oauth_ratelimit.process.yielding import yield_between
 from oauth_ratelimit.store.mongo.client import (
     AUTHENTICATION_FAILED,
     MAX_SCAN_MS,
@@ -81,7 +81,7 @@ class StatisticsStore:
                 self._has_indexes = True
             try:
                 collection.bulk_write(
-                    [compose(writer, share, keep_s=keep_s) for share in gently(shares)], ordered=False
+                    [compose(writer, share, keep_s=keep_s) for share in yield_between(shares)], ordered=False
                 )
             except BulkWriteError as exc:
                 if exc.details["writeConcernErrors"]:
