@@ -10,6 +10,7 @@ from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.helpers import Clock
+from tests.sync.faulty_store import FaultyStore
 
 LIMIT = 25
 CLIENT = "client"
@@ -79,3 +80,39 @@ def test_deadline(clock: Clock) -> None:
     limiter.close()
     snapshot = store.read([Key(CLIENT, None)])[Key(CLIENT, None)]
     assert LIMIT == sum(snapshot.hits[Series(6)].values())
+
+
+class EvictingStore(MemoryStore):
+    """A store that evicts every key of a limiter while a request waits for the answer."""
+
+    limiter: Limiter | None = None
+    evicted_count = 0
+
+    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
+        assert self.limiter is not None
+        for client in self.limiter._clients:
+            for state in [*client.keys.values()]:
+                self.evicted_count += self.limiter._clients.forget(state)
+        return super().read(keys)
+
+
+def test_request_whose_key_is_evicted_while_it_waits_is_counted(clock: Clock) -> None:
+    """The hits of every admitted request reach the store."""
+    store = EvictingStore()
+    limiter = store.limiter = Limiter(settings("reserve", deadline="5s"), store, clock=clock)
+    admitted = sum(limiter.check(CLIENT).allowed for _ in range(LIMIT - 5))
+    limiter.close()
+    snapshot = store.read([Key(CLIENT, None)])[Key(CLIENT, None)]
+    assert store.evicted_count > 0
+    assert LIMIT - 5 == admitted == sum(sum(frames.values()) for frames in snapshot.hits.values())
+
+
+def test_repeated_denial_does_not_wait_for_the_store(clock: Clock) -> None:
+    """A client that is denied again and again costs no reservation."""
+    store = FaultyStore(MemoryStore())
+    limiter = Limiter(settings("reserve", limit=1, deadline="5s"), store, clock=clock)
+    assert [True, False] == [limiter.check(CLIENT).allowed for _ in range(2)]
+    store.calls.clear()
+    assert not any(limiter.check(CLIENT).allowed for _ in range(100))
+    assert [] == store.calls
+    limiter.close()

@@ -1,10 +1,12 @@
 """Limiters and policies for tests that say only what matters to them."""
 
+from collections.abc import Mapping
+
 from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.config import SyncSettings
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import Limits, Policy, PolicySet
+from oauth_ratelimit.core.policy import Limits, Policy, PolicySet, Rules
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.store.base import CounterStore
@@ -25,6 +27,7 @@ def some_settings(
     user: tuple[Policy, ...] | None = None,
     total: tuple[Policy, ...] = (),
     trusted: tuple[str, ...] = (),
+    grants: Mapping[str, Rules] | None = None,
     mode: Mode = Mode.ENFORCE,
     interval_s: float = 1.0,
 ) -> Settings:
@@ -35,12 +38,13 @@ def some_settings(
         user: For each user; None takes those of ``client``.
         total: For all grants of a client together.
         trusted: Client ids.
+        grants: What differs for a grant type.
         mode: What is done with a denial.
         interval_s: Time between two sync cycles.
     """
     own = client or (a_policy(),)
     limits = Limits(client=own, user=own if user is None else user, client_total=total)
-    policies = PolicySet(mode=mode, limits=limits, trusted=trusted)
+    policies = PolicySet(mode=mode, limits=limits, trusted=trusted, grants=grants or {})
     return Settings(policies=policies, sync=SyncSettings(interval_s=interval_s))
 
 

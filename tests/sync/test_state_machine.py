@@ -11,6 +11,8 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import OwnLimits, Rules
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.key_state import KeyState
 from oauth_ratelimit.counters.pruning import SLACK_S
@@ -27,6 +29,7 @@ SHORT, SAME_FRAMES, LONG = (
     a_policy(window_s=8, frames=4),
     a_policy(window_s=6, frames=2),
 )
+GRANT = "password"
 SETTINGS = (
     some_settings(SHORT),
     some_settings(SAME_FRAMES),
@@ -35,13 +38,27 @@ SETTINGS = (
     some_settings(SHORT, SAME_FRAMES),
     some_settings(SHORT, user=(SHORT,), total=(LONG,)),
     some_settings(LONG, user=(), total=(SHORT,)),
+    some_settings(SHORT, grants={GRANT: Rules()}),
+    some_settings(SHORT, total=(LONG,), grants={GRANT: Rules(mode=Mode.DRY_RUN)}),
+    some_settings(SHORT, total=(LONG,), grants={GRANT: Rules(limits=OwnLimits(user=(LONG,), client_total=(SHORT,)))}),
 )
-TOTAL = Key(CLIENT, None, "client_total")
-KEYS = (Key(CLIENT, None), Key(CLIENT, "kim"), TOTAL)
+KEYS = tuple(
+    Key(CLIENT, username, scope)
+    for username, scope in (
+        (None, None),
+        ("kim", None),
+        (None, "client_total"),
+        (None, "grant:password"),
+        ("kim", "grant:password"),
+        (None, "grant:password/client_total"),
+    )
+)
 INSTANCES = 3
 INSTANCE = st.sampled_from((0, 0, 0, 1, 1, 2))  # unequal shares: long stories are told about one of them
 FAULT = st.sampled_from((None, None, *Fault, Fault.LATE))
-KEY = st.sampled_from((KEYS[0], KEYS[0], KEYS[1]))
+KEY = st.sampled_from(KEYS)
+USERNAME = st.sampled_from((None, None, "kim"))
+GRANT_TYPE = st.sampled_from((None, GRANT))
 
 Frames = Counter[tuple[Series, int]]
 """Hits by series and the start of their frame."""
@@ -52,11 +69,15 @@ def frames_of(hits: Hits | None) -> Frames:
     return Counter({(series, start): hit for series, frames in (hits or {}).items() for start, hit in frames.items()})
 
 
-def series_of(settings: Settings, key: Key) -> set[Series]:
-    """Return the series that a request counts in, in the document of a key."""
-    limits = settings.policies.limits
-    policies = limits.client_total if key == TOTAL else limits.user if key.username else limits.client
-    return {Series(policy.window.frame_s) for policy in policies}
+def counted_in(settings: Settings, username: str | None, grant_type: str | None) -> set[tuple[Key, Series]]:
+    """Return the documents that a request counts in, and the series there."""
+    policies = settings.policies.matching(CLIENT, grant_type=grant_type)
+    limits, scope = policies.limits, policies.scope
+    total = Key(CLIENT, None, f"{scope}/client_total" if scope else "client_total")
+    own = Key(CLIENT, username, scope)
+    return {(own, Series(policy.window.frame_s)) for policy in (limits.user if username else limits.client)} | {
+        (total, Series(policy.window.frame_s)) for policy in limits.client_total
+    }
 
 
 class ExactlyOnce(RuleBasedStateMachine):
@@ -73,13 +94,12 @@ class ExactlyOnce(RuleBasedStateMachine):
     def new_limiter(self, index: int) -> Limiter:
         return Limiter(self.settings[index], self.store, clock=self.clock)
 
-    @rule(index=INSTANCE, key=KEY, cost=st.integers(1, 3))
-    def hit(self, index: int, key: Key, cost: int) -> None:
-        assert self.limiters[index].check(key.client_id, key.username, cost=cost).allowed
-        for concerned in (key, TOTAL):
-            for series in series_of(self.settings[index], concerned):
-                start_s = int(self.clock.now_s) // series.frame_s * series.frame_s
-                self.counted[concerned][series, start_s] += cost
+    @rule(index=INSTANCE, username=USERNAME, grant_type=GRANT_TYPE, cost=st.integers(1, 3))
+    def hit(self, index: int, username: str | None, grant_type: str | None, cost: int) -> None:
+        assert self.limiters[index].check(CLIENT, username, grant_type=grant_type, cost=cost).allowed
+        for key, series in counted_in(self.settings[index], username, grant_type):
+            start_s = int(self.clock.now_s) // series.frame_s * series.frame_s
+            self.counted[key][series, start_s] += cost
 
     @rule(index=INSTANCE, settings=st.sampled_from(SETTINGS))
     def limits_change(self, index: int, settings: Settings) -> None:
@@ -92,9 +112,9 @@ class ExactlyOnce(RuleBasedStateMachine):
         self.limiters[index].sync()
         self.store.faults.clear()
 
-    @rule(index=INSTANCE, key=KEY, fault=FAULT)
-    def hit_and_sync(self, index: int, key: Key, fault: Fault | None) -> None:
-        self.hit(index, key, 1)
+    @rule(index=INSTANCE, username=USERNAME, grant_type=GRANT_TYPE, fault=FAULT)
+    def hit_and_sync(self, index: int, username: str | None, grant_type: str | None, fault: Fault | None) -> None:
+        self.hit(index, username, grant_type, 1)
         self.sync(index, fault)
 
     @rule(index=INSTANCE)
@@ -155,7 +175,13 @@ class ExactlyOnce(RuleBasedStateMachine):
         for limiter in self.limiters * 2:
             assert limiter.sync().error is None
         assert not any(self.in_flight(limiter, key).total() for limiter in self.limiters for key in KEYS)
-        assert not any(limiter.counts(*key[:2]).in_flight_hits for limiter in self.limiters for key in KEYS)
+        assert not any(limiter.counts(*key[:2]).in_flight_hits for limiter in self.limiters for key in KEYS[:2])
+
+    @invariant()
+    def every_document_has_one_state(self) -> None:
+        for limiter in self.limiters:
+            keys = [state.key for state in self.states(limiter)]
+            assert len(keys) == len(set(keys))
 
     @invariant()
     def every_hit_is_somewhere_once(self) -> None:
