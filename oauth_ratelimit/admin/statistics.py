@@ -13,7 +13,7 @@ from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import utc_time
 from oauth_ratelimit.operations.serialize import Record, bearer_data, effects_data, tally_data
 from oauth_ratelimit.report.findings import ClientFinding, find
-from oauth_ratelimit.report.letter import Span, letter_to, observations
+from oauth_ratelimit.report.letter import Period, letter_to, observations
 
 SPANS_S = {"hour": 3600, "day": 86_400, "week": 604_800}
 DAY_S = SPANS_S["day"]
@@ -106,13 +106,13 @@ def client_day(cache: ReadCache, params: Params) -> object:
 
 def _client_day(context: OperatorContext, client_id: str) -> Record:
     settings = context.settings
-    span = Span(context.now_s - DAY_S, context.now_s, settings.statistics.token_lifetime_s)
-    minutes = context.stores.statistics.minutes(span.since_s, span.until_s, storable_name(client_id))
-    findings = find(minutes, token_lifetime_s=span.token_lifetime_s)
+    period = Period(context.now_s - DAY_S, context.now_s, settings.statistics.token_lifetime_s)
+    minutes = context.stores.statistics.minutes(period.since_s, period.until_s, storable_name(client_id))
+    findings = find(minutes, token_lifetime_s=period.token_lifetime_s)
     if not findings:
         return {"span_s": DAY_S, "offered": 0}
     (finding,) = findings
-    letter = letter_to(finding, span, error_uri=settings.denial.error_uri) if finding.faults else None
+    letter = letter_to(finding, period, error_uri=settings.denial.error_uri) if finding.faults else None
     return {
         **_totals(finding),
         "verdict": finding.verdict.value,

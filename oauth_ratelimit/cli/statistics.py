@@ -21,7 +21,7 @@ from oauth_ratelimit.core.what_if import By, Effect, effects, loads, unjudged_co
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import bearer_data, effects_data
 from oauth_ratelimit.report.findings import ClientFinding, Verdict, find
-from oauth_ratelimit.report.letter import Span
+from oauth_ratelimit.report.letter import Period
 from oauth_ratelimit.report.page import html_page
 from oauth_ratelimit.report.table import csv_text, record_of
 
@@ -182,14 +182,14 @@ def report(
     are estimates.
     """
     form = output_format(chosen_format, as_json=as_json, default="table")
-    span = Span(context.now_s - span_s, context.now_s, lifetime_s or context.settings.statistics.token_lifetime_s)
-    minutes = context.stores.statistics.minutes(span.since_s, span.until_s, client_id and storable_name(client_id))
-    findings = find(minutes, token_lifetime_s=span.token_lifetime_s)
+    period = Period(context.now_s - span_s, context.now_s, lifetime_s or context.settings.statistics.token_lifetime_s)
+    minutes = context.stores.statistics.minutes(period.since_s, period.until_s, client_id and storable_name(client_id))
+    findings = find(minutes, token_lifetime_s=period.token_lifetime_s)
     if form == "table" and path is None:
-        print_table(REPORT_COLUMNS, list(map(_finding_row, findings)), title=str(span), empty=NO_STATISTICS)
+        print_table(REPORT_COLUMNS, list(map(_finding_row, findings)), title=str(period), empty=NO_STATISTICS)
         return
     text = _report_text(
-        findings, span, "html" if form == "table" else form, error_uri=context.settings.denial.error_uri
+        findings, period, "html" if form == "table" else form, error_uri=context.settings.denial.error_uri
     )
     if path is None:
         click.echo(text, nl=not text.endswith("\n"))
@@ -200,16 +200,16 @@ def report(
         raise click.ClickException(f"{visible(str(path))}: {exc.strerror}") from None
 
 
-def _report_text(findings: list[ClientFinding], span: Span, form: str, *, error_uri: str | None) -> str:
+def _report_text(findings: list[ClientFinding], period: Period, form: str, *, error_uri: str | None) -> str:
     if form == "html":
-        return html_page(findings, span, error_uri=error_uri)
-    records = [record_of(finding, rank, span=span, error_uri=error_uri) for rank, finding in enumerate(findings, 1)]
+        return html_page(findings, period, error_uri=error_uri)
+    records = [record_of(finding, rank, period=period, error_uri=error_uri) for rank, finding in enumerate(findings, 1)]
     if form == "csv":
         return csv_text(records)
     data = {
-        "since": utc_time(span.since_s),
-        "until": utc_time(span.until_s),
-        "token_lifetime_s": span.token_lifetime_s,
+        "since": utc_time(period.since_s),
+        "until": utc_time(period.until_s),
+        "token_lifetime_s": period.token_lifetime_s,
         "clients": records,
     }
     return json_text(data) + "\n"

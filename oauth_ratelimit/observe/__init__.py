@@ -1,11 +1,12 @@
-"""What operators see: events, metrics, statistics.
+"""Log events, metrics, statistics and records of denials.
 
 ::
 
-  events.py      a denial -> the log, within budget.py
-  denials.py     logged denials -> MongoDB, for explain --id
-  observer.py    a decision -> statistics, meters, hooks
-  minute.py      one minute of a process; statistics.py gathers them, outbox.py takes them to MongoDB
-  grants.py      what a grant type is called there
-  meter.py       what meters are told; metrics.py for Prometheus, otel.py for OpenTelemetry, labels.py for both
+  observer.py         decision -> metrics, statistics, the current trace, callbacks of the application
+  metric_catalog.py   names, types and labels of all metrics
+  metrics.py          events of the limiter -> metrics, through prometheus.py and otel.py
+  statistics.py       decision -> counts by client and minute (minute.py) -> store
+  events.py           denial -> log, within a budget
+  denials.py          denial -> record in the store, for explain --id
+  lost_records.py     number of records that never reach the store
 """

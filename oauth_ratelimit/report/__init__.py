@@ -1,11 +1,11 @@
-"""Which clients mint tokens instead of reusing them: findings per client, and what to tell their owners.
+"""Clients that request more tokens than they need: findings, and letters to their owners.
 
 ::
 
-  findings.py   statistics -> what each client does wrong
-  letter.py     findings -> the text for the owner of a client
-  table.py      findings -> records for programs and spreadsheets
-  page.py       findings -> an HTML page
+  findings.py   statistics -> faults of each client
+  letter.py     finding -> letter to the owner of a client
+  table.py      findings -> JSON records and CSV
+  page.py       findings -> HTML page
 """
 
 from oauth_ratelimit.report.findings import ClientFinding, Fault, find

@@ -1,11 +1,11 @@
-"""The report as one HTML page that needs nothing else: no script, no other host."""
+"""The report as a single HTML page without scripts or files from other hosts."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
 
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.report.findings import ClientFinding, Fault, Verdict
-from oauth_ratelimit.report.letter import Span, letter_to, observations
+from oauth_ratelimit.report.letter import Period, letter_to, observations
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #f6f7f9; --card: #fff; --line: #dfe3e8; --text: #1a2028; --dim: #566170;
@@ -52,35 +52,35 @@ NOTHING = "–"
 _VERDICTS = {Verdict.OVER_LIMIT: "over", Verdict.WASTEFUL: "wasteful", Verdict.FINE: "fine"}
 
 _FAULTS = {
-    Fault.REFRESHES_EARLY: "Refreshes tokens that are still good",
-    Fault.LOGS_IN_AGAIN: "Gets new tokens for the same users again and again",
-    Fault.TOKEN_PER_CALL: "Gets a token of its own again and again",
-    Fault.BURSTS: "Asks in bursts",
-    Fault.IGNORES_RETRY_AFTER: "Does not wait when it is told to",
-    Fault.OVER_LIMIT: "Is over its limits",
+    Fault.REFRESHES_EARLY: "Refreshes tokens that are still valid",
+    Fault.LOGS_IN_AGAIN: "Requests new tokens for the same users repeatedly",
+    Fault.TOKEN_PER_CALL: "Requests tokens without a user repeatedly",
+    Fault.BURSTS: "Sends requests in bursts",
+    Fault.IGNORES_RETRY_AFTER: "Ignores Retry-After",
+    Fault.OVER_LIMIT: "Exceeds its limits",
 }
 
 
-def html_page(findings: Sequence[ClientFinding], span: Span, *, error_uri: str | None = None) -> str:
+def html_page(findings: Sequence[ClientFinding], period: Period, *, error_uri: str | None = None) -> str:
     """Return the page.
 
     Args:
-        findings: What each client does, the worst first.
-        span: When.
-        error_uri: Address of a page that explains how to do better, for the letters; None for none.
+        findings: Findings, the worst client first.
+        period: Time of the findings.
+        error_uri: Address of a page that explains how to reuse tokens, for the letters.
     """
-    title = f"Clients and their tokens, {span}"
+    title = f"Clients and their tokens, {period}"
     faulty = [finding for finding in findings if finding.faults]
     body = [
         f"<h1>{escape(_headline(findings, faulty))}</h1>",
-        f'<p class="dim">{escape(str(span))} · a token can be used for {escape(span.lifetime)} · needed: one token '
-        "per user and hour, or per hour and process of a client · numbers of users are estimates</p>",
+        f'<p class="dim">{escape(str(period))} · a token is valid for {escape(period.token_lifetime)} · needed: one '
+        "token per user and hour, or per hour and process of a client · numbers of users are estimates</p>",
     ]
     if findings:
         body += _table(findings)
     for rank, finding in enumerate(findings, 1):
         if finding.faults:
-            body += _article(finding, rank, span=span, error_uri=error_uri)
+            body += _article(finding, rank, period=period, error_uri=error_uri)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -92,12 +92,12 @@ def html_page(findings: Sequence[ClientFinding], span: Span, *, error_uri: str |
 
 def _headline(findings: Sequence[ClientFinding], faulty: Sequence[ClientFinding]) -> str:
     if not findings:
-        return "No client has asked for a token"
+        return "No client requested a token"
     if not faulty:
-        return "Every client keeps its tokens"
+        return "Every client reuses its tokens"
     offered, needless = sum(each.offered for each in findings), sum(each.needless for each in faulty)
-    who = "1 client asks" if len(faulty) == 1 else f"{len(faulty)} clients ask"
-    return f"{who} for more than needed: {needless:,} of {offered:,} requests"
+    clients = "1 client sends" if len(faulty) == 1 else f"{len(faulty)} clients send"
+    return f"{clients} more requests than needed: {needless:,} of {offered:,}"
 
 
 def _table(findings: Sequence[ClientFinding]) -> Iterator[str]:
@@ -115,7 +115,7 @@ def _table(findings: Sequence[ClientFinding]) -> Iterator[str]:
             _badge(finding),
             f"{tally.offered:,}",
             f"{finding.needless:,}{_bar(finding.needless / most)}",
-            f"{tally.denied:,}" + (f' <span class="dim">+{tally.would_deny:,} dry</span>' if tally.would_deny else ""),
+            f"{tally.denied:,}{_would_deny(tally.would_deny)}",
             f"{round(finding.total.user_count):,}",
             _number(finding.tokens_per_user_hour),
             _percent(finding.refresh_share),
@@ -124,14 +124,14 @@ def _table(findings: Sequence[ClientFinding]) -> Iterator[str]:
     yield "</tbody></table></div>"
 
 
-def _article(finding: ClientFinding, rank: int, *, span: Span, error_uri: str | None) -> Iterator[str]:
+def _article(finding: ClientFinding, rank: int, *, period: Period, error_uri: str | None) -> Iterator[str]:
     tally = finding.total.tally()
-    letter = letter_to(finding, span, error_uri=error_uri)
+    letter = letter_to(finding, period, error_uri=error_uri)
     facts = (
         ("requests", f"{tally.offered:,}"),
-        ("needed, about", f"{round(finding.needed):,}"),
+        ("tokens needed, about", f"{round(finding.needed):,}"),
         ("requests per user and hour", _number(finding.tokens_per_user_hour)),
-        ("own requests per hour", _number(finding.tokens_per_hour)),
+        ("requests without a user per hour", _number(finding.tokens_per_hour)),
         ("refreshes", _percent(finding.refresh_share)),
         ("busiest minute", f"{finding.total.busiest[0]:,}"),
         ("most in a second", f"{finding.total.burst:,}"),
@@ -148,6 +148,10 @@ def _article(finding: ClientFinding, rank: int, *, span: Span, error_uri: str | 
 
 def _bar(share: float) -> str:
     return f'<span class="bar" style="width:{share:.0%}"></span>' if share else ""
+
+
+def _would_deny(count: int) -> str:
+    return f' <span class="dim">+{count:,} in a dry run</span>' if count else ""
 
 
 def _badge(finding: ClientFinding) -> str:

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.report.findings import ClientFinding
-from oauth_ratelimit.report.letter import Span, letter_to
+from oauth_ratelimit.report.letter import Period, letter_to
 
 Record = dict[str, object]
 
-# What a spreadsheet would take for a formula; in East Asian languages their full-width forms, too.
+# Spreadsheets take cells that start with these for formulas, also their full-width forms in East Asian languages.
 FORMULA_STARTS = ("=", "+", "-", "@", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
-def record_of(finding: ClientFinding, rank: int, *, span: Span, error_uri: str | None = None) -> Record:
-    """Return a finding for programs."""
+def record_of(finding: ClientFinding, rank: int, *, period: Period, error_uri: str | None = None) -> Record:
+    """Return a finding as a record."""
     tally = finding.total.tally()
     busiest, busiest_s = finding.total.busiest
-    letter = letter_to(finding, span, error_uri=error_uri)
+    letter = letter_to(finding, period, error_uri=error_uri)
     return {
         "rank": rank,
         "client_id": finding.client_id,
@@ -45,7 +45,7 @@ def record_of(finding: ClientFinding, rank: int, *, span: Span, error_uri: str |
 
 
 def csv_text(records: Sequence[Record]) -> str:
-    """Return records as CSV that is safe to open in a spreadsheet, and to look at in a terminal."""
+    """Return records as CSV that is safe to open in a spreadsheet and to print in a terminal."""
     if not records:
         return ""
     text = io.StringIO()
@@ -57,12 +57,11 @@ def csv_text(records: Sequence[Record]) -> str:
 
 
 def csv_cell(value: object, *, separator: str) -> object:
-    """Return a value for a cell: controls and direction marks as escapes, an apostrophe before what a spreadsheet would
-    take for a formula.
+    """Return a value for a cell, with control characters escaped and an apostrophe before a formula.
 
     Args:
-        value: A number, a text or a list.
-        separator: Stands between the items of a list.
+        value: Number, text or list.
+        separator: Text between the items of a list.
     """
     if isinstance(value, list | tuple):
         value = separator.join(map(str, value))

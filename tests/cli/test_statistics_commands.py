@@ -99,7 +99,7 @@ def test_nothing_recorded(terminal: Terminal) -> None:
     assert "No statistics." in terminal.ok("report")
     assert [] == json.loads(terminal.ok("report", "--format", "json"))["clients"]
     assert "" == terminal.ok("report", "--format", "csv").strip()
-    assert "No client has asked" in terminal.ok("report", "--format", "html")
+    assert "No client requested" in terminal.ok("report", "--format", "html")
 
 
 @pytest.mark.parametrize(
