@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from demo.database import BATCH_JOBS, seed
+from demo.database import BATCH_JOBS
 from oauth_ratelimit.background.live_settings import OverrideCache
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
@@ -39,10 +39,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def open_sites(tmp_path: Path, mongo_uri: str, clock: Clock) -> Iterator[Callable[..., list[Site]]]:
+def open_sites(database: Path, mongo_uri: str, clock: Clock) -> Iterator[Callable[..., list[Site]]]:
     """Serves instances that share counters and overrides, each after its first request."""
-    database = tmp_path / "demo.sqlite3"
-    seed(database)
     with ExitStack() as undo:
 
         def open_some(count: int, **settings: Any) -> list[Site]:
@@ -57,7 +55,7 @@ def open_sites(tmp_path: Path, mongo_uri: str, clock: Clock) -> Iterator[Callabl
 
 @pytest.fixture
 def overrides(mongo_uri: str) -> Iterator[OverrideStore]:
-    """Where the operator puts overrides."""
+    """The store of overrides."""
     with closing(Connection(mongo_uri)) as connection:
         yield OverrideStore(connection)
 
@@ -69,8 +67,8 @@ def limit_of(amount: int, *, until_s: float | None = None) -> Override:
 
 
 @pytest.fixture
-def looks_in_vain(monkeypatch: pytest.MonkeyPatch) -> Counter[OverrideCache]:
-    """How often each instance has looked for overrides and found none, once in each cycle."""
+def empty_refreshes(monkeypatch: pytest.MonkeyPatch) -> Counter[OverrideCache]:
+    """Number of refreshes without an override, by instance; each cycle has one."""
     seen = Counter[OverrideCache]()
     refresh = OverrideCache.refresh
 
@@ -82,24 +80,29 @@ def looks_in_vain(monkeypatch: pytest.MonkeyPatch) -> Counter[OverrideCache]:
     return seen
 
 
-def test_limit_on_all_instances(
-    open_sites: Callable[..., list[Site]], overrides: OverrideStore, clock: Clock, looks_in_vain: Counter[OverrideCache]
+def test_limit_applies_on_all_instances_within_two_cycles_and_ends(
+    open_sites: Callable[..., list[Site]],
+    overrides: OverrideStore,
+    clock: Clock,
+    empty_refreshes: Counter[OverrideCache],
 ) -> None:
-    """A limit that an operator sets holds on every instance within two cycles, and ends by itself."""
+    """The override has an end."""
     sites = open_sites(3, limit=10)
     overrides.put(limit_of(1000, until_s=clock.now_s + 5))
-    before = looks_in_vain.copy()
+    before = empty_refreshes.copy()
     for site in sites:
         wait_until(lambda site=site: site.remaining(CLIENT_ID) > 900, "the new limit is known")  # type: ignore[misc]
 
-    assert set((looks_in_vain - before).values()) <= {1}  # one that was under way
+    assert set((empty_refreshes - before).values()) <= {1}  # one that was under way
     clock.advance(5)
     for site in sites:
         wait_until(lambda site=site: site.remaining(CLIENT_ID) <= 10, "the override has ended")  # type: ignore[misc]
 
 
-def test_client_that_becomes_trusted(open_sites: Callable[..., list[Site]], overrides: OverrideStore) -> None:
-    """A denied client that an operator trusts is admitted; when that is taken back it is denied again."""
+def test_denied_client_is_admitted_once_trusted_and_denied_again_afterwards(
+    open_sites: Callable[..., list[Site]], overrides: OverrideStore
+) -> None:
+    """The override is removed in between."""
     (site,) = open_sites(1, limit=1)
     assert 429 == ask(site)
     target = Target(OverrideKind.TRUSTED, CLIENT_ID)
@@ -110,8 +113,10 @@ def test_client_that_becomes_trusted(open_sites: Callable[..., list[Site]], over
     wait_until(lambda: ask(site) == 429, "the client is denied again")
 
 
-def test_mode_is_changed_and_logged(open_sites: Callable[..., list[Site]], overrides: OverrideStore) -> None:
-    """A mode from an operator takes force without a restart, and the log says what has changed."""
+def test_mode_changes_without_a_restart_and_is_logged(
+    open_sites: Callable[..., list[Site]], overrides: OverrideStore
+) -> None:
+    """The log has what changed."""
     (site,) = open_sites(1, limit=1)
     with capture_logs() as logs:
         overrides.put(Override(Target(OverrideKind.MODE), "ann", "incident", 0.0, mode=Mode.DRY_RUN))
@@ -124,8 +129,10 @@ def test_mode_is_changed_and_logged(open_sites: Callable[..., list[Site]], overr
     assert "mode: enforce -> dry-run" in reloaded["changes"]
 
 
-def test_instance_that_starts_later(open_sites: Callable[..., list[Site]], overrides: OverrideStore) -> None:
-    """An instance that starts with overrides in force takes them over like any other."""
+def test_instance_that_starts_later_applies_overrides(
+    open_sites: Callable[..., list[Site]], overrides: OverrideStore
+) -> None:
+    """The override is older than the instance."""
     overrides.put(limit_of(1000))
     (site,) = open_sites(1, limit=1)
 
@@ -135,7 +142,7 @@ def test_instance_that_starts_later(open_sites: Callable[..., list[Site]], overr
 def test_emergency_switch_beats_overrides(
     open_sites: Callable[..., list[Site]], overrides: OverrideStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """OAUTH_RATELIMIT_MODE=off in the environment beats an override that enforces."""
+    """The override enforces."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
     overrides.put(Override(Target(OverrideKind.MODE), "ann", "a test", 0.0, mode=Mode.ENFORCE))
     (site,) = open_sites(1, limit=1)
@@ -143,8 +150,10 @@ def test_emergency_switch_beats_overrides(
     assert [200] * 3 == [ask(site) for _ in range(3)]
 
 
-def test_request_during_a_change(open_sites: Callable[..., list[Site]], overrides: OverrideStore) -> None:
-    """A request sees the limits before a change or those after it, never a mix of both."""
+def test_decision_during_a_change_never_mixes_limits(
+    open_sites: Callable[..., list[Site]], overrides: OverrideStore
+) -> None:
+    """Limit and remaining hits belong together."""
     (site,) = open_sites(1, limit=10**6)
     seen: set[tuple[int | None, bool]] = set()
     done = threading.Event()

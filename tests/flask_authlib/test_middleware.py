@@ -1,4 +1,4 @@
-"""Where an answer gets its quota headers: whatever a view returns, once each, and on the answer that was decided."""
+"""Quota headers on responses, each once, with other WSGI middleware around and inside."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +13,6 @@ from tests.support.apps import CLIENT, make_app, make_server
 from tests.support.sites import config
 
 QUOTA = ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"]
-
-
-@pytest.fixture(autouse=True)
-def plain_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Older Authlib refuses it otherwise."""
-    monkeypatch.setenv("AUTHLIB_INSECURE_TRANSPORT", "1")
 
 
 def ask(app: Any) -> TestResponse:
@@ -50,16 +44,16 @@ def protected(view: Callable[[Any], Any], *, limit: int = 5) -> Flask:
     ],
     ids=["response", "mapping", "tuple"],
 )
-def test_view_returns(view: Callable[[Any], Any]) -> None:
-    """The quota is in the headers whatever the view makes of Authlib's answer."""
+def test_quota_headers_are_added_whatever_the_view_returns(view: Callable[[Any], Any]) -> None:
+    """A response, a mapping or a tuple made from Authlib's answer."""
     response = ask(protected(view))
 
     assert QUOTA == quota_of(response)
     assert "4" == response.headers["X-RateLimit-Remaining"]
 
 
-def test_view_fails_after_the_decision() -> None:
-    """A request that was counted says so, also if the application then breaks."""
+def test_view_that_fails_after_the_decision_has_quota_headers() -> None:
+    """The request was counted."""
 
     def view(server: Any) -> Any:
         server.create_token_response()
@@ -71,24 +65,24 @@ def test_view_fails_after_the_decision() -> None:
     assert QUOTA == quota_of(response)
 
 
-def test_request_that_is_not_decided() -> None:
-    """Other views of the application answer as ever."""
+def test_other_views_have_no_quota_headers() -> None:
+    """They are not limited."""
     app = protected(lambda server: server.create_token_response())
     app.add_url_rule("/about", "about", lambda: "about")
 
     assert [] == quota_of(Client(app).get("/about"))
 
 
-def test_application_within_another() -> None:
-    """A protected application that another one calls with its own environment tells its quota once."""
+def test_application_inside_another_adds_its_headers_once() -> None:
+    """It is called with the environment of the outer one."""
     inner = protected(lambda server: server.create_token_response())
     outer = protected(lambda _: Response.from_app(inner.wsgi_app, request.environ))
 
     assert QUOTA == quota_of(ask(outer))
 
 
-def test_application_that_asks_another_first() -> None:
-    """A decision that comes after a call of another protected application, which decided nothing, is told, too."""
+def test_decision_after_calling_another_application_has_quota_headers() -> None:
+    """The other application, which is protected, too, decided nothing."""
     inner = protected(lambda _: "no token")
 
     def view(server: Any) -> Any:
@@ -98,8 +92,8 @@ def test_application_that_asks_another_first() -> None:
     assert QUOTA == quota_of(ask(protected(view)))
 
 
-def test_middleware_with_headers_of_another_kind() -> None:
-    """Middleware from before init_app may start an answer with any sequence of headers."""
+def test_inner_middleware_may_pass_headers_as_any_sequence() -> None:
+    """It was there before ``init_app``."""
     app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=5))
     server, plain = make_server(app), app.wsgi_app
 
@@ -112,27 +106,27 @@ def test_middleware_with_headers_of_another_kind() -> None:
     assert QUOTA == quota_of(ask(app))
 
 
-def test_middleware_with_an_environment_of_its_own() -> None:
-    """Middleware between us and the server may hand on a copy of the environment."""
-    app = protected(lambda server: server.create_token_response())
-    ours = app.wsgi_app
-    app.wsgi_app = lambda environ, start_response: ours(dict(environ), start_response)  # type: ignore[method-assign]
-
-    assert QUOTA == quota_of(ask(app))
-
-
-def test_middleware_from_before() -> None:
-    """Middleware that was there before init_app may do so, too."""
+@pytest.mark.parametrize("is_inside", [True, False], ids=["inside", "around"])
+def test_middleware_may_copy_the_environment(is_inside: bool) -> None:
+    """Middleware from before ``init_app`` is inside ours, later middleware around it."""
     app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=5))
-    server, plain = make_server(app), app.wsgi_app
-    app.wsgi_app = lambda environ, start_response: plain(dict(environ), start_response)  # type: ignore[method-assign]
+    server = make_server(app)
+
+    def wrap() -> None:
+        inner = app.wsgi_app
+        app.wsgi_app = lambda environ, start_response: inner(dict(environ), start_response)  # type: ignore[method-assign]
+
+    if is_inside:
+        wrap()
     FrozenRateLimit(FrozenClock()).init_app(app, server)
+    if not is_inside:
+        wrap()
 
     assert QUOTA == quota_of(ask(app))
 
 
-def test_middleware_that_works_when_the_answer_is_read() -> None:
-    """Middleware that was there before init_app may do nothing until the server reads its answer."""
+def test_inner_middleware_may_be_a_generator() -> None:
+    """It does nothing until the server reads its answer."""
     app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=1))
     server, plain = make_server(app), app.wsgi_app
 
@@ -146,8 +140,8 @@ def test_middleware_that_works_when_the_answer_is_read() -> None:
     assert 429 == ask(app).status_code
 
 
-def test_middleware_that_knows_two_arguments() -> None:
-    """Middleware around ours may start answers with a status and headers alone."""
+def test_outer_middleware_may_accept_two_arguments_only() -> None:
+    """It starts responses with a status and headers."""
     app = protected(lambda server: server.create_token_response())
     ours = app.wsgi_app
 
@@ -159,8 +153,8 @@ def test_middleware_that_knows_two_arguments() -> None:
     assert QUOTA == quota_of(ask(app))
 
 
-def test_application_that_is_protected_again() -> None:
-    """Tests that protect one application again and again do not wrap it again and again."""
+def test_application_protected_again_is_wrapped_once() -> None:
+    """Tests may protect one application many times."""
     app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=5))
     server = make_server(app)
     OAuthRateLimit().init_app(app, server)

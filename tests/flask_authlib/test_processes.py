@@ -1,4 +1,4 @@
-"""Worker processes of gunicorn: each starts for itself after the fork and leaves nothing unsent when it ends."""
+"""Worker processes of gunicorn: each starts after the fork and flushes at its end."""
 
 import os
 import signal
@@ -62,8 +62,10 @@ def statuses(url: str, tokens: int) -> list[int]:
 
 @pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
 @pytest.mark.parametrize("worker_class", ["sync", "gthread", "gevent"])
-def test_workers_that_end(environment: dict[str, str], documents: Any, worker_class: str, preload: bool) -> None:
-    """Workers of every class count what they admit and flush it when they are told to end, preloaded or not."""
+def test_workers_flush_when_they_are_terminated(
+    environment: dict[str, str], documents: Any, worker_class: str, preload: bool
+) -> None:
+    """Every worker class, preloaded or not."""
     threads = 4 if worker_class == "gthread" else 1
     with Gunicorn(
         APP, worker_class=worker_class, workers=2, threads=threads, preload=preload, env=environment
@@ -78,8 +80,8 @@ def test_workers_that_end(environment: dict[str, str], documents: Any, worker_cl
 
 
 @pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
-def test_workers_that_are_replaced(environment: dict[str, str], documents: Any, preload: bool) -> None:
-    """A reload of gunicorn loses nothing: the old workers flush, the new ones start for themselves."""
+def test_reload_of_gunicorn_loses_no_hit(environment: dict[str, str], documents: Any, preload: bool) -> None:
+    """The old workers flush, the new ones start their own cycle."""
     with Gunicorn(APP, workers=2, preload=preload, env=environment) as server:
         ask_for_tokens(server.url)
         old = set(server.pids())
@@ -94,10 +96,8 @@ def test_workers_that_are_replaced(environment: dict[str, str], documents: Any, 
     assert 12 == count(documents, "web-shop", "alice"), server.log
 
 
-def test_workers_that_start_before_traffic(environment: dict[str, str], documents: Any) -> None:
-    """
-    Workers that start before they take traffic know who is at its limit: replacing them all at once admits nobody.
-    """
+def test_workers_started_before_traffic_know_the_counts(environment: dict[str, str], documents: Any) -> None:
+    """Replacing all workers at once admits no client that is at its limit."""
     env = {**environment, "WORKER_LIMIT": "5", "WORKER_INTERVAL": "200ms"}
     before_traffic = """
 from oauth_ratelimit import OAuthRateLimit
@@ -118,8 +118,8 @@ def post_worker_init(worker):
         assert [429] * 20 == statuses(server.url, 20), server.log
 
 
-def test_reloader(environment: dict[str, str], documents: Any, tmp_path: Path) -> None:
-    """A server that Flask's reloader starts anew, because a file has changed, flushes before it ends."""
+def test_server_restarted_by_the_reloader_flushes(environment: dict[str, str], documents: Any, tmp_path: Path) -> None:
+    """A source file has changed."""
     module, log_path, port = tmp_path / "reloaded.py", tmp_path / "flask.log", free_port()
     module.write_text("from tests.support.worker_app import app\n")
     command = [sys.executable, "-m", "flask", "--app", str(module), "run", f"--port={port}", "--debug"]
@@ -139,8 +139,8 @@ def test_reloader(environment: dict[str, str], documents: Any, tmp_path: Path) -
     assert "cycle_failed" not in log_path.read_text()
 
 
-def test_workers_that_are_interrupted(environment: dict[str, str], documents: Any) -> None:
-    """Ctrl-C at gunicorn flushes like an orderly end."""
+def test_workers_flush_on_ctrl_c(environment: dict[str, str], documents: Any) -> None:
+    """SIGINT goes to the master."""
     with Gunicorn(APP, workers=2, env=environment) as server:
         ask_for_tokens(server.url)
         workers = server.pids()
@@ -151,8 +151,8 @@ def test_workers_that_are_interrupted(environment: dict[str, str], documents: An
     assert 6 == count(documents, "web-shop", "alice"), server.log
 
 
-def test_workers_that_retire(environment: dict[str, str], documents: Any) -> None:
-    """Workers that end after a number of requests flush like any other."""
+def test_workers_flush_after_max_requests(environment: dict[str, str], documents: Any) -> None:
+    """They are preloaded."""
     with Gunicorn(APP, workers=2, preload=True, env=environment, extra=["--max-requests=3"]) as server:
         ask_for_tokens(server.url)
         assert 0 == server.stop(), server.log

@@ -1,20 +1,21 @@
-"""What a decision looks like on the wire."""
+"""Status, body and headers of a decision."""
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import http_sf
 import pytest
 from authlib.oauth2 import OAuth2Error
 
-from oauth_ratelimit.config import DenialSettings
+from oauth_ratelimit.config import DenialSettings, load_config
+from oauth_ratelimit.config.settings import HeaderFamily
 from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.errors import RateLimitError
-from oauth_ratelimit.flask_authlib.responses import DEVICE_GRANT, RateLimited, quota_headers
+from oauth_ratelimit.flask_authlib.responses import DEVICE_GRANT, HEADER_WRITERS, RateLimited, quota_headers
 
 USER_POLICY = Policy(name="user", limit=20, window=Window.of(60))
 DENIED = FullDecision(
@@ -57,7 +58,7 @@ def test_denied_request_gets_429_with_oauth_error():
 
 
 def test_denial_has_each_header_once():
-    """No header is sent twice."""
+    """Proxies may join repeated headers."""
     names = [name for name, _ in RateLimited(DENIED, DenialSettings()).get_headers()]
 
     assert sorted(set(names)) == sorted(names)
@@ -87,7 +88,7 @@ def test_quota_of_a_denial_follows_the_draft():
     assert "12" == headers["Retry-After"]
 
 
-def test_quota_in_customary_headers():
+def test_quota_of_a_denial_in_customary_headers():
     """The three customary headers tell the same numbers."""
     headers = dict(RateLimited(DENIED, DenialSettings()).get_headers())
 
@@ -119,11 +120,19 @@ def test_quota_of_an_admitted_request():
     ids=["none", "ietf", "x-ratelimit"],
 )
 def test_only_configured_families_are_sent(families, expected):
-    """The configuration chooses the families of quota headers; Retry-After stays in any case."""
+    """``Retry-After`` is always sent."""
     denial = DenialSettings(headers=families)
 
     assert expected == {name for name, _ in quota_headers(ADMITTED, families)}
     assert "Retry-After" in dict(RateLimited(DENIED, denial).get_headers())
+
+
+def test_each_style_in_the_configuration_has_a_writer():
+    """The configuration accepts no name that the response does not know."""
+    settings = load_config({"denial": {"headers": [*HEADER_WRITERS]}})
+
+    assert tuple(HEADER_WRITERS) == settings.denial.headers
+    assert set(HEADER_WRITERS) == set(get_args(HeaderFamily))
 
 
 @pytest.mark.parametrize(
@@ -131,12 +140,12 @@ def test_only_configured_families_are_sent(families, expected):
     [replace(ADMITTED, trusted=True), replace(ADMITTED, rule=None)],
     ids=["trusted", "no policy"],
 )
-def test_no_quota_to_tell(decision):
+def test_trusted_client_and_unlimited_request_have_no_quota_headers(decision):
     """A trusted client and one without a policy get no quota headers."""
     assert [] == quota_headers(decision, BOTH)
 
 
-def test_quota_larger_than_a_structured_integer():
+def test_quota_beyond_a_structured_integer_is_capped():
     """A quota of 2^53 has more digits than a structured field may hold, so it is told as the largest that fits."""
     huge = Policy(name="user", limit=MAX_LIMIT, window=Window.of(60))
 
@@ -148,7 +157,7 @@ def test_quota_larger_than_a_structured_integer():
 
 
 @pytest.mark.parametrize("name", ['a"b', "a\\b", "a\r\nSet-Cookie: x", "préféré", "\x7f"])
-def test_policy_name_that_a_header_cannot_hold(name):
+def test_policy_name_cannot_break_out_of_its_header(name):
     """A policy's name never breaks out of its header."""
     odd = Policy(name=name, limit=20, window=Window.of(60))
 
@@ -166,7 +175,7 @@ def test_device_is_told_to_slow_down():
     assert "slow_down" == body["error"]
 
 
-def test_page_about_the_error():
+def test_configured_error_uri_wins_over_the_servers():
     """The configured page wins over the server's page for this error code, which is better than none."""
     ours = DenialSettings(error_uri="https://example.com/reuse")
 
@@ -186,10 +195,8 @@ def test_denial_is_caught_as_either_kind_of_error():
     assert DENIED is error.decision
 
 
-def test_denial_at_the_authorization_endpoint():
-    """A denied authorization request is answered at the redirect URI, in its fragment, with the error code that exists
-    there.
-    """
+def test_redirected_denial_is_in_the_fragment():
+    """Its error code is one that RFC 6749 knows there."""
     error = RateLimited(DENIED, DenialSettings(error="too_many_tokens"))
     error.redirect_to("https://app.example/callback", state="some-state")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from flask import Flask
 
-from demo.database import BATCH_JOBS, WEB_SHOP, seed
+from demo.database import BATCH_JOBS, WEB_SHOP
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.core.statistics import ClientSum, Source, Tally
 from oauth_ratelimit.store.mongo.client import Connection
@@ -19,14 +19,6 @@ from tests.support.sites import config, protect_after
 
 CREDENTIALS = {"grant_type": "client_credentials"}
 LOGIN = {"grant_type": "password", "username": "alice", "password": password_of("alice")}
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Path:
-    """A seeded database."""
-    path = tmp_path / "demo.sqlite3"
-    seed(path)
-    return path
 
 
 @pytest.fixture
@@ -46,8 +38,10 @@ def clients(statistics: StatisticsStore) -> dict[str, ClientSum]:
 
 
 @pytest.mark.parametrize("worker_class", ("sync", "gevent"))
-def test_workers_that_end(database: Path, mongo_uri: str, statistics: StatisticsStore, worker_class: str) -> None:
-    """When several workers end in good order, MongoDB has every request once, by what became of it."""
+def test_workers_that_end_have_written_every_request_once(
+    database: Path, mongo_uri: str, statistics: StatisticsStore, worker_class: str
+) -> None:
+    """Requests are counted by their outcome."""
     env = {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri, "WORKER_LIMIT": "5"}
     app = "tests.support.worker_app:app"
     with Gunicorn(app, worker_class=worker_class, workers=3, preload=True, env=env) as server:
@@ -84,8 +78,8 @@ def app(database: Path, mongo_uri: str, clock: Clock) -> Iterator[Flask]:
     app.extensions["oauth_ratelimit"].close()
 
 
-def test_every_decision(app: Flask, statistics: StatisticsStore) -> None:
-    """Trusted clients, dry runs and other endpoints are in the statistics; an application that ends writes them."""
+def test_trusted_clients_dry_runs_and_endpoints_are_counted(app: Flask, statistics: StatisticsStore) -> None:
+    """The statistics are written when the application ends."""
     client = app.test_client()
     asked = [(BATCH_JOBS, CREDENTIALS)] * 3 + [(WEB_SHOP, LOGIN)]
     for who, form in asked:
@@ -99,8 +93,10 @@ def test_every_decision(app: Flask, statistics: StatisticsStore) -> None:
     assert Tally(allowed=1) == found["batch-jobs"].tallies[Source("client", "endpoint:revocation")]
 
 
-def test_recorder_that_breaks(app: Flask, statistics: StatisticsStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recorder that breaks changes no answer."""
+def test_broken_recorder_changes_no_answer(
+    app: Flask, statistics: StatisticsStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Statistics fail open."""
     client = app.test_client()
     ask = {"data": CREDENTIALS, "auth": (BATCH_JOBS.client_id, BATCH_JOBS.client_secret or "")}
     assert 200 == client.post("/token", **ask).status_code

@@ -1,4 +1,4 @@
-"""Traces of other systems in what is said about a denial."""
+"""Trace and request ids in the log and the record of a denial."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ import structlog
 from pymongo import MongoClient
 from structlog.testing import capture_logs
 
-from demo.database import BATCH_JOBS, WEB_SHOP, seed
+from demo.database import BATCH_JOBS, WEB_SHOP
 from oauth_ratelimit.flask_authlib.tracing import trace_id_of, trace_of_request
 from tests.support.flows import TIMEOUT_S
 from tests.support.sites import Site, config, protected
@@ -20,16 +20,8 @@ TRACEPARENT = f"00-{TRACE_ID}-00f067aa0ba902b7-01"
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
-    """The demo's seeded database."""
-    path = tmp_path / "demo.sqlite3"
-    seed(path)
-    return path
-
-
-@pytest.fixture
 def bound() -> Iterator[None]:
-    """Leave nothing bound behind."""
+    """Clear structlog's context after a test."""
     yield
     structlog.contextvars.clear_contextvars()
 
@@ -52,31 +44,31 @@ def deny(site: Site, **headers: str) -> dict[str, Any]:
     return dict(event)
 
 
-def test_headers(database: Path) -> None:
-    """The trace of W3C Trace Context and the request's id are in the event."""
+def test_trace_and_request_id_of_the_headers_are_logged(database: Path) -> None:
+    """The trace is in the form of W3C Trace Context."""
     with protected(database, config()) as site:
         event = deny(site, traceparent=TRACEPARENT, X_Request_ID="r-4711")
 
     assert (TRACE_ID, "r-4711") == (event["trace_id"], event["request_id"])
 
 
-def test_no_headers(database: Path) -> None:
-    """Without them the event has no such keys."""
+def test_event_without_headers_has_no_trace(database: Path) -> None:
+    """The keys are left out."""
     with protected(database, config()) as site:
         assert {"trace_id", "request_id"}.isdisjoint(deny(site))
 
 
 @pytest.mark.parametrize(("header", "expected"), [("X-Correlation-ID", "c-1"), (None, None)], ids=["other", "none"])
-def test_configured_header(database: Path, header: str | None, expected: str | None) -> None:
-    """Which header names the request is a choice, and so is none."""
+def test_header_of_the_request_id_is_configurable(database: Path, header: str | None, expected: str | None) -> None:
+    """None reads no header."""
     with protected(database, config(events={"request_id_header": header})) as site:
         event = deny(site, X_Request_ID="r-4711", X_Correlation_ID="c-1")
 
     assert expected == event.get("request_id")
 
 
-def test_what_the_application_has_bound(database: Path, bound: None) -> None:
-    """What the application has bound to structlog's context comes before the headers."""
+def test_values_bound_by_the_application_win_over_headers(database: Path, bound: None) -> None:
+    """They are bound to structlog's context."""
     with protected(database, config()) as site:
 
         @site.app.before_request
@@ -88,8 +80,8 @@ def test_what_the_application_has_bound(database: Path, bound: None) -> None:
     assert ("17", "r-4711") == (event["trace_id"], event["request_id"])
 
 
-def test_record_of_the_denial(database: Path, mongo_uri: str) -> None:
-    """The record in MongoDB carries the trace, too, and is there when the process has ended."""
+def test_recorded_denial_has_the_trace(database: Path, mongo_uri: str) -> None:
+    """It is in MongoDB when the process has ended."""
     with protected(database, config(store={"uri": mongo_uri})) as site:
         event = deny(site, traceparent=TRACEPARENT, X_Request_ID="r-4711")
     with MongoClient[dict[str, Any]](mongo_uri) as client:
@@ -100,8 +92,8 @@ def test_record_of_the_denial(database: Path, mongo_uri: str) -> None:
     )
 
 
-def test_denial_of_the_guard(database: Path, mongo_uri: str) -> None:
-    """A denial of the guard is found by its id, too."""
+def test_recorded_denial_of_the_guard_has_the_trace(database: Path, mongo_uri: str) -> None:
+    """It is found by its decision id, too."""
     guard = {"mode": "enforce", "limits": {"passed_on": ["1/minute"]}}
     login = {"grant_type": "password", "username": "alice", "password": "wrong"}
     with protected(database, config(store={"uri": mongo_uri}, guard=guard)) as site:
@@ -152,20 +144,20 @@ def test_denial_of_the_guard(database: Path, mongo_uri: str) -> None:
         "huge",
     ],
 )
-def test_traceparent(header: str, expected: str | None) -> None:
-    """A header that the standard calls invalid is as good as none."""
+def test_malformed_traceparent_is_ignored(header: str, expected: str | None) -> None:
+    """Validity is that of the standard."""
     assert expected == trace_id_of(header)
 
 
 @pytest.mark.parametrize("value", ["a" * 129, "a b", "a\x1b[2J", "é", ""], ids=repr)
-def test_request_id_that_is_none(database: Path, value: str) -> None:
-    """Somebody who chooses his own request id cannot write into the log what he likes."""
+def test_malformed_request_id_is_ignored(database: Path, value: str) -> None:
+    """A client cannot write anything it likes into the log."""
     with protected(database, config()) as site, site.app.test_request_context(headers=[("X-Request-ID", value)]):
         assert trace_of_request("X-Request-ID").request_id is None
 
 
-def test_bound_id_that_is_not_unicode(bound: None) -> None:
-    """What the application has bound can be stored, whatever it is."""
+def test_bound_values_are_made_storable(bound: None) -> None:
+    """They may be long or not Unicode."""
     structlog.contextvars.bind_contextvars(request_id="r-\ud800", trace_id="é" * 200)
     trace_id, request_id = trace_of_request(None)
 
@@ -174,6 +166,6 @@ def test_bound_id_that_is_not_unicode(bound: None) -> None:
     assert request_id.encode().startswith(b"r-?~")
 
 
-def test_outside_of_a_request() -> None:
-    """Where there is no request there is no trace."""
+def test_there_is_no_trace_outside_of_a_request() -> None:
+    """A background thread may ask for it."""
     assert (None, None) == trace_of_request("X-Request-ID")
