@@ -7,7 +7,7 @@ import pytest
 from oauth_ratelimit.core.decision import Admission, CachedDenial, FullDecision, SuppressionPeriod, whole_seconds
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.core.tier import Series, Tier, tiers_of
+from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.core.window import Window
 
 NOW_S = 1_200_000_000.0  # a minute begins
@@ -104,35 +104,3 @@ def test_denial_is_repeated_until_it_ends_or_the_next_event_is_due(suppressed_s:
     assert NOW_S == cached_denial.until_s
     cached_denial.suppress(SuppressionPeriod(NOW_S, NOW_S + suppressed_s, 0))
     assert NOW_S + until_s == cached_denial.until_s
-
-
-def test_tiers() -> None:
-    """The widest comes first; those that are off are left out."""
-    off = Policy("off", 1, Window(1, 1), mode=Mode.OFF)
-    tiers = tiers_of((POLICY, off, WIDE), Mode.ENFORCE)
-    assert [("wide", Series(60)), ("user", Series(6))] == [(tier.policy.name, tier.series) for tier in tiers]
-    assert all(tier.is_enforced for tier in tiers)
-
-
-def test_series() -> None:
-    """Tiers that count other requests have counters of their own, though their frames are as long."""
-    angry = Policy("angry", 1, Window(60, 10), count_denied=True)
-    trial = Policy("trial", 1, Window(60, 10), mode=Mode.DRY_RUN)
-    both = Policy("both", 1, Window(60, 10), count_denied=True, mode=Mode.DRY_RUN)
-    series = {tier.policy.name: tier.series for tier in tiers_of((POLICY, angry, trial, both), Mode.ENFORCE)}
-    assert series == {
-        "user": Series(6),
-        "angry": Series(6, count_denied=True),
-        "trial": Series(6, on_trial=True),
-        "both": Series(6, count_denied=True, on_trial=True),
-    }
-    assert [Series(6)] == [tier.series for tier in tiers_of((trial,), Mode.DRY_RUN)]
-
-
-@pytest.mark.parametrize(("now_s", "end_s"), ((0.0, 6), (5.999, 6), (6.0, 12), (3.0, 6), (100.0, 102)))
-def test_end_of_a_frame(now_s: float, end_s: int) -> None:
-    """It is the same whatever was asked for before, forward and back."""
-    tier = a_tier()
-    for before_s in (0.0, 50.0, 99.0, 6.0, now_s):
-        tier.frame_end_after(before_s)
-        assert end_s == tier.frame_end_after(now_s)

@@ -1,4 +1,4 @@
-"""Whom a failed authentication is counted against."""
+"""Keys and limits of failed authentications."""
 
 import pytest
 from hypothesis import given
@@ -37,8 +37,8 @@ from tests.support.limiters import a_policy
         ("x" * 10_000, None),
     ],
 )
-def test_address(remote_addr: str | None, expected: str | None) -> None:
-    """An IPv4 address stands for itself, an IPv6 address for its /64, and anything else for nobody."""
+def test_address_that_failures_are_counted_by(remote_addr: str | None, expected: str | None) -> None:
+    """An IPv4 address is counted alone, an IPv6 address with its /64, anything else not at all."""
     assert expected == address_of(remote_addr)
 
 
@@ -46,8 +46,8 @@ def test_address(remote_addr: str | None, expected: str | None) -> None:
     ("address", "expected"),
     [("10.1.2.3", True), ("192.0.2.7", True), ("192.0.2.8", False), ("2001:db8::/64", True), ("2001:db9::/64", False)],
 )
-def test_networks(address: str, expected: bool) -> None:
-    """An address lies in a network of its own version or in none."""
+def test_address_is_within_networks_of_its_version(address: str, expected: bool) -> None:
+    """An IPv6 address here is a /64."""
     assert expected is is_within(address, ("10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"))
     assert not is_within(address, ())
 
@@ -61,31 +61,31 @@ def test_networks(address: str, expected: bool) -> None:
     ],
     ids=ascii,
 )
-def test_spellings_of_a_name(spelling: str) -> None:
-    """Spellings that a server may take for one user are one."""
+def test_spellings_that_a_server_may_take_for_one_user_become_one(spelling: str) -> None:
+    """Case, width, accents and invisible characters do not matter."""
     assert "alice" == folded(spelling)
 
 
 @given(st.text(max_size=40) | st.text(min_size=MAX_CLAIM_LENGTH - 2, max_size=MAX_CLAIM_LENGTH + 2))
-def test_any_name(name: str) -> None:
-    """Whatever is claimed becomes a name that is kept as it is, with any address before it."""
+def test_claimed_name_is_stored_as_it_is_with_any_address(name: str) -> None:
+    """The key of a failure is never cut again, and the name can be read from it."""
     claim = folded(name)
-    kept = f"2001:db8:1111:2222::/64 {claim}"
+    stored = f"2001:db8:1111:2222::/64 {claim}"
 
-    assert len(kept) <= MAX_NAME_LENGTH
-    assert kept == storable_name(kept)
-    assert claim == claimed_name(kept)
+    assert len(stored) <= MAX_NAME_LENGTH
+    assert stored == storable_name(stored)
+    assert claim == claimed_name(stored)
 
 
-def test_names_that_expand() -> None:
-    """A name is cut before it is normalised, and two long names stay two."""
+def test_long_name_is_cut_before_it_expands() -> None:
+    """Two long names stay different."""
     assert len(folded("\ufdfa" * 5_000_000)) <= MAX_CLAIM_LENGTH
     assert len(folded("\ufdfa" * MAX_CLAIM_LENGTH)) <= MAX_CLAIM_LENGTH
     assert folded("x" * 5_000_000 + "a") != folded("x" * 5_000_000 + "b")
 
 
-def test_targets() -> None:
-    """Each claimed client with each claimed name is a target, and the address once. An address alone has no name."""
+def test_attempt_is_counted_by_each_client_with_each_name_and_by_its_address() -> None:
+    """An address alone has no name."""
     attempt = AuthAttempt(("a", "b"), ("x y",), "192.0.2.7")
 
     assert [
@@ -100,8 +100,8 @@ def test_targets() -> None:
     assert [None, "x y", "x y", None, "x y", "x y", None] == [claimed_name(target.name) for target in attempt.targets()]
 
 
-def test_policies() -> None:
-    """Each kind has its own limits, under its own scope; a dry run that an operator has asked for holds here, too."""
+def test_each_kind_of_failure_has_limits_and_a_scope_of_its_own() -> None:
+    """The dry run that an operator sets at run time applies to failures, too."""
     limits = FailureLimits(user=(a_policy(1, name="u"),), address=(a_policy(2, name="a"),))
     enforced = failure_policies(limits, Mode.ENFORCE, ceiling=None)
     spared = failure_policies(limits, Mode.ENFORCE, ceiling=Mode.DRY_RUN)

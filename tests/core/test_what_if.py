@@ -1,4 +1,4 @@
-"""What another limit would have done, from recorded minutes."""
+"""Estimated denials under another limit."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
@@ -22,48 +22,49 @@ BATCH, PASSWORD, REVOCATION = (
 
 
 def bounds(load: Mapping[int, int], limit: int, window_minutes: int = 1, since_s: float = 0.0) -> tuple[int, int, int]:
-    """Return the fewest, the likely and the most denials."""
+    """Return the lower bound, the estimate and the upper bound of the denials."""
     effect = effect_of(SHOP, load, limit=limit, window_minutes=window_minutes, since_s=since_s)
     return effect.at_least, effect.denied, effect.at_most
 
 
-def test_minutes_apart() -> None:
-    """What a minute has beyond the limit is denied; minutes that no window holds together do not add up."""
-    assert (50, 50, 50) == bounds({60: 150, 300: 80}, 100)
-    assert (0, 0, 0) == bounds({60: 100, 300: 100}, 100)
+@pytest.mark.parametrize(
+    ("load", "limit", "window_minutes", "expected"),
+    [
+        ({60: 150, 300: 80}, 100, 1, (50, 50, 50)),
+        ({60: 100, 300: 100}, 100, 1, (0, 0, 0)),
+        ({60: 80, 120: 80}, 100, 1, (0, 7, 60)),
+        ({60 * minute: 10 for minute in range(1, 7)}, 40, 5, (10, 15, 20)),
+        ({60 * minute: 10 for minute in range(1, 7)}, 50, 5, (0, 5, 10)),
+        ({60 * minute: 10 for minute in range(1, 7)}, 60, 5, (0, 0, 0)),
+        ({60: 1000, 180: 100}, 100, 1, (900, 900, 900)),
+    ],
+    ids=[
+        "minutes apart",
+        "minutes apart that fit",
+        "side by side",
+        "wide window",
+        "wide window that may fit",
+        "wide window that fits",
+        "denied requests do not count",
+    ],
+)
+def test_window_holds_some_of_the_minute_that_it_begins_in(
+    load: dict[int, int], limit: int, window_minutes: int, expected: tuple[int, int, int]
+) -> None:
+    """The bounds differ by that minute's requests."""
+    assert expected == bounds(load, limit, window_minutes)
 
 
-def test_minutes_side_by_side() -> None:
-    """A window of a minute holds some of the minute before: how much is not known, hence the bounds."""
-    assert (0, 7, 60) == bounds({60: 80, 120: 80}, 100)
-
-
-def test_wide_window() -> None:
-    """A window of five minutes holds the four before in full, and some of the fifth."""
-    load = {60 * minute: 10 for minute in range(1, 7)}
-
-    assert (10, 15, 20) == bounds(load, 40, 5)
-    assert (0, 5, 10) == bounds(load, 50, 5)
-    assert (0, 0, 0) == bounds(load, 60, 5)
-
-
-def test_denied_requests_do_not_count() -> None:
-    """What was denied does not keep later requests out."""
-    assert 900 == effect_of(SHOP, {60: 1000, 180: 100}, limit=100, window_minutes=1).denied
-
-
-def test_time_before() -> None:
-    """What came before the time fills the windows at its beginning, and is not told of."""
+def test_requests_before_the_time_only_fill_its_first_windows() -> None:
+    """They are not reported."""
     load = {60: 40, 120: 40}
 
     assert (30, 30, 30) == bounds(load, 50, 60, since_s=120)
     assert 40 == effect_of(SHOP, load, limit=50, window_minutes=60, since_s=120).offered
 
 
-def test_what_a_limit_counts() -> None:
-    """A limit of clients counts requests without a user, one of users those of each user, a total everything; no other
-    endpoint, and no trusted client.
-    """
+def test_limit_counts_the_requests_of_its_kind() -> None:
+    """Requests at other endpoints and of trusted clients are never counted."""
     users = (UserLoad("alice", 4, denied=3), UserLoad("bob", 1))
     minutes = [
         ClientMinute("shop", 60, {BATCH: Tally(2, denied=1), PASSWORD: Tally(5), REVOCATION: Tally(9)}, users=users),
@@ -77,8 +78,8 @@ def test_what_a_limit_counts() -> None:
 
 
 @pytest.mark.parametrize(("by", "expected"), (("client", 40), ("user", 60), ("total", 100)))
-def test_clients_that_are_not_told_apart(by: By, expected: int) -> None:
-    """Clients that were counted as one are not judged as one; it is told how many requests that concerns."""
+def test_clients_that_were_counted_together_get_no_effect(by: By, expected: int) -> None:
+    """The number of their requests is known."""
     tallies = {BATCH: Tally(40, trusted=90), PASSWORD: Tally(60)}
     minutes = [
         ClientMinute(OTHER_CLIENTS, start_s, tallies, users=(UserLoad("alice", 50), UserLoad("bob", 10)))
@@ -90,15 +91,15 @@ def test_clients_that_are_not_told_apart(by: By, expected: int) -> None:
     assert (2 * expected, expected) == (unjudged_count(found), unjudged_count(found, since_s=120))
 
 
-def test_order() -> None:
-    """Who would have been denied most comes first; who had no request in the time is left out."""
+def test_effects_begin_with_the_most_denied() -> None:
+    """Subjects without a request in the time are left out."""
     found = {
         Subject(name, None): {60 * start: count} for name, start, count in (("a", 5, 9), ("b", 5, 20), ("c", 1, 99))
     }
     found[Subject("d", None)] = {300: 10}
 
-    told = effects(found, limit=9, window_minutes=1, since_s=300)
-    assert [("b", 11), ("d", 1), ("a", 0)] == [(effect.subject.client_id, effect.denied) for effect in told]
+    listed = effects(found, limit=9, window_minutes=1, since_s=300)
+    assert [("b", 11), ("d", 1), ("a", 0)] == [(effect.subject.client_id, effect.denied) for effect in listed]
 
 
 @given(
@@ -106,8 +107,8 @@ def test_order() -> None:
     st.integers(1, 100),
     st.integers(1, 10),
 )
-def test_bounds(load: dict[int, int], limit: int, window_minutes: int) -> None:
-    """The likely number lies between the bounds, and a limit nobody can reach denies nobody."""
+def test_estimate_is_between_the_bounds(load: dict[int, int], limit: int, window_minutes: int) -> None:
+    """A limit above all requests denies nothing."""
     at_least, denied, at_most = bounds(load, limit, window_minutes)
 
     assert 0 <= at_least <= denied <= at_most <= sum(load.values())
@@ -115,10 +116,8 @@ def test_bounds(load: dict[int, int], limit: int, window_minutes: int) -> None:
 
 
 @pytest.mark.parametrize(("window_minutes", "limit", "error_ratio"), ((1, 10, 0.02), (5, 20, 0.003), (10, 20, 0.002)))
-def test_recorded_traffic(window_minutes: int, limit: int, error_ratio: float) -> None:
-    """
-    On the recorded traffic of a day the sum of all errors is a small share of the requests, as the documentation says.
-    """
+def test_errors_on_recorded_traffic_are_as_documented(window_minutes: int, limit: int, error_ratio: float) -> None:
+    """Their sum is a small share of the requests of a day."""
     clock = Clock()
     limits = {"client": [{"limit": limit, "window": 60 * window_minutes}]}
     limiter = Limiter(load_config({"mode": "dry-run", "limits": limits}), clock=clock)
@@ -130,9 +129,9 @@ def test_recorded_traffic(window_minutes: int, limit: int, error_ratio: float) -
         denied[subject] += limiter.check(subject.client_id).would_deny
         load[subject][int(hit.at_s // 60) * 60] += 1
 
-    told = effects(load, limit=limit, window_minutes=window_minutes)
-    total = sum(effect.offered for effect in told)
+    listed = effects(load, limit=limit, window_minutes=window_minutes)
+    total = sum(effect.offered for effect in listed)
     assert 0.005 < denied.total() / total
-    assert sum(abs(effect.denied - denied[effect.subject]) for effect in told) < error_ratio * total
-    outside = [effect for effect in told if not effect.at_least <= denied[effect.subject] <= effect.at_most]
-    assert len(outside) < 0.02 * len(told)
+    assert sum(abs(effect.denied - denied[effect.subject]) for effect in listed) < error_ratio * total
+    outside = [effect for effect in listed if not effect.at_least <= denied[effect.subject] <= effect.at_most]
+    assert len(outside) < 0.02 * len(listed)
