@@ -1,4 +1,4 @@
-"""Which layer has won."""
+"""Origins of configured values."""
 
 from typing import Any
 
@@ -6,120 +6,108 @@ import pytest
 
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.origin import Origins
+from oauth_ratelimit.core.origin import Origin, Origins
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, Policy
 from oauth_ratelimit.core.window import Window
 
-LIMITS = {"client": ["1/second"]}
-OWN = Override(
-    Target(OverrideKind.LIMIT, "app", LimitKind.CLIENT), "ann", "own", 0.0, policies=(Policy("o", 1, Window.of(1)),)
-)
-ALL = Override(
-    Target(OverrideKind.LIMIT, None, LimitKind.CLIENT), "ann", "all", 0.0, policies=(Policy("a", 1, Window.of(1)),)
-)
+LIMITS = {"limits": {"client": ["1/second"]}}
+ENFORCED, ENFORCED_GRANT = {"mode": "enforce"}, {"grants": {"password": {"mode": "enforce"}}}
+LIMITED_GRANT, LIMITED_ENDPOINT = {"grants": {"password": LIMITS}}, {"endpoints": {"revocation": LIMITS}}
+GRANT, ENDPOINT = {"grant_type": "password"}, {"endpoint": "revocation"}
 
-GRANT = {"grant_type": "password"}
-ENDPOINT = {"endpoint": "revocation"}
-ENDPOINTS = {"endpoints": {"revocation": {"limits": LIMITS}}}
+
+def app(**own: Any) -> dict[str, Any]:
+    """Return a configuration with a section for the client."""
+    return {"clients": {"app": own}}
+
+
+def gold(**own: Any) -> dict[str, Any]:
+    """Return a configuration in which the client has a plan."""
+    return {"plans": {"gold": own}, **app(plan="gold")}
+
+
+def limit_override(reason: str, client_id: str | None) -> Override:
+    """Return an override of limits."""
+    policies = (Policy("client", 1, Window.of(1)),)
+    return Override(Target(OverrideKind.LIMIT, client_id, LimitKind.CLIENT), "ann", reason, 0.0, policies=policies)
 
 
 def mode_override(mode: str, client_id: str | None = None) -> Override:
-    """Return an override of a mode."""
+    """Return an override of a mode. The mode is its reason."""
     return Override(Target(OverrideKind.MODE, client_id), "ann", mode, 0.0, mode=Mode(mode))
 
 
+def name_of(origin: Origin) -> str:
+    """Return the reason of the override, else the section of the configuration."""
+    return origin.override.reason if origin.override else origin.name
+
+
+OWN, ALL = limit_override("own", "app"), limit_override("all", None)
+
+
 @pytest.mark.parametrize(
-    ("config", "overrides", "place", "expected"),
+    ("config", "overrides", "at", "expected"),
     [
         ({}, [], {}, "limits"),
         ({}, [], GRANT, "limits"),
         ({}, [ALL], {}, "all"),
         ({}, [ALL, OWN], {}, "own"),
-        ({"clients": {"app": {"limits": LIMITS}}}, [], {}, "clients.app"),
-        ({"clients": {"app": {"limits": {"user": []}}}}, [], {}, "limits"),
-        ({"clients": {"app": {"limits": LIMITS}}}, [ALL], {}, "clients.app"),
-        ({"clients": {"app": {"limits": LIMITS}}}, [OWN], {}, "own"),
-        ({"plans": {"gold": {"limits": LIMITS}}, "clients": {"app": {"plan": "gold"}}}, [], {}, "plans.gold"),
-        ({"plans": {"gold": {"limits": LIMITS}}, "clients": {"app": {"plan": "gold"}}}, [ALL], {}, "plans.gold"),
-        ({"grants": {"password": {"limits": LIMITS}}}, [OWN], GRANT, "grants.password"),
-        ({"grants": {"password": {"limits": LIMITS}}}, [OWN], {}, "own"),
-        (
-            {"clients": {"app": {"grants": {"password": {"limits": LIMITS}}}}},
-            [ALL],
-            GRANT,
-            "clients.app.grants.password",
-        ),
-        (ENDPOINTS, [OWN], ENDPOINT, "endpoints.revocation"),
-        (
-            {**ENDPOINTS, "clients": {"app": {"endpoints": {"revocation": {"limits": LIMITS}}}}},
-            [],
-            ENDPOINT,
-            "clients.app.endpoints.revocation",
-        ),
+        (app(**LIMITS), [], {}, "clients.app"),
+        (app(limits={"user": []}), [], {}, "limits"),
+        (app(**LIMITS), [ALL], {}, "clients.app"),
+        (app(**LIMITS), [OWN], {}, "own"),
+        (gold(**LIMITS), [], {}, "plans.gold"),
+        (gold(**LIMITS), [ALL], {}, "plans.gold"),
+        (LIMITED_GRANT, [OWN], GRANT, "grants.password"),
+        (LIMITED_GRANT, [OWN], {}, "own"),
+        (app(**LIMITED_GRANT), [ALL], GRANT, "clients.app.grants.password"),
+        (LIMITED_ENDPOINT, [OWN], ENDPOINT, "endpoints.revocation"),
+        ({**LIMITED_ENDPOINT, **app(**LIMITED_ENDPOINT)}, [], ENDPOINT, "clients.app.endpoints.revocation"),
     ],
 )
-def test_layer_of_a_limit(config: Any, overrides: list[Override], place: Any, expected: str) -> None:
-    """The layer that is named has the limits that are in force."""
-    layer = Origins(load_config(config).policies, overrides).of_limits("app", LimitKind.CLIENT, **place)
-
-    assert expected == (layer.override.reason if layer.override else layer.name)
+def test_origin_of_limits_is_the_most_specific_section_or_override(
+    config: Any, overrides: list[Override], at: Any, expected: str
+) -> None:
+    """Limits of a grant type or endpoint come from the file only."""
+    assert expected == name_of(
+        Origins(load_config(config).policies, overrides).of_limits("app", LimitKind.CLIENT, **at)
+    )
 
 
 @pytest.mark.parametrize(
-    ("config", "overrides", "place", "expected"),
+    ("config", "overrides", "at", "expected"),
     [
         ({}, [], {}, ("mode", "dry-run")),
-        ({"mode": "enforce"}, [mode_override("off")], {}, ("off", "off")),
+        (ENFORCED, [mode_override("off")], {}, ("off", "off")),
         ({}, [mode_override("enforce", "app")], {}, ("enforce", "enforce")),
         ({"mode": "off"}, [mode_override("enforce", "app")], {}, ("mode", "off")),
-        ({"mode": "off", "clients": {"app": {"mode": "enforce"}}}, [], {}, ("mode", "off")),
-        ({"clients": {"app": {"mode": "enforce"}}}, [], {}, ("clients.app", "enforce")),
-        ({"clients": {"app": {"mode": "enforce"}}}, [mode_override("dry-run")], {}, ("dry-run", "dry-run")),
-        ({"clients": {"app": {"mode": "off"}}}, [mode_override("dry-run")], {}, ("clients.app", "off")),
-        ({"clients": {"app": {"mode": "enforce"}}}, [mode_override("enforce")], {}, ("clients.app", "enforce")),
-        (
-            {"clients": {"app": {"grants": {"password": {"mode": "enforce"}}}}},
-            [],
-            GRANT,
-            ("clients.app.grants.password", "enforce"),
-        ),
-        (
-            {"clients": {"app": {"grants": {"password": {"mode": "enforce"}}}}},
-            [mode_override("off", "app")],
-            GRANT,
-            ("off", "off"),
-        ),
-        (
-            {"clients": {"app": {"grants": {"password": {"mode": "enforce"}}}}},
-            [mode_override("dry-run", "app")],
-            GRANT,
-            ("dry-run", "dry-run"),
-        ),
-        ({"grants": {"password": {"mode": "enforce"}}}, [], GRANT, ("grants.password", "enforce")),
+        ({"mode": "off", **app(**ENFORCED)}, [], {}, ("mode", "off")),
+        (app(**ENFORCED), [], {}, ("clients.app", "enforce")),
+        (app(**ENFORCED), [mode_override("dry-run")], {}, ("dry-run", "dry-run")),
+        (app(mode="off"), [mode_override("dry-run")], {}, ("clients.app", "off")),
+        (app(**ENFORCED), [mode_override("enforce")], {}, ("clients.app", "enforce")),
+        (app(**ENFORCED_GRANT), [], GRANT, ("clients.app.grants.password", "enforce")),
+        (app(**ENFORCED_GRANT), [mode_override("off", "app")], GRANT, ("off", "off")),
+        (app(**ENFORCED_GRANT), [mode_override("dry-run", "app")], GRANT, ("dry-run", "dry-run")),
+        (ENFORCED_GRANT, [], GRANT, ("grants.password", "enforce")),
         ({"grants": {"password": {"mode": "off"}}}, [mode_override("dry-run")], GRANT, ("grants.password", "off")),
-        (
-            {"plans": {"gold": {"mode": "enforce"}}, "clients": {"app": {"plan": "gold"}}},
-            [],
-            {},
-            ("plans.gold", "enforce"),
-        ),
+        (gold(**ENFORCED), [], {}, ("plans.gold", "enforce")),
     ],
 )
-def test_layer_of_a_mode(config: Any, overrides: list[Override], place: Any, expected: tuple[str, str]) -> None:
-    """The layer that is named has the mode that is in force."""
+def test_origin_of_a_mode_has_the_mode_that_applies(
+    config: Any, overrides: list[Override], at: Any, expected: tuple[str, str]
+) -> None:
+    """The policy set with the overrides applied has the same mode."""
     policies = load_config(config).policies
-    layer = Origins(policies, overrides).of_mode("app", **place)
-    name = layer.override.reason if layer.override else layer.name
-
-    assert expected == (name, apply_overrides(policies, overrides).matching("app", **place).mode.value)
+    name = name_of(Origins(policies, overrides).of_mode("app", **at))
+    assert expected == (name, apply_overrides(policies, overrides).matching("app", **at).mode.value)
 
 
-def test_layer_of_trust() -> None:
-    """What makes a client trusted is named: an override, or a pattern of the file."""
+def test_origin_of_trust_is_an_override_or_a_pattern_of_the_file() -> None:
+    """A client that is not trusted has none."""
     override = Override(Target(OverrideKind.TRUSTED, "mobile-*"), "ann", "", 0.0)
     origins = Origins(load_config({"trusted_clients": ["own-*", "own-1"]}).policies, [override])
-
-    assert override == getattr(origins.of_trust("mobile-1"), "override", None)
-    assert "trusted_clients[own-*]" == getattr(origins.of_trust("own-1"), "name", None)
+    assert Origin("override", override) == origins.of_trust("mobile-1")
+    assert Origin("trusted_clients[own-*]") == origins.of_trust("own-1")
     assert None is origins.of_trust("other")

@@ -1,4 +1,4 @@
-"""Which policies a request meets."""
+"""Selection of the policies that apply to a client."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from oauth_ratelimit.core.window import Window
 
 
 def a_policy(name: str, *, mode: Mode | None = None) -> Policy:
-    """Return a policy that only its name and mode tell from others."""
+    """Return a policy that differs from others in name and mode only."""
     return Policy(name, 10, Window.of(60), mode=mode)
 
 
@@ -18,22 +18,22 @@ DEFAULTS = Limits(client=(CLIENT,), user=(USER,), client_total=(TOTAL,))
 OFF, DRY_RUN, ENFORCE = Mode.OFF, Mode.DRY_RUN, Mode.ENFORCE
 
 
-def test_unknown_client() -> None:
-    """A client that the configuration does not name has the defaults and the global mode."""
+def test_client_without_a_section_has_the_defaults_and_the_global_mode() -> None:
+    """It is not trusted and has the plain counter."""
     policies = PolicySet(mode=ENFORCE, limits=DEFAULTS)
     assert ClientPolicies(DEFAULTS, ENFORCE, trusted=False, scope=None) == policies.matching("anybody")
 
 
-def test_client_with_limits() -> None:
-    """A client's limits replace the defaults kind by kind: a kind left out is inherited, an empty one is no limit."""
+def test_limits_of_a_client_replace_the_defaults_kind_by_kind() -> None:
+    """A kind that is left out is inherited, an empty one means no limit."""
     own = OwnLimits(user=(OTHER,), client_total=())
     policies = PolicySet(limits=DEFAULTS, clients={"app": Rules(limits=own)})
     assert Limits(client=(CLIENT,), user=(OTHER,), client_total=()) == policies.matching("app").limits
     assert DEFAULTS == policies.matching("another").limits
 
 
-def test_client_with_a_plan() -> None:
-    """A plan comes between the defaults and what the client itself says."""
+def test_plan_comes_between_the_defaults_and_the_client() -> None:
+    """This holds for limits and modes."""
     policies = PolicySet(
         limits=DEFAULTS,
         plans={"gold": Rules(mode=ENFORCE, limits=OwnLimits(client=(OTHER,), user=()))},
@@ -47,8 +47,8 @@ def test_client_with_a_plan() -> None:
     assert (Limits((OTHER,), (USER,), (TOTAL,)), DRY_RUN) == (special.limits, special.mode)
 
 
-def test_other_endpoint() -> None:
-    """An endpoint has its own limits and counters, and inherits none of the token endpoint's, nor of a client there."""
+def test_endpoint_inherits_nothing_from_the_token_endpoint() -> None:
+    """It has limits and counters of its own, or no limits if it is not configured."""
     policies = PolicySet(
         limits=DEFAULTS,
         endpoints={"revocation": Rules(limits=OwnLimits(client=(OTHER,)))},
@@ -56,16 +56,11 @@ def test_other_endpoint() -> None:
     )
     expected = ClientPolicies(Limits(client=(OTHER,)), DRY_RUN, scope="revocation")
     assert expected == policies.matching("app", endpoint="revocation")
-
-
-def test_endpoint_that_is_not_configured() -> None:
-    """An endpoint that nobody configured has no limits."""
-    policies = PolicySet(limits=DEFAULTS)
     assert Limits() == policies.matching("app", endpoint="userinfo").limits
 
 
-def test_client_at_an_endpoint() -> None:
-    """Client and plan may have limits and a mode of their own at an endpoint."""
+def test_client_and_plan_may_differ_at_an_endpoint() -> None:
+    """Limits are replaced kind by kind there, too."""
     policies = PolicySet(
         endpoints={"revocation": Rules(limits=OwnLimits(client=(CLIENT,), user=(USER,)))},
         plans={"gold": Rules(endpoints={"revocation": Rules(limits=OwnLimits(client_total=(TOTAL,)))})},
@@ -77,8 +72,8 @@ def test_client_at_an_endpoint() -> None:
     assert expected == policies.matching("app", endpoint="revocation")
 
 
-def test_grant_with_limits() -> None:
-    """A grant type with limits of its own is counted apart and has only those; other grant types are not affected."""
+def test_grant_type_with_limits_of_its_own_is_counted_apart() -> None:
+    """It inherits no limit, and other grant types are not affected."""
     policies = PolicySet(limits=DEFAULTS, grants={"refresh_token": Rules(limits=OwnLimits(user=(OTHER,)))})
     expected = ClientPolicies(Limits(user=(OTHER,)), DRY_RUN, scope="grant:refresh_token")
     assert expected == policies.matching("app", grant_type="refresh_token")
@@ -86,22 +81,22 @@ def test_grant_with_limits() -> None:
     assert ClientPolicies(DEFAULTS, DRY_RUN) == policies.matching("app")
 
 
-def test_grant_with_a_mode_only() -> None:
-    """A grant type that differs in its mode alone is counted with all others."""
+def test_grant_type_with_a_mode_only_is_counted_with_the_others() -> None:
+    """It has their limits."""
     policies = PolicySet(limits=DEFAULTS, mode=ENFORCE, grants={"refresh_token": Rules(mode=DRY_RUN)})
     assert ClientPolicies(DEFAULTS, DRY_RUN) == policies.matching("app", grant_type="refresh_token")
 
 
-def test_grant_of_one_client() -> None:
-    """A client may have limits for a grant type that nobody else has."""
+def test_client_may_have_limits_of_its_own_for_a_grant_type() -> None:
+    """Other clients are not affected."""
     own = {"refresh_token": Rules(limits=OwnLimits(user=(OTHER,)))}
     policies = PolicySet(limits=DEFAULTS, grants={"refresh_token": Rules()}, clients={"app": Rules(grants=own)})
     assert "grant:refresh_token" == policies.matching("app", grant_type="refresh_token").scope
     assert policies.matching("another", grant_type="refresh_token").scope is None
 
 
-def test_grant_at_another_endpoint() -> None:
-    """Grant types matter at the token endpoint only."""
+def test_grant_type_matters_at_the_token_endpoint_only() -> None:
+    """Another endpoint ignores it."""
     policies = PolicySet(
         grants={"refresh_token": Rules(limits=OwnLimits(user=(USER,)))},
         endpoints={"revocation": Rules(limits=OwnLimits(user=(OTHER,)))},
@@ -111,7 +106,7 @@ def test_grant_at_another_endpoint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("top", "place", "plan", "client", "client_place", "expected"),
+    ("top", "section", "plan", "client", "client_section", "expected"),
     [
         (DRY_RUN, None, None, None, None, DRY_RUN),
         (DRY_RUN, ENFORCE, None, None, None, ENFORCE),
@@ -125,37 +120,39 @@ def test_grant_at_another_endpoint() -> None:
         (ENFORCE, OFF, ENFORCE, ENFORCE, ENFORCE, OFF),
     ],
 )
-def test_nearest_mode(
-    top: Mode, place: Mode | None, plan: Mode | None, client: Mode | None, client_place: Mode | None, expected: Mode
+def test_most_specific_mode_wins(
+    top: Mode, section: Mode | None, plan: Mode | None, client: Mode | None, client_section: Mode | None, expected: Mode
 ) -> None:
-    """The nearest mode wins, at an endpoint and for a grant type alike; off at the top or at the place is final."""
-    at = {"somewhere": Rules(mode=client_place)}
+    """Off is final as the global mode and as that of the endpoint or grant type."""
+    own = {"somewhere": Rules(mode=client_section)}
     policies = PolicySet(
         mode=top,
-        endpoints={"somewhere": Rules(mode=place)},
-        grants={"somewhere": Rules(mode=place)},
+        endpoints={"somewhere": Rules(mode=section)},
+        grants={"somewhere": Rules(mode=section)},
         plans={"gold": Rules(mode=plan)},
-        clients={"app": Rules(mode=client, plan="gold", endpoints=at, grants=at)},
+        clients={"app": Rules(mode=client, plan="gold", endpoints=own, grants=own)},
     )
     assert expected is policies.matching("app", endpoint="somewhere").mode
     assert expected is policies.matching("app", grant_type="somewhere").mode
 
 
-def test_policy_with_a_mode() -> None:
-    """A policy's own mode stands only where it differs from the client's, and a policy that is off is left out."""
+def test_policy_keeps_a_mode_that_differs_from_the_clients() -> None:
+    """A policy that is off is left out."""
     tiers = tuple(a_policy(mode or "none", mode=mode) for mode in (None, OFF, DRY_RUN, ENFORCE))
     found = PolicySet(mode=ENFORCE, limits=Limits(user=tiers)).matching("app").limits.user
     assert [("none", None), ("dry-run", DRY_RUN), ("enforce", None)] == [(tier.name, tier.mode) for tier in found]
 
 
-def test_everything_off() -> None:
-    """Where the mode is off no policy is left, not even one that enforces."""
+def test_no_policy_is_left_where_the_mode_is_off() -> None:
+    """Not even one that enforces, but the limits can be looked up."""
     limits = Limits(user=(a_policy("strict", mode=ENFORCE),))
-    assert ClientPolicies(Limits(), OFF) == PolicySet(mode=OFF, limits=limits).matching("app")
+    policies = PolicySet(mode=OFF, limits=limits)
+    assert ClientPolicies(Limits(), OFF) == policies.matching("app")
+    assert (None, limits) == policies.limits_at("app")
 
 
-def test_client_outside_of_the_canary() -> None:
-    """Outside of the canary all that would be enforced is a dry run: the global mode, an endpoint's and a policy's."""
+def test_client_outside_of_the_canary_makes_a_dry_run() -> None:
+    """This holds for the global mode, an endpoint's and a policy's."""
     strict = Limits(user=(USER, a_policy("strict", mode=ENFORCE), a_policy("off", mode=OFF)))
     policies = PolicySet(mode=ENFORCE, limits=strict, endpoints={"x": Rules(mode=ENFORCE)}, canary=Canary(percent=0))
     found = policies.matching("app")
@@ -163,14 +160,14 @@ def test_client_outside_of_the_canary() -> None:
     assert DRY_RUN is policies.matching("app", endpoint="x").mode
 
 
-def test_client_in_the_canary() -> None:
-    """Inside of the canary the modes are what the configuration says; a canary enforces nothing by itself."""
+def test_canary_does_not_change_modes_for_its_share() -> None:
+    """It enforces nothing by itself."""
     assert ENFORCE is PolicySet(mode=ENFORCE, canary=Canary(percent=100)).matching("app").mode
     assert DRY_RUN is PolicySet(mode=DRY_RUN, canary=Canary(percent=100)).matching("app").mode
 
 
-def test_client_with_a_mode_outside_of_the_canary() -> None:
-    """Who names a client's or a plan's mode means it, canary or not."""
+def test_mode_of_a_client_or_plan_holds_outside_of_the_canary() -> None:
+    """It was named for this client."""
     policies = PolicySet(
         canary=Canary(percent=0),
         plans={"gold": Rules(mode=ENFORCE)},
@@ -189,8 +186,8 @@ def test_canary_by_instance() -> None:
     assert {"node-1": ENFORCE, "node-12": ENFORCE, "node-2": DRY_RUN, "edge": ENFORCE, "": DRY_RUN} == modes
 
 
-def test_trusted_clients() -> None:
-    """A client is trusted by id or pattern, everywhere; patterns may overlap."""
+def test_client_is_trusted_by_id_or_pattern_at_every_endpoint() -> None:
+    """Patterns may overlap."""
     policies = PolicySet(trusted=("mobile", "mob*", "batch-?"), endpoints={"x": Rules()})
     clients = ("mobile", "mob", "batch-1", "batch-10", "Mobile", "")
     found = [client_id for client_id in clients if policies.matching(client_id).trusted]
@@ -198,14 +195,8 @@ def test_trusted_clients() -> None:
     assert policies.matching("mobile", endpoint="x").trusted
 
 
-def test_limits_whatever_the_modes() -> None:
-    """The limits at a place can be asked for where everything is off."""
-    policies = PolicySet(mode=OFF, limits=DEFAULTS)
-    assert (None, DEFAULTS) == policies.limits_at("app")
-
-
-def test_endpoint_of_a_request() -> None:
-    """An endpoint is found by its path patterns if it has some, else by its name, and by its methods if it has some."""
+def test_endpoint_is_found_by_its_paths_or_name_and_by_its_methods() -> None:
+    """The name counts only without paths."""
     policies = PolicySet(
         endpoints={
             "revocation": Rules(),
