@@ -1,14 +1,14 @@
-"""Coverage-guided fuzzing of everything that reads what strangers have written: ``python -m tests.fuzz``.
+"""Coverage-guided fuzzing of everything that parses input from outside: ``python -m tests.fuzz``.
 
-Needs atheris, which is not among the test requirements because it is not there for every Python::
+Needs atheris, which is not a test requirement because it does not support every Python::
 
     pip install atheris
     python -m tests.fuzz                                 # every target for a minute
     python -m tests.fuzz --seconds 600 configuration     # one of them, for longer
-    python -m tests.fuzz --only counters crash-0123      # run what was found once more
+    python -m tests.fuzz --only counters crash-0123      # repeat a finding
 
-What is found is written to ``.fuzz/TARGET/`` and the exit code is not 0. The targets are in ``targets.py``; the tests
-beside it run them for a moment with hypothesis.
+Findings are written to ``.fuzz/TARGET/``, and the exit code is not 0. The targets are in ``targets.py``;
+``test_targets.py`` runs them briefly with hypothesis.
 """
 
 import argparse
@@ -24,7 +24,7 @@ FOUND = ROOT / ".fuzz"
 
 
 def run(name: str, arguments: list[str]) -> None:
-    """Fuzz one target in this process, which ends with it."""
+    """Fuzz one target in this process, which ends afterwards."""
     atheris.Setup([f"fuzz-{name}", *arguments], TARGETS[name])
     atheris.Fuzz()
 
@@ -42,7 +42,7 @@ def begin(name: str, *, seconds: int) -> int:
 
 
 def main() -> int:
-    """Fuzz what the command line names, all targets if it names none."""
+    """Fuzz the targets of the command line, by default all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", choices=[*TARGETS, []], metavar="TARGET", help=", ".join(TARGETS))
     parser.add_argument("--seconds", type=int, default=60, help="for each target")

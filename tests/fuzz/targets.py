@@ -1,4 +1,4 @@
-"""What is fuzzed: functions that take any bytes, and raise nothing but what their callers expect."""
+"""Fuzz targets: functions that accept any bytes and raise only what their callers expect."""
 
 import struct
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(
 
 
 def fuzz_configuration(data: bytes) -> None:
-    """A file becomes settings, or an error with one line for each problem."""
+    """Parse a file into settings, or an error with one line for each problem."""
     try:
         settings = parse_settings(parse_yaml(data, source="file"), source="file")
     except ConfigError as exc:
@@ -44,7 +44,7 @@ def fuzz_configuration(data: bytes) -> None:
 
 
 def fuzz_notation(data: bytes) -> None:
-    """A duration is a number of seconds, a limit one or more amounts and windows, and anything else a ValueError."""
+    """Parse durations and limits; anything else is a ValueError."""
     text = data.decode("utf-8", "surrogateescape")
     with suppress(ValueError):
         assert parse_duration(text) >= 0
@@ -53,7 +53,7 @@ def fuzz_notation(data: bytes) -> None:
 
 
 def fuzz_counters(data: bytes) -> None:
-    """A document of counters becomes a snapshot of our form, whatever stands in it."""
+    """Parse a counter document into a valid snapshot."""
     document = a_document(data)
     identities = ({"clientId": "app", "username": None}, document)
     for _, snapshot in parse_all([{**document, "_id": identity} for identity in identities]):
@@ -63,7 +63,7 @@ def fuzz_counters(data: bytes) -> None:
 
 
 def fuzz_override(data: bytes) -> None:
-    """A document becomes an override that can be used, or is damaged."""
+    """Parse a document into a usable override, or report it as damaged."""
     document = a_document(data)
     identity = document.get("_id", {"kind": "limit", "clientId": "app", "limitKind": "user"})
     with suppress(*MALFORMED):
@@ -72,9 +72,7 @@ def fuzz_override(data: bytes) -> None:
 
 
 def fuzz_statistics(data: bytes) -> None:
-    """
-    A document of statistics is read as far as it is of our form; signs of life and denials that are not are damaged.
-    """
+    """Read the valid parts of a statistics document; report damaged heartbeats and denials."""
     document = a_document(data)
     identity = document.get("_id")
     minute = parse_minute({**document, "_id": identity if isinstance(identity, dict) else {}})
@@ -85,7 +83,7 @@ def fuzz_statistics(data: bytes) -> None:
 
 
 def fuzz_names(data: bytes) -> None:
-    """A name that a stranger has chosen becomes one that can be kept, sent and shown."""
+    """Turn any name into one that can be stored, sent and shown."""
     name = data[: len(data) // 2 * 2].decode("utf-16-le", "surrogatepass")
     kept = storable_name(name)
     assert len(kept.encode()) <= 4 * MAX_NAME_LENGTH
@@ -97,7 +95,7 @@ def fuzz_names(data: bytes) -> None:
 
 
 def a_document(data: bytes) -> dict[str, Any]:
-    """Return the document whose fields are these bytes; an empty one if they are none."""
+    """Return the document whose fields are these bytes; an empty one if they are not BSON."""
     try:
         return decode(struct.pack("<i", len(data) + 5) + data + b"\0", OPTIONS)
     except (BSONError, RecursionError):
@@ -105,12 +103,12 @@ def a_document(data: bytes) -> dict[str, Any]:
 
 
 def fields_of(document: Mapping[str, Any]) -> bytes:
-    """Return the bytes that stand for a document."""
+    """Return the fields of a document as bytes."""
     return encode(document)[4:-1]
 
 
 def seeds() -> dict[str, list[bytes]]:
-    """Return what is in order, by target: mutations start from it."""
+    """Return valid inputs by target. Mutations start from them."""
     limit = {"name": "user", "limit": Int64(5), "window": 60, "frames": 10, "estimator": "sliding", "mode": None}
     beat = {"version": "1", "mode": "off", "interval": 1.0, "clockOffset": 0.0}
     numbers = dict.fromkeys(("overrides", "flushed", "conflicts", "failures"), 1)

@@ -1,4 +1,4 @@
-"""Any question and any change that a browser may send to the admin API is answered, whatever the database holds."""
+"""Any query and any change sent to the admin API is answered, whatever the database holds."""
 
 import json
 import time
@@ -79,7 +79,7 @@ strange = st.lists(
 
 @pytest.fixture
 def app(mongo_uri: str) -> Any:
-    """An application with the page. What its views raise is raised here, too."""
+    """An application with the page. Errors in its views are raised here, too."""
     settings = {"mode": "enforce", "limits": LIMITS, "store": {"uri": mongo_uri}}
     with protected_app(clock=time.time, OAUTH_RATELIMIT_CONFIG=settings) as made:
         made.secret_key = "a secret"
@@ -91,10 +91,10 @@ def app(mongo_uri: str) -> Any:
 @pytest.mark.no_cover
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(content=strange, name=st.sampled_from(sorted(QUERIES)), question=questions)
-def test_any_question(
+def test_any_query_is_answered_or_refused_with_a_reason(
     app: Flask, mongo_uri: str, content: list[tuple[str, Any, dict[str, Any]]], name: str, question: dict[str, str]
 ) -> None:
-    """A question is answered, or refused in words."""
+    """Documents in the database may be damaged."""
     with capture_logs():
         put(mongo_uri, content)
         if READ_CACHE in app.extensions:
@@ -103,14 +103,14 @@ def test_any_question(
 
     assert response.status_code in (200, 400), response.text
     assert "application/json" == response.mimetype
-    told = json.loads(response.text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
-    assert response.status_code == 200 or told["problem"]["text"]
+    answer = json.loads(response.text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+    assert response.status_code == 200 or answer["problem"]["text"]
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(sorted(CHANGES)), change=changes | json_values.filter(lambda value: value is not None))
-def test_any_change(app: Flask, name: str, change: Any) -> None:
-    """A change is made, or refused in words; afterwards the page works as before."""
+def test_any_change_is_applied_or_refused_with_a_reason(app: Flask, name: str, change: Any) -> None:
+    """Afterwards the page works as before."""
     page = Page(app)
     with capture_logs():
         response = page.send(name, change)

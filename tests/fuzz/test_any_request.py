@@ -1,4 +1,4 @@
-"""Any request to the token endpoint is answered as a plain Authlib server answers it."""
+"""Any request to the token endpoint gets the answer of a plain Authlib server."""
 
 import base64
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ addresses = st.sampled_from(["192.0.2.7", "::1", "fe80::1%eth0", "", "unix:", "1
 
 @pytest.fixture(scope="module")
 def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Flask, Flask]]:
-    """The same server without and with everything that this package can do at its token endpoint."""
+    """The same server, plain and with every feature at its token endpoint."""
     database = tmp_path_factory.mktemp("fuzz") / "demo.sqlite3"
     seed(database)
     protected = protect_after(database, SETTINGS, OAuthRateLimit())
@@ -78,14 +78,14 @@ def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Flask, Flas
 @pytest.mark.no_cover
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(request=requests, authorization=authorizations, address=addresses, forwarded=st.none() | printable)
-def test_any_request(
+def test_protected_server_answers_like_a_plain_one(
     apps: tuple[Flask, Flask],
     request: dict[str, Any],
     authorization: str | None,
     address: str | None,
     forwarded: str | None,
 ) -> None:
-    """Both give the same status and the same error, and nothing breaks unseen."""
+    """Status and error are the same, and no failure is logged."""
     headers = {"Authorization": authorization, "X-Forwarded-For": forwarded}
     given_headers = {name: value for name, value in headers.items() if value is not None}
     answers = []
@@ -102,8 +102,8 @@ def test_any_request(
     assert [] == [line for line in logs if line["event"].endswith("_failed")]
 
 
-def test_request_in_good_faith(apps: tuple[Flask, Flask]) -> None:
-    """Both servers issue tokens, so that what is compared above is not just refusals."""
+def test_both_servers_issue_tokens(apps: tuple[Flask, Flask]) -> None:
+    """The comparison above is not just of errors."""
     form = {"grant_type": "password", "username": "alice", "password": password_of("alice")}
     for app in apps:
         assert 200 == app.test_client().post("/token", data=form, headers={"Authorization": OWN[0]}).status_code

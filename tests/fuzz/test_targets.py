@@ -1,4 +1,4 @@
-"""What ``python -m tests.fuzz`` fuzzes for as long as one likes, for a moment."""
+"""A short run of each target of ``python -m tests.fuzz``."""
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +11,7 @@ each_target = pytest.mark.parametrize("name", TARGETS)
 
 
 def mutated(seed: bytes) -> st.SearchStrategy[bytes]:
-    """Return strategies that change a few bytes of something that is in order."""
+    """Return a strategy that changes a few bytes of a valid input."""
     positions = st.integers(0, len(seed))
     changes = st.lists(st.tuples(positions, st.integers(0, 4), st.binary(max_size=6)), max_size=4)
 
@@ -25,8 +25,8 @@ def mutated(seed: bytes) -> st.SearchStrategy[bytes]:
 
 
 @each_target
-def test_what_is_in_order(name: str) -> None:
-    """What mutations start from is taken."""
+def test_target_accepts_its_seeds(name: str) -> None:
+    """Mutations start from them."""
     for seed in SEEDS[name]:
         TARGETS[name](seed)
 
@@ -34,6 +34,6 @@ def test_what_is_in_order(name: str) -> None:
 @each_target
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
-def test_any_bytes(name: str, data: st.DataObject) -> None:
-    """Any bytes, and what is in order but for a few of them, raise nothing unexpected."""
+def test_target_raises_nothing_unexpected(name: str, data: st.DataObject) -> None:
+    """Inputs are any bytes, and valid ones with a few bytes changed."""
     TARGETS[name](data.draw(st.binary(max_size=60) | st.one_of(*map(mutated, SEEDS[name]))))
