@@ -48,7 +48,7 @@ async function refresh() {
     empty: "No instance seen in the last 10 minutes; an instance starts with its first token request.",
   });
   facts(find("facts"), [
-    ["Mode", make("span", {}, tag(status.mode), ` set by ${originText(status.mode_origin)}`)],
+    ["Mode", make("span", {}, tag(status.mode), ` from ${originText(status.mode_origin)}`)],
     ["Canary", canaryText(status.canary)],
     ["Limits for everybody", make("span", {}, limitsText(status.limits))],
     ["Trusted", status.trusted.map(visible).join(", ") || "no client"],

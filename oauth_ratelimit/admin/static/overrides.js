@@ -132,8 +132,8 @@ function keysText(keys) {
 
 function pastText(past) {
   const total = counted(past.bearer_count, past.kind === "user" ? "user" : "client");
-  return `In the last day the limit ${past.policy} would have denied about ${number(past.denied)} of ${counted(past.offered, "request")} ` +
-    `(${number(past.at_least)} to ${number(past.at_most)}), of ${number(past.concerned_count)} of ${total}.`;
+  return `In the last day, the limit ${past.policy} would have denied about ${number(past.denied)} of ${counted(past.offered, "request")} ` +
+    `(${number(past.at_least)} to ${number(past.at_most)}), and affected ${number(past.concerned_count)} of ${total}.`;
 }
 
 function closePreview() {

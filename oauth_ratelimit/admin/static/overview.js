@@ -141,7 +141,7 @@ async function refreshStatus() {
   if (!status) return;
   const late = status.instances.filter((instance) => instance.is_late).length;
   tiles(find("tiles"), [
-    ["Mode", tag(status.mode, `${status.mode} big`), `set by ${originText(status.mode_origin)}`],
+    ["Mode", tag(status.mode, `${status.mode} big`), `from ${originText(status.mode_origin)}`],
     ["Canary", canaryText(status.canary), status.canary ? "enforced there, dry run elsewhere" : "the mode applies to all"],
     ["Instances", number(status.instances.length), late ? tag(`${late} late`, "bad") : "all seen lately"],
     ["Overrides", number(status.override_count), status.override_count ? "override the configuration" : "the configuration applies"],

@@ -57,7 +57,7 @@ function show(answer) {
     ["Requests", number(answer.offered), `of ${counted(answer.bearer_count, chosen.by === "user" ? "user" : "client")}`],
     ["Denied, about", number(answer.denied), answer.denied ? `${number(answer.at_least)} to ${number(answer.at_most)}` : "nobody"],
     ["Share denied", percent(answer.offered ? answer.denied / answer.offered : 0), "of these requests"],
-    [chosen.by === "user" ? "Users hit" : "Clients hit", number(answer.concerned_count), `of ${number(answer.bearer_count)}`],
+    [chosen.by === "user" ? "Users affected" : "Clients affected", number(answer.concerned_count), `of ${number(answer.bearer_count)}`],
   ]);
   table(find("bearers"), COLUMNS, answer.bearers, {
     keyOf: (row) => JSON.stringify([row.client_id, row.username]), empty: "No statistics for this time.",
