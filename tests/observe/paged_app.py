@@ -1,4 +1,4 @@
-"""The demo's server with a rate limit and both pages, for real worker processes.
+"""Application with a rate limit and both pages, for worker processes.
 
 Environment:
     DEMO_DATABASE: A seeded database.
@@ -25,7 +25,7 @@ app.register_blueprint(health_blueprint())
 
 
 @app.after_request
-def tell_worker(response: Response) -> Response:
-    """Tell which process has answered."""
+def name_worker(response: Response) -> Response:
+    """Name the process that answered."""
     response.headers["X-Worker"] = str(os.getpid())
     return response

@@ -1,4 +1,4 @@
-"""Metrics of several worker processes, over real HTTP."""
+"""Metrics of several worker processes, over HTTP."""
 
 import os
 import re
@@ -20,14 +20,14 @@ OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 def gunicorn_config() -> str:
-    """Return what the documentation tells operators to write into gunicorn's configuration."""
+    """Return the configuration of gunicorn in the documentation."""
     [block] = re.findall(r"```python\n(# gunicorn\.conf\.py\n.*?)```", OPERATIONS.read_text(), re.DOTALL)
     return block
 
 
 @pytest.fixture
 def environment(tmp_path: Path, mongo_uri: str) -> dict[str, str]:
-    """What the workers need: a seeded database, MongoDB, and a directory that they share."""
+    """Environment of the workers: a seeded database, MongoDB, and a shared directory."""
     database, directory = tmp_path / "demo.sqlite3", tmp_path / "metrics"
     seed(database)
     directory.mkdir()
@@ -39,7 +39,7 @@ def environment(tmp_path: Path, mongo_uri: str) -> dict[str, str]:
 
 
 def samples(server: Gunicorn, name: str) -> list[float]:
-    """Return the values that one scrape finds under a name."""
+    """Return the values of a metric in one scrape."""
     return [
         sample.value
         for family in families(server)
@@ -49,33 +49,33 @@ def samples(server: Gunicorn, name: str) -> list[float]:
 
 
 def families(server: Gunicorn) -> list[Any]:
-    """Return what one scrape finds."""
+    """Return all metrics in one scrape."""
     text = requests.get(f"{server.url}/metrics", timeout=TIMEOUT_S).text
     return list(text_string_to_metric_families(text))
 
 
 def ask(server: Gunicorn) -> str:
-    """Take a token, and return which worker has issued it."""
+    """Take a token, and return the worker that issued it."""
     answer = post(f"{server.url}/token", BATCH_JOBS, {"grant_type": "client_credentials"})
     assert 200 == answer.status_code, answer.text
     return answer.headers["X-Worker"]
 
 
 def ask_until_both_answer(server: Gunicorn) -> int:
-    """Take tokens until two workers have issued some, and return how many."""
+    """Take tokens until two workers issued some, and return the number of tokens."""
     workers: list[str] = []
 
-    def both_have_answered() -> bool:
+    def both_answered() -> bool:
         workers.append(ask(server))
         return len(set(workers)) == 2
 
-    wait_until(both_have_answered, "both workers issue a token")
+    wait_until(both_answered, "both workers issue a token")
     return len(workers)
 
 
 @pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
-def test_two_workers(environment: dict[str, str], preload: bool) -> None:
-    """Whichever worker is scraped, it tells what all have decided."""
+def test_scrape_of_one_worker_shows_all_workers(environment: dict[str, str], preload: bool) -> None:
+    """Counters add up, and gauges are combined."""
     with Gunicorn(APP, workers=2, preload=preload, env=environment, config=gunicorn_config()) as server:
         count = ask_until_both_answer(server)
 
@@ -95,18 +95,18 @@ def test_two_workers(environment: dict[str, str], preload: bool) -> None:
         assert "Traceback" not in server.log, server.log
 
 
-def test_requests_near_the_limit(environment: dict[str, str]) -> None:
-    """What several workers see of one quota adds up, whichever of them admits and whichever denies."""
+def test_two_workers_share_one_quota_in_the_metrics(environment: dict[str, str]) -> None:
+    """Allowed, denied and near-limit requests of both add up."""
     env = {**environment, "WORKER_LIMIT": "10"}
     with Gunicorn(APP, workers=2, preload=True, env=env, config=gunicorn_config()) as server:
         answers: list[int] = []
 
-        def one_was_near_and_one_denied() -> bool:
+        def one_near_and_one_denied() -> bool:
             answer = post(f"{server.url}/token", BATCH_JOBS, {"grant_type": "client_credentials"})
             answers.append(answer.status_code)
             return 429 in answers and sum(samples(server, "near_limit_total")) > 0
 
-        wait_until(one_was_near_and_one_denied, "a request comes near the limit, and one over it")
+        wait_until(one_near_and_one_denied, "a request comes near the limit, and one over it")
         outcomes = {
             sample.labels["decision"]: sample.value
             for family in families(server)
@@ -119,8 +119,8 @@ def test_requests_near_the_limit(environment: dict[str, str]) -> None:
         assert [1.0] == samples(server, "client_limit_per_second")
 
 
-def test_worker_that_is_killed(environment: dict[str, str]) -> None:
-    """What a killed worker has decided stays counted; what it kept in memory is gone."""
+def test_decisions_of_a_killed_worker_stay_counted(environment: dict[str, str]) -> None:
+    """Its gauges are gone."""
     with Gunicorn(APP, workers=2, preload=True, env=environment, config=gunicorn_config()) as server:
         count = ask_until_both_answer(server)
         wait_until(lambda: samples(server, "tracked_keys") == [2], "both workers track the key")

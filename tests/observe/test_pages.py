@@ -1,4 +1,4 @@
-"""The pages for Prometheus and for load balancers."""
+"""Pages for Prometheus and for load balancers."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from tests.support.mongod import free_port
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch, own_metrics: None) -> None:
-    """No settings from outside; plain HTTP for older Authlib; metrics of this process."""
+    """No settings from the environment, plain HTTP for older Authlib, and metrics of the test's own."""
     monkeypatch.setenv("AUTHLIB_INSECURE_TRANSPORT", "1")
     monkeypatch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
@@ -29,7 +29,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch, own_metrics: None) -> Non
 
 @contextmanager
 def with_pages(*, health: Mapping[str, Any] = MappingProxyType({}), **settings: Any) -> Iterator[Flask]:
-    """Protect an application that has both pages."""
+    """Protect an application with both pages."""
     with protected_app(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", **settings}) as app:
         app.register_blueprint(metrics_blueprint())
         app.register_blueprint(health_blueprint(**health))
@@ -37,7 +37,7 @@ def with_pages(*, health: Mapping[str, Any] = MappingProxyType({}), **settings: 
 
 
 def samples(app: Flask, name: str, **labels: str) -> dict[str, float]:
-    """Return what the metrics page says, by outcome where there is one."""
+    """Return the values of a metric on the page, by decision where it has that label."""
     response = app.test_client().get("/metrics")
     assert (200, "text/plain") == (response.status_code, response.mimetype)
     return {
@@ -48,8 +48,8 @@ def samples(app: Flask, name: str, **labels: str) -> dict[str, float]:
     }
 
 
-def test_metrics_of_requests() -> None:
-    """The page tells what was decided, in the text that Prometheus reads."""
+def test_metrics_page_shows_the_decisions() -> None:
+    """In the text format of Prometheus."""
     limits = {"client": [{"limit": 2, "window": "60s", "name": "seen-on-the-page"}]}
     with with_pages(limits=limits) as app:
         assert {} == samples(app, "decisions_total", policy="seen-on-the-page")
@@ -57,8 +57,8 @@ def test_metrics_of_requests() -> None:
         assert {"allowed": 2, "denied": 1} == samples(app, "decisions_total", policy="seen-on-the-page")
 
 
-def test_snapshot_that_grows_old() -> None:
-    """The age of the snapshot is that of the moment of the scrape, also while no cycle runs."""
+def test_snapshot_age_is_that_of_the_scrape() -> None:
+    """Also while no sync cycle runs."""
     with with_pages() as app:
         token_status(app)
         worker = app_limiter_of(app)._worker
@@ -69,15 +69,15 @@ def test_snapshot_that_grows_old() -> None:
     assert 0.0 < ages[0] < ages[1] < ages[2] < 60.0
 
 
-def test_pages_nobody_has_registered() -> None:
-    """No page is there unless the application has registered it."""
+def test_no_page_exists_until_it_is_registered() -> None:
+    """The application decides."""
     with protected_app(OAUTH_RATELIMIT_CONFIG={}) as app:
         client = app.test_client()
         assert [404, 404] == [client.get(url).status_code for url in ("/metrics", "/health")]
 
 
-def test_health_of_a_process_that_works(mongo_uri: str) -> None:
-    """A process whose cycle runs is healthy; its first probe starts it."""
+def test_health_of_a_running_process(mongo_uri: str) -> None:
+    """The first probe starts it."""
     with with_pages(store={"uri": mongo_uri}, sync={"interval": "50ms"}) as app:
         client = app.test_client()
         assert 200 == client.get("/health").status_code
@@ -102,10 +102,8 @@ def test_health_of_a_process_that_works(mongo_uri: str) -> None:
 
 @pytest.mark.usefixtures("quick_reconnect")
 @pytest.mark.parametrize(("health", "status"), [({"max_lag_s": 0.2}, 503), ({}, 200)], ids=["strict", "default"])
-def test_health_while_mongodb_is_away(health: dict[str, Any], status: int) -> None:
-    """
-    Without MongoDB the page tells the error, the lag and what waits to be sent. It is a failure to who asks for that.
-    """
+def test_health_while_mongodb_is_unreachable(health: dict[str, Any], status: int) -> None:
+    """It shows the error, the lag and the hits in flight; the status is 503 only with ``max_lag_s``."""
     store = {"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "50ms"}
     with with_pages(store=store, sync={"interval": "50ms"}, health=health) as app:
         client = app.test_client()
@@ -113,9 +111,9 @@ def test_health_while_mongodb_is_away(health: dict[str, Any], status: int) -> No
 
         def lagging() -> Any:
             found = client.get("/health")
-            told = found.json
-            # A cycle that began between the requests has seen one; its error is noted after what it has seen.
-            return told["sync_lag_s"] > 0.3 and told["in_flight_hits"] == 2 and told["last_error"] and found
+            health = found.json
+            # A cycle that began between the two requests counted one hit only.
+            return health["sync_lag_s"] > 0.3 and health["in_flight_hits"] == 2 and health["last_error"] and found
 
         seen = wait_until(lagging, "the cycle lags behind")
         wait_until(lambda: samples(app, "snapshot_age_seconds")[""] > 0.3, "the gauge shows it")
@@ -126,17 +124,17 @@ def test_health_while_mongodb_is_away(health: dict[str, Any], status: int) -> No
     assert 0.0 <= seen.json["last_error_ago_s"] < seen.json["sync_lag_s"]
 
 
-def test_health_after_a_long_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long MongoDB has been away, a page that was asked for nothing else answers 200: tokens are issued."""
-    monkeypatch.setattr("oauth_ratelimit.background.health.HealthMonitor.health", lambda _pulse: Health(lag_s=86_400.0))
+def test_health_after_a_long_outage_is_ok_without_max_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens are issued without MongoDB."""
+    monkeypatch.setattr("oauth_ratelimit.background.health.HealthMonitor.health", lambda _: Health(lag_s=86_400.0))
     with with_pages() as app:
         answer = app.test_client().get("/health")
 
     assert (200, "ok", 86_400.0) == (answer.status_code, answer.json["status"], answer.json["sync_lag_s"])
 
 
-def test_health_without_a_store() -> None:
-    """A process that shares nothing has nothing to lag behind, and says so."""
+def test_health_without_a_store_has_no_lag() -> None:
+    """Nothing is shared."""
     with with_pages(sync={"interval": "50ms"}) as app:
         client = app.test_client()
         seen = wait_until(lambda: client.get("/health").json["sync_lag_s"] < 0.05 and client.get("/health"), "a cycle")
@@ -145,16 +143,16 @@ def test_health_without_a_store() -> None:
 
 
 @pytest.mark.parametrize("max_lag_s", [0.0, None], ids=["lagging", "well"])
-def test_health_by_head(max_lag_s: float | None) -> None:
-    """A load balancer that asks with HEAD gets the same status, and no body."""
+def test_head_request_has_the_same_status_and_no_body(max_lag_s: float | None) -> None:
+    """Some load balancers use it."""
     with with_pages(health={"max_lag_s": max_lag_s}) as app:
         answer = app.test_client().head("/health")
 
     assert (200 if max_lag_s is None else 503, b"") == (answer.status_code, answer.data)
 
 
-def test_two_health_pages() -> None:
-    """One application may have a page for its load balancer and another for its monitoring."""
+def test_application_can_have_two_health_pages() -> None:
+    """One for its load balancer and one for its monitoring."""
     with protected_app(OAUTH_RATELIMIT_CONFIG={}) as app:
         app.register_blueprint(health_blueprint("/alive", max_lag_s=None), name="alive")
         app.register_blueprint(health_blueprint("/in-sync", max_lag_s=0.0), name="in-sync")
@@ -162,8 +160,8 @@ def test_two_health_pages() -> None:
         assert [200, 503] == [client.get(url).status_code for url in ("/alive", "/in-sync")]
 
 
-def test_health_when_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the emergency switch pulled there is nothing that could lag, and nothing is started to tell so."""
+def test_health_when_switched_off_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no process to report on."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
     with with_pages() as app:
         answers = [app.test_client().get(url) for url in ("/health", "/metrics")]

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes a real server: every chart of the dashboard shows something."""
+"""The dashboard on a Prometheus that scrapes a server."""
 
 import json
 import urllib.parse
@@ -30,7 +30,7 @@ class Prometheus:
         self.url = url
 
     def get(self, path: str, **query: str) -> Any:
-        """Return the data of an answer, None if there is none."""
+        """Return the data of an answer, None if there is no answer."""
         try:
             with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(query)}", timeout=5.0) as answer:
                 return json.load(answer)["data"]
@@ -38,7 +38,7 @@ class Prometheus:
             return None
 
     def values(self, expression: str) -> list[float]:
-        """Return the values that an expression has now, those that are no number left out."""
+        """Return the present values of an expression, except NaN."""
         found = self.get("/api/v1/query", query=expression) or {"result": []}
         values = [float(series["value"][1]) for series in found["result"]]
         return [value for value in values if value == value]
@@ -72,8 +72,8 @@ def keep_busy(site: Site) -> None:
         post(f"{site.url}/token", WEB_SHOP, {"grant_type": "password", "username": "alice", "password": "wrong"})
 
 
-def test_dashboard_of_a_server_that_works(tmp_path: Path, mongo_uri: str) -> None:
-    """Each expression of the dashboard finds series, and the rules are evaluated without an error."""
+def test_each_chart_of_the_dashboard_has_values(tmp_path: Path, mongo_uri: str) -> None:
+    """The alerts are evaluated without an error."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
     guard = {"mode": "enforce", "limits": {"passed_on": ["1/minute"]}}
@@ -85,7 +85,7 @@ def test_dashboard_of_a_server_that_works(tmp_path: Path, mongo_uri: str) -> Non
 
             def values(expression: str) -> list[float]:
                 site.wait_for_quota()
-                keep_busy(site)  # a rate is of what has happened between two scrapes, and no number without
+                keep_busy(site)  # a rate needs requests between two scrapes
                 return prometheus.values(expression)
 
             for text in (as_prometheus(target["expr"]) for panel in PANELS for target in panel["targets"]):

@@ -1,9 +1,12 @@
-"""Events as JSON, with what the documentation tells applications to configure."""
+"""The page about events: its table, and the configurations of structlog on it."""
 
+import ast
 import json
+import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +14,42 @@ import pytest
 from tests.docs.blocks import ROOT, the_block
 
 PAGE = ROOT / "docs" / "events.md"
+PACKAGE = ROOT / "oauth_ratelimit"
+ROWS = re.findall(r"^\| `([a-z_]+)` \| (info|warning|error) \| (.*) \|$", PAGE.read_text(), re.M)
+KEYS = {event: set(re.findall(r"`(\w+)`", keys)) for event, _, keys in ROWS}
+LOGS = ("log", "_log")
+LOGGING = ("info", "warning", "error")
+LEVELS = {event: level for event, level, _ in ROWS}
+
+
+def events() -> Iterator[tuple[str, str, set[str]]]:
+    """Yield the name, the method and the keys of every log call in the package."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+                owner, method = ast.unparse(node.func.value).rpartition(".")[2], node.func.attr
+                if method == "fail_open" or (owner in LOGS and method in LOGGING):
+                    names = [part.value for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
+                    keys = {keyword.arg for keyword in node.keywords if keyword.arg not in (None, "key")}
+                    yield from ((name, method, keys) for name in names)
+
+
+EVENTS = list(events())
+
+
+def test_table_has_every_event_and_no_other() -> None:
+    """An event that is logged somewhere has a row."""
+    assert len(EVENTS) > 20
+    assert {name for name, _, _ in EVENTS} == KEYS.keys()
+
+
+@pytest.mark.parametrize(("name", "method", "keys"), EVENTS, ids=[name for name, _, _ in EVENTS])
+def test_keys_and_level_of_an_event_are_in_the_table(name: str, method: str, keys: set[str]) -> None:
+    """A key that is logged is documented."""
+    assert keys <= (KEYS["request_denied"] if name == "request_would_be_denied" else KEYS[name])
+    if method in ("info", "warning", "error"):
+        assert method == LEVELS[name]
+
 
 SCRIPT = """
 import logging
@@ -39,7 +78,7 @@ logging.getLogger("another.package").warning("hello %s", "there")
 
 
 def lines_of(containing: str) -> list[dict[str, Any]]:
-    """Return what a process with a configuration from the page writes, which must be JSON and nothing else."""
+    """Return the lines of JSON that a process writes with a configuration from the page."""
     configuration = the_block(PAGE, "python", containing)
     script = textwrap.dedent(SCRIPT).format(configuration=configuration)
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
@@ -52,11 +91,8 @@ def lines_of(containing: str) -> list[dict[str, Any]]:
     ["basicConfig", "add_log_level,\n        structlog.processors"],
     ids=["standard library", "structlog alone"],
 )
-def test_configuration_on_the_page(containing: str) -> None:
-    """
-    Each event is a line of JSON with its level and time, and with what the application has bound; so are the lines of
-    others that go through the standard library.
-    """
+def test_structlog_configuration_writes_json(containing: str) -> None:
+    """Each event is a line of JSON with level, time and the bound context; so are lines of the standard library."""
     lines = lines_of(containing)
     events = {line["event"]: line for line in lines}
 
