@@ -1,4 +1,4 @@
-"""The answer to a decision: a 429 that explains itself, and quota headers in several styles."""
+"""The answer to a decision: a 429 that explains itself, and quota headers in several families."""
 
 import functools
 import re
@@ -47,7 +47,7 @@ class RateLimited(OAuth2Error, RateLimitError):  # type: ignore[misc]  # Authlib
             error="slow_down" if grant_type == DEVICE_GRANT else denial.error,
         )
         self.decision = decision
-        self._styles = denial.headers
+        self._families = denial.headers
 
     def __call__(self, uri: str | None = None) -> tuple[int, Any, Headers]:
         """Return status, body and headers. The configured ``error_uri`` wins over the server's."""
@@ -75,7 +75,7 @@ class RateLimited(OAuth2Error, RateLimitError):  # type: ignore[misc]  # Authlib
             ("Cache-Control", "no-store"),
             ("Pragma", "no-cache"),
             ("Retry-After", str(whole_seconds(self.decision.retry_after_s, at_least=1))),
-            *quota_headers(self.decision, self._styles),
+            *quota_headers(self.decision, self._families),
         ]
 
 
@@ -97,16 +97,16 @@ class RequestOutcome:
             raise self.denial
 
 
-def quota_headers(decision: Decision, styles: Collection[str]) -> Headers:
+def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
     """Return the headers that describe a client's quota; none if no policy applied or the client is trusted.
 
     The reset is in seconds from now, so that it needs no common clock. With a denial it equals ``Retry-After``.
 
     Args:
         decision: The decision about the request.
-        styles: Names of ``HEADER_WRITERS``.
+        families: Names of ``HEADER_WRITERS``.
     """
-    if decision.trusted or not styles:
+    if decision.trusted or not families:
         return []
     policy, remaining = decision.rule, decision.remaining
     if policy is None:
@@ -115,7 +115,7 @@ def quota_headers(decision: Decision, styles: Collection[str]) -> Headers:
         reset_s = whole_seconds(decision.reset_after_s)
     else:
         reset_s = whole_seconds(decision.retry_after_s, at_least=1)
-    return [header for style in styles for header in HEADER_WRITERS[style](policy, remaining, reset_s)]
+    return [header for family in families for header in HEADER_WRITERS[family](policy, remaining, reset_s)]
 
 
 def _ietf_headers(policy: Policy, remaining: int, reset_s: int) -> Iterable[Header]:
@@ -144,4 +144,4 @@ HEADER_WRITERS: Mapping[str, Callable[[Policy, int, int], Iterable[Header]]] = {
     "ietf": _ietf_headers,
     "x-ratelimit": _x_ratelimit_headers,
 }
-"""Header styles by their name in the configuration: policy, remaining hits and seconds to the reset -> headers."""
+"""Writers by header family of the configuration: policy, remaining hits and seconds to the reset -> headers."""

@@ -69,7 +69,7 @@ def test_denial_has_each_header_once():
     [(0.0, "1"), (0.001, "1"), (1.0, "1"), (1.001, "2"), (11.001, "12"), (math.inf, "1")],
 )
 def test_retry_after_is_a_whole_number_rounded_up(retry_after_s, expected):
-    """A client that waits for Retry-After is never early, and never told to come at once."""
+    """A client that waits for Retry-After is never early, and never waits less than a second."""
     denied = replace(DENIED, retry_after_s=retry_after_s)
 
     _, _, headers = answer(RateLimited(denied, DenialSettings()))
@@ -127,7 +127,7 @@ def test_only_configured_families_are_sent(families, expected):
     assert "Retry-After" in dict(RateLimited(DENIED, denial).get_headers())
 
 
-def test_each_style_in_the_configuration_has_a_writer():
+def test_each_header_family_in_the_configuration_has_a_writer():
     """The configuration accepts no name that the response does not know."""
     settings = load_config({"denial": {"headers": [*HEADER_WRITERS]}})
 
@@ -146,7 +146,7 @@ def test_trusted_client_and_unlimited_request_have_no_quota_headers(decision):
 
 
 def test_quota_beyond_a_structured_integer_is_capped():
-    """A quota of 2^53 has more digits than a structured field may hold, so it is told as the largest that fits."""
+    """A quota of 2^53 has more digits than a structured field may hold, so the largest that fits is sent."""
     huge = Policy(name="user", limit=MAX_LIMIT, window=Window.of(60))
 
     headers = dict(quota_headers(replace(ADMITTED, rule=huge, remaining=MAX_LIMIT - 1), BOTH))
@@ -163,8 +163,8 @@ def test_policy_name_cannot_break_out_of_its_header(name):
 
     headers = dict(quota_headers(replace(ADMITTED, rule=odd), BOTH))
 
-    [(told, parameters)] = parsed(headers["RateLimit"])
-    assert len(name) == len(told)
+    [(shown, parameters)] = parsed(headers["RateLimit"])
+    assert len(name) == len(shown)
     assert {"r": 5, "t": 60} == parameters
 
 
