@@ -442,7 +442,7 @@ BREAKAGES = (
         "oauth_ratelimit/config/types.py",
         "problems.unknown_key(dotted(at, name), self.keys)",
         "pass",
-        "tests/config/test_load.py tests/config/test_bad_values.py",
+        "tests/config/test_loader.py tests/config/test_bad_values.py",
     ),
     Breakage(
         "limit of zero is accepted",
@@ -463,7 +463,7 @@ BREAKAGES = (
         "oauth_ratelimit/config/errors.py",
         "ConfigError(self.lines, source=source)",
         "ConfigError(self.lines[:1], source=source)",
-        "tests/config/test_load.py tests/config/test_bad_values.py",
+        "tests/config/test_loader.py tests/config/test_bad_values.py",
     ),
     Breakage(
         "broken configuration file replaces the settings that apply",

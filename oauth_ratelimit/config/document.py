@@ -1,5 +1,6 @@
 """Reading of YAML files that may be huge, half written or hostile."""
 
+import errno
 import os
 import re
 import stat
@@ -38,47 +39,45 @@ def read_file(path: str | os.PathLike[str]) -> tuple[bytes, Stamp]:
     """Return a file's content and its stamp.
 
     Raises:
-        ConfigError: If it cannot be read, is no regular file or is too large.
+        ConfigError: It cannot be read, is no regular file or is too large.
     """
-    reason, content, stamp = _read(path)
-    if reason is not None or stamp is None:
-        raise ConfigError([f"cannot be read: {reason}"], source=os.fspath(path))
-    return content, stamp
-
-
-def _read(path: str | os.PathLike[str]) -> tuple[str | None, bytes, Stamp | None]:
     try:
-        # Not blocking, because opening a named pipe would wait for its writer.
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return "it is not a regular file", b"", None
-            content = file.read(MAX_FILE_BYTES + 1)
+        return _read(path)
     except (OSError, ValueError) as exc:
-        return getattr(exc, "strerror", None) or type(exc).__name__, b"", None
+        reason = getattr(exc, "strerror", None) or type(exc).__name__
+    raise ConfigError([f"cannot be read: {reason}"], source=os.fspath(path))
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[bytes, Stamp]:
+    # Without O_NONBLOCK, opening a named pipe would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        content = file.read(MAX_FILE_BYTES + 1)
     if len(content) > MAX_FILE_BYTES:
-        return f"it is larger than {MAX_FILE_BYTES} bytes", b"", None
-    return None, content, Stamp.of(status)
+        raise OSError(errno.EFBIG, f"it is larger than {MAX_FILE_BYTES} bytes")
+    return content, Stamp.of(status)
 
 
 def parse_yaml(content: bytes, *, source: str) -> dict[str, object]:
-    """Return the mapping that a YAML document holds.
+    """Return the mapping in a YAML document.
 
     Raises:
-        ConfigError: If it is not YAML, is empty, holds an alias, a doubled key or too deep a nesting, or is no mapping.
+        ConfigError: It is not YAML, is empty, is no mapping, is nested too deeply, or has an alias or a doubled key.
     """
     problem: str | None = None
     value: object = None
     try:
-        value = yaml.load(content, Loader=_Loader)  # a SafeLoader with less in it
+        value = yaml.load(content, Loader=_Loader)  # a SafeLoader that accepts less
     except yaml.MarkedYAMLError as exc:
         problem = _describe(exc)
     except yaml.reader.ReaderError as exc:
         problem = f"not YAML: {exc.reason}"
     except ValueError:
-        problem = "not YAML: a number is too long"  # Python reads some thousand digits and no more
-    # Raised outside of the except clauses, because YAML's own error quotes the line, passwords included.
+        problem = "not YAML: a number is too long"  # Python refuses some thousand digits
+    # Raised outside of the except clauses, because the error of PyYAML quotes the line with any password in it.
     if problem is None and isinstance(value, dict):
         return value
     raise ConfigError(
@@ -87,10 +86,10 @@ def parse_yaml(content: bytes, *, source: str) -> dict[str, object]:
 
 
 def plain_mapping(source: Mapping[str, object]) -> dict[str, object]:
-    """Return a mapping with every mapping in it turned into a dict and every tuple into a list.
+    """Return a copy that consists of dicts and lists, whatever mappings and tuples it is made of.
 
     Raises:
-        ConfigError: If it is nested too deeply, or holds itself.
+        ConfigError: It is nested too deeply, or holds itself.
     """
     try:
         return {key: _plain(value, depth=1) for key, value in source.items()}
@@ -114,16 +113,14 @@ def _plain(value: object, *, depth: int) -> object:
 
 
 def _describe(error: yaml.MarkedYAMLError) -> str:
-    """Return what is wrong and where. Never the line itself, which may hold a password."""
+    """Return the problem and its position, without the line, which may hold a password."""
     mark = error.problem_mark or error.context_mark
     where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
     return f"not usable YAML: {error.problem or error.context}{where}"
 
 
 class _Loader(yaml.SafeLoader):
-    """
-    YAML as readers expect it: ``off`` is text and ``010`` no octal number; without aliases, doubled keys and tags.
-    """
+    """YAML without surprises: ``off`` is text, ``010`` is no octal number; no aliases, doubled keys or tags."""
 
     depth = 0
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 DURATION_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,6})?(ms|s|m|h|d)$"
 DURATION_NOTATION = "seconds as a number, or text such as 500ms, 10s, 1m, 1h, 1d"
 
-MAX_DURATION_S = 10**12  # beyond any use, and still exact as a float
+MAX_DURATION_S = 10**12  # still exact as a float
 
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -34,7 +34,7 @@ def parse_duration(value: object) -> float:
         value: A number of seconds, or text with a unit. A bool is no number here.
 
     Raises:
-        ValueError: If it is neither; says nothing about which durations make sense.
+        ValueError: It is neither.
     """
     if isinstance(value, str):
         match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)", value)
@@ -48,10 +48,10 @@ def parse_duration(value: object) -> float:
 
 
 def parse_rates(text: str) -> tuple[tuple[int, int], ...]:
-    """Return the limits and their windows in seconds that a text in the notation of the ``limits`` library names.
+    """Return each limit and its window in seconds from text in the notation of the ``limits`` library.
 
     Raises:
-        ValueError: If it is not in that notation.
+        ValueError: The text is not in that notation.
     """
     return tuple(_parse_rate(part) for part in re.split(r"[,;|]", text))
 

@@ -1,4 +1,4 @@
-"""Files that may hold anything."""
+"""Reading of YAML files."""
 
 import os
 import time
@@ -20,8 +20,8 @@ def problem_of(content: bytes) -> str:
 
 
 @pytest.mark.parametrize("content", [b"", b"   \n", b"# nothing but a comment\n", b"---\n", b"null\n", b"\xef\xbb\xbf"])
-def test_empty_document(content: bytes) -> None:
-    """An empty file is refused, because one that is being written looks the same; the message says what to write."""
+def test_empty_document_is_refused(content: bytes) -> None:
+    """A file that is being written looks the same; the message says what to write instead."""
     assert problem_of(content) == EMPTY
 
 
@@ -48,8 +48,8 @@ def test_empty_document(content: bytes) -> None:
         (b"limit: " + b"9" * 5000, "not YAML: a number is too long"),
     ],
 )
-def test_document_that_is_no_configuration(content: bytes, expected: str) -> None:
-    """What cannot be read as one mapping is refused in one line that says where."""
+def test_document_that_is_no_plain_mapping_is_refused(content: bytes, expected: str) -> None:
+    """The problem is one line with the position."""
     assert problem_of(content).startswith(expected)
 
 
@@ -65,15 +65,15 @@ def test_document_that_is_no_configuration(content: bytes, expected: str) -> Non
     ],
     ids=["lists", "mappings", "block lists", "keys", "a billion laughs"],
 )
-def test_bomb(content: bytes) -> None:
-    """A file made to exhaust memory, stack or time is refused, after little work."""
-    begun_s = time.thread_time()  # not time that passes: others may be at work on the machine
+def test_bomb_is_refused_after_little_work(content: bytes) -> None:
+    """Neither memory nor stack nor time is exhausted."""
+    start_s = time.thread_time()  # of this thread alone
     assert problem_of(content).startswith("not usable YAML: ")
-    assert time.thread_time() - begun_s < 5
+    assert time.thread_time() - start_s < 5
 
 
-def test_secret_in_a_broken_line() -> None:
-    """A line that cannot be parsed is not quoted: it may be the one with the password."""
+def test_broken_line_is_not_quoted() -> None:
+    """It may be the one with the password."""
     assert "hunter2" not in problem_of(b"store: {uri: mongodb://u:hunter2@host/db, : :\n]")
 
 
@@ -98,22 +98,22 @@ def test_secret_in_a_broken_line() -> None:
         ("<<", "<<"),
     ],
 )
-def test_plain_value(written: str, expected: object) -> None:
-    """Values mean what a reader expects, without the surprises of YAML 1.1."""
+def test_value_has_the_type_that_readers_expect(written: str, expected: object) -> None:
+    """None of the surprises of YAML 1.1."""
     value = parse_yaml(f"key: {written}".encode(), source="limits.yaml")["key"]
     assert (expected, type(expected)) == (value, type(value))
 
 
-def test_file_that_is_read(tmp_path: Path) -> None:
-    """A file gives its content, and the same stamp as long as nobody touches it."""
+def test_unchanged_file_has_the_same_stamp(tmp_path: Path) -> None:
+    """The path may be text."""
     path = tmp_path / "limits.yaml"
     path.write_bytes(b"mode: off\n")
     assert read_file(path)[0] == b"mode: off\n"
     assert read_file(path)[1] == read_file(str(path))[1]
 
 
-def test_file_that_cannot_be_read(tmp_path: Path) -> None:
-    """A path that leads to no regular file of sensible size is refused, without waiting for a pipe's writer."""
+def test_path_without_a_regular_file_of_sensible_size_is_refused(tmp_path: Path) -> None:
+    """Opening a pipe does not wait for its writer."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "huge").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
     (tmp_path / "loop").symlink_to("loop")
@@ -133,15 +133,26 @@ def test_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert expected == found
 
 
-def test_mapping_of_any_kind() -> None:
-    """A mapping given by the application may hold mappings and tuples of any type."""
+def test_mappings_and_tuples_of_any_type_become_plain() -> None:
+    """An application may pass more than dicts and lists."""
     source = MappingProxyType({"a": MappingProxyType({"b": (1, {"c": 2})})})
     assert plain_mapping(source) == {"a": {"b": [1, {"c": 2}]}}
 
 
-def test_mapping_that_holds_itself() -> None:
-    """A mapping without an end is refused."""
+def test_mapping_that_holds_itself_is_refused() -> None:
+    """Its depth has no end."""
     source: dict[str, object] = {}
     source["clients"] = source
     with pytest.raises(ConfigError, match="nested deeper than 20 levels"):
         plain_mapping(source)
+
+
+@pytest.mark.parametrize("codec", ["utf-16", "utf-16-le", "utf-8-sig"])
+def test_encoding_is_utf_8_unless_a_byte_order_mark_says_otherwise(codec: str) -> None:
+    """Some editors write such a mark."""
+    content = "mode: enforce".encode(codec)
+    if codec == "utf-16-le":
+        with pytest.raises(ConfigError, match="special characters are not allowed"):
+            parse_yaml(content, source="file")
+    else:
+        assert {"mode": "enforce"} == parse_yaml(content, source="file")

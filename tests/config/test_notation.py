@@ -20,8 +20,8 @@ from oauth_ratelimit.config.notation import parse_duration, parse_rates
         ("0s", 0.0),
     ],
 )
-def test_duration(written: object, expected_s: float) -> None:
-    """A duration is a number of seconds or a text with a unit, exact in decimal."""
+def test_duration_is_a_number_or_text_with_a_unit(written: object, expected_s: float) -> None:
+    """Text is exact in decimal."""
     assert expected_s == parse_duration(written)
 
 
@@ -51,8 +51,8 @@ def test_duration(written: object, expected_s: float) -> None:
     ],
     ids=repr,
 )
-def test_text_that_is_no_duration(written: object) -> None:
-    """Anything else is refused, numbers in text, bools and what is not finite included."""
+def test_other_values_are_no_duration(written: object) -> None:
+    """Numbers in text, bools and infinity are none either."""
     with pytest.raises(ValueError, match="seconds as a number, or text such as 500ms"):
         parse_duration(written)
 
@@ -73,8 +73,8 @@ def test_text_that_is_no_duration(written: object) -> None:
         ("0/day", ((0, 86_400),)),
     ],
 )
-def test_shorthand(written: str, expected: tuple[tuple[int, int], ...]) -> None:
-    """A shorthand means what it means to the limits library (5.8), a year of 360 days included."""
+def test_shorthand_means_what_the_limits_library_means(written: str, expected: tuple[tuple[int, int], ...]) -> None:
+    """Checked against version 5.8. A year has 360 days there."""
     assert expected == parse_rates(written)
 
 
@@ -100,7 +100,7 @@ def test_shorthand(written: str, expected: tuple[tuple[int, int], ...]) -> None:
     ],
     ids=repr,
 )
-def test_text_that_is_no_shorthand(written: str) -> None:
-    """Anything else is refused, with examples of what is allowed."""
+def test_other_text_is_no_shorthand(written: str) -> None:
+    """The message has examples of what is allowed."""
     with pytest.raises(ValueError, match="text such as 100/minute, 5 per 10 second, 10/second; 100/hour"):
         parse_rates(written)

@@ -15,7 +15,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.errors import ConfigError
 
 DRY_RUN = "mode: dry-run\n"
-ENFORCE = "mode: enforce\n"  # as long as the one above: only the time tells that the file has changed
+ENFORCE = "mode: enforce\n"  # as long as the one above, so that only the time differs
 BROKEN = "mode: enforce\nlimits: {user: [{limit: 0, window: 1s}]}\n"
 
 
@@ -37,43 +37,45 @@ def source(path: Path) -> ConfigSource:
 
 @pytest.fixture
 def events() -> Iterator[list[Any]]:
-    """What is logged."""
+    """The log."""
     with capture_logs() as entries:
         yield entries
 
 
 def write(path: Path, text: str) -> None:
-    """Change the file in place, surely at another time than it was changed before."""
+    """Change the file in place, one second after its last change."""
     before_ns = path.stat().st_mtime_ns if path.exists() else 0
     path.write_text(text)
     os.utime(path, ns=(before_ns + 10**9, before_ns + 10**9))
 
 
 def polled(source: ConfigSource) -> Settings | None:
-    """Poll often enough for a change to settle."""
+    """Poll four times and return the settings that were found."""
     found = [source.poll(), source.poll(), source.poll(), source.poll()]
     return next((settings for settings in found if settings is not None), None)
 
 
 def modes(*found: Settings | None) -> list[Mode | None]:
-    """Return the global mode of each of several outcomes."""
+    """Return the global mode of each result."""
     return [None if settings is None else settings.policies.mode for settings in found]
 
 
-def test_unchanged_file(source: ConfigSource, events: list[Any]) -> None:
-    """As long as nothing changes there is no news."""
+def test_unchanged_file_is_not_news(source: ConfigSource, events: list[Any]) -> None:
+    """A poll of it logs nothing."""
     assert (None, []) == (polled(source), events)
 
 
-def test_changed_file(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """A change is taken over once, when two looks in a row have found the same file."""
+def test_changed_file_is_applied_once_two_polls_find_it_the_same(
+    source: ConfigSource, path: Path, events: list[Any]
+) -> None:
+    """The next polls find nothing new."""
     write(path, ENFORCE)
     assert [None, Mode.ENFORCE, None, None] == modes(source.poll(), source.poll(), source.poll(), source.poll())
     assert [] == events
 
 
-def test_file_that_is_being_written(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """While it is being written a file is left alone, even if what is there by now is valid."""
+def test_file_that_is_being_written_is_left_alone(source: ConfigSource, path: Path, events: list[Any]) -> None:
+    """Its content may be valid and lack its end."""
     found = []
     for written in (
         "",
@@ -90,10 +92,10 @@ def test_file_that_is_being_written(source: ConfigSource, path: Path, events: li
     assert [] == events
 
 
-def test_file_that_changes_between_look_and_reading(
+def test_file_that_changes_before_it_is_read_waits_for_the_next_poll(
     source: ConfigSource, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that changes in the instant before it is read is left for the next look."""
+    """The content that was read is not used."""
     write(path, ENFORCE)
     assert source.poll() is None
     with monkeypatch.context() as patch:
@@ -108,8 +110,8 @@ def test_file_that_changes_between_look_and_reading(
     assert [None, Mode.OFF] == modes(source.poll(), source.poll())
 
 
-def test_replaced_file(source: ConfigSource, path: Path, tmp_path: Path) -> None:
-    """A file that another one is renamed over is a change, even with the same size and time."""
+def test_file_that_is_renamed_over_is_a_change(source: ConfigSource, path: Path, tmp_path: Path) -> None:
+    """Even with the same size and time."""
     other = tmp_path / "new.yaml"
     other.write_text(ENFORCE)
     status = path.stat()
@@ -118,8 +120,8 @@ def test_replaced_file(source: ConfigSource, path: Path, tmp_path: Path) -> None
     assert [Mode.ENFORCE] == modes(polled(source))
 
 
-def test_link_that_is_turned(path: Path, tmp_path: Path) -> None:
-    """A link that is turned to another file, as container platforms do, is a change."""
+def test_link_to_another_file_is_a_change(path: Path, tmp_path: Path) -> None:
+    """Container platforms replace configurations like this."""
     link, second = tmp_path / "link.yaml", tmp_path / "second.yaml"
     link.symlink_to(path)
     second.write_text(ENFORCE)
@@ -131,8 +133,10 @@ def test_link_that_is_turned(path: Path, tmp_path: Path) -> None:
     assert [Mode.ENFORCE] == modes(polled(source))
 
 
-def test_broken_file(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """A broken file is reported once, with its problems, and repaired it is taken over."""
+def test_broken_file_is_logged_once_and_applied_when_repaired(
+    source: ConfigSource, path: Path, events: list[Any]
+) -> None:
+    """The event lists the problems."""
     write(path, BROKEN)
     assert (None, None) == (polled(source), polled(source))
     expected = {
@@ -147,24 +151,24 @@ def test_broken_file(source: ConfigSource, path: Path, events: list[Any]) -> Non
     assert [Mode.ENFORCE] == modes(polled(source))
 
 
-def test_broken_file_that_is_touched(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """Each broken content is reported once, however often it is saved; another broken content is reported again."""
+def test_each_broken_content_is_logged_once(source: ConfigSource, path: Path, events: list[Any]) -> None:
+    """However often it is saved; another content is logged again."""
     for text in (BROKEN, BROKEN, "mode: on\n", BROKEN):
         write(path, text)
         assert polled(source) is None
     assert 3 == len(events)
 
 
-def test_broken_file_put_back(source: ConfigSource, path: Path) -> None:
-    """A broken file that is put back as it was is news, so that its reader learns that the trouble is over."""
+def test_file_that_is_put_back_after_an_error_is_news(source: ConfigSource, path: Path) -> None:
+    """Its reader learns that the trouble is over."""
     write(path, BROKEN)
     assert polled(source) is None
     write(path, DRY_RUN)
     assert [Mode.DRY_RUN] == modes(polled(source))
 
 
-def test_change_without_meaning(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """A file that is touched, or whose comments change, is no news."""
+def test_change_of_time_or_comments_is_not_news(source: ConfigSource, path: Path, events: list[Any]) -> None:
+    """The settings are the same."""
     for text in (DRY_RUN, f"# a comment\n{DRY_RUN}"):
         write(path, text)
         assert polled(source) is None
@@ -172,15 +176,19 @@ def test_change_without_meaning(source: ConfigSource, path: Path, events: list[A
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# mode: enforce\n"])
-def test_emptied_file(source: ConfigSource, path: Path, events: list[Any], text: str) -> None:
-    """An empty file is not a configuration without limits: it is reported, and the last good one stays."""
+def test_emptied_file_is_logged_and_the_last_good_one_stays(
+    source: ConfigSource, path: Path, events: list[Any], text: str
+) -> None:
+    """It is not a configuration without limits."""
     write(path, text)
     assert (None, None) == (polled(source), polled(source))
     assert [[EMPTY]] == [event["problems"] for event in events]
 
 
-def test_file_that_vanishes(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """A file that is gone is reported once; when it is back it is taken over."""
+def test_missing_file_is_logged_once_and_applied_when_it_is_back(
+    source: ConfigSource, path: Path, events: list[Any]
+) -> None:
+    """The last good settings stay meanwhile."""
     path.unlink()
     assert (None, None) == (polled(source), polled(source))
     assert [["cannot be read: No such file or directory"]] == [event["problems"] for event in events]
@@ -188,8 +196,8 @@ def test_file_that_vanishes(source: ConfigSource, path: Path, events: list[Any])
     assert [Mode.ENFORCE] == modes(polled(source))
 
 
-def test_file_that_is_gone_for_a_moment(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """An editor that removes the file before it writes the new one causes no report."""
+def test_file_that_is_missing_for_one_poll_is_not_logged(source: ConfigSource, path: Path, events: list[Any]) -> None:
+    """Some editors remove a file before they write it."""
     path.unlink()
     assert source.poll() is None
     path.write_text(ENFORCE)
@@ -197,16 +205,18 @@ def test_file_that_is_gone_for_a_moment(source: ConfigSource, path: Path, events
     assert [] == events
 
 
-def test_directory_in_its_place(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """What cannot be read is reported once and not read again with every look."""
+def test_directory_in_place_of_the_file_is_logged_once(source: ConfigSource, path: Path, events: list[Any]) -> None:
+    """Nothing is applied."""
     path.unlink()
     path.mkdir()
     assert (None, None) == (polled(source), polled(source))
     assert [["cannot be read: Is a directory"]] == [event["problems"] for event in events]
 
 
-def test_reading_that_nobody_needs(source: ConfigSource, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking does not open the file unless it has changed, and a huge or broken one only once."""
+def test_poll_opens_only_a_changed_file_and_a_bad_one_once(
+    source: ConfigSource, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poll costs one stat."""
     opened: list[object] = []
     real_open = os.open
     monkeypatch.setattr(os, "open", lambda *args, **options: opened.append(args) or real_open(*args, **options))
@@ -218,23 +228,23 @@ def test_reading_that_nobody_needs(source: ConfigSource, path: Path, monkeypatch
     assert 1 == len(opened)
 
 
-def test_many_problems(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """A log event is bounded, and says how many problems there are."""
+def test_logged_problems_are_bounded_and_counted(source: ConfigSource, path: Path, events: list[Any]) -> None:
+    """The event has the first 20 problems and their number."""
     write(path, "trusted_clients: [" + "1, " * 500 + "1]\n")
     polled(source)
     assert [(20, 501)] == [(len(event["problems"]), event["problem_count"]) for event in events]
 
 
-def test_reload_on_demand(source: ConfigSource, path: Path) -> None:
-    """Who asks for a reload gets it at once, if there is news."""
+def test_reload_applies_a_change_at_once(source: ConfigSource, path: Path) -> None:
+    """It does not wait for a second poll."""
     assert source.reload() is None
     write(path, ENFORCE)
     assert [Mode.ENFORCE, None] == modes(source.reload(), source.reload())
     assert polled(source) is None
 
 
-def test_overrides(path: Path) -> None:
-    """What overrides the file does so after every reload."""
+def test_overrides_of_the_file_survive_a_reload(path: Path) -> None:
+    """Mode and connection string stay those of the application."""
     source = ConfigSource(path, mode="off", uri="mongodb://other/db")
     loaded = source.load()
     write(path, ENFORCE + "max_keys: 7\n")
@@ -245,8 +255,8 @@ def test_overrides(path: Path) -> None:
     ]
 
 
-def test_password_in_a_broken_file(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """What is logged about a broken file holds no password."""
+def test_log_of_a_broken_file_has_no_password(source: ConfigSource, path: Path, events: list[Any]) -> None:
+    """Wherever the password stands in it."""
     for text in (
         "store: {url: 'mongodb://u:hunter2@h'}",
         "store: {uri: mongodb://u:hunter2@h",
@@ -258,8 +268,8 @@ def test_password_in_a_broken_file(source: ConfigSource, path: Path, events: lis
     assert "hunter2" not in repr(events)
 
 
-def test_file_that_is_broken_at_start(path: Path) -> None:
-    """At the start there is no last good one: a broken or missing file is an error."""
+def test_broken_or_missing_file_at_start_is_an_error(path: Path) -> None:
+    """There are no last good settings yet."""
     path.write_text(BROKEN)
     with pytest.raises(ConfigError, match=r"limits\.user\[0\]\.limit: got 0"):
         ConfigSource(path).load()

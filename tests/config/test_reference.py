@@ -1,4 +1,4 @@
-"""The JSON Schema of the configuration file."""
+"""The JSON Schema and the reference of the configuration file."""
 
 import json
 from pathlib import Path
@@ -10,13 +10,14 @@ import yaml
 
 import oauth_ratelimit
 from oauth_ratelimit.config import load_config
-from oauth_ratelimit.config.reference import config_schema, schema_text
+from oauth_ratelimit.config.reference import schema_text
+from oauth_ratelimit.config.settings import FILE
 from tests.config.test_bad_values import BAD
 
 SHIPPED = Path(oauth_ratelimit.__file__).parent / "config.schema.json"
 EXAMPLE = Path(__file__).parents[2] / "config" / "oauth_ratelimit.yaml"
 
-# What a schema cannot say, because it needs two values, or arithmetic.
+# Problems that a schema cannot express, because they need two values or arithmetic.
 BEYOND_A_SCHEMA = (
     "give each a name of its own",
     "divides the window of",
@@ -44,7 +45,8 @@ BEYOND_A_SCHEMA = (
     'keep_denials: got "367d"',
     "grants.5: ",  # a key in JSON is always text
     "clients.12345: ",
-    'got "a\\n"',  # to Python, $ matches before a line feed too
+    'got "a\\n"',  # to Python, $ matches before a line feed, too
+    'got "x\\n"',
 )
 
 
@@ -56,25 +58,20 @@ def validator() -> Any:
     return jsonschema.Draft202012Validator(schema)
 
 
-def test_shipped_schema() -> None:
-    """The shipped file says what the models say: ``schema_text()`` makes it anew."""
+def test_shipped_schema_is_up_to_date() -> None:
+    """The shipped file is what ``schema_text()`` returns."""
     assert json.loads(schema_text()) == json.loads(SHIPPED.read_text())
 
 
 def test_every_key_is_described() -> None:
-    """Every key of every mapping has a description, which the documentation is made of."""
-    schema = config_schema()
-    undescribed = [
-        f"{name}.{key}"
-        for name, definition in {"": schema, **schema["$defs"]}.items()
-        for key, value in definition["properties"].items()
-        if not (value.get("description") or schema["$defs"][value["$ref"].rpartition("/")[2]].get("description"))
+    """Editors and the reference show the description of each key."""
+    assert [] == [
+        f"{section.title}.{key.name}" for section in FILE.sections for key in section.keys.values() if not key.doc
     ]
-    assert [] == undescribed
 
 
-def test_example_fits_the_schema(validator: Any) -> None:
-    """The example names its schema, and fits it."""
+def test_shipped_example_fits_the_schema(validator: Any) -> None:
+    """The example names its schema for editors."""
     text = EXAMPLE.read_text()
     assert (EXAMPLE.parent / text.partition("$schema=")[2].partition("\n")[0]).samefile(SHIPPED)
     assert [] == [error.message for error in validator.iter_errors(yaml.safe_load(text))]
@@ -93,8 +90,8 @@ def test_example_fits_the_schema(validator: Any) -> None:
     ],
     ids=str,
 )
-def test_good_values(validator: Any, values: dict[str, Any]) -> None:
-    """What loads fits the schema."""
+def test_values_that_load_fit_the_schema(validator: Any, values: dict[str, Any]) -> None:
+    """An editor does not mark a good value."""
     load_config(values)
     assert [] == [error.message for error in validator.iter_errors(values)]
 
@@ -103,7 +100,7 @@ JUDGED = [(values, line) for values, line in BAD if not any(reason in line for r
 
 
 @pytest.mark.parametrize(("values", "line"), JUDGED, ids=[line.partition(",")[0][:80] for _, line in JUDGED])
-def test_bad_values(validator: Any, values: dict[str, Any], line: str) -> None:
-    """What is refused when loading is marked by an editor already."""
+def test_bad_value_does_not_fit_the_schema(validator: Any, values: dict[str, Any], line: str) -> None:
+    """An editor marks what the loader would refuse."""
     written = {str(key) if not isinstance(key, str) else key: value for key, value in values.items()}
     assert not validator.is_valid(written), line

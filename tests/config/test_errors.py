@@ -1,4 +1,6 @@
-"""Keys of former versions: each is refused with the sentence that says what replaces it."""
+"""Problems in words: no secrets, and what replaces removed keys."""
+
+from typing import Any
 
 import pytest
 
@@ -7,11 +9,38 @@ from oauth_ratelimit.config.errors import REMOVED_KEYS
 from oauth_ratelimit.errors import ConfigError
 
 
-def problems_of(values: dict[str, object]) -> list[str]:
-    """Return what load_config reports for these values."""
+def problems_of(values: dict[str, Any]) -> list[str]:
+    """Return the problems of a configuration."""
     with pytest.raises(ConfigError) as caught:
         load_config(values)
     return list(caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"store": {"uri": "mongo://app:hunter2@db"}},
+        {"store": {"uri": "mongodb:app:hunter2@db"}},
+        {"store": {"url": "mongodb://app:hunter2@db"}},
+        {"store": "mongodb://app:hunter2@db"},
+        {"store": ["mongodb://app:hunter2@db"]},
+        {"store": {"uri": ["mongodb://app:hunter2@db"]}},
+        {"store": {"password": "hunter2"}},
+        {"store": {"collection": "mongodb://app:hunter2@db"}},
+        {"mode": "mongodb+srv://app:hunter2@db"},
+        {"uri": "mongodb://app:hunter2@db"},
+        {"store": {"uri": "mongodb://app:hunter2@db"}, "mode": 1},
+        {"digest": {"url": "https://app:hunter2@example.com", "secret": "hunter2"}},
+    ],
+    ids=repr,
+)
+def test_password_in_the_wrong_place_is_not_shown(values: dict[str, Any]) -> None:
+    """Neither the message nor the traceback holds a password."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(values)
+    error = caught.value
+    assert "hunter2" not in f"{error} {error!r}"
+    assert (error.__cause__, error.__context__) == (None, None)
 
 
 def test_removed_key_is_reported_with_all_other_problems(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +72,6 @@ def test_removed_key_is_reported_with_all_other_problems(monkeypatch: pytest.Mon
         ),
     ],
 )
-def test_removed_key_names_what_replaces_it(values: dict[str, object], line: str) -> None:
+def test_removed_key_is_refused_with_its_replacement(values: dict[str, object], line: str) -> None:
     """The whole line is what an operator reads."""
     assert [line] == problems_of(values)

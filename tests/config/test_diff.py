@@ -1,4 +1,4 @@
-"""What a reload has changed, in words."""
+"""Changes of a reload in words."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ BASE: dict[str, Any] = {
         ({}, []),
         ({"mode": "enforce"}, ["mode: dry-run -> enforce"]),
         ({"max_keys": 5}, ["max_keys: 1000000 -> 5"]),
-        ({"sync": {"interval": "500ms"}}, ["sync.interval: 1.0 -> 0.5"]),
+        ({"sync": {"interval": "500ms", "preload": 0}}, ["sync.interval: 1.0 -> 0.5", "sync.preload: 1000 -> 0"]),
         ({"store": {"timeout": 5}}, ["store.timeout: 2.0 -> 5.0"]),
         ({"store": {"uri": "mongodb://u:hunter2@h"}}, ["store.uri: changed"]),
         ({"denial": {"headers": ["ietf"]}}, ["denial.headers[x-ratelimit]: removed"]),
@@ -85,28 +85,28 @@ BASE: dict[str, Any] = {
         ),
     ],
 )
-def test_change(changed: dict[str, Any], expected: list[str]) -> None:
-    """Each value that differs is one line with the path of its key, and a URI is not shown."""
+def test_each_changed_value_is_one_line_with_its_key(changed: dict[str, Any], expected: list[str]) -> None:
+    """A connection string is not shown."""
     assert expected == describe_changes(load_config(BASE), load_config(BASE | changed))
 
 
-def test_changed_default() -> None:
-    """A changed default is one line, not one for each client that inherits it."""
+def test_changed_default_is_one_line() -> None:
+    """Clients that inherit it add none."""
     clients = {f"client-{number}": {"mode": "enforce"} for number in range(100)}
     old = load_config({"limits": {"user": ["10/second"]}, "clients": clients})
     new = load_config({"limits": {"user": ["11/second"]}, "clients": clients})
     assert ["limits.user[user]: 10/1s -> 11/1s"] == describe_changes(old, new)
 
 
-def test_many_changes() -> None:
-    """A rewritten file is cut short, with the number of what is left out."""
+def test_many_changes_are_cut_short() -> None:
+    """The last line counts the rest."""
     new = load_config({"trusted_clients": [f"client-{number}" for number in range(500)]})
     lines = describe_changes(load_config({}), new)
     assert (51, "and 450 more") == (len(lines), lines[-1])
 
 
-def test_mode_that_is_overridden() -> None:
-    """A dry run by override is said to hold wherever a stricter mode is named, too."""
+def test_dry_run_by_override_is_named_as_the_strictest_mode() -> None:
+    """It also holds where the file names a stricter mode."""
     old = load_config({**BASE, "mode": "enforce"})
     override = Override(
         Target(OverrideKind.MODE), author="ann", reason="incident", made_at_s=0.0, until_s=None, mode=Mode.DRY_RUN

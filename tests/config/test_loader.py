@@ -21,80 +21,72 @@ BUILT_IN = Limits(
 )
 
 
-def users(values: dict[str, Any]) -> tuple[Policy, ...]:
-    """Return the default limits per user that a configuration has."""
-    return load_config(values).policies.limits.user
+def user_limit(**options: object) -> Policy:
+    """Return the only limit of a configuration."""
+    limits = {"user": [{"limit": 1, "window": 1, **options}]}
+    (policy,) = load_config({"limits": limits}).policies.limits.user
+    return policy
 
 
-def test_nothing_configured() -> None:
-    """Without any key it is a dry run with the built-in limits, in this process only."""
+def test_without_any_key_it_is_a_dry_run_with_the_built_in_limits() -> None:
+    """Counters stay in this process."""
     settings = load_config({})
     assert PolicySet(mode=Mode.DRY_RUN, limits=BUILT_IN, instance=socket.gethostname()) == settings.policies
     assert StoreSettings(uri=None, collection="ratelimits", namespace=None, timeout_s=2.0) == settings.store
-    assert SyncSettings(interval_s=1.0, near_limit="flush", deadline_s=0.02) == settings.sync
+    assert SyncSettings(interval_s=1.0, near_limit="flush", deadline_s=0.02, preload_count=1000) == settings.sync
     assert DenialSettings(error="temporarily_unavailable", headers=("ietf", "x-ratelimit")) == settings.denial
     assert 1_000_000 == settings.max_keys
 
 
-def test_limits_of_one_kind() -> None:
-    """A limits key says all: a kind that it leaves out has no limit, not the built-in one."""
+def test_kind_that_limits_leave_out_has_no_limit() -> None:
+    """The built-in limits apply only without a ``limits`` key."""
     policies = load_config({"limits": {"user": ["100/minute"]}}).policies
     assert Limits(user=(Policy("user", 100, Window(60, 10)),)) == policies.limits
 
 
-def test_every_option_of_a_limit() -> None:
-    """All options of a limit arrive."""
-    written = {
-        "limit": MAX_LIMIT,
-        "window": "2m",
-        "name": "burst, at night",
-        "frames": 60,
-        "estimator": "proportional",
-        "count_denied": True,
-        "mode": "enforce",
-    }
-    expected = Policy("burst, at night", 2**53, Window(120, 60), Estimator.PROPORTIONAL, True, Mode.ENFORCE)
-    assert (expected,) == users({"limits": {"user": [written]}})
-
-
-@pytest.mark.parametrize("amount", [1, 10**9, 2**53])
-def test_any_amount(amount: int) -> None:
-    """Any amount from 1 to 2^53 is a limit."""
-    assert [amount] == [policy.limit for policy in users({"limits": {"user": [{"limit": amount, "window": 60}]}})]
+def test_every_option_of_a_limit_arrives() -> None:
+    """The largest limit is 2^53."""
+    found = user_limit(
+        limit=MAX_LIMIT,
+        window="2m",
+        name="burst, at night",
+        frames=60,
+        estimator="proportional",
+        count_denied=True,
+        mode="enforce",
+    )
+    assert Policy("burst, at night", 2**53, Window(120, 60), Estimator.PROPORTIONAL, True, Mode.ENFORCE) == found
 
 
 @pytest.mark.parametrize(
-    ("window", "expected_s"), [(60, 60), (60.0, 60), ("2000ms", 2), ("1h", 3600), ("366d", 31_622_400)]
+    ("window", "expected"),
+    [
+        (60, Window(60, 10)),
+        (60.0, Window(60, 10)),
+        ("2000ms", Window(2, 2)),
+        ("1h", Window(3600, 10)),
+        ("366d", Window(31_622_400, 10)),
+        (7, Window(7, 7)),
+        (11, Window(11, 1)),
+        (26, Window(26, 2)),
+    ],
 )
-def test_window(window: object, expected_s: int) -> None:
-    """A window may be written in any unit that comes to whole seconds."""
-    assert Window.of(expected_s) == users({"limits": {"user": [{"limit": 1, "window": window}]}})[0].window
+def test_window_in_any_unit_has_the_largest_divisor_up_to_10_as_frames(window: object, expected: Window) -> None:
+    """It has to come to whole seconds."""
+    assert expected == user_limit(window=window).window
 
 
-@pytest.mark.parametrize(("window", "frames"), [(60, 10), (7, 7), (11, 1), (90, 10), (3600, 10), (1, 1), (26, 2)])
-def test_default_frames(window: int, frames: int) -> None:
-    """By default a window has as many frames as its largest divisor up to 10."""
-    assert frames == users({"limits": {"user": [{"limit": 1, "window": window}]}})[0].window.frame_count
-
-
-def test_default_names() -> None:
-    """The only limit of its list is named by the kind; of several each is named by its window, or as it says itself."""
+def test_limit_without_a_name_is_named_by_its_kind_or_window() -> None:
+    """Several limits of one list are named by their windows."""
     several: list[Any] = ["1/second; 2/minute", {"limit": 3, "window": "1h", "name": "hourly"}]
-    limits = load_config(
-        {"limits": {"user": several, "client": ["9/minute"], "client_total": ["5/day"]}}
-    ).policies.limits
+    values = {"user": several, "client": ["9/minute"], "client_total": ["5/day"]}
+    limits = load_config({"limits": values}).policies.limits
     assert ["user-1s", "user-60s", "hourly"] == [policy.name for policy in limits.user]
     assert ["client", "client_total"] == [policy.name for policy in (*limits.client, *limits.client_total)]
 
 
-def test_limit_that_is_switched_off() -> None:
-    """``enabled: false`` is mode off, whatever the mode says."""
-    values = {"limit": 1, "window": 1, "mode": "enforce", "enabled": False}
-    assert Mode.OFF is users({"limits": {"user": [values]}})[0].mode
-
-
-def test_modes() -> None:
-    """Modes arrive at every level, ``enabled: false`` as mode off."""
+def test_modes_arrive_at_every_level() -> None:
+    """``enabled: false`` is mode off, whatever the mode is."""
     policies = load_config(
         {
             "mode": "enforce",
@@ -109,16 +101,17 @@ def test_modes() -> None:
     assert Mode.OFF is policies.plans["gold"].mode
     assert [Mode.ENFORCE, Mode.OFF, None] == [rules.mode for rules in policies.clients.values()]
     assert Mode.OFF is policies.endpoints["revocation"].mode
+    assert Mode.OFF is user_limit(mode="enforce", enabled=False).mode
 
 
 @pytest.mark.parametrize("values", [{"mode": "off"}, {"mode": False}, {"enabled": False}, {"mode": Mode.OFF}], ids=str)
-def test_everything_switched_off(values: dict[str, Any]) -> None:
-    """There are several ways to write off; YAML 1.1 reads the bare word as false."""
+def test_off_can_be_written_in_several_ways(values: dict[str, Any]) -> None:
+    """YAML 1.1 reads the bare word as false."""
     assert Mode.OFF is load_config(values).policies.mode
 
 
-def test_clients_plans_and_grants() -> None:
-    """What differs for clients, plans, grant types and endpoints arrives, with what each leaves out as None."""
+def test_rules_of_clients_plans_grant_types_and_endpoints_arrive() -> None:
+    """What is left out is None. A grant type may be called by its common name."""
     policies = load_config(
         {
             "grants": {"refresh_token": {"limits": {"user": ["5/second"]}}},
@@ -144,8 +137,8 @@ def test_clients_plans_and_grants() -> None:
     assert {"x": Rules(paths=("/x/*",), methods=("POST",), limits=limits)} == policies.endpoints
 
 
-def test_same_name_where_they_never_meet() -> None:
-    """Limits of users and of clients may share a name, because no request meets both."""
+def test_limits_that_never_meet_in_a_request_may_share_a_name() -> None:
+    """A request has either a user or none."""
     one = [{"limit": 1, "window": 1, "name": "tokens"}]
     limits = load_config({"limits": {"user": one, "client": one}}).policies.limits
     assert {"tokens"} == {policy.name for policy in (*limits.user, *limits.client)}
@@ -159,32 +152,32 @@ def test_same_name_where_they_never_meet() -> None:
         ({"instances": ["node-1*"]}, Canary(instances=("node-1*",))),
     ],
 )
-def test_canary(written: dict[str, Any], expected: Canary) -> None:
-    """A canary is by clients or by instances."""
+def test_canary_is_by_clients_or_by_instances(written: dict[str, Any], expected: Canary) -> None:
+    """Every option arrives."""
     assert expected == load_config({"canary": written}).policies.canary
 
 
-def test_other_sections() -> None:
-    """Store, sync, denial and the rest arrive, durations in seconds."""
+def test_other_sections_arrive_with_durations_in_seconds() -> None:
+    """A value that is listed twice is kept once."""
     settings = load_config(
         {
             "instance": "node-7",
             "trusted_clients": ["mobile", "mob*", "mobile"],
             "store": {"uri": "mongodb+srv://db/x", "collection": "c", "namespace": "shop", "timeout": "500ms"},
-            "sync": {"interval": "5s", "near_limit": "reserve", "deadline": 0.05},
+            "sync": {"interval": "5s", "near_limit": "reserve", "deadline": 0.05, "preload": 0},
             "denial": {"error": "slow", "error_description": "Wait.", "error_uri": "https://e.org", "headers": []},
             "max_keys": 5,
         }
     )
     assert ("node-7", ("mobile", "mob*")) == (settings.policies.instance, settings.policies.trusted)
     assert StoreSettings("mongodb+srv://db/x", "c", "shop", 0.5) == settings.store
-    assert SyncSettings(5.0, "reserve", 0.05) == settings.sync
+    assert SyncSettings(5.0, "reserve", 0.05, 0) == settings.sync
     assert DenialSettings("slow", "Wait.", "https://e.org", ()) == settings.denial
     assert 5 == settings.max_keys
 
 
-def test_overrides() -> None:
-    """What the caller gives takes the place of the global mode and of the URI, and leaves a client's mode alone."""
+def test_override_replaces_the_global_mode_and_the_connection_string() -> None:
+    """A client's own mode stays, unless everything is switched off."""
     values = {"mode": "enforce", "enabled": False, "clients": {"app": {"mode": "enforce"}}}
     settings = load_config(values, mode="dry-run", uri="mongodb://other/db")
     assert (Mode.DRY_RUN, "mongodb://other/db") == (settings.policies.mode, settings.store.uri)
@@ -192,15 +185,15 @@ def test_overrides() -> None:
     assert Mode.OFF is load_config(values, mode="off").policies.matching("app").mode
 
 
-def test_shipped_example() -> None:
-    """The example file loads, as file and as the mapping that any YAML reader makes of it."""
+def test_shipped_example_loads_from_a_path_and_as_a_mapping() -> None:
+    """Any YAML reader makes the same mapping of it."""
     settings = load_config(EXAMPLE)
     assert settings == load_config(str(EXAMPLE)) == load_config(yaml.safe_load(EXAMPLE.read_text()))
     assert Mode.ENFORCE is settings.policies.matching("partner-app").mode
 
 
-def test_error_of_a_file(tmp_path: Path) -> None:
-    """An error names the file and every problem in it."""
+def test_error_names_the_file_and_every_problem_in_it(tmp_path: Path) -> None:
+    """It is also a ValueError."""
     path = tmp_path / "limits.yaml"
     path.write_text("mode: on\nlimits: {user: [{limit: 0, window: 1s}]}\n")
     with pytest.raises(ConfigError) as caught:
