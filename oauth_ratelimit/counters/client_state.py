@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from oauth_ratelimit.core.decision import Admission, CachedDenial, FullDecision
+from oauth_ratelimit.core.cached_denial import CachedDenial
+from oauth_ratelimit.core.decision import Admission, FullDecision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, Limits

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from oauth_ratelimit.core.decision import CachedDenial
+from oauth_ratelimit.core.cached_denial import CachedDenial
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.counters import hits as arithmetic

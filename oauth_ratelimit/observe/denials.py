@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
-from oauth_ratelimit.core.decision import SuppressionPeriod
+from oauth_ratelimit.core.cached_denial import SuppressionPeriod
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe.lost_records import LostRecords

@@ -10,7 +10,8 @@ from typing import Any
 
 import structlog
 
-from oauth_ratelimit.core.decision import FullDecision, SuppressionPeriod
+from oauth_ratelimit.core.cached_denial import SuppressionPeriod
+from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.denial_record import Denial, Trace
 from oauth_ratelimit.core.failed_auth import FailureKind
 from oauth_ratelimit.core.key import storable_name, visible_name
