@@ -39,7 +39,7 @@ class ConfigSource:
         """Return the file's settings now, and make them the last good ones.
 
         Raises:
-            ConfigError: If there are none.
+            ConfigError: The file cannot be read or is not valid.
         """
         content, stamp = read_file(self.path)
         self._read_stamp = self._seen_stamp = stamp
