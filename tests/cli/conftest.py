@@ -1,4 +1,4 @@
-"""The command line on a real MongoDB."""
+"""Command line on a real MongoDB."""
 
 import json
 import time
@@ -20,6 +20,7 @@ from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 
+WHY = ("--reason", "ticket 4711", "--by", "ann")
 CONFIG: dict[str, Any] = {
     "mode": "enforce",
     "limits": {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]},
@@ -30,19 +31,24 @@ CONFIG: dict[str, Any] = {
 }
 
 
+def run_command(*words: str, stdin: str | None = None) -> Result:
+    """Run a command without an application; an unexpected exception fails the test."""
+    return CliRunner().invoke(command, words, input=stdin, catch_exceptions=False)
+
+
 class Terminal:
-    """Runs commands on one configuration, and remembers nothing between them."""
+    """Commands on one configuration file."""
 
     def __init__(self, config_path: Path, settings: dict[str, Any]) -> None:
         self.config_path = config_path
         self.settings = settings
 
     def run(self, *words: str) -> Result:
-        """Run a command; an exception that is not turned into an exit code fails the test."""
-        return CliRunner().invoke(command, ["--config", str(self.config_path), *words], catch_exceptions=False)
+        """Run a command."""
+        return run_command("--config", str(self.config_path), *words)
 
     def ok(self, *words: str) -> str:
-        """Run a command that succeeds, and return what it prints."""
+        """Run a command that succeeds, and return its output."""
         result = self.run(*words)
         assert 0 == result.exit_code, result.output
         return result.stdout
@@ -56,7 +62,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(tmp_path: Path, mongo_uri: str) -> Terminal:
-    """The command line for a configuration with an empty database, in a process that has not configured its log."""
+    """The command line with an empty database, in a process that has not configured its log."""
     structlog.reset_defaults()
     settings = {**CONFIG, "store": {"uri": mongo_uri}}
     path = tmp_path / "ratelimit.yaml"
@@ -72,13 +78,13 @@ def denials() -> DenialQueue:
 
 @pytest.fixture
 def now_s() -> float:
-    """The present, at which the clock of the instance stands still: the commands go by the real one."""
+    """The present, at which the clock of the instance stands still. The commands use the real clock."""
     return time.time()
 
 
 @pytest.fixture
 def limiter(terminal: Terminal, denials: DenialQueue, now_s: float) -> Iterator[Limiter]:
-    """An instance of the same configuration."""
+    """An instance with the same configuration."""
     events = DenialEvents(300, trace_of=lambda: Trace("4bf92f", None), queue=denials)
     limiter = Limiter(load_config(terminal.settings), clock=lambda: now_s, denial_events=events)
     yield limiter
@@ -87,6 +93,6 @@ def limiter(terminal: Terminal, denials: DenialQueue, now_s: float) -> Iterator[
 
 @pytest.fixture
 def overrides(mongo_uri: str) -> Iterator[OverrideStore]:
-    """What instances would read."""
+    """The stored overrides, as instances read them."""
     with closing(Connection(mongo_uri)) as connection:
         yield OverrideStore(connection)

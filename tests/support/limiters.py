@@ -1,6 +1,7 @@
 """Limiters and policies for tests that say only what matters to them."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from oauth_ratelimit import Limiter, Settings
 from oauth_ratelimit.config import SyncSettings
@@ -58,3 +59,10 @@ def stored_hits(store: CounterStore, key: Key = KEY, *, series: Series | None = 
     snapshot = store.read([key]).get(key)
     hits = snapshot.hits if snapshot else {}
     return sum(sum(frames.values()) for name, frames in hits.items() if series in (None, name))
+
+
+def send_hits(limiter: Limiter, count: int, *key: Any, **request: Any) -> None:
+    """Count requests and flush them."""
+    for _ in range(count):
+        limiter.check(*key, **request)
+    limiter.sync()

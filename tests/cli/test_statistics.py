@@ -1,4 +1,4 @@
-"""Commands that read the statistics: what-if, report."""
+"""what-if and report."""
 
 import csv
 import io
@@ -21,9 +21,7 @@ OWN, LOGIN = Source("client", "client_credentials"), Source("user", "password")
 
 @pytest.fixture
 def recorded(mongo_uri: str) -> Iterator[None]:
-    """An hour: one client asks 20 times a minute, one of whose users most of that, another is trusted, and one calls
-    itself a formula.
-    """
+    """An hour of requests by a client with two users, a trusted one, and one whose name is a formula."""
     now_s = int(time.time() // 60) * 60
     with closing(Connection(mongo_uri)) as connection:
         shares = []
@@ -46,8 +44,7 @@ def recorded(mongo_uri: str) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("recorded")
-def test_what_if(terminal: Terminal) -> None:
-    """A limit of half of what a client asks for would have denied about half."""
+def test_what_if_denies_about_half_at_half_the_rate(terminal: Terminal) -> None:
     data = terminal.data("what-if", "--limit", "10/minute", "--last", "2h")
 
     assert (10, 60, "client", True) == tuple(data[name] for name in ("limit", "window_s", "by", "is_approximate"))
@@ -64,8 +61,7 @@ def test_what_if(terminal: Terminal) -> None:
 
 
 @pytest.mark.usefixtures("recorded")
-def test_what_if_by_user(terminal: Terminal) -> None:
-    """A limit of users counts each user apart."""
+def test_what_if_by_user_counts_each_user(terminal: Terminal) -> None:
     data = terminal.data("what-if", "--limit", "2/minute", "--by", "user", "--client", "shop")
 
     assert [("shop", "alice"), ("shop", "bob")] == [(each["client_id"], each["username"]) for each in data["bearers"]]
@@ -75,14 +71,12 @@ def test_what_if_by_user(terminal: Terminal) -> None:
 
 
 @pytest.mark.usefixtures("recorded")
-def test_what_if_in_total(terminal: Terminal) -> None:
-    """A limit of all of a client counts its users, too."""
+def test_what_if_by_total_counts_requests_with_and_without_a_user(terminal: Terminal) -> None:
     assert 32 * 60 == terminal.data("what-if", "--limit", "9/minute", "--by", "total")["bearers"][0]["offered"]
 
 
 @pytest.mark.usefixtures("recorded")
-def test_clients_that_are_not_told_apart(terminal: Terminal, mongo_uri: str) -> None:
-    """Of requests that could be anybody's only the number is told."""
+def test_requests_of_unattributed_clients_are_not_judged(terminal: Terminal, mongo_uri: str) -> None:
     minute_s = int(time.time() // 60) * 60 - 600
     with closing(Connection(mongo_uri)) as connection:
         rest = ClientMinute(OTHER_CLIENTS, minute_s, {OWN: Tally(5000)})
@@ -93,8 +87,7 @@ def test_clients_that_are_not_told_apart(terminal: Terminal, mongo_uri: str) -> 
     assert "Not judged: 5,000 requests of clients" in terminal.ok("what-if", "--limit", "10/minute")
 
 
-def test_nothing_recorded(terminal: Terminal) -> None:
-    """Without statistics both commands say so."""
+def test_commands_without_statistics_say_so(terminal: Terminal) -> None:
     assert "No statistics." in terminal.ok("what-if", "--limit", "10/minute")
     assert "No statistics." in terminal.ok("report")
     assert [] == json.loads(terminal.ok("report", "--format", "json"))["clients"]
@@ -114,8 +107,7 @@ def test_nothing_recorded(terminal: Terminal) -> None:
         ((), "Missing option '--limit'"),
     ),
 )
-def test_wrong_calls(terminal: Terminal, words: tuple[str, ...], message: str) -> None:
-    """What cannot be answered is refused with what is allowed."""
+def test_invalid_option_is_a_usage_error(terminal: Terminal, words: tuple[str, ...], message: str) -> None:
     result = terminal.run("what-if", *words)
 
     assert 2 == result.exit_code
@@ -123,8 +115,7 @@ def test_wrong_calls(terminal: Terminal, words: tuple[str, ...], message: str) -
 
 
 @pytest.mark.usefixtures("recorded")
-def test_report(terminal: Terminal, tmp_path: Path) -> None:
-    """The report names the clients, the worst first, as a table, as JSON, as CSV and as a page."""
+def test_report_ranks_clients_in_every_format(terminal: Terminal, tmp_path: Path) -> None:
     clients = json.loads(terminal.ok("report", "--format", "json", "--last", "2h"))["clients"]
     assert [("mobile-app", True), ("shop", False), ("=1+1", False)] == [
         (each["client_id"], each["is_trusted"]) for each in clients
@@ -143,8 +134,7 @@ def test_report(terminal: Terminal, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("recorded")
-def test_report_with_a_short_lifetime(terminal: Terminal) -> None:
-    """With tokens that last a minute, a token a minute is what is needed."""
+def test_report_uses_the_token_lifetime(terminal: Terminal) -> None:
     words = ("report", "--format", "json", "--token-lifetime", "1m", "--client", "shop")
     (shop,) = json.loads(terminal.ok(*words))["clients"]
 
@@ -152,8 +142,7 @@ def test_report_with_a_short_lifetime(terminal: Terminal) -> None:
     assert 2 == terminal.run("report", "--token-lifetime", "soon").exit_code
 
 
-def test_report_that_cannot_be_written(terminal: Terminal, tmp_path: Path) -> None:
-    """A file that cannot be written is named."""
+def test_report_to_an_unwritable_file_exits_with_one(terminal: Terminal, tmp_path: Path) -> None:
     result = terminal.run("report", "-o", str(tmp_path / "missing" / "report.html"))
 
     assert 1 == result.exit_code

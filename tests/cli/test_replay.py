@@ -1,4 +1,4 @@
-"""The command that replays recorded traffic."""
+"""replay."""
 
 import builtins
 import gzip
@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from oauth_ratelimit.cli import command
+from tests.cli.conftest import run_command
 
 SHIPPED = Path(__file__).parents[2] / "demo" / "nasa19950801.csv.gz"
 
 
 def run(*words: str, stdin: str | None = None) -> Result:
-    """Run the command without an application, a configuration and a database."""
-    return CliRunner().invoke(command, ["replay", *words], input=stdin, catch_exceptions=False)
+    """Run the command without an application, a configuration or a database."""
+    return run_command("replay", *words, stdin=stdin)
 
 
 def data(*words: str) -> Any:
@@ -36,8 +36,7 @@ def recording(tmp_path: Path) -> Path:
     return path
 
 
-def test_shipped_trace() -> None:
-    """The recorded traffic of the demo gives the numbers that the documentation tells."""
+def test_recorded_traffic_of_the_demo_gives_the_documented_numbers() -> None:
     found = data(str(SHIPPED), "--limit", "10/minute", "--frames", "1,10")
     assert (30_969, "csv", True, 0) == tuple(found[name] for name in ("requests", "format", "is_spread", "bad_lines"))
     by_name = {(one["algorithm"], one["frames"]): one for one in found["contenders"]}
@@ -47,8 +46,7 @@ def test_shipped_trace() -> None:
     assert (14, 60, 12) == (ours["wrongly_allowed"], ours["wrongly_denied"], ours["peak"])
 
 
-def test_table(recording: Path) -> None:
-    """People get a table, and what is spread, left out or late."""
+def test_results_are_a_table(recording: Path) -> None:
     result = run(str(recording), "--limit", "10/minute")
     assert 0 == result.exit_code
     lines = result.stdout.splitlines()
@@ -57,8 +55,7 @@ def test_table(recording: Path) -> None:
     assert "" == result.stderr
 
 
-def test_who_was_denied(tmp_path: Path) -> None:
-    """Those who were denied most are named, with how many of their users it was; nobody where nobody was denied."""
+def test_most_denied_clients_are_listed_with_their_users(tmp_path: Path) -> None:
     path = tmp_path / "traffic.csv"
     users = ("busy,ann", "busy,bob", "busy,cat", "calm,ann", "rude\x1b,ann")
     counts = (30, 20, 5, 5, 12)
@@ -75,8 +72,7 @@ def test_who_was_denied(tmp_path: Path) -> None:
     assert "Most denied" not in run(str(path), "--limit", "100/minute").stdout
 
 
-def test_instances(recording: Path) -> None:
-    """With instances ours run on so many as well, in each way asked for, and the others ask the database."""
+def test_instances_share_counts_in_each_chosen_way(recording: Path) -> None:
     found = data(
         str(recording), "--limit", "10/minute", "--instances", "3", "--interval", "200ms",
         "--near-limit", "flush", "--near-limit", "reserve", "--algorithm", "sliding", "--algorithm", "gcra",
@@ -95,8 +91,7 @@ def test_instances(recording: Path) -> None:
     assert "each request" in run(str(recording), "--limit", "10/minute", "--instances", "3").stdout
 
 
-def test_per_client(tmp_path: Path) -> None:
-    """The limit is each user's, or the client's for all of them together."""
+def test_limit_is_per_user_or_per_client(tmp_path: Path) -> None:
     path = tmp_path / "traffic.jsonl"
     path.write_text("".join(json.dumps({"ts": n, "app": "a", "who": str(n)}) + "\n" for n in range(9)))
     columns = ("--column", "time=ts", "--column", "client=app", "--column", "user=who")
@@ -104,8 +99,7 @@ def test_per_client(tmp_path: Path) -> None:
     assert 5 == data(str(path), "--limit", "5/minute", *columns, "--per", "client")["contenders"][0]["admitted"]
 
 
-def test_access_log(tmp_path: Path) -> None:
-    """An access log is filtered by path, its clients found by a pattern; it may be packed."""
+def test_access_log_is_filtered_by_path_and_pattern(tmp_path: Path) -> None:
     path = tmp_path / "access.log.1"
     line = '1.2.3.4 - - [01/Aug/1995:00:00:0{} -0400] "POST {}?client_id=app{} HTTP/1.1" 200 5 "-" "x"\n'
     text = "".join(line.format(n, path, n % 2) for n in range(8) for path in ("/token", "/other"))
@@ -115,8 +109,7 @@ def test_access_log(tmp_path: Path) -> None:
     assert 6 == found["contenders"][0]["admitted"]
 
 
-def test_bad_lines(tmp_path: Path) -> None:
-    """Bad lines are told with their numbers on the standard error, and counted; no control character gets through."""
+def test_invalid_lines_are_reported_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "traffic.csv"
     path.write_text("5,a\n\x1b[31mnever,a\n6,b\n")
     result = run(str(path), "--limit", "3/minute")
@@ -134,8 +127,7 @@ def test_bad_lines(tmp_path: Path) -> None:
     (b"", b"\n\n", b"\x00\xff\xfe binary \x00", b"\x1f\x8b broken"),
     ids=("empty", "blank", "binary", "packed"),
 )
-def test_file_without_requests(tmp_path: Path, content: bytes) -> None:
-    """A file without a single request is told, exit code 1; there is nothing to draw."""
+def test_file_without_requests_exits_with_one(tmp_path: Path, content: bytes) -> None:
     path, picture = tmp_path / "traffic", tmp_path / "picture.svg"
     path.write_bytes(content)
     result = run(str(path), "--limit", "3/minute", "--picture", str(picture))
@@ -144,22 +136,20 @@ def test_file_without_requests(tmp_path: Path, content: bytes) -> None:
     assert not picture.exists()
 
 
-def test_file_that_cannot_be_read(tmp_path: Path) -> None:
-    """So are a missing file and a directory."""
+def test_unreadable_file_exits_with_one(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path):
         result = run(str(path), "--limit", "3/minute")
         assert 1 == result.exit_code
         assert result.stderr.startswith("Error: ")
 
 
-def test_standard_input() -> None:
-    """A pipe is read as it comes."""
+def test_standard_input_is_read() -> None:
     result = run("-", "--limit", "3/minute", "--json", stdin="5.5,a\n6,a\n")
     assert 2 == json.loads(result.stdout)["requests"]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     (
         (["--limit", "many"], "not a single limit"),
         (["--limit", "10/second; 100/hour"], "not a single limit"),
@@ -175,34 +165,29 @@ def test_standard_input() -> None:
         ([], "--limit"),
     ),
 )
-def test_wrong_call(recording: Path, words: list[str], said: str) -> None:
-    """What makes no sense is refused before anything is read, exit code 2."""
+def test_invalid_option_is_a_usage_error(recording: Path, words: list[str], message: str) -> None:
     result = run(str(recording), *words)
     assert 2 == result.exit_code
-    assert said in " ".join(result.stderr.split())
+    assert message in " ".join(result.stderr.split())
 
 
-def test_picture(recording: Path, tmp_path: Path) -> None:
-    """The busiest stretch is drawn."""
+def test_picture_shows_the_busiest_stretch(recording: Path, tmp_path: Path) -> None:
     path = tmp_path / "picture.svg"
     assert 0 == run(str(recording), "--limit", "10/minute", "--picture", str(path)).exit_code
     assert "limit 10" in path.read_text()
 
 
-def test_picture_of_a_pipe() -> None:
-    """A picture needs a file that can be read twice."""
+def test_picture_needs_a_file_and_no_pipe() -> None:
     assert "read twice" in run("-", "--limit", "10/minute", "--picture", "x.svg", stdin="").stderr
 
 
-def test_picture_that_cannot_be_written(recording: Path, tmp_path: Path) -> None:
-    """A picture that cannot be written is an error like any other."""
+def test_unwritable_picture_exits_with_one(recording: Path, tmp_path: Path) -> None:
     result = run(str(recording), "--limit", "10/minute", "--picture", str(tmp_path / "missing" / "x.svg"))
     assert 1 == result.exit_code
     assert "x.svg: No such file" in result.stderr
 
 
-def test_picture_without_matplotlib(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the extra that is said before the replay begins, and everything else works."""
+def test_picture_without_matplotlib_names_the_extra(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real_import = builtins.__import__
 
     def without_matplotlib(name: str, *args: Any, **kwargs: Any) -> Any:

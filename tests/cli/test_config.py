@@ -1,0 +1,88 @@
+"""check-config and schema."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from oauth_ratelimit.config.reference import config_schema
+from oauth_ratelimit.core.pseudonyms import PseudonymKey
+from tests.cli.conftest import run_command
+
+SHIPPED = Path(__file__).parents[2] / "config" / "oauth_ratelimit.yaml"
+
+
+def test_valid_file_exits_with_zero() -> None:
+    assert "valid" in run_command("check-config", str(SHIPPED)).stdout
+    data = json.loads(run_command("check-config", str(SHIPPED), "--json").stdout)
+    assert {"file": str(SHIPPED), "ok": True, "problems": []} == data
+
+
+def test_invalid_file_exits_with_one_and_lists_all_problems(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text('mode: "lo\\tud"\nmax_keys: 0\n')
+    result = run_command("check-config", str(path))
+
+    assert 1 == result.exit_code
+    assert 'mode: got "lo\\tud", allowed' in result.stderr
+    assert "max_keys: got 0" in result.stderr
+    data = json.loads(run_command("check-config", str(path), "--json").stdout)
+    assert (False, 2) == (data["ok"], len(data["problems"]))
+
+
+@pytest.mark.parametrize(
+    ("uri", "problem"),
+    [
+        ("mongodb://db.example:99999/oauth", "store.uri: Port must be an integer between 0 and 65535"),
+        ("mongodb://op:p@ss@db.example/oauth", "store.uri: Username and password must be escaped"),
+        ("mongodb://db.example:27017/oauth?tlsCAFile=/not/here/ca.pem", None),
+        ("mongodb+srv://db.example/oauth", None),
+    ],
+    ids=("port", "password not escaped", "file of the server's machine", "srv"),
+)
+def test_connection_string_is_checked_without_printing_the_password(
+    tmp_path: Path, uri: str, problem: str | None
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"store: {{uri: '{uri}'}}\n")
+    result = run_command("check-config", str(path))
+
+    assert (problem is not None) == result.exit_code
+    assert problem is None or result.stderr.startswith(problem)
+    assert "p@ss" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("user_names", "summary"),
+    [("hashed", "user names hashed under 49b6a2, former keys {new}"), ("plain", "former keys 49b6a2, {new}")],
+)
+def test_summary_has_labels_of_pseudonym_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user_names: str, summary: str
+) -> None:
+    secrets = {"ONE": "the old key, which is long enough for it", "TWO": "t" * 32}
+    for name, secret in secrets.items():
+        monkeypatch.setenv(name, secret)
+    path = tmp_path / "config.yaml"
+    path.write_text(f"privacy: {{user_names: {user_names}, keys: [{{env: ONE}}, {{env: TWO}}]}}\n")
+
+    assert summary.format(new=PseudonymKey.of(b"t" * 32)) in run_command("check-config", str(path)).stdout
+
+
+def test_summary_uses_singular_for_one(tmp_path: Path) -> None:
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text("clients: {a: {mode: enforce}}\nendpoints: {revocation: {limits: {client: [600/minute]}}}")
+
+    assert "(mode dry-run, 1 client, 0 trusted, 1 other endpoint)" in run_command("check-config", str(path)).stdout
+
+
+def test_missing_file_is_a_problem_and_its_name_is_escaped() -> None:
+    result = run_command("check-config", "/nowhere/\x1b[31m.yaml")
+
+    assert 1 == result.exit_code
+    assert "cannot be read" in result.stderr
+    assert "\x1b" not in result.stderr
+
+
+def test_schema_is_printed_with_and_without_json_option() -> None:
+    texts = run_command("schema").stdout, run_command("schema", "--json").stdout
+    assert [config_schema()] * 2 == list(map(json.loads, texts))
