@@ -96,7 +96,9 @@ class Worker:
         )
         self.observer = Observer(callbacks, metrics=metrics, statistics=statistics)
         self._tasks: list[BackgroundTask] = [task for task in (statistics, denials) if task is not None]
-        self._scheduler = SyncScheduler(self.health_monitor, interval_s=settings.sync.interval_s, on_tick=self._tick)
+        self._scheduler = SyncScheduler(
+            self.health_monitor, interval_s=settings.sync.interval_s, on_tick=self.after_cycle
+        )
         self._has_preloaded = False
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 
@@ -124,8 +126,8 @@ class Worker:
         if self.stores is not None:
             self.stores.close()
 
-    def _tick(self, report: CycleReport | None) -> None:
-        """Apply a changed configuration and changed overrides, then run the tasks.
+    def after_cycle(self, report: CycleReport | None) -> None:
+        """Apply changes of configuration and overrides, then run the tasks. The scheduler calls this.
 
         Args:
             report: The report of the sync cycle before; None if none has run yet.

@@ -20,9 +20,8 @@ from oauth_ratelimit.admin.api import QUERIES
 from oauth_ratelimit.admin.blueprint import READ_CACHE
 from oauth_ratelimit.admin.changes import CHANGES
 from tests.admin.conftest import Page
-from tests.hostile.test_damaged_documents import bodies, values
-from tests.hostile.test_damaged_records import records
 from tests.support.apps import protected_app
+from tests.support.bson_values import bodies, records, values
 
 LIMITS = {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]}
 NOW = datetime.now(UTC)

@@ -143,7 +143,7 @@ def test_records_of_a_process_have_the_corrected_time(
     monkeypatch.setattr(Limiter, "clock_offset_s", offset_s)
     settings = load_config({**CONFIG, "mode": "enforce", "store": {"uri": mongo_uri}})
     worker = Worker(LiveSettings(settings, lambda: None), callbacks=Callbacks(has_grant=bool), clock=time.time)
-    worker._tick(None)
+    worker.after_cycle(None)
     ids = [worker.limiter.check("app", "alice").decision_id for _ in range(4)]
     worker.stop()
 

@@ -34,13 +34,13 @@ def write(store: CounterStore, *changes: Change, writer: str = "here") -> list[i
     return list(result.lost)
 
 
-def test_nothing_there(store: CounterStore) -> None:
-    """A document that nobody wrote is not in the answer."""
+def test_unknown_key_is_not_in_the_answer(store: CounterStore) -> None:
+    """No document is invented."""
     assert {} == store.read([KEY, OTHER])
 
 
-def test_first_write(store: CounterStore) -> None:
-    """A first write makes the document: with its version, its hits, and the writer's mark."""
+def test_first_write_creates_the_document(store: CounterStore) -> None:
+    """With its version, its hits and the mark of its writer."""
     lost = write(
         store,
         a_change(KEY, version=None, next_version=405, hits={SIX_SECONDS: {600: 2}, MINUTE: {540: 3}}, flush_id=7),
@@ -49,17 +49,15 @@ def test_first_write(store: CounterStore) -> None:
     assert {KEY: Snapshot(405, {SIX_SECONDS: {600: 2}, MINUTE: {540: 3}}, {"here": 7})} == store.read([KEY, OTHER])
 
 
-def test_first_write_of_a_document_that_is_there(store: CounterStore) -> None:
-    """Whoever believes that there is no document loses to the one who made it."""
+def test_first_write_loses_to_an_existing_document(store: CounterStore) -> None:
+    """Nothing is changed."""
     write(store, a_change(KEY, version=None, next_version=10))
     assert [0] == write(store, a_change(KEY, version=None, next_version=20), writer="there")
     assert {KEY: Snapshot(10, {SIX_SECONDS: {600: 1}}, {"here": 1})} == store.read([KEY])
 
 
-def test_write_at_the_version_that_was_read(store: CounterStore) -> None:
-    """
-    A write adds to the frames that are there, makes those that are not, and leaves a mark beside the others' marks.
-    """
+def test_write_at_the_expected_version_adds_hits_and_leaves_a_mark(store: CounterStore) -> None:
+    """The marks of others stay."""
     write(store, a_change(KEY, version=None, next_version=10, hits={SIX_SECONDS: {600: 1}}))
     change = a_change(
         KEY, version=10, next_version=11, hits={SIX_SECONDS: {600: 2, 606: 3}, ONE_SECOND: {606: 4}}, flush_id=8
@@ -69,31 +67,31 @@ def test_write_at_the_version_that_was_read(store: CounterStore) -> None:
     assert {KEY: expected} == store.read([KEY])
 
 
-def test_newer_mark(store: CounterStore) -> None:
-    """A writer's mark is that of its last write."""
+def test_mark_is_that_of_the_last_write(store: CounterStore) -> None:
+    """Of each writer."""
     write(store, a_change(KEY, version=None, next_version=10, flush_id=1))
     write(store, a_change(KEY, version=10, next_version=11, flush_id=5))
     assert {"here": 5} == store.read([KEY])[KEY].writers
 
 
 @pytest.mark.parametrize("version", (9, 11), ids=("behind", "ahead"))
-def test_write_at_another_version(store: CounterStore, version: int) -> None:
-    """A write that names another version than the document's changes nothing at all."""
+def test_write_at_another_version_changes_nothing(store: CounterStore, version: int) -> None:
+    """Whether it is ahead or behind."""
     write(store, a_change(KEY, version=None, next_version=10))
     assert [0] == write(store, a_change(KEY, version=version, next_version=12), writer="there")
     assert {KEY: Snapshot(10, {SIX_SECONDS: {600: 1}}, {"here": 1})} == store.read([KEY])
 
 
-def test_write_after_removal(shared: Shared) -> None:
-    """A write to a document that was removed loses, and does not bring it back."""
+def test_write_does_not_restore_a_removed_document(shared: Shared) -> None:
+    """It loses."""
     write(shared.store, a_change(KEY, version=None, next_version=10))
     shared.remove(KEY)
     assert [0] == write(shared.store, a_change(KEY, version=10, next_version=11))
     assert {} == shared.store.read([KEY])
 
 
-def test_second_life(shared: Shared) -> None:
-    """A document that was removed and made anew is not the one of the same name that was there before."""
+def test_write_to_the_former_life_of_a_document_loses(shared: Shared) -> None:
+    """The versions of its lives differ."""
     write(shared.store, a_change(KEY, version=None, next_version=10))
     shared.remove(KEY)
     write(shared.store, a_change(KEY, version=None, next_version=500))
@@ -101,16 +99,16 @@ def test_second_life(shared: Shared) -> None:
     assert 500 == shared.store.read([KEY])[KEY].version
 
 
-def test_same_write_twice(store: CounterStore) -> None:
-    """A write that arrives twice is applied once, whether it makes the document or changes it."""
+def test_repeated_write_is_applied_once(store: CounterStore) -> None:
+    """Whether it creates the document or changes it."""
     first = a_change(KEY, version=None, next_version=10)
     second = a_change(KEY, version=10, next_version=11)
     assert [[], [0], [], [0]] == [write(store, change) for change in (first, first, second, second)]
     assert {SIX_SECONDS: {600: 2}} == store.read([KEY])[KEY].hits
 
 
-def test_rivals_at_one_version(store: CounterStore) -> None:
-    """Of all writes that name one version, the first is applied."""
+def test_first_of_rival_writes_wins(store: CounterStore) -> None:
+    """All name the same version."""
     write(store, a_change(KEY, version=None, next_version=10))
     rivals = [a_change(KEY, version=10, next_version=11, hits={SIX_SECONDS: {600: 10**n}}) for n in (1, 2, 3)]
     assert [[], [0], [0]] == [write(store, rival, writer=f"w{n}") for n, rival in enumerate(rivals)]
@@ -118,8 +116,8 @@ def test_rivals_at_one_version(store: CounterStore) -> None:
 
 
 @pytest.mark.parametrize("at", range(3), ids=("first", "middle", "last"))
-def test_which_of_several_lost(store: CounterStore, at: int) -> None:
-    """The positions of the changes that lost are told; the others are applied."""
+def test_positions_of_lost_changes_are_returned(store: CounterStore, at: int) -> None:
+    """The others are applied."""
     keys = [KEY, OTHER, THIRD]
     write(store, *(a_change(key, version=None, next_version=10) for key in keys))
     versions = [9 if position == at else 10 for position in range(3)]
@@ -129,8 +127,8 @@ def test_which_of_several_lost(store: CounterStore, at: int) -> None:
     assert [10 if position == at else 11 for position in range(3)] == [found[key].version for key in keys]
 
 
-def test_both_ways_to_lose_in_one_batch(store: CounterStore) -> None:
-    """A document that should not be there and one that has moved on are both told, beside those that worked."""
+def test_existing_document_and_newer_version_both_lose_in_one_batch(store: CounterStore) -> None:
+    """The others are applied."""
     keys = [Key("app", f"user-{number}") for number in range(6)]
     write(store, *(a_change(key, version=None, next_version=10) for key in keys[:4]))
     versions = [None, 9, 10, None, None, 3]
@@ -140,8 +138,8 @@ def test_both_ways_to_lose_in_one_batch(store: CounterStore) -> None:
     assert dict(zip(keys, (10, 10, 20, 10, 20), strict=False)) == found
 
 
-def test_removing_what_is_stale(store: CounterStore) -> None:
-    """A write takes frames and marks away; one that is not there any more does no harm."""
+def test_write_removes_expired_frames_and_marks(store: CounterStore) -> None:
+    """Missing ones do no harm."""
     write(store, a_change(KEY, version=None, next_version=10, hits={SIX_SECONDS: {600: 1, 606: 2}}), writer="gone")
     stale: dict[str, Any] = {
         "expired_frames": [(SIX_SECONDS, 600), (SIX_SECONDS, 1), (MINUTE, 1)],
@@ -152,8 +150,16 @@ def test_removing_what_is_stale(store: CounterStore) -> None:
     assert ({606: 2, 612: 4}, {"here": 1}) == (snapshot.hits[SIX_SECONDS], snapshot.writers)
 
 
-def test_large_numbers(store: CounterStore) -> None:
-    """Counts, versions and marks up to 2^53 stay exact."""
+def test_write_keeps_its_own_mark_and_the_frames_that_it_adds_to(store: CounterStore) -> None:
+    """Even if it is told to remove them."""
+    write(store, a_change(KEY, version=None, next_version=10, flush_id=1))
+    expired: dict[str, Any] = {"expired_writers": ["here"], "expired_frames": [(SIX_SECONDS, 600)]}
+    assert [] == write(store, a_change(KEY, version=10, next_version=11, flush_id=2, **expired))
+    assert {"here": 2} == store.read([KEY])[KEY].writers
+
+
+def test_numbers_up_to_2_to_the_53_stay_exact(store: CounterStore) -> None:
+    """Counts, versions and marks."""
     large = 2**53 - 1
     write(
         store, a_change(KEY, version=None, next_version=large - 1, hits={SIX_SECONDS: {600: large - 1}}, flush_id=large)
@@ -163,8 +169,8 @@ def test_large_numbers(store: CounterStore) -> None:
 
 
 @pytest.mark.parametrize("name", ODD_NAMES.values(), ids=ODD_NAMES)
-def test_odd_names(store: CounterStore, name: str) -> None:
-    """Any text can name a client or a user."""
+def test_any_text_can_name_a_client_or_user(store: CounterStore, name: str) -> None:
+    """It is found again as it was."""
     keys = [Key(name, name), Key(name, None), Key("app", name)]
     for key in keys:
         write(store, a_change(key, version=None, next_version=10))
@@ -172,8 +178,8 @@ def test_odd_names(store: CounterStore, name: str) -> None:
     assert dict.fromkeys(keys, 11) == {key: snapshot.version for key, snapshot in store.read(keys).items()}
 
 
-def test_keys_that_look_alike(store: CounterStore) -> None:
-    """Where one name ends and the next begins matters, and so does the difference between no user and "None"."""
+def test_similar_keys_have_documents_of_their_own(store: CounterStore) -> None:
+    """The border between the names matters, and so does having no user."""
     keys = [Key("a:b", "c"), Key("a", "b:c"), Key("a", None), Key("a", "None"), Key("a", ""), Key("a", None, "c")]
     for number, key in enumerate(keys, start=1):
         assert [] == write(store, a_change(key, version=None, next_version=number))
@@ -182,14 +188,14 @@ def test_keys_that_look_alike(store: CounterStore) -> None:
     }
 
 
-def test_key_that_is_asked_for_twice(store: CounterStore) -> None:
-    """A key that stands twice in a read is answered once."""
+def test_key_that_is_read_twice_is_answered_once(store: CounterStore) -> None:
+    """In one call."""
     write(store, a_change(KEY, version=None, next_version=10))
     assert [KEY] == list(store.read([KEY, KEY]))
 
 
-def test_closing_twice(store: CounterStore) -> None:
-    """A store can be closed again, and before it was used."""
+def test_store_can_be_closed_twice(store: CounterStore) -> None:
+    """Also before it was used."""
     store.close()
     store.close()
 
@@ -209,8 +215,8 @@ CHANGES = st.tuples(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.one_of(CHANGES, st.sampled_from((KEY, OTHER))), max_size=20))
-def test_same_as_the_plain_store(shared: Shared, steps: list[Any]) -> None:
-    """Whatever is written and removed, every store answers and holds what the store in memory does."""
+def test_store_behaves_like_the_store_in_memory(shared: Shared, steps: list[Any]) -> None:
+    """Whatever is written and removed."""
     keys = [KEY, OTHER, THIRD]
     plain = MemoryStore()
     for key in keys:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from oauth_ratelimit.store.mongo.denials import MAX_UNREPORTED, DenialStore
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat, HeartbeatStore
 
 NOW_S = 2_000_000_000.0
+NOW = datetime.fromtimestamp(NOW_S, UTC)
 KEEP_S = 3600.0
 
 DENIAL = Denial(
@@ -55,8 +57,8 @@ def bare(first_id: int) -> DenialRecord:
 
 
 @pytest.mark.parametrize("record", [RECORD, bare(7)], ids=["all", "least"])
-def test_what_is_put_is_found(store: DenialStore, record: DenialRecord) -> None:
-    """A record comes back as it was."""
+def test_record_is_found_as_it_was_put(store: DenialStore, record: DenialRecord) -> None:
+    """With all fields and with the fewest."""
     store.put([record], keep_s=KEEP_S)
 
     assert record == store.find(record.denial.first_id)
@@ -74,16 +76,16 @@ def test_what_is_put_is_found(store: DenialStore, record: DenialRecord) -> None:
         (41 + MAX_UNREPORTED, False),
     ],
 )
-def test_denials_that_were_not_logged(store: DenialStore, offset: int, is_found: bool) -> None:
-    """Their ids lead to the record of the logged one, also those that its process has not told of yet."""
+def test_id_of_a_suppressed_denial_finds_the_record_before_it(store: DenialStore, offset: int, is_found: bool) -> None:
+    """Also if its process has not reported it yet."""
     store.put([RECORD, bare(1), bare(2**63 - 1)], keep_s=KEEP_S)
 
     assert (RECORD if is_found else None) == store.find(DENIAL.first_id + offset)
 
 
 @pytest.mark.parametrize("number", [0, 2**64 - 1], ids=["lowest", "highest"])
-def test_ids_that_there_are_not(store: DenialStore, connection: Connection, number: int) -> None:
-    """An id below or above all others finds nothing, whatever else is in the collection."""
+def test_id_beyond_all_records_finds_nothing(store: DenialStore, connection: Connection, number: int) -> None:
+    """Whatever else is in the collection."""
     store.put([RECORD], keep_s=KEEP_S)
     HeartbeatStore(connection).put(Heartbeat("node-1", NOW_S, NOW_S, "1", "enforce", 1.0))
     connection.collection("ratelimit_stats").insert_one({"_id": {"clientId": "app", "minute": 0}})
@@ -91,8 +93,8 @@ def test_ids_that_there_are_not(store: DenialStore, connection: Connection, numb
     assert store.find(number) is None
 
 
-def test_repeated_and_late_writes(store: DenialStore) -> None:
-    """A write that comes twice or after a later one changes nothing."""
+def test_repeated_or_late_write_changes_nothing(store: DenialStore) -> None:
+    """The highest numbers stay."""
     later = replace(RECORD, last_at_s=NOW_S + 30.0, suppressed_count=50)
     for records in ([RECORD], [later], [later], [RECORD]):
         store.put(records, keep_s=KEEP_S)
@@ -100,8 +102,8 @@ def test_repeated_and_late_writes(store: DenialStore) -> None:
     assert later == store.find(DENIAL.first_id)
 
 
-def test_expiry(store: DenialStore, mongo_uri: str) -> None:
-    """A record carries its end, which the database's index goes by; other readers of the collection do not meet it."""
+def test_record_expires(store: DenialStore, mongo_uri: str) -> None:
+    """The index is created with the first write."""
     store.put([RECORD], keep_s=KEEP_S)
     with MongoClient[dict[str, Any]](mongo_uri, tz_aware=True) as client:
         collection = client.get_default_database()["ratelimit_stats"]
@@ -110,10 +112,20 @@ def test_expiry(store: DenialStore, mongo_uri: str) -> None:
         assert 0 == collection.index_information()["expire"]["expireAfterSeconds"]
 
 
-def test_heartbeats_beside_denials(store: DenialStore, connection: Connection) -> None:
-    """Denials are not taken for instances."""
+def test_records_are_not_read_as_heartbeats(store: DenialStore, connection: Connection) -> None:
+    """They share a collection."""
     store.put([RECORD], keep_s=KEEP_S)
     beats = HeartbeatStore(connection)
     beats.put(Heartbeat("node-1", NOW_S, NOW_S, "1", "enforce", 1.0))
 
     assert ["node-1"] == [beat.instance for beat in beats.read(NOW_S)]
+
+
+@pytest.mark.parametrize(
+    "content", [{}, {"first": NOW, "last": 5, "clientId": {}}, {"first": "x", "suppressed": "many"}], ids=repr
+)
+def test_damaged_record_is_not_found(store: DenialStore, connection: Connection, content: dict[str, Any]) -> None:
+    """As if there were none."""
+    connection.collection("ratelimit_stats").insert_one({"_id": {"denial": "0" * 16}, **content})
+
+    assert store.find(1) is None

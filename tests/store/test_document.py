@@ -1,18 +1,39 @@
-"""Form of counter documents."""
+"""Form of counter documents: written as promised, read with distrust."""
+
+import math
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+from bson import Decimal128, Int64, MinKey, ObjectId
+from hypothesis import given, settings
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.store.mongo.document import compose, parse
+from oauth_ratelimit.store.base import Snapshot
+from oauth_ratelimit.store.mongo.document import UNUSABLE_VERSION, compose, document_id, parse, parse_all
+from tests.support.bson_values import FRAME, bodies, values
 from tests.support.stores import a_change
 
+SERIES, START_S = Series(6), int(FRAME)
 NAMES = {
     "6": Series(6),
     "6+denied": Series(6, count_denied=True),
     "6+dry-run": Series(6, on_trial=True),
     "31622400+denied+dry-run": Series(31_622_400, count_denied=True, on_trial=True),
 }
+
+
+def a_document(**fields: Any) -> dict[str, Any]:
+    """Return a valid document, except for these fields."""
+    return {
+        "_id": document_id(Key("app", "kim")),
+        "version": Int64(405),
+        "expire": datetime(2090, 1, 1, tzinfo=UTC),
+        "requestCounters": {"6": {FRAME: 2}},
+        "writers": {"somebody": Int64(7)},
+        **fields,
+    }
 
 
 @pytest.mark.parametrize(("name", "series"), NAMES.items())
@@ -24,8 +45,87 @@ def test_series_has_the_name_that_stored_documents_have(name: str, series: Serie
     assert f"'requestCounters.{name}.600': 1" in repr(operation)
 
 
-@pytest.mark.parametrize("name", ["0", "06", "-6", "6+", "6+else", "6+dry-run+denied", "6" * 5000])
+def test_valid_document_is_read_without_loss() -> None:
+    """Old shells write every number as a float."""
+    floats = a_document(version=405.0, requestCounters={"6": {FRAME: 2.0}}, writers={"somebody": 7.0}, extra=object())
+    expected = Snapshot(405, {SERIES: {START_S: 2}}, {"somebody": 7})
+    assert [expected, expected] == [parse(a_document()), parse(floats)]
+
+
+def test_missing_fields_are_empty_but_a_document_needs_a_version() -> None:
+    """Without one it cannot be changed by compare-and-set."""
+    assert Snapshot(UNUSABLE_VERSION, {}, {}, ("version",)) == parse({"_id": document_id(Key("app", None))})
+    assert Snapshot(7, {}, {}) == parse({"version": 7})
+
+
+@pytest.mark.parametrize("version", ["405", True, -7, 4.5, math.nan, math.inf, Int64(2**63 - 1), None], ids=repr)
+def test_damaged_version_is_unusable(version: Any) -> None:
+    """The counters beside it are read."""
+    expected = Snapshot(UNUSABLE_VERSION, {SERIES: {START_S: 2}}, {"somebody": 7}, ("version",))
+    assert expected == parse(a_document(version=version))
+
+
+@pytest.mark.parametrize("name", ["", "0", "06", "-6", "$6", "6.7", "6+", "6+else", "6+dry-run+denied", "6" * 5000])
 def test_series_of_another_form_is_damage(name: str) -> None:
-    """Its hits count as not there."""
-    snapshot = parse({"version": 5, "requestCounters": {name: {"600": 2}}})
-    assert ({}, ("requestCounters",)) == (snapshot.hits, snapshot.damage)
+    """Its hits count as missing."""
+    snapshot = parse(a_document(requestCounters={name: {FRAME: 1}, "6": {FRAME: 2}}))
+    assert ({SERIES: {START_S: 2}}, ("requestCounters",)) == (snapshot.hits, snapshot.damage)
+
+
+@pytest.mark.parametrize("frame", ["9" * 5000, "\u0663", "-1", "", "a"], ids=ascii)
+def test_frame_of_another_form_is_damage(frame: str) -> None:
+    """The frames beside it are read."""
+    snapshot = parse(a_document(requestCounters={"6": {frame: 1, FRAME: 2}}))
+    assert ({SERIES: {START_S: 2}}, ("requestCounters",)) == (snapshot.hits, snapshot.damage)
+
+
+@pytest.mark.parametrize("count", [-(2**40), "2", math.nan, True, None, {}], ids=repr)
+def test_count_of_another_form_is_damage(count: Any) -> None:
+    """It counts as missing."""
+    snapshot = parse(a_document(requestCounters={"6": {FRAME: count}}))
+    assert ({SERIES: {}}, ("requestCounters",)) == (snapshot.hits, snapshot.damage)
+
+
+@pytest.mark.parametrize("counters", ["six", [1, 2], None, {"6": 5}], ids=repr)
+def test_counters_of_another_form_are_damage(counters: Any) -> None:
+    """The document counts as empty."""
+    assert Snapshot(405, {}, {"somebody": 7}, ("requestCounters",)) == parse(a_document(requestCounters=counters))
+
+
+@pytest.mark.parametrize("writers", ["me", {"a.b": 1}, {"$a": 1}, {"a": "1"}], ids=repr)
+def test_writers_of_another_form_are_damage(writers: Any) -> None:
+    """No writer is known."""
+    assert Snapshot(405, {SERIES: {START_S: 2}}, {}, ("writers",)) == parse(a_document(writers=writers))
+
+
+def test_only_the_newest_frames_of_a_bloated_document_are_read() -> None:
+    """Reading all would delay requests."""
+    snapshot = parse(a_document(requestCounters={"6": {str(index): 1 for index in range(100_000)}}))
+
+    assert (20_000, ("requestCounters",)) == (len(snapshot.hits[SERIES]), snapshot.damage)
+    assert 99_999 in snapshot.hits[SERIES]
+
+
+FOREIGN_IDS: list[Any] = [
+    *("text", 7, None, True, 1.5, b"bytes", [], {}, ObjectId("0" * 24), math.nan, MinKey(), Decimal128("1")),
+    *({"clientId": "app"}, {"username": "u"}, {"clientId": 7, "username": "u"}, {"clientId": None, "username": None}),
+    *({"clientId": "app", "username": 7}, {"clientId": "app", "username": {}}, {"clientId": ["app"], "username": "u"}),
+    {"clientId": "app", "username": "u", "scope": 7},
+]
+
+
+@pytest.mark.parametrize("identity", FOREIGN_IDS, ids=repr)
+def test_document_with_another_form_of_id_is_ignored(identity: Any) -> None:
+    """It has no key."""
+    assert {} == dict(parse_all([a_document(_id=identity)]))
+
+
+@pytest.mark.no_cover
+@settings(max_examples=200, deadline=None)
+@given(body=bodies, identity=values)
+def test_any_document_gives_valid_numbers(body: dict[str, Any], identity: Any) -> None:
+    """Whatever it holds."""
+    for snapshot in (parse(body), *dict(parse_all([body, {"_id": identity, **body}])).values()):
+        assert type(snapshot.version) is int
+        assert all(count >= 0 for frames in snapshot.hits.values() for count in frames.values())
+        assert all(flush_id >= 0 for flush_id in snapshot.writers.values())

@@ -59,8 +59,10 @@ def settle(limiters: list[Limiter]) -> None:
         limiter.sync()
 
 
-def test_documents_of_a_client(limiters: list[Limiter], documents: CounterDocuments) -> None:
-    """A client's documents are its own, its users' and the total; clients whose names are close are others."""
+def test_documents_of_a_client_are_its_own_its_users_and_the_total(
+    limiters: list[Limiter], documents: CounterDocuments
+) -> None:
+    """Clients with similar names are others."""
     for client_id in ("app", "app2", "ap", "APP"):
         spend(limiters, client_id, "alice")
     spend(limiters, "app")
@@ -73,16 +75,18 @@ def test_documents_of_a_client(limiters: list[Limiter], documents: CounterDocume
 
 
 @pytest.mark.parametrize("client_id", ["a.b", "$where", "a\x00b", "\N{SNOWMAN}", ""], ids=ascii)
-def test_unusual_client_ids(limiters: list[Limiter], documents: CounterDocuments, client_id: str) -> None:
-    """Documents are found and reset whatever the client is called."""
+def test_documents_of_any_client_id_are_found_and_reset(
+    limiters: list[Limiter], documents: CounterDocuments, client_id: str
+) -> None:
+    """Whatever characters it has."""
     spend(limiters, client_id, "alice")
 
     assert {client_id} == {key.client_id for key, _ in documents.of_client(client_id)}
     assert 1 == documents.reset(client_id, "alice")
 
 
-def test_reset_of_a_user(limiters: list[Limiter], documents: CounterDocuments) -> None:
-    """All instances admit the user again, at every grant type; another user stays where they were."""
+def test_reset_user_is_admitted_by_all_instances(limiters: list[Limiter], documents: CounterDocuments) -> None:
+    """At every grant type; other users stay as they are."""
     for username in ("alice", "bob"):
         spend(limiters, "app", username)
     spend(limiters, "app", "alice", grant_type="refresh_token")
@@ -98,8 +102,8 @@ def test_reset_of_a_user(limiters: list[Limiter], documents: CounterDocuments) -
         assert not limiter.peek("app", "bob").allowed
 
 
-def test_reset_of_a_client(limiters: list[Limiter], documents: CounterDocuments) -> None:
-    """Everything of the client starts from zero, nothing of others does."""
+def test_reset_client_starts_at_zero(limiters: list[Limiter], documents: CounterDocuments) -> None:
+    """Other clients stay as they are."""
     spend(limiters, "app", "alice")
     spend(limiters, "app")
     spend(limiters, "other")
@@ -113,8 +117,8 @@ def test_reset_of_a_client(limiters: list[Limiter], documents: CounterDocuments)
     assert [True] * 3 == [limiter.peek("app").allowed for limiter in limiters]
 
 
-def test_reset_between_count_and_flush(limiters: list[Limiter], documents: CounterDocuments) -> None:
-    """What was counted and not yet sent when the counters were reset is counted once, on top of zero."""
+def test_hits_in_flight_at_a_reset_are_counted_once(limiters: list[Limiter], documents: CounterDocuments) -> None:
+    """On top of zero."""
     spend(limiters[:1], "app")
     limiters[0].check("app")
     limiters[0].check("app")
@@ -127,8 +131,8 @@ def test_reset_between_count_and_flush(limiters: list[Limiter], documents: Count
     assert [3] * 3 == [limiter.peek("app").remaining for limiter in limiters]
 
 
-def test_reset_under_steady_requests(limiters: list[Limiter], documents: CounterDocuments) -> None:
-    """An instance with something to send in every cycle learns of a reset, too: its next write loses the race."""
+def test_busy_instance_learns_of_a_reset(limiters: list[Limiter], documents: CounterDocuments) -> None:
+    """Its next write loses the race."""
     busy = limiters[0]
     for _ in range(3):
         busy.check("app")
@@ -141,8 +145,8 @@ def test_reset_under_steady_requests(limiters: list[Limiter], documents: Counter
     assert 3 == busy.peek("app").remaining
 
 
-def test_foreign_documents(connection: Connection, documents: CounterDocuments) -> None:
-    """Documents that are not ours are not shown."""
+def test_documents_of_another_form_are_not_listed(connection: Connection, documents: CounterDocuments) -> None:
+    """They have no key."""
     far = {"expire": datetime(2100, 1, 1, tzinfo=UTC)}
     connection.collection("ratelimits").insert_many(
         [{"_id": identity, **far} for identity in ("x", 7, {"clientId": 7}, {"clientId": "a", "username": 7})]
@@ -151,8 +155,8 @@ def test_foreign_documents(connection: Connection, documents: CounterDocuments) 
     assert [] == list(documents.every(LONG_GONE_S))
 
 
-def test_facts_about_the_server(limiters: list[Limiter], documents: CounterDocuments) -> None:
-    """The server tells its version, its time, and how many documents there are."""
+def test_facts_name_version_time_and_number_of_documents(limiters: list[Limiter], documents: CounterDocuments) -> None:
+    """Of the server."""
     spend(limiters, "app", "alice")
     facts = documents.facts()
 
@@ -161,8 +165,8 @@ def test_facts_about_the_server(limiters: list[Limiter], documents: CounterDocum
     assert facts.clock_s > LONG_GONE_S
 
 
-def test_database_that_does_not_answer() -> None:
-    """Without a server every method says so in this package's words."""
+def test_unreachable_database_raises_store_unavailable() -> None:
+    """No error of the driver gets out."""
     with closing(Connection("mongodb://127.0.0.1:1/test", timeout_s=0.05)) as connection:
         documents = CounterDocuments(connection, collection="ratelimits")
         for call in (documents.facts, lambda: list(documents.every(0.0)), lambda: documents.reset("app")):

@@ -62,8 +62,8 @@ def given(monkeypatch: pytest.MonkeyPatch, steps: Mapping[str, Callable[[Mapping
     monkeypatch.setattr(migrate_module, "load_migrations", lambda: modules)
 
 
-def test_empty_database(connection: Connection, database: Any) -> None:
-    """All migrations are run once, in order; then none is pending."""
+def test_upgrade_of_an_empty_database_applies_all_migrations(connection: Connection, database: Any) -> None:
+    """A second one applies none."""
     migrations = migrations_of(connection)
     assert ALL == pending(migrations)
 
@@ -74,8 +74,8 @@ def test_empty_database(connection: Connection, database: Any) -> None:
         assert 0 == database[collection].index_information()["expire"]["expireAfterSeconds"]
 
 
-def test_migrations_that_are_run_twice(connection: Connection, database: Any) -> None:
-    """A migration whose end was never noted is run again, and changes nothing."""
+def test_migration_can_run_twice(connection: Connection, database: Any) -> None:
+    """If its record is lost, for instance."""
     migrations_of(connection).upgrade()
     before = database["ratelimits"].index_information()
     database[MIGRATIONS].delete_many({})
@@ -84,8 +84,10 @@ def test_migrations_that_are_run_twice(connection: Connection, database: Any) ->
     assert before == database["ratelimits"].index_information()
 
 
-def test_database_that_instances_have_used(connection: Connection, mongo_uri: str, database: Any) -> None:
-    """Migrations meet the index that an instance made by itself, and an instance meets theirs."""
+def test_upgrade_of_a_used_database_creates_the_same_indexes(
+    connection: Connection, mongo_uri: str, database: Any
+) -> None:
+    """As its instances have."""
     for _ in range(2):
         limiter = Limiter(load_config({"store": {"uri": mongo_uri}}))
         limiter.check("app")
@@ -96,8 +98,8 @@ def test_database_that_instances_have_used(connection: Connection, mongo_uri: st
     assert {"_id_", "expire"} == set(database["ratelimits"].index_information())
 
 
-def test_namespace_and_collection(mongo_uri: str, database: Any) -> None:
-    """A namespace has migrations of its own, for the collections that are configured."""
+def test_upgrade_goes_by_namespace_and_collection(mongo_uri: str, database: Any) -> None:
+    """As they are configured."""
     with closing(Connection(mongo_uri, namespace="one")) as connection:
         Migrations(connection, collection="counters").upgrade()
 
@@ -193,8 +195,8 @@ def test_earlier_versions_can_read_the_records(connection: Connection, database:
         assert abs(record["applied"].timestamp() - time.time()) < 60
 
 
-def test_commands(terminal: Terminal, database: Any) -> None:
-    """The command line tells what is pending, exit code 1, runs it, and then has nothing to do."""
+def test_commands_list_and_apply_pending_migrations(terminal: Terminal, database: Any) -> None:
+    """With exit code 1 while some are pending."""
     pending = terminal.run("db", "status", "--json")
     assert 1 == pending.exit_code
     assert ALL == terminal.data("db", "upgrade")["applied_migrations"]
@@ -203,8 +205,8 @@ def test_commands(terminal: Terminal, database: Any) -> None:
     assert ALL[0] in terminal.ok("db", "status")
 
 
-def test_init_db(terminal: Terminal, database: Any) -> None:
-    """Everything is there after init-db, and it can be called again."""
+def test_init_db_creates_everything_and_can_run_again(terminal: Terminal, database: Any) -> None:
+    """Collections and indexes."""
     collections = {"ratelimits", "ratelimit_overrides", "ratelimit_stats", "ratelimit_migrations"}
     assert collections == set(terminal.data("init-db")["created_collections"])
     assert collections == set(database.list_collection_names())
@@ -213,8 +215,8 @@ def test_init_db(terminal: Terminal, database: Any) -> None:
     assert "up to date" in terminal.ok("init-db")
 
 
-def test_database_that_does_not_answer() -> None:
-    """Without a server every method says so in this package's words."""
+def test_unreachable_database_raises_store_unavailable() -> None:
+    """No error of the driver gets out."""
     with closing(Connection("mongodb://127.0.0.1:1/test", timeout_s=0.05)) as connection:
         migrations = migrations_of(connection)
         for call in (migrations.states, migrations.upgrade, migrations.create_collections):
@@ -222,8 +224,8 @@ def test_database_that_does_not_answer() -> None:
                 call()
 
 
-def test_packages() -> None:
-    """The metadata names every package there is, the migrations among them, so that a wheel has them all."""
+def test_metadata_names_every_package() -> None:
+    """The migrations included."""
     metadata = configparser.ConfigParser()
     metadata.read(ROOT / "setup.cfg")
     found = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "oauth_ratelimit").rglob("__init__.py")}

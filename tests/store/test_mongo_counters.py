@@ -92,8 +92,8 @@ def limiter(store: MongoStore, future: Clock) -> Limiter:
     return a_limiter(store, future, a_policy(window_s=60))
 
 
-def test_document(limiter: Limiter, documents: Documents) -> None:
-    """A document has the form that is promised, with numbers of 64 bits where they can grow."""
+def test_document_has_the_documented_form(limiter: Limiter, documents: Documents) -> None:
+    """Numbers that can grow have 64 bits."""
     limiter.check("some-client", "some-user", cost=3)
     limiter.sync()
     document = documents.find_one()
@@ -109,8 +109,8 @@ def test_document(limiter: Limiter, documents: Documents) -> None:
     assert (12, Int64) == (len(writer), type(flush_id))
 
 
-def test_version_grows_with_every_write(limiter: Limiter, documents: Documents) -> None:
-    """It does, by one, and stays a number of 64 bits."""
+def test_version_grows_by_one_with_every_write(limiter: Limiter, documents: Documents) -> None:
+    """It stays a number of 64 bits."""
     versions = []
     for _ in range(3):
         limiter.check(CLIENT)
@@ -120,8 +120,8 @@ def test_version_grows_with_every_write(limiter: Limiter, documents: Documents) 
     assert {Int64} == set(map(type, versions))
 
 
-def test_expiry_moves_with_the_hits(limiter: Limiter, future: Clock, documents: Documents) -> None:
-    """A document outlives its last hit by the window, and a late write of older hits does not shorten that."""
+def test_document_expires_a_window_after_its_last_hit(limiter: Limiter, future: Clock, documents: Documents) -> None:
+    """A late write of older hits does not shorten that."""
     ends = []
     for step_s in (0, 30, -12):
         future.advance(step_s)
@@ -141,15 +141,17 @@ def test_expiry_moves_with_the_hits(limiter: Limiter, future: Clock, documents: 
     ),
     ids=("no user", "a user named None", "total", "odd names"),
 )
-def test_identity(store: MongoStore, documents: Documents, key: Key, identity: dict[str, Any]) -> None:
-    """Names stand in values, never in field names; the scope only where there is one."""
+def test_names_are_values_and_never_field_names(
+    store: MongoStore, documents: Documents, key: Key, identity: dict[str, Any]
+) -> None:
+    """The scope is only there if there is one."""
     store.compare_and_set("here", [a_change(key, version=None, next_version=1)])
     store.compare_and_set("here", [a_change(key, version=1, next_version=2)])
     assert [identity] == [document["_id"] for document in documents.find()]
 
 
-def test_scopes(store: MongoStore, documents: Documents) -> None:
-    """Totals, grant types with limits of their own and other endpoints have documents of their own."""
+def test_each_scope_has_documents_of_its_own(store: MongoStore, documents: Documents) -> None:
+    """Totals, grant types with limits and endpoints."""
     settings = load_config(
         {
             "limits": {"client": ["9/minute"], "user": ["9/minute"], "client_total": ["9/minute"]},
@@ -171,16 +173,16 @@ def test_scopes(store: MongoStore, documents: Documents) -> None:
     } <= set(scopes)
 
 
-def test_expiry_index(store: MongoStore, documents: Documents) -> None:
-    """Documents are removed at the time that they name, by an index made at first use."""
+def test_expiry_index_is_created_at_first_use(store: MongoStore, documents: Documents) -> None:
+    """Documents expire at the time in them."""
     index = documents.index_information()["expire"]
     assert ([("expire", 1)], 0) == (index["key"], index["expireAfterSeconds"])
 
 
-def test_expiry_index_of_a_collection_that_was_dropped(
+def test_expiry_index_is_created_again_after_a_drop(
     store: MongoStore, documents: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index comes back after a while."""
+    """Within some minutes."""
     monkeypatch.setattr(mongo, "INDEX_CHECK_INTERVAL_S", 0.0)
     store.close()
     store.read([KEY])
@@ -191,8 +193,8 @@ def test_expiry_index_of_a_collection_that_was_dropped(
     assert "expire" in documents.index_information()
 
 
-def test_expired_document_is_removed(store: MongoStore, documents: Documents) -> None:
-    """The server removes it, and an instance that knew it begins a new one."""
+def test_expired_document_is_removed_and_not_restored_by_a_late_write(store: MongoStore, documents: Documents) -> None:
+    """MongoDB removes it once a minute."""
     past = Change(KEY, None, 10, 1, {SERIES: {600: 1}}, time.time() - 10)
     store.compare_and_set("here", [past, a_change(Key("other", None), version=None, next_version=1)])
     wait_until(lambda: documents.count_documents({}) == 1, "the removal of the expired document", timeout_s=90)
@@ -201,8 +203,8 @@ def test_expired_document_is_removed(store: MongoStore, documents: Documents) ->
 
 
 @pytest.mark.parametrize("count", (1, 500, 501, 1201))
-def test_round_trips_of_a_flush(limiter: Limiter, commands: Commands, count: int) -> None:
-    """A flush is one command for every 500 keys begun, whether the documents are new or known; nothing else is sent."""
+def test_flush_is_one_command_per_500_keys(limiter: Limiter, commands: Commands, count: int) -> None:
+    """For new and for known documents."""
     limiter.sync()
     commands.names()
     for _ in range(2):
@@ -212,8 +214,8 @@ def test_round_trips_of_a_flush(limiter: Limiter, commands: Commands, count: int
         assert ["update"] * -(-count // 500) == commands.names()
 
 
-def test_round_trips_of_an_idle_cycle(limiter: Limiter, future: Clock, commands: Commands) -> None:
-    """After one look at what was last written, nothing is sent until something is counted."""
+def test_idle_cycle_sends_nothing(limiter: Limiter, future: Clock, commands: Commands) -> None:
+    """After one read of what was written last."""
     limiter.check(CLIENT)
     limiter.sync()
     assert ["update"] == commands.names()
@@ -226,8 +228,10 @@ def test_round_trips_of_an_idle_cycle(limiter: Limiter, future: Clock, commands:
     assert [] == commands.names()
 
 
-def test_round_trips_of_a_conflict(limiter: Limiter, store: MongoStore, commands: Commands, mongo_uri: str) -> None:
-    """A lost race costs one reading and one more write, of the keys that lost."""
+def test_lost_race_costs_one_read_and_one_write_of_the_keys_that_lost(
+    limiter: Limiter, store: MongoStore, commands: Commands, mongo_uri: str
+) -> None:
+    """The others are not sent again."""
     with closing(mongo_store(mongo_uri)) as other_store:
         other = a_limiter(other_store, Clock(FUTURE_S))
         for instance in (limiter, other):
@@ -249,8 +253,8 @@ def test_round_trips_of_a_conflict(limiter: Limiter, store: MongoStore, commands
     assert 4 == limiter.counts(CLIENT, "kim").shared_hits
 
 
-def test_concerns(store: MongoStore, commands: Commands) -> None:
-    """Writes are acknowledged by a majority that has them in its journal; reads see only what a majority has."""
+def test_writes_are_journaled_by_a_majority_and_reads_are_majority_reads(store: MongoStore, commands: Commands) -> None:
+    """In every command."""
     store.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
     store.read([KEY])
     write, read = (event.command for event in commands.sent)
@@ -258,8 +262,8 @@ def test_concerns(store: MongoStore, commands: Commands) -> None:
     assert (False, "majority") == (write["ordered"], read["readConcern"]["level"])
 
 
-def test_filters_are_targeted(store: MongoStore, commands: Commands) -> None:
-    """Each update names one whole ``_id`` and the version, so that a sharded collection sends it to one shard."""
+def test_every_update_names_a_whole_id_and_the_version(store: MongoStore, commands: Commands) -> None:
+    """A sharded collection sends it to one shard."""
     store.compare_and_set("here", [a_change(KEY, version=None, next_version=5)])
     store.compare_and_set("here", [a_change(KEY, version=5, next_version=6)])
     filters = [event.command["updates"][0]["q"] for event in commands.sent]
@@ -267,16 +271,16 @@ def test_filters_are_targeted(store: MongoStore, commands: Commands) -> None:
     assert [{"_id": identity, "version": -1}, {"_id": identity, "version": 5}] == filters
 
 
-def test_database_without_a_name(mongod: Mongod) -> None:
-    """A connection string that names no database means ``oauth_ratelimit``."""
+def test_connection_string_without_a_database_means_oauth_ratelimit(mongod: Mongod) -> None:
+    """The database is created at first use."""
     with closing(mongo_store(mongod.uri)) as opened, mongod.client() as client:
         opened.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
         assert 1 == client["oauth_ratelimit"]["ratelimits"].count_documents({})
         client.drop_database("oauth_ratelimit")
 
 
-def test_namespace_keeps_issuers_apart(mongo_uri: str) -> None:
-    """Two issuers that share a database share no counter."""
+def test_namespaces_share_no_counter(mongo_uri: str) -> None:
+    """Two issuers may share a database."""
     limiters = [
         Limiter(
             load_config(
@@ -297,22 +301,22 @@ def test_namespace_keeps_issuers_apart(mongo_uri: str) -> None:
         limiter.close()
 
 
-def test_nothing_is_opened_before_first_use(mongo_uri: str, commands: Commands) -> None:
-    """A store can be made before a fork."""
+def test_store_connects_at_first_use(mongo_uri: str, commands: Commands) -> None:
+    """So it can be created before a fork."""
     unused = mongo_store(mongo_uri)
     unused.close()
     assert [] == commands.names()
 
 
-def test_use_after_closing(store: MongoStore) -> None:
-    """A store that was closed connects again."""
+def test_closed_store_connects_again(store: MongoStore) -> None:
+    """With its next use."""
     store.close()
     store.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
     assert 1 == store.read([KEY])[KEY].version
 
 
-def test_latest(store: MongoStore) -> None:
-    """Documents with the latest frames come first."""
+def test_latest_documents_come_first(store: MongoStore) -> None:
+    """By the time of their expiry."""
     keys = [Key("app", f"user-{number}") for number in range(5)]
     store.compare_and_set(
         "here", [Change(key, None, 1, 1, {SERIES: {600: 1}}, FAR_S + at) for at, key in enumerate(keys)]
@@ -320,6 +324,6 @@ def test_latest(store: MongoStore) -> None:
     assert keys[:2:-1] == list(store.latest(2))
 
 
-def test_clock_of_the_server(store: MongoStore) -> None:
-    """On one machine there is one clock."""
+def test_clock_offset_on_one_machine_is_near_zero(store: MongoStore) -> None:
+    """Both clocks are the same."""
     assert abs(store.clock_offset_s()) < 1.0

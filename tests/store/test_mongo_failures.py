@@ -63,8 +63,8 @@ def failing(mongod: Mongod) -> Iterator[tuple[MongoStore, Failures]]:
         client.drop_database(name)
 
 
-def test_server_that_is_not_there() -> None:
-    """The error says so, in time, and tells nothing of the connection string."""
+def test_missing_server_ends_a_call_in_time() -> None:
+    """The error repeats no password."""
     with socket.create_server(("127.0.0.1", 0)) as reserved:
         port = reserved.getsockname()[1]
     uri = f"mongodb://user:secret@127.0.0.1:{port}/"
@@ -82,8 +82,8 @@ def test_server_that_is_not_there() -> None:
         assert time.monotonic() - began_s < 20  # the driver would wait 30 s, four times
 
 
-def test_server_that_does_not_answer(mongod: Mongod) -> None:
-    """A connection that hangs ends a call within its time, and the store works again when the connection does."""
+def test_hanging_connection_ends_a_call_in_time(mongod: Mongod) -> None:
+    """The store works again when the connection does."""
     with FaultyProxy("127.0.0.1", mongod.port) as proxy, closing(mongo_store(proxy.uri, timeout_s=0.5)) as hanging:
         wait_until(lambda: is_answering(hanging), "the connection")
         proxy.swallow(True)
@@ -104,8 +104,8 @@ def is_answering(store: MongoStore) -> bool:
     return True
 
 
-def test_write_that_no_majority_confirms(failing: tuple[MongoStore, Failures]) -> None:
-    """Its outcome is unknown: it may be lost again with the server that has it."""
+def test_write_without_a_majority_has_an_unknown_outcome(failing: tuple[MongoStore, Failures]) -> None:
+    """It may be lost again with the server that has it."""
     store, failures = failing
     failures.fail_updates(times=1, writeConcernError={"code": 64, "errmsg": "waiting for replication timed out"})
     with pytest.raises(StoreUnavailable, match="majority"):
@@ -114,16 +114,16 @@ def test_write_that_no_majority_confirms(failing: tuple[MongoStore, Failures]) -
 
 
 @pytest.mark.parametrize("code", (91, 189, 11602, 50, 8000), ids=str)
-def test_errors_of_the_server(failing: tuple[MongoStore, Failures], code: int) -> None:
-    """Whatever the server answers to a bulk as a whole, its outcome is unknown, and no error of the driver gets out."""
+def test_error_of_the_server_is_an_unknown_outcome(failing: tuple[MongoStore, Failures], code: int) -> None:
+    """No error of the driver gets out."""
     store, failures = failing
     failures.fail_updates(times=2, errorCode=code)  # the driver tries some again
     with pytest.raises(StoreUnavailable):
         store.compare_and_set("here", [a_change(KEY, version=None, next_version=7)])
 
 
-def test_change_that_the_server_refuses(store: MongoStore, documents: Documents) -> None:
-    """A document that cannot be changed is told apart from one that has moved on, and stops no other."""
+def test_rejected_change_stops_no_other(store: MongoStore, documents: Documents) -> None:
+    """It is told apart from a lost race."""
     documents.insert_one({"_id": {"clientId": "bad", "username": None}, "version": Int64(5), "requestCounters": "text"})
     changes = [
         a_change(Key("moved on", None), version=1, next_version=2),
@@ -136,8 +136,8 @@ def test_change_that_the_server_refuses(store: MongoStore, documents: Documents)
     assert 1 == store.read([Key("good", None)])[Key("good", None)].version
 
 
-def test_index_that_exists_with_other_options(mongo_uri: str, documents: Documents) -> None:
-    """An index that cannot be made is said once, and counting goes on."""
+def test_index_with_other_options_is_logged_once(mongo_uri: str, documents: Documents) -> None:
+    """Counting goes on."""
     documents.create_index("expire", name="expire")
     with capture_logs() as events, closing(mongo_store(mongo_uri)) as opened:
         opened.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])

@@ -54,8 +54,8 @@ def put(statistics: StatisticsStore, *minutes: ClientMinute, writer: str = "one-
     assert [] == statistics.put(writer, [Share(minute, is_complete) for minute in minutes], keep_s=KEEP_S)
 
 
-def test_all_of_a_minute(statistics: StatisticsStore) -> None:
-    """What is written is read again, whatever names there are, one of no letters for a user included."""
+def test_minute_is_read_as_it_was_written(statistics: StatisticsStore) -> None:
+    """Whatever the names are."""
     names = ["a.b", "$set", "a$b", " ", "100%", "%2E", "nul\0nul", "é\U0001f511", "x" * 200]
     for name in names:
         minute = a_minute(
@@ -72,10 +72,8 @@ def test_all_of_a_minute(statistics: StatisticsStore) -> None:
     assert len(names) == len(everything(statistics))
 
 
-def test_repeated_late_and_doubled_writes(statistics: StatisticsStore) -> None:
-    """
-    In whatever order the writes of two processes arrive, and however often: the sum is that of their last numbers.
-    """
+def test_repeated_and_late_writes_give_the_sum_of_the_last_numbers(statistics: StatisticsStore) -> None:
+    """In any order."""
     early = a_minute(tallies={BATCH: Tally(1)}, peaks={"client": Peak(0.2, 2.0, 10, 60)}, burst=1)
     late = a_minute(
         tallies={BATCH: Tally(4, 3), PASSWORD: Tally(2)},
@@ -115,24 +113,24 @@ def with_sorted_tallies(minute: ClientMinute) -> ClientMinute:
     return replace(minute, tallies=dict(sorted(minute.tallies.items())))
 
 
-def test_minute_that_is_not_over(statistics: StatisticsStore) -> None:
-    """Users are written when the minute is over, so that those that led for a moment leave nothing behind."""
+def test_users_are_written_when_the_minute_is_over(statistics: StatisticsStore) -> None:
+    """Those that led for a moment leave nothing behind."""
     minute = a_minute(users=(UserLoad("alice", 3),), registers={1: 1})
     put(statistics, minute, is_complete=False)
 
     assert [replace(minute, users=(), registers={})] == everything(statistics)
 
 
-def test_many_instances(statistics: StatisticsStore) -> None:
-    """Every process counts for itself."""
+def test_minute_is_the_sum_over_all_processes(statistics: StatisticsStore) -> None:
+    """Each counts for itself."""
     for number in range(30):
         put(statistics, a_minute(), writer=f"writer_{number}-0")
 
     assert [Tally(allowed=60, denied=30)] == [minute.tally() for minute in everything(statistics)]
 
 
-def test_time(statistics: StatisticsStore) -> None:
-    """A time has the minutes that begin in it, in order, of all clients or of one."""
+def test_period_has_the_minutes_that_begin_in_it(statistics: StatisticsStore) -> None:
+    """In order, of all clients or of one."""
     for offset in (2, 0, 1, 3):
         put(statistics, a_minute("a", MINUTE_S + 60 * offset), a_minute("ab", MINUTE_S + 60 * offset))
 
@@ -145,15 +143,15 @@ def test_time(statistics: StatisticsStore) -> None:
     assert [] == list(statistics.minutes(MINUTE_S + 1, MINUTE_S + 59))
 
 
-def test_parts(statistics: StatisticsStore) -> None:
-    """What is not asked for is not read."""
+def test_only_the_requested_fields_are_read(statistics: StatisticsStore) -> None:
+    """The others are empty."""
     put(statistics, a_minute(users=(UserLoad("alice", 3),), registers={1: 1}, peaks={"client": Peak(1.0, 1.0, 1, 1)}))
 
     assert [a_minute()] == list(statistics.minutes(0, 4e9, parts=("by",)))
 
 
-def test_others_in_the_collection(connection: Connection, statistics: StatisticsStore) -> None:
-    """Heartbeats and what else lives in the collection is not taken for a minute."""
+def test_other_documents_in_the_collection_are_no_minutes(connection: Connection, statistics: StatisticsStore) -> None:
+    """Such as heartbeats."""
     HeartbeatStore(connection).put(Heartbeat("one", 1.0, 1.0, "1", "enforce", 1.0))
     collection = connection.collection(STATISTICS)
     collection.insert_many(
@@ -180,8 +178,8 @@ def test_documents_of_the_former_digest_are_ignored(connection: Connection, stat
     assert 2 == connection.collection(STATISTICS).count_documents({})
 
 
-def test_expiry(connection: Connection, statistics: StatisticsStore) -> None:
-    """A minute expires when it has been kept long enough; the indexes make themselves."""
+def test_minute_expires(connection: Connection, statistics: StatisticsStore) -> None:
+    """The indexes are created with the first write."""
     put(statistics, a_minute())
 
     collection = connection.collection(STATISTICS)
@@ -190,8 +188,8 @@ def test_expiry(connection: Connection, statistics: StatisticsStore) -> None:
     assert {"_id_", "expire", "minute"} == set(collection.index_information())
 
 
-def test_indexes_of_the_migrations(connection: Connection, statistics: StatisticsStore) -> None:
-    """The migrations make the same indexes as an instance at run time, in whatever order."""
+def test_migrations_create_the_same_indexes_as_an_instance(connection: Connection, statistics: StatisticsStore) -> None:
+    """In any order."""
     put(statistics, a_minute())
     indexes = connection.collection(STATISTICS).index_information()
     migrations = Migrations(connection, collection="ratelimits")
@@ -199,8 +197,8 @@ def test_indexes_of_the_migrations(connection: Connection, statistics: Statistic
     assert indexes == connection.collection(STATISTICS).index_information()
 
 
-def test_reading_uses_an_index(connection: Connection, statistics: StatisticsStore) -> None:
-    """A look at an hour among many does not go through all of them."""
+def test_reading_a_period_uses_an_index(connection: Connection, statistics: StatisticsStore) -> None:
+    """Only its documents are examined."""
     put(statistics, *(a_minute(f"client-{number}", MINUTE_S + 60 * number) for number in range(200)))
     collection = connection.collection(STATISTICS)
     selected = {"_id.minute": {"$gte": MINUTE_S, "$lt": MINUTE_S + 600}}
@@ -222,8 +220,10 @@ DAMAGED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("damage", DAMAGED, ids=[str(number) for number in range(len(DAMAGED))])
-def test_damaged_document(connection: Connection, statistics: StatisticsStore, damage: dict[str, Any]) -> None:
-    """What is not of our form counts as not there, and hides no other minute."""
+def test_damaged_field_counts_as_missing(
+    connection: Connection, statistics: StatisticsStore, damage: dict[str, Any]
+) -> None:
+    """It hides no other minute."""
     identity = {"clientId": "shop", "minute": Int64(MINUTE_S)}
     connection.collection(STATISTICS).insert_one({"_id": identity, **damage})
     put(statistics, a_minute("other"))
@@ -234,8 +234,8 @@ def test_damaged_document(connection: Connection, statistics: StatisticsStore, d
     assert a_minute("other") == whole
 
 
-def test_writing_into_a_damaged_document(connection: Connection, statistics: StatisticsStore) -> None:
-    """A document that cannot take the numbers is told by its position; the others of the bulk are written."""
+def test_positions_of_rejected_shares_are_returned(connection: Connection, statistics: StatisticsStore) -> None:
+    """The others of the bulk are written."""
     connection.collection(STATISTICS).insert_one({"_id": {"clientId": "shop", "minute": MINUTE_S}, "by": "text"})
     shares = [Share(a_minute(client_id), is_complete=True) for client_id in ("a", "shop", "b")]
 
@@ -245,8 +245,8 @@ def test_writing_into_a_damaged_document(connection: Connection, statistics: Sta
     }
 
 
-def test_round_trips(statistics: StatisticsStore, commands: Commands) -> None:
-    """A write of 500 clients is one command; the indexes are seen to once."""
+def test_write_of_500_clients_is_one_command(statistics: StatisticsStore, commands: Commands) -> None:
+    """The indexes are created once."""
     for _ in range(2):
         put(statistics, *(a_minute(f"client-{number}") for number in range(500)))
 

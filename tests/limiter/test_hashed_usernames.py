@@ -9,14 +9,19 @@ from oauth_ratelimit.config import PrivacySettings
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.counters.key_state import Counts
 from oauth_ratelimit.store.memory import MemoryStore
-from tests.privacy.names import ALICE, NEW, OLD, PLAIN, hashed, limiter_with
 from tests.support.helpers import Clock
 from tests.support.limiters import CLIENT, a_policy, stored_hits
-from tests.support.stores import Shared
+from tests.support.pseudonyms import ALICE, NEW, OLD, PLAIN, hashed, limiter_with
 
 LIMIT = 7
 TWO = (a_policy(2, name="user"),)
 SEVEN = (a_policy(LIMIT, 600, name="user"),)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """An empty store."""
+    return MemoryStore()
 
 
 def test_every_method_takes_the_name_and_only_the_hash_is_stored_and_logged(clock: Clock) -> None:
@@ -77,21 +82,19 @@ def test_name_that_is_no_text_is_rejected(clock: Clock) -> None:
     ids=["new key", "hashed from now on", "plain again"],
 )
 def test_new_pseudonym_starts_new_counts(
-    shared: Shared, clock: Clock, before: PrivacySettings, after: PrivacySettings
+    store: MemoryStore, clock: Clock, before: PrivacySettings, after: PrivacySettings
 ) -> None:
     """The counts under the former pseudonym stay in the store, untouched, and nothing reads them."""
-    former = limiter_with(before, shared.store, clock, user=SEVEN)
+    former = limiter_with(before, store, clock, user=SEVEN)
     for _ in range(LIMIT):
         former.check(CLIENT, ALICE)
     former.sync()
-    limiter = limiter_with(after, shared.store, clock, user=SEVEN)
+    limiter = limiter_with(after, store, clock, user=SEVEN)
     limiter.check(CLIENT, ALICE)
     limiter.sync()
 
     assert LIMIT - 1 == limiter.peek(CLIENT, ALICE).remaining
-    assert [LIMIT, 1] == [
-        stored_hits(shared.store, Key(CLIENT, each.pseudonym_of(ALICE))) for each in (former, limiter)
-    ]
+    assert [LIMIT, 1] == [stored_hits(store, Key(CLIENT, each.pseudonym_of(ALICE))) for each in (former, limiter)]
 
 
 @pytest.mark.parametrize(
@@ -100,27 +103,27 @@ def test_new_pseudonym_starts_new_counts(
     ids=["former key dropped", "former key listed", "key listed beside plain names"],
 )
 def test_former_keys_make_no_difference_to_counts(
-    shared: Shared, clock: Clock, before: PrivacySettings, after: PrivacySettings
+    store: MemoryStore, clock: Clock, before: PrivacySettings, after: PrivacySettings
 ) -> None:
     """Counts under the current pseudonym go on when former keys come and go."""
-    earlier = limiter_with(before, shared.store, clock, user=SEVEN)
+    earlier = limiter_with(before, store, clock, user=SEVEN)
     for _ in range(4):
         earlier.check(CLIENT, ALICE)
     earlier.sync()
-    limiter = limiter_with(after, shared.store, clock, user=SEVEN)
+    limiter = limiter_with(after, store, clock, user=SEVEN)
     limiter.peek(CLIENT, ALICE)
     limiter.sync_urgent()
 
     assert LIMIT - 4 == limiter.peek(CLIENT, ALICE).remaining
 
 
-def test_preload_knows_hashed_users(shared: Shared, clock: Clock) -> None:
+def test_preload_knows_hashed_users(store: MemoryStore, clock: Clock) -> None:
     """A new instance starts with the users that were busy last, as with plain names."""
-    earlier = limiter_with(hashed(OLD), shared.store, clock, user=SEVEN)
+    earlier = limiter_with(hashed(OLD), store, clock, user=SEVEN)
     for _ in range(4):
         earlier.check(CLIENT, ALICE)
     earlier.sync()
-    limiter = limiter_with(hashed(OLD), shared.store, clock, user=SEVEN)
+    limiter = limiter_with(hashed(OLD), store, clock, user=SEVEN)
     limiter.preload()
 
     assert LIMIT - 4 == limiter.peek(CLIENT, ALICE).remaining

@@ -78,10 +78,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
-def test_tampered_grant(site: Site, flow: Callable[[str], GrantRequest], monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    A grant that is tampered with is refused however often it comes and moves no counter; the true one is then served.
-    """
+def test_tampered_grant_moves_no_counter(
+    site: Site, flow: Callable[[str], GrantRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The valid one is served afterwards."""
     site.wait_for_quota()
     attempt = flow(site.url)
     site.wait_for_quota()
@@ -103,8 +103,8 @@ def test_tampered_grant(site: Site, flow: Callable[[str], GrantRequest], monkeyp
 
 
 @pytest.mark.parametrize("name", ISSUED)
-def test_proof_of_another_client(site: Site, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that presents what was issued to another one costs neither of them anything, nor the user."""
+def test_stolen_proof_moves_no_counter(site: Site, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of the client it was issued to nor of the thief."""
     attempt = FLOWS[name](site.url)
     site.wait_for_quota()
     stolen = last_request(attempt, monkeypatch).by((PARTNER_BANK.client_id, PARTNER_BANK.client_secret or ""))
@@ -129,10 +129,10 @@ JOB = {"grant_type": "client_credentials"}
     ],
     ids=["client in the form", "query beside the form", "other words for a user", "a job"],
 )
-def test_claims_beside_the_proof(
+def test_only_the_proven_client_and_user_pay(
     site: Site, form: dict[str, str], query: dict[str, str], paying: tuple[str, str | None]
 ) -> None:
-    """Who has proven themselves pays, whoever else is named in the form or in the query."""
+    """Whoever else is named in the form or in the query."""
     site.wait_for_quota()
 
     assert 200 == Sent(f"{site.url}/token", form, OWN).send(params=query).status_code
@@ -140,8 +140,8 @@ def test_claims_beside_the_proof(
     assert {paying} == {key for key in counters if site.remaining(*key) != 2}
 
 
-def test_grant_type_in_the_query(site: Site) -> None:
-    """Whichever of two grant types Authlib takes, which depends on its version, one counter of the client moves."""
+def test_second_grant_type_in_the_query_moves_one_counter(site: Site) -> None:
+    """Authlib decides which of the two it takes."""
     site.wait_for_quota()
 
     assert 200 == Sent(f"{site.url}/token", ALICE, OWN).send(params=JOB).status_code
@@ -149,8 +149,8 @@ def test_grant_type_in_the_query(site: Site) -> None:
 
 
 @pytest.mark.parametrize("form", [{"client_id": "batch-jobs", "client_secret": BATCH_JOBS.client_secret or ""}])
-def test_two_clients_that_are_both_proven(site: Site, form: dict[str, str]) -> None:
-    """Of two clients with right secrets in one request the one that Authlib takes pays, and the other one does not."""
+def test_only_one_of_two_proven_clients_pays(site: Site, form: dict[str, str]) -> None:
+    """The one that Authlib takes."""
     site.wait_for_quota()
 
     answer = Sent(f"{site.url}/token", {**JOB, **form}, OWN).send()
@@ -159,8 +159,8 @@ def test_two_clients_that_are_both_proven(site: Site, form: dict[str, str]) -> N
     assert (1, 2) == (site.remaining("web-shop"), site.remaining("batch-jobs"))
 
 
-def test_public_client_that_anybody_names(site: Site) -> None:
-    """Naming a public client again and again, and polling in its name, leaves its quotas whole."""
+def test_naming_a_public_client_moves_no_counter(site: Site) -> None:
+    """However often, with any grant."""
     site.wait_for_quota()
     for _ in range(5):
         for form in (
@@ -176,8 +176,8 @@ def test_public_client_that_anybody_names(site: Site) -> None:
 
 
 @pytest.mark.parametrize("client_id", ["mobile-app", "web-shop"])
-def test_device_authorization_in_anothers_name(tmp_path: Path, client_id: str) -> None:
-    """Device authorization answers whoever names a client, without its secret; a limit there counts nobody for it."""
+def test_device_authorization_counts_nobody(tmp_path: Path, client_id: str) -> None:
+    """It is answered without a secret."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
     limits = {"endpoints": {"device_authorization": {"limits": {"client": ["1/minute"]}}}}

@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,15 +27,14 @@ from oauth_ratelimit.errors import RateLimitError, StoreRejected
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.admin.conftest import Page, open_page
+from tests.support.guarded_mongod import PASSWORD, GuardedMongod, guarded, guarded_server
 from tests.support.helpers import Clock, wait_until
-from tests.support.mongod import Mongod
 from tests.support.stores import mongo_store
 
 pytestmark = pytest.mark.mongo
 
-__all__ = ["open_page"]
+__all__ = ["guarded", "guarded_server", "open_page"]
 
-PASSWORD = "correct-horse-battery-staple"
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 COUNTERS = {"db": "oauth", "collection": "ratelimits"}
 STATISTICS = {"db": "oauth", "collection": "ratelimit_stats"}
@@ -46,58 +45,6 @@ SETTINGS = {
     "guard": {"mode": "enforce"},
 }
 WHY = ("--reason", "ticket 4711", "--by", "ann")
-
-
-class Guarded:
-    """A server with authentication."""
-
-    def __init__(self, mongod: Mongod) -> None:
-        self._mongod = mongod
-        with mongod.client() as client:  # while there is no user, one may be made from this machine
-            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
-
-    def uri(self, user: str, *, password: str = PASSWORD, database: str = "oauth") -> str:
-        """Return the connection string of a user."""
-        return f"mongodb://{user}:{password}@{self._mongod.address}/{database}?authSource=admin"
-
-    def grant(self, user: str, *privileges: dict[str, Any]) -> str:
-        """Make a user with these rights alone, or change the rights of one, and return the connection string."""
-        with self._mongod.client(username="root", password=PASSWORD) as client:
-            if client.admin.command("usersInfo", user)["users"]:
-                client.admin.command("updateRole", user, privileges=list(privileges))
-            else:
-                client.admin.command("createRole", user, privileges=list(privileges), roles=[])
-                client.admin.command("createUser", user, pwd=PASSWORD, roles=[user])
-        return self.uri(user)
-
-    def indexes(self, collection: str) -> set[str]:
-        """Return the names of a collection's indexes."""
-        with self._mongod.client(username="root", password=PASSWORD) as client:
-            return set(client["oauth"][collection].index_information())
-
-    def count(self, collection: str, selected: dict[str, Any]) -> int:
-        """Return how many documents there are of a kind."""
-        with self._mongod.client(username="root", password=PASSWORD) as client:
-            return client["oauth"][collection].count_documents(selected)
-
-    def empty(self) -> None:
-        """Remove all data."""
-        with self._mongod.client(username="root", password=PASSWORD) as client:
-            client.drop_database("oauth")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Guarded]:
-    """A server of these tests' own."""
-    with Mongod(["--auth"]) as mongod:
-        yield Guarded(mongod)
-
-
-@pytest.fixture
-def guarded(server: Guarded) -> Guarded:
-    """The server, empty."""
-    server.empty()
-    return server
 
 
 def a_limiter(uri: str, clock: Clock, *, timeout: str = "60s") -> Limiter:
@@ -115,8 +62,8 @@ def documented_roles() -> dict[str, list[dict[str, Any]]]:
     return {role["createRole"]: role["privileges"] for role in roles}
 
 
-def test_finding_inserting_and_updating_is_enough(guarded: Guarded, clock: Clock) -> None:
-    """Without the right to make the index, counters are shared all the same, and one warning says what is missing."""
+def test_counters_need_find_insert_and_update_only(guarded: GuardedMongod, clock: Clock) -> None:
+    """One warning names the missing index."""
     uri = guarded.grant("minimal", {"resource": COUNTERS, "actions": ["find", "insert", "update"]})
     with capture_logs() as logs:
         one, other = a_limiter(uri, clock), a_limiter(uri, clock)
@@ -134,8 +81,8 @@ def test_finding_inserting_and_updating_is_enough(guarded: Guarded, clock: Clock
     assert ["expiry_index_missing"] * 2 == [entry["event"] for entry in logs]
 
 
-def test_documented_role(guarded: Guarded, tmp_path: Path) -> None:
-    """With the role in the documentation the whole extension runs without a complaint, and the index is made."""
+def test_documented_role_of_instances_is_enough(guarded: GuardedMongod, tmp_path: Path) -> None:
+    """Nothing is logged as missing, and the indexes are created."""
     uri = guarded.grant("documented", *documented_roles()["oauthRateLimit"])
     seed(tmp_path / "demo.sqlite3")
     with capture_logs() as logs:
@@ -178,7 +125,7 @@ def _heartbeats(uri: str) -> bool:
 
 
 @pytest.fixture
-def run(guarded: Guarded, tmp_path: Path) -> Callable[..., Result]:
+def run(guarded: GuardedMongod, tmp_path: Path) -> Callable[..., Result]:
     """Runs a command as the MongoDB user with a documented role."""
     path = tmp_path / "ratelimit.yaml"
     path.write_text(yaml.safe_dump({**SETTINGS, "store": {"uri": "mongodb://localhost:1/oauth"}}))
@@ -211,8 +158,10 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("role", COMMANDS)
-def test_documented_roles_of_people(guarded: Guarded, run: Callable[..., Result], clock: Clock, role: str) -> None:
-    """Every command works for the role that is documented for it, on an empty database and on one with counters."""
+def test_documented_roles_of_operators_are_enough(
+    guarded: GuardedMongod, run: Callable[..., Result], clock: Clock, role: str
+) -> None:
+    """For every command, on an empty database and on one with counters."""
     for _ in range(2):
         results = [run(role, *words) for words in COMMANDS[role]]
         assert [0] * len(results) == [result.exit_code for result in results], [result.output for result in results]
@@ -233,10 +182,10 @@ def test_documented_roles_of_people(guarded: Guarded, run: Callable[..., Result]
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
-def test_what_a_role_is_not_for(
-    guarded: Guarded, run: Callable[..., Result], clock: Clock, role: str, words: tuple[str, ...]
+def test_role_cannot_do_what_another_is_for(
+    guarded: GuardedMongod, run: Callable[..., Result], clock: Clock, role: str, words: tuple[str, ...]
 ) -> None:
-    """A role can do nothing that another is documented for: MongoDB refuses, and the command says so."""
+    """MongoDB refuses, and the command says so."""
     limiter = a_limiter(guarded.uri("root"), clock)
     limiter.check("app")
     limiter.check("app", "ann")
@@ -248,8 +197,10 @@ def test_what_a_role_is_not_for(
     assert PASSWORD not in result.output
 
 
-def test_erasing_without_all_rights(guarded: Guarded, run: Callable[..., Result], clock: Clock) -> None:
-    """What may not be looked at is named; the rest is erased all the same."""
+def test_erase_names_the_parts_it_may_not_read(
+    guarded: GuardedMongod, run: Callable[..., Result], clock: Clock
+) -> None:
+    """The others are erased."""
     limiter = a_limiter(guarded.uri("root"), clock)
     limiter.check("app", "ann")
     limiter.close()
@@ -263,10 +214,10 @@ def test_erasing_without_all_rights(guarded: Guarded, run: Callable[..., Result]
     )
 
 
-def test_admin_page(guarded: Guarded, open_page: Callable[..., Page]) -> None:
-    """
-    The role of instances is enough to look at everything; to change something the page needs the documented addition.
-    """
+def test_admin_page_needs_the_documented_addition_to_change_something(
+    guarded: GuardedMongod, open_page: Callable[..., Page]
+) -> None:
+    """Everything is shown without it."""
     role = documented_roles()["oauthRateLimit"]
     page = open_page(store={"uri": guarded.grant("paged", *role)})
     asked = {"id": "app", "decision": "0123456789abcdef"}
@@ -282,8 +233,8 @@ def test_admin_page(guarded: Guarded, open_page: Callable[..., Page]) -> None:
     assert 200 == page.send("remove", change).status_code
 
 
-def test_right_that_comes_later(guarded: Guarded, clock: Clock) -> None:
-    """Without the right to write, nothing is lost: hits wait, and are sent when the right is there."""
+def test_hits_wait_for_the_right_to_write(guarded: GuardedMongod, clock: Clock) -> None:
+    """None is lost."""
     uri = guarded.grant("reader", {"resource": COUNTERS, "actions": ["find"]})
     with capture_logs() as logs:
         limiter = a_limiter(uri, clock)
@@ -306,15 +257,15 @@ def a_share() -> Share:
     return Share(ClientMinute("app", 2_000_000_040, {Source("client", "none"): Tally(1)}), is_complete=True)
 
 
-def test_statistics_without_the_right_to_write(guarded: Guarded, a_share: Share) -> None:
-    """Whoever may not write statistics is told so, in words that name the right."""
+def test_refused_write_names_the_right(guarded: GuardedMongod, a_share: Share) -> None:
+    """The error is StoreRejected."""
     uri = guarded.grant("counting", {"resource": COUNTERS, "actions": ["find", "insert", "update"]})
     with closing(Connection(uri)) as connection, pytest.raises(StoreRejected, match="not authorized"):
         StatisticsStore(connection).put("one-0", [a_share], keep_s=60.0)
 
 
-def test_statistics_without_the_right_to_make_indexes(guarded: Guarded, a_share: Share) -> None:
-    """Statistics are written and read without the indexes, which warnings say are missing."""
+def test_statistics_work_without_indexes(guarded: GuardedMongod, a_share: Share) -> None:
+    """Warnings name the missing ones."""
     uri = guarded.grant("writing", {"resource": STATISTICS, "actions": ["find", "insert", "update"]})
     with closing(Connection(uri)) as connection, capture_logs() as logs:
         statistics = StatisticsStore(connection)
@@ -343,13 +294,13 @@ def test_statistics_without_the_right_to_make_indexes(guarded: Guarded, a_share:
         "mongodb+srv://root:{password}@a.invalid:27017/oauth",
     ],
 )
-def test_password_is_never_said(
-    guarded: Guarded, clock: Clock, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder, uri: str
+def test_password_is_in_no_message(
+    guarded: GuardedMongod, clock: Clock, caplog: pytest.LogCaptureFixture, recwarn: pytest.WarningsRecorder, uri: str
 ) -> None:
-    """Whatever is wrong with a connection string or its password, nothing repeats it: no log, no error, no warning."""
+    """Whatever is wrong with a connection string: no log, no error, no warning repeats it."""
     secret = "wrong-horse"
     said: list[str] = []
-    text = uri.format(password=secret, address=guarded._mongod.address)
+    text = uri.format(password=secret, address=guarded.address)
     with capture_logs() as logs, caplog.at_level(logging.WARNING):
         try:
             limiter = a_limiter(text, clock, timeout="300ms")

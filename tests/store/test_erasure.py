@@ -146,8 +146,8 @@ FOUND = {"counters": 6, "failures": 2, "statistics": 1, "denials": 2, "overrides
 
 
 @pytest.mark.parametrize("privacy", [{}, OLDER, HASHED], ids=["plain", "hashed", "two keys"])
-def test_erase(records: Records, privacy: dict[str, Any]) -> None:
-    """Nothing is left of a person under any name, and all that is said of others stays as it was."""
+def test_erase_leaves_nothing_of_a_person_and_everything_of_others(records: Records, privacy: dict[str, Any]) -> None:
+    """Under any name."""
     records.fill(privacy)
     names = [ALICE, ALICE.casefold(), *(form(name) for form in FORMS for name in (ALICE, ALICE.casefold()))]
     others = str(records.configure(privacy)(BOB))
@@ -162,8 +162,8 @@ def test_erase(records: Records, privacy: dict[str, Any]) -> None:
     assert dict.fromkeys(FOUND, 0) == records.terminal.data("erase", ALICE)["removed"]
 
 
-def test_erase_under_an_older_key(records: Records) -> None:
-    """What was written before the keys changed is found, too, and under plain names even if they are no longer read."""
+def test_erase_finds_records_under_former_keys_and_plain_names(records: Records) -> None:
+    """Whatever the current key is."""
     records.fill({})
     records.fill(OLDER)
     records.configure(HASHED)
@@ -173,8 +173,8 @@ def test_erase_under_an_older_key(records: Records) -> None:
     assert ALICE not in records.text().replace(f"{ALICE}x", "")
 
 
-def test_erase_by_hash(records: Records) -> None:
-    """The hash in a log line is enough."""
+def test_erase_takes_the_hash_of_a_log_line(records: Records) -> None:
+    """Failures are counted under another hash."""
     records.fill(OLDER)
     shown = str(records.configure(OLDER)(ALICE))
 
@@ -182,11 +182,8 @@ def test_erase_by_hash(records: Records) -> None:
     assert shown not in records.text().replace(f"{shown}x", "")
 
 
-def test_erase_at_one_client(records: Records) -> None:
-    """
-    The records at other clients stay. Overrides are about clients and not about users: there the name goes everywhere,
-    but for resets of the person's counters elsewhere.
-    """
+def test_erase_at_one_client_leaves_the_records_at_others(records: Records) -> None:
+    """Overrides are about clients, so the name is blanked everywhere, except for resets elsewhere."""
     records.fill({})
 
     assert (
@@ -201,8 +198,8 @@ def test_erase_at_one_client(records: Records) -> None:
     ]
 
 
-def test_dry_run(records: Records) -> None:
-    """A dry run says what would be removed, and removes nothing."""
+def test_dry_run_counts_and_removes_nothing(records: Records) -> None:
+    """The counts are those of a run."""
     records.fill({})
     before = records.text()
 
@@ -211,8 +208,8 @@ def test_dry_run(records: Records) -> None:
     assert before == records.text()
 
 
-def test_output_for_people(records: Records) -> None:
-    """The table says what was removed from where, and then what is out of reach."""
+def test_table_names_what_was_removed_and_what_stays(records: Records) -> None:
+    """With the collections."""
     records.fill({})
     text = records.terminal.ok("erase", ALICE)
 
@@ -221,8 +218,8 @@ def test_output_for_people(records: Records) -> None:
     assert "Run it again in 120 s" in text
 
 
-def test_memory_of_instances(records: Records) -> None:
-    """Every instance starts the user at zero, and brings nothing back of what it had counted before."""
+def test_instances_start_an_erased_user_at_zero(records: Records) -> None:
+    """They restore nothing."""
     records.fill({})
     settings = load_config(records.terminal.settings)
     other = Limiter(settings, clock=lambda: records.now_s)
@@ -237,10 +234,8 @@ def test_memory_of_instances(records: Records) -> None:
     assert ALICE not in records.text().replace(f"{ALICE}x", "")
 
 
-def test_reset_while_a_history_is_blanked(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reset that comes in between moves all entries of a full history; the person's is blanked all the same, and no
-    other.
-    """
+def test_reset_during_an_erasure_hides_no_entry(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new entry moves all entries of a full history."""
     monkeypatch.setattr("oauth_ratelimit.store.mongo.overrides.MAX_HISTORY", 3)
     with closing(Connection(records.uri)) as connection:
         store = OverrideStore(connection)
@@ -269,8 +264,8 @@ def test_reset_while_a_history_is_blanked(records: Records, monkeypatch: pytest.
     ]
 
 
-def test_statistics_that_are_damaged(records: Records) -> None:
-    """Whatever stands in the place of users keeps nobody's records from being found."""
+def test_damaged_statistics_hide_no_record(records: Records) -> None:
+    """Whatever is stored in place of the users."""
     records.fill({})
     client: MongoClient[dict[str, Any]] = MongoClient(records.uri)
     with client:
@@ -282,9 +277,7 @@ def test_statistics_that_are_damaged(records: Records) -> None:
 
 
 def test_counters_are_found_by_the_index(records: Records) -> None:
-    """
-    However many other users there are, their documents are not read: two documents' worth of index for each client.
-    """
+    """Two reads per client, however many other users there are."""
     records.fill({})
     client: MongoClient[dict[str, Any]] = MongoClient(records.uri)
     with client:
@@ -301,8 +294,10 @@ def test_counters_are_found_by_the_index(records: Records) -> None:
     assert sum(entry["keysExamined"] for entry in looked) < 40
 
 
-def test_many_clients(records: Records, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When there are more clients than are looked for one by one, the rest is found all the same."""
+def test_counters_beyond_the_first_clients_are_found_by_one_scan(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the rest of the collection."""
     monkeypatch.setattr(erasure, "MAX_JUMPS", 1)
     records.fill({})
 
@@ -311,8 +306,8 @@ def test_many_clients(records: Records, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("user", ["", " "])
-def test_nobody(records: Records, user: str) -> None:
-    """An empty name, as an unset variable of a script gives, erases nothing."""
+def test_empty_name_erases_nothing(records: Records, user: str) -> None:
+    """An unset variable of a script gives one."""
     records.fill({})
     before = records.text()
 
@@ -321,8 +316,8 @@ def test_nobody(records: Records, user: str) -> None:
 
 
 @pytest.mark.parametrize("user", ["\udc80", "x" * 5000, "a\0b", ".*", "^[^ ]+ (", "\u202e"])
-def test_strange_names(records: Records, user: str) -> None:
-    """Whatever a person is called, their counters are found, and nobody else's."""
+def test_any_name_is_found_as_itself(records: Records, user: str) -> None:
+    """It is never a pattern."""
     limiter = Limiter(load_config(records.terminal.settings), clock=lambda: records.now_s)
     records.limiters.append(limiter)
     for name in (user, BOB):

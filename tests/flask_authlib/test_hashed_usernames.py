@@ -92,8 +92,8 @@ def site(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> Ite
     site.app.extensions["oauth_ratelimit"].close()
 
 
-def test_no_name_leaves_the_process(site: Site) -> None:
-    """Neither MongoDB nor logs, metrics, hooks and reports hold the name of a user; all hold the same hash of it."""
+def test_no_username_leaves_the_process(site: Site) -> None:
+    """MongoDB, logs, metrics, hooks and reports have the same hash."""
     with capture_logs() as logs:
         assert [200, 200, 429] == [site.ask() for _ in range(3)]
         assert 400 == site.ask("wrong")
@@ -123,8 +123,8 @@ def test_no_name_leaves_the_process(site: Site) -> None:
     assert ALICE not in metrics
 
 
-def test_commands_that_name_a_user(site: Site) -> None:
-    """Operators name users as they know them, or as logs do, and see where they stand."""
+def test_commands_take_the_name_or_the_hash(site: Site) -> None:
+    """Operators know the one, logs have the other."""
     site.ask()
     site.app.extensions["oauth_ratelimit"].close()
 
@@ -137,8 +137,8 @@ def test_commands_that_name_a_user(site: Site) -> None:
     assert [0] == [row["estimate"] for row in json.loads(site.command("show", "web-shop", ALICE, "--json"))]
 
 
-def test_wrong_key_of_names(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command without the key finds nothing, rather than something else."""
+def test_command_with_another_key_finds_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rather than another user."""
     site.ask()
     site.app.extensions["oauth_ratelimit"].close()
     monkeypatch.setenv("NAME_KEY", SECRET[::-1])
@@ -146,8 +146,8 @@ def test_wrong_key_of_names(site: Site, monkeypatch: pytest.MonkeyPatch) -> None
     assert [] == json.loads(site.command("show", "web-shop", ALICE, "--json"))
 
 
-def test_commands_look_at_the_current_pseudonym_only(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts under a former key are neither shown nor reset, by name or by hash; ``erase`` finds them."""
+def test_commands_read_the_current_pseudonym_only(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``erase`` finds former ones, too."""
     site.ask()
     site.app.extensions["oauth_ratelimit"].close()
     monkeypatch.setenv("NEW_KEY", SECRET[::-1])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH
 from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms
-from tests.privacy.names import ALICE, NEW, OLD
+from tests.support.pseudonyms import ALICE, NEW, OLD
 
 
 def test_hash_is_the_same_in_every_process_and_release() -> None:

@@ -165,8 +165,8 @@ def assert_nobody_paid(site: Site) -> None:
             assert 1 == site.remaining(client, username), (client, username)
 
 
-def test_hostile_requests(plain: str, site: Site) -> None:
-    """Every answer is the one that the server gives without the extension, and moves nobody's counter."""
+def test_hostile_request_is_answered_as_without_the_extension(plain: str, site: Site) -> None:
+    """No counter moves."""
     requests = list(corpus())
     for request in requests:
         assert answer(plain, request) == answer(site.url, request), request[:2]
@@ -184,23 +184,25 @@ def test_hostile_requests(plain: str, site: Site) -> None:
     ),
     authorization=st.sampled_from((None, WRONG, *AUTHORIZATIONS[3:-4])),
 )
-def test_any_form(plain: str, site: Site, form: list[tuple[str, str]], authorization: str | None) -> None:
-    """Whatever an unproven client sends, both servers give the same status."""
+def test_any_form_gets_the_status_it_gets_without_the_extension(
+    plain: str, site: Site, form: list[tuple[str, str]], authorization: str | None
+) -> None:
+    """From a client that is not authenticated."""
     request = a_request(form, authorization=authorization)
 
     assert answer(plain, request)[0] == answer(site.url, request)[0]
 
 
-def test_header_that_is_not_unicode(plain: str, site: Site) -> None:
-    """An Authorization header that Authlib cannot read is answered as Authlib answers it."""
+def test_header_that_is_not_utf8_is_answered_as_authlib_does(plain: str, site: Site) -> None:
+    """The extension changes nothing."""
     broken = "Basic " + base64.b64encode(b"\xff\xfe:\xff").decode()
     for form in ([("grant_type", "client_credentials")], [("grant_type", "password"), ("username", "alice")]):
         request = a_request(form, authorization=broken)
         assert answer(plain, request)[0] == answer(site.url, request)[0]
 
 
-def test_nothing_reaches_the_database(database: Path, mongo_uri: str) -> None:
-    """Hostile requests leave no document behind, and no place in memory."""
+def test_hostile_requests_leave_no_document_and_no_key(database: Path, mongo_uri: str) -> None:
+    """In MongoDB and in memory."""
     far = {**config(limit=1), "store": {"uri": mongo_uri}}
     with protected(database, far) as site:
         for request in corpus():
@@ -212,8 +214,8 @@ def test_nothing_reaches_the_database(database: Path, mongo_uri: str) -> None:
         assert 0 == client.get_default_database()["ratelimits"].count_documents({})
 
 
-def test_denied_client_hides_behind_nothing(site: Site) -> None:
-    """A client over its limit is denied whatever it adds to its request."""
+def test_denied_client_is_denied_whatever_it_adds(site: Site) -> None:
+    """To the form and the query."""
     site.wait_for_quota()
     own = basic(BATCH_JOBS.client_id, BATCH_JOBS.client_secret or "")
     form = [("grant_type", "client_credentials")]

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter, StoreUnavailable, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.mongo.counters import MongoStore
-from tests.hostile.certificates import Authority
+from tests.support.certificates import Authority
 from tests.support.helpers import Clock, wait_until
 from tests.support.limiters import stored_hits
 from tests.support.mongod import Mongod
@@ -87,8 +87,8 @@ def failure_of(store: MongoStore) -> str:
     return str(caught.value)
 
 
-def test_counts_through_tls(secured: Secured, clock: Clock) -> None:
-    """The options of the connection string reach the driver: with the right authority everything works."""
+def test_counters_are_shared_through_tls(secured: Secured, clock: Clock) -> None:
+    """The options of the connection string reach the driver."""
     with a_limiter(secured.uri(f"tls=true&tlsCAFile={secured.authority.path}"), clock) as limiter:
         limiter.check("app")
 
@@ -103,8 +103,8 @@ def test_counts_through_tls(secured: Secured, clock: Clock) -> None:
         ("", "the connection string needs tls=true"),
     ],
 )
-def test_connection_string_that_does_not_fit(secured: Secured, clock: Clock, options: str, advice: str) -> None:
-    """What is wrong is said once, with what to do about it; requests are decided, and no count is lost meanwhile."""
+def test_wrong_tls_options_are_logged_with_advice(secured: Secured, clock: Clock, options: str, advice: str) -> None:
+    """Requests are decided meanwhile, and no hit is lost."""
     uri = secured.uri(options.format(stranger=secured.stranger.path))
     store = mongo_store(uri, timeout_s=0.1)
     wait_until(lambda: advice in failure_of(store), "the driver has tried")
@@ -119,8 +119,8 @@ def test_connection_string_that_does_not_fit(secured: Secured, clock: Clock, opt
     assert [True] == [advice in failure for failure in failures]
 
 
-def test_certificate_of_another_authority(secured: Secured, clock: Clock) -> None:
-    """A server that cannot prove who it is gets no counts; when it can again, it gets them all."""
+def test_server_of_another_authority_gets_no_hits(secured: Secured, clock: Clock) -> None:
+    """All are sent when it presents the right certificate."""
     secured.present(secured.stranger)
     uri = secured.uri(f"tls=true&tlsCAFile={secured.authority.path}")
     with capture_logs() as logs, a_limiter(uri, clock) as limiter:
@@ -136,10 +136,8 @@ def test_certificate_of_another_authority(secured: Secured, clock: Clock) -> Non
     assert ["flush_failed", "flush_recovered"] == [entry["event"] for entry in logs]
 
 
-def test_certificate_for_another_host(secured: Secured, clock: Clock) -> None:
-    """A certificate of the right authority is not enough: it must be for the host in the connection string. What was
-    counted is kept.
-    """
+def test_certificate_for_another_host_is_refused(secured: Secured, clock: Clock) -> None:
+    """The hits are kept."""
     uri = secured.uri(f"tls=true&tlsCAFile={secured.authority.path}").replace(HERE, "localhost")
     with capture_logs(), a_limiter(uri, clock) as limiter:
         limiter.check("app")
@@ -147,8 +145,8 @@ def test_certificate_for_another_host(secured: Secured, clock: Clock) -> None:
         assert 1 == limiter.counts("app").in_flight_hits
 
 
-def test_server_without_tls(clock: Clock, mongod: Mongod) -> None:
-    """TLS is never given up by itself: a server without it gets nothing."""
+def test_server_without_tls_gets_no_hits(clock: Clock, mongod: Mongod) -> None:
+    """TLS is never given up."""
     with capture_logs(), a_limiter(uri_of(mongod, "tls=true"), clock) as limiter:
         limiter.check("app")
         wait_until(lambda: "check that the server speaks TLS" in str(limiter.sync().error), "the advice")

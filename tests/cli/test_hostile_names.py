@@ -20,9 +20,9 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
-from tests.hostile.test_names import CONTROLS, NAMES
 from tests.support.apps import protected_app
 from tests.support.helpers import with_database
+from tests.support.hostile_names import CONTROLS, NAMES
 
 LIMITS = {"user": ["2/hour"], "client": ["2/hour"]}
 FAILURES = {"mode": "enforce", "limits": {"user": ["1/hour"]}}
@@ -90,7 +90,7 @@ FOR_PEOPLE = {
 
 
 @pytest.mark.parametrize("words", FOR_PEOPLE.values(), ids=FOR_PEOPLE)
-def test_what_people_read(config_path: Path, words: tuple[str, ...]) -> None:
+def test_output_for_people_has_no_control_characters(config_path: Path, words: tuple[str, ...]) -> None:
     """Nothing moves a cursor, changes a colour or turns text around."""
     result = run(config_path, *words)
 
@@ -99,13 +99,13 @@ def test_what_people_read(config_path: Path, words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("what", ["counters", "overrides", "history"])
-def test_tables_for_spreadsheets(config_path: Path, what: str) -> None:
-    """A cell is no formula, and a table that is shown in a terminal does nothing to it."""
+def test_exported_table_has_no_formulas(config_path: Path, what: str) -> None:
+    """Nor control characters."""
     assert_is_harmless_table(run(config_path, "export", what, "--format", "csv"))
 
 
-def test_report_for_spreadsheets(config_path: Path) -> None:
-    """The same for the report."""
+def test_reported_table_has_no_formulas(config_path: Path) -> None:
+    """Nor control characters."""
     assert_is_harmless_table(run(config_path, "report", "--format", "csv"))
 
 
@@ -140,8 +140,8 @@ FOR_PROGRAMS = {
 
 
 @pytest.mark.parametrize("words", FOR_PROGRAMS.values(), ids=FOR_PROGRAMS)
-def test_what_programs_read(config_path: Path, words: tuple[str, ...]) -> None:
-    """JSON is ASCII, and whole."""
+def test_output_for_programs_is_valid_json_in_ascii(config_path: Path, words: tuple[str, ...]) -> None:
+    """In every command."""
     result = run(config_path, *words)
 
     assert 0 == result.exit_code
@@ -150,8 +150,8 @@ def test_what_programs_read(config_path: Path, words: tuple[str, ...]) -> None:
     assert documents or json.loads(result.output) is not None
 
 
-def test_report_as_a_page(config_path: Path) -> None:
-    """A page holds markup of ours only."""
+def test_report_escapes_markup(config_path: Path) -> None:
+    """Names cannot add any."""
     result = run(config_path, "report", "--format", "html")
 
     assert 0 == result.exit_code

@@ -20,35 +20,7 @@ from oauth_ratelimit.flask_authlib.responses import RateLimited, quota_headers
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from tests.support.helpers import Clock
-
-NAMES = {
-    "nul": "a\0b",
-    "dollar": "$where",
-    "dot": "a.b..c.",
-    "operator": '{"$gt": ""}',
-    "lone surrogate": "a\ud800b",
-    "surrogates in wrong order": "\udc00\ud800",
-    "line break": "a\r\nRetry-After: 0\r\n\r\nb",
-    "right to left": "\u202egnp.exe",
-    "isolates": "\u2066a\u2069",
-    "terminal escape": "\x1b[2J\x1b[31mred\x07",
-    "8-bit escape": "\x9b31mred",
-    "line separators": "a\u2028b\u2029c\x85d",
-    "zero width": "ad\u200bmin",
-    "expanding": "\ufdfa" * 100,
-    "expanding, long": "\ufdfa" * 100_000,
-    "megabytes": "x" * 5_000_000,
-    "markup": "<script>alert(1)</script>",
-    "formula": "=HYPERLINK(A1)",
-    "full-width formula": "\uff1d1+1",
-    "template": "{{7*7}} %s %(x)s {0}",
-    "none in words": "None",
-    "empty": "",
-    "blank": " ",
-    "astral": "\U0001f600" * 300,
-    "non-character": "\uffff",
-}
-CONTROLS = {*map(chr, range(32)), "\x7f", *map(chr, range(0x80, 0xA0)), *"\u2028\u2029\u202e\u2066\u2069\u200b"}
+from tests.support.hostile_names import CONTROLS, NAMES
 
 each_name = pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 
@@ -89,8 +61,8 @@ RENDERERS: dict[str, Callable[..., Any]] = {
 
 
 @each_name
-def test_name_is_a_key_of_its_own(limiters: tuple[Limiter, Limiter], mongo_uri: str, name: str) -> None:
-    """Any text is counted, shared and found as itself: as client, as user and as both."""
+def test_any_text_is_a_key_of_its_own(limiters: tuple[Limiter, Limiter], mongo_uri: str, name: str) -> None:
+    """As client, as user and as both."""
     one, other = limiters
     keys = [(name, None), (name, name), ("app", name), (name, "user")]
     for key in keys:
@@ -114,8 +86,8 @@ def test_name_is_a_key_of_its_own(limiters: tuple[Limiter, Limiter], mongo_uri: 
 
 
 @each_name
-def test_name_as_an_endpoint(limiters: tuple[Limiter, Limiter], name: str) -> None:
-    """An application may call its endpoints anything: the cycle goes on."""
+def test_any_text_can_name_an_endpoint(limiters: tuple[Limiter, Limiter], name: str) -> None:
+    """The cycle goes on."""
     limiters[0].check("app", endpoint=name)
 
     assert None is limiters[0].sync().error
@@ -123,8 +95,8 @@ def test_name_as_an_endpoint(limiters: tuple[Limiter, Limiter], name: str) -> No
 
 @each_name
 @pytest.mark.parametrize("lines", RENDERERS.values(), ids=RENDERERS, indirect=True)
-def test_name_in_the_log(lines: io.BytesIO, clock: Clock, name: str) -> None:
-    """A denial is one line, whatever the names and the renderer; nothing in it moves a cursor or turns text around."""
+def test_denial_is_one_line_of_the_log(lines: io.BytesIO, clock: Clock, name: str) -> None:
+    """Nothing in it moves a cursor or turns text around."""
     limiter = Limiter(load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}}), clock=clock)
     for _ in range(2):
         limiter.check(name, name)
@@ -138,8 +110,8 @@ def test_name_in_the_log(lines: io.BytesIO, clock: Clock, name: str) -> None:
 
 
 @each_name
-def test_name_of_a_damaged_document_in_the_log(mongo_uri: str, clock: Clock, name: str) -> None:
-    """A complaint about a document shows the names in it as denials do."""
+def test_damaged_document_is_logged_with_escaped_names(mongo_uri: str, clock: Clock, name: str) -> None:
+    """As denials are."""
     config = {"mode": "enforce", "store": {"uri": mongo_uri}, "limits": {"user": ["1/hour"]}}
     limiter = Limiter(load_config(config), clock=clock)
     limiter.check(name, name)
@@ -157,8 +129,8 @@ def test_name_of_a_damaged_document_in_the_log(mongo_uri: str, clock: Clock, nam
 
 
 @each_name
-def test_name_in_the_answer(clock: Clock, name: str) -> None:
-    """Neither the headers nor the body of a denial repeat a name, and both are ASCII in one line each."""
+def test_answer_repeats_no_name(clock: Clock, name: str) -> None:
+    """Headers and body are ASCII, each in one line."""
     settings = load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}})
     limiter = Limiter(settings, clock=clock)
     limiter.check(name, name)
@@ -173,8 +145,10 @@ def test_name_in_the_answer(clock: Clock, name: str) -> None:
 
 
 @each_name
-def test_name_on_the_command_line(limiters: tuple[Limiter, Limiter], mongo_uri: str, tmp_path: Any, name: str) -> None:
-    """The listing of keys shows each name in one line without control characters, and as JSON in ASCII."""
+def test_list_of_keys_shows_names_escaped(
+    limiters: tuple[Limiter, Limiter], mongo_uri: str, tmp_path: Any, name: str
+) -> None:
+    """One line per key, and JSON in ASCII."""
     limiters[0].check(name, name)
     limiters[0].sync()
     path = tmp_path / "limits.yaml"
@@ -195,8 +169,8 @@ def test_name_on_the_command_line(limiters: tuple[Limiter, Limiter], mongo_uri: 
 
 
 @each_name
-def test_name_in_the_configuration(name: str) -> None:
-    """As a client's name or pattern in the configuration any text is taken, or refused with an error of one line."""
+def test_any_text_in_the_configuration_is_accepted_or_refused_in_one_line(name: str) -> None:
+    """As the name of a client or a limit."""
     for values in ({"trusted_clients": [name]}, {"clients": {name: {"mode": "enforce"}}}, {"limits": {"user": [name]}}):
         try:
             load_config(values)
@@ -205,10 +179,8 @@ def test_name_in_the_configuration(name: str) -> None:
 
 
 @pytest.mark.parametrize("length", (512, 513, 1024), ids=str)
-def test_long_client_id_after_a_reload(clock: Clock, length: int) -> None:
-    """
-    What the configuration says of a client with a long id holds before and after it is read again, at every endpoint.
-    """
+def test_configuration_of_a_long_client_id_applies_after_a_reload(clock: Clock, length: int) -> None:
+    """At every endpoint."""
     client_id = "x" * (length - 1) + "y"
     limits = {"limits": {"client": ["1/hour"]}}
     old = {"mode": "enforce", "trusted_clients": [client_id], "endpoints": {"revocation": limits}, **limits}
@@ -226,8 +198,8 @@ def test_long_client_id_after_a_reload(clock: Clock, length: int) -> None:
 
 
 @each_name
-def test_visible_name(name: str) -> None:
-    """A printable name is shown as it is; another one in ASCII escapes where it is not."""
+def test_visible_name_escapes_what_is_not_printable(name: str) -> None:
+    """A printable name stays as it is."""
     shown = visible_name(storable_name(name))
 
     assert shown.isprintable()

@@ -23,12 +23,12 @@ from oauth_ratelimit.blueprints import health_blueprint, metrics_blueprint
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import describe_changes
 from oauth_ratelimit.store.mongo.counters import MongoStore
-from tests.hostile.test_rights import PASSWORD, Guarded, guarded, server
+from tests.support.guarded_mongod import PASSWORD, GuardedMongod, guarded, guarded_server
 from tests.support.helpers import wait_until
 
 pytestmark = pytest.mark.mongo
 
-__all__ = ["guarded", "server"]
+__all__ = ["guarded", "guarded_server"]
 
 NAME_KEY = "key-of-names-that-nobody-may-read-1"
 OTHER_KEY = "key-of-names-that-nobody-may-read-2"
@@ -58,7 +58,7 @@ PAGES = ("/metrics", "/health", *(f"/ratelimit/api/{name}" for name in QUERIES))
 class Site:
     """A server with every secret that there is, and all that was said about it."""
 
-    def __init__(self, folder: Path, guarded: Guarded) -> None:
+    def __init__(self, folder: Path, guarded: GuardedMongod) -> None:
         self.guarded = guarded
         self.said: list[str] = []
         self.tokens: list[str] = []
@@ -114,7 +114,7 @@ def _broken_hook(*_: Any, **__: Any) -> None:
 
 
 @pytest.fixture
-def site(tmp_path: Path, guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(tmp_path: Path, guarded: GuardedMongod, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A server that nobody has asked yet."""
     structlog.reset_defaults()
     monkeypatch.setenv("NAME_KEY", NAME_KEY)

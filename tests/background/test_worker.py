@@ -1,0 +1,190 @@
+"""Background work of one process on a real MongoDB."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import load_config
+from oauth_ratelimit.background import live_settings
+from oauth_ratelimit.background.live_settings import LiveSettings, OverrideCache
+from oauth_ratelimit.background.worker import Worker
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.guard import Guard
+from oauth_ratelimit.limiter import Limiter
+from oauth_ratelimit.observe.denials import DenialRecorder
+from oauth_ratelimit.observe.observer import Callbacks
+from oauth_ratelimit.observe.statistics import StatisticsRecorder
+from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
+from tests.support.bson_values import NOW_S, identities, records
+from tests.support.helpers import Clock
+
+
+def a_worker(mongo_uri: str | None, clock: Clock, changes: list[dict[str, Any]] | None = None) -> Worker:
+    """Return a worker in dry run; each tick takes one of some changed configurations."""
+    store = {"store": {"uri": mongo_uri}} if mongo_uri else {}
+    queue = [load_config({**change, **store}) for change in changes or ()]
+    live = LiveSettings(load_config({"mode": "dry-run", **store}), lambda: queue.pop(0) if queue else None)
+    return Worker(live, callbacks=Callbacks(has_grant=bool), clock=clock)
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The runs of the last task of each tick."""
+    runs: list[str] = []
+    monkeypatch.setattr(DenialRecorder, "run", lambda _self, *_: runs.append("denials"))
+    return runs
+
+
+def broken(*_args: Any, **_options: Any) -> Any:
+    """Fail as a bug would."""
+    raise ZeroDivisionError("a bug")
+
+
+def failures_in(logs: Any) -> list[str]:
+    """Return the events about failures."""
+    return [line["event"] for line in logs if "failed" in line["event"]]
+
+
+STEPS: dict[str, tuple[type, str]] = {
+    "preload": (Limiter, "preload"),
+    "overrides": (OverrideCache, "refresh"),
+    "heartbeat": (HeartbeatStore, "put"),
+    "guard": (Guard, "run"),
+    "statistics": (StatisticsRecorder, "run"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_failure_of_one_part_stops_no_other(
+    mongo_uri: str, clock: Clock, done: list[str], step: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is logged once a minute."""
+    monkeypatch.setattr(*step, broken)
+    with capture_logs() as logs:
+        worker = a_worker(mongo_uri, clock)
+        for _ in range(3):
+            worker.after_cycle(worker.health_monitor.sync())
+        worker.stop()
+
+    assert 3 == len(done)
+    assert ["duty_failed"] == failures_in(logs)
+
+
+CHANGE_STEPS: dict[str, tuple[Any, str]] = {
+    "limiter": (Limiter, "reconfigure"),
+    "guard": (Guard, "reconfigure"),
+    "overrides": (live_settings, "apply_overrides"),
+    "log": (live_settings, "describe_changes"),
+}
+
+
+@pytest.mark.parametrize("step", CHANGE_STEPS.values(), ids=CHANGE_STEPS)
+def test_change_that_cannot_be_applied_is_tried_again(
+    mongo_uri: str, clock: Clock, done: list[str], step: tuple[Any, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failure is logged, and the other parts run."""
+    with capture_logs() as logs:
+        worker = a_worker(mongo_uri, clock, [{"mode": "enforce", "guard": {"mode": "enforce"}}])
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(*step, broken)
+            worker.after_cycle(worker.health_monitor.sync())
+        worker.after_cycle(worker.health_monitor.sync())
+        found = (worker.limiter.settings.policies.mode, worker.guard.is_on)
+        worker.stop()
+
+    assert (Mode.ENFORCE, True) == found
+    assert 2 == len(done)
+    assert ["duty_failed"] == failures_in(logs)
+
+
+def test_all_parts_share_one_client(
+    mongo_uri: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, opened: list[Any]
+) -> None:
+    """Counters, failures, overrides, heartbeats, statistics and denials."""
+    worker = a_worker(mongo_uri, clock, [{"mode": "enforce", "guard": {"mode": "enforce"}}])
+    for _ in range(2):
+        worker.after_cycle(worker.health_monitor.sync())
+        worker.limiter.check("app", "kim")
+        clock.advance(61)
+    worker.stop()
+
+    assert 1 == len(opened)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The driver's clients opened in this test."""
+    clients: list[Any] = []
+
+    def open_client(*args: Any, **options: Any) -> Any:
+        clients.append(MongoClient(*args, **options))
+        return clients[-1]
+
+    monkeypatch.setattr("oauth_ratelimit.store.mongo.client.MongoClient", open_client)
+    return clients
+
+
+def test_worker_without_shared_counters_opens_no_client(clock: Clock, opened: list[Any]) -> None:
+    """It has no stores."""
+    worker = a_worker(None, clock)
+    worker.after_cycle(worker.health_monitor.sync())
+    worker.stop()
+
+    assert (None, []) == (worker.stores, opened)
+
+
+@pytest.fixture
+def insert(mongo_uri: str) -> Iterator[Callable[[list[tuple[str, Any, dict[str, Any]]]], None]]:
+    """Replaces everything beside the counters."""
+    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri, datetime_conversion="DATETIME_AUTO")
+
+    def insert(content: list[tuple[str, Any, dict[str, Any]]]) -> None:
+        for name in ("ratelimit_overrides", "ratelimit_stats"):
+            client.get_default_database()[name].delete_many({})
+        for name, identity, record in content:
+            with suppress(OperationFailure):  # MongoDB does not take everything as an _id, and nothing twice
+                client.get_default_database()[name].insert_one({"_id": identity, "active": True, **record})
+
+    with client:
+        yield insert
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    content=st.lists(
+        st.tuples(st.sampled_from(("ratelimit_overrides", "ratelimit_stats")), identities, records), max_size=6
+    )
+)
+def test_any_record_leaves_the_valid_ones_readable(
+    mongo_uri: str, insert: Callable[..., None], content: list[tuple[str, Any, dict[str, Any]]]
+) -> None:
+    """Whatever is stored beside the counters, the background work goes on."""
+    clock = Clock(NOW_S)
+    insert(content)
+    with capture_logs() as logs:
+        worker = a_worker(mongo_uri, clock)
+        stores = worker.stores
+        assert stores is not None
+        stores.overrides.put(Override(Target(OverrideKind.MODE, "partner"), "ann", "", NOW_S, mode=Mode.ENFORCE))
+        for _ in range(2):
+            worker.limiter.check("partner", "alice")
+            worker.after_cycle(worker.health_monitor.sync())
+            clock.advance(61)
+        mode = worker.limiter.settings.policies.clients["partner"].mode
+        worker.stop()
+        with closing(stores):
+            stores.heartbeats.read(clock.now_s)
+            list(stores.statistics.minutes(0, 2**40))
+            stores.denials.find(2**63)
+            stores.overrides.history()
+
+    assert Mode.ENFORCE is mode
+    assert [] == failures_in(logs)

@@ -1,0 +1,41 @@
+"""Methods that run in every forked child."""
+
+import gc
+import os
+import weakref
+
+import pytest
+
+from oauth_ratelimit.process.fork import call_in_child
+
+
+class Watcher:
+    """Remembers the process that it belongs to."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        call_in_child(self.reset)
+
+    def reset(self) -> None:
+        self.pid = os.getpid()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork")
+def test_method_runs_in_a_forked_child_and_not_in_its_parent() -> None:
+    """Before anything else runs there."""
+    watcher = Watcher()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if watcher.pid == os.getpid() else 1)
+
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert os.getpid() == watcher.pid
+
+
+def test_object_is_not_kept_alive() -> None:
+    """Its method is forgotten with it."""
+    watcher = Watcher()
+    reference = weakref.ref(watcher)
+    del watcher
+    gc.collect()
+    assert None is reference()

@@ -1,0 +1,64 @@
+"""Strategies of Hypothesis for documents that anybody could have written."""
+
+from datetime import datetime
+
+from bson import Binary, Code, DatetimeMS, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
+from hypothesis import strategies as st
+
+NOW_S = 2_000_000_000
+FRAME = str(NOW_S - NOW_S % 6)
+
+numbers = st.one_of(
+    st.integers(-(2**63), 2**63 - 1), st.floats(), st.booleans(), st.sampled_from([2**63 - 1, 2**31, -1, 0, 405])
+).map(lambda number: Int64(number) if type(number) is int else number)
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=10)
+names = st.sampled_from(["6", FRAME, "600", "", "$", "a.b", "$x.y", "-6", "6+denied", "somebody", "__proto__"]) | texts
+scalars = st.one_of(
+    numbers,
+    texts,
+    st.none(),
+    st.binary(max_size=10),
+    st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30)),
+    st.sampled_from(
+        [
+            *(
+                ObjectId("0" * 24),
+                MinKey(),
+                MaxKey(),
+                Decimal128("NaN"),
+                Regex("(a+)+$"),
+                Code("while(true);"),
+                Timestamp(1, 1),
+            ),
+            *(Binary(b"x", 4), DatetimeMS(2**62), DatetimeMS(-(2**62))),
+        ]
+    ),
+)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4), max_leaves=12
+)
+frames = st.dictionaries(names, values, max_size=4)
+bodies = st.fixed_dictionaries(
+    {},
+    optional={
+        "version": values,
+        "expire": values,
+        "requestCounters": values | st.dictionaries(names, frames | values, max_size=4),
+        "writers": values | frames,
+        "extra": values,
+    },
+)
+
+identities = st.one_of(
+    st.fixed_dictionaries({"instance": values}),
+    st.fixed_dictionaries({"denial": values}),
+    st.fixed_dictionaries({"clientId": values, "minute": values | st.integers(NOW_S - 600, NOW_S).map(Int64)}),
+    st.fixed_dictionaries({"kind": values, "clientId": values}),
+    st.sampled_from([{"kind": "mode", "clientId": "app"}, {"kind": "limit", "clientId": "app", "limitKind": "user"}]),
+    values,
+)
+FIELDS = (
+    *("active", "by", "reason", "at", "until", "mode", "limits", "history", "beat", "started", "interval", "version"),
+    *("peaks", "users", "registers", "burst", "first", "last", "suppressed", "canary", "value", "expire", "done"),
+)
+records = st.dictionaries(st.sampled_from(FIELDS) | names, values, max_size=8)

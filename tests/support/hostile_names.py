@@ -1,0 +1,30 @@
+"""Client ids and usernames that could be more than names: for a terminal, a log, a header, a spreadsheet."""
+
+NAMES = {
+    "nul": "a\0b",
+    "dollar": "$where",
+    "dot": "a.b..c.",
+    "operator": '{"$gt": ""}',
+    "lone surrogate": "a\ud800b",
+    "surrogates in wrong order": "\udc00\ud800",
+    "line break": "a\r\nRetry-After: 0\r\n\r\nb",
+    "right to left": "\u202egnp.exe",
+    "isolates": "\u2066a\u2069",
+    "terminal escape": "\x1b[2J\x1b[31mred\x07",
+    "8-bit escape": "\x9b31mred",
+    "line separators": "a\u2028b\u2029c\x85d",
+    "zero width": "ad\u200bmin",
+    "expanding": "\ufdfa" * 100,
+    "expanding, long": "\ufdfa" * 100_000,
+    "megabytes": "x" * 5_000_000,
+    "markup": "<script>alert(1)</script>",
+    "formula": "=HYPERLINK(A1)",
+    "full-width formula": "\uff1d1+1",
+    "template": "{{7*7}} %s %(x)s {0}",
+    "none in words": "None",
+    "empty": "",
+    "blank": " ",
+    "astral": "\U0001f600" * 300,
+    "non-character": "\uffff",
+}
+CONTROLS = {*map(chr, range(32)), "\x7f", *map(chr, range(0x80, 0xA0)), *"\u2028\u2029\u202e\u2066\u2069\u200b"}
