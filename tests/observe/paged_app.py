@@ -3,7 +3,6 @@
 Environment:
     DEMO_DATABASE: A seeded database.
     WORKER_MONGO_URI: Where counters are shared.
-    WORKER_LIMIT: Requests in ten seconds, 1000 if it is not set.
 """
 
 import os
@@ -15,7 +14,7 @@ from oauth_ratelimit.blueprints import health_blueprint, metrics_blueprint
 from tests.support.sites import config, protect_after
 
 settings = config(
-    limit=int(os.environ.get("WORKER_LIMIT", "1000")),
+    limit=1000,
     sync={"interval": "100ms"},
     store={"uri": os.environ["WORKER_MONGO_URI"]},
 )

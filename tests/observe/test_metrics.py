@@ -5,6 +5,7 @@ import sys
 import textwrap
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -243,29 +244,14 @@ def test_histogram_of_opentelemetry_resolves_microseconds() -> None:
     assert 5e-6 == reader.bounds("decision_seconds")[0]
 
 
-class _LostStore(MemoryStore):
-    """A store that does not answer while it is lost."""
-
-    is_lost = True
-
-    def read(self, *args: Any, **kwargs: Any) -> Any:
-        """Read, if possible."""
-        if self.is_lost:
-            raise StoreUnavailable("out of reach")
-        return super().read(*args, **kwargs)
-
-    def compare_and_set(self, *args: Any, **kwargs: Any) -> Any:
-        """Write, if possible."""
-        if self.is_lost:
-            raise StoreUnavailable("out of reach")
-        return super().compare_and_set(*args, **kwargs)
-
-
 def test_gauges_while_mongodb_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures, hits in flight and the age of the snapshot grow; they recover with MongoDB."""
     elapsed = Clock(0.0)
     monkeypatch.setattr("oauth_ratelimit.background.health.time", SimpleNamespace(monotonic=elapsed))
-    store, reader = _LostStore(), PrometheusReader()
+    store, reader = MemoryStore(), PrometheusReader()
+    error = Mock(side_effect=StoreUnavailable("out of reach"))
+    monkeypatch.setattr(store, "read", error)
+    monkeypatch.setattr(store, "compare_and_set", error)
     limits = {"user": ["50/10 seconds", "90/minute"], "client_total": ["100/minute"]}
     limiter = Limiter(load_config({"mode": "enforce", "limits": limits}), store, clock=Clock())
     health_monitor = HealthMonitor(limiter, None, clock=Clock(), metrics=Metrics(reader.backend))
@@ -280,7 +266,8 @@ def test_gauges_while_mongodb_is_unreachable(monkeypatch: pytest.MonkeyPatch) ->
     health_monitor.sync()
     assert (1, 3, 2, 5.0) == values()
 
-    store.is_lost = False
+    monkeypatch.delattr(store, "read")
+    monkeypatch.delattr(store, "compare_and_set")
     health_monitor.sync()
     assert (1, 0, 2, 0.0) == values()
     elapsed.advance(2.0)

@@ -95,30 +95,6 @@ def test_scrape_of_one_worker_shows_all_workers(environment: dict[str, str], pre
         assert "Traceback" not in server.log, server.log
 
 
-def test_two_workers_share_one_quota_in_the_metrics(environment: dict[str, str]) -> None:
-    """Allowed, denied and near-limit requests of both add up."""
-    env = {**environment, "WORKER_LIMIT": "10"}
-    with Gunicorn(APP, workers=2, preload=True, env=env, config=gunicorn_config()) as server:
-        answers: list[int] = []
-
-        def one_near_and_one_denied() -> bool:
-            answer = post(f"{server.url}/token", BATCH_JOBS, {"grant_type": "client_credentials"})
-            answers.append(answer.status_code)
-            return 429 in answers and sum(samples(server, "near_limit_total")) > 0
-
-        wait_until(one_near_and_one_denied, "a request comes near the limit, and one over it")
-        outcomes = {
-            sample.labels["decision"]: sample.value
-            for family in families(server)
-            for sample in family.samples
-            if sample.name == "oauth_ratelimit_decisions_total"
-        }
-
-        assert {"allowed": answers.count(200), "denied": answers.count(429)} == outcomes
-        assert [0 < count <= answers.count(200) for count in samples(server, "near_limit_total")] == [True]
-        assert [1.0] == samples(server, "client_limit_per_second")
-
-
 def test_decisions_of_a_killed_worker_stay_counted(environment: dict[str, str]) -> None:
     """Its gauges are gone."""
     with Gunicorn(APP, workers=2, preload=True, env=environment, config=gunicorn_config()) as server:

@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -394,39 +394,25 @@ def test_closing_takes_two_seconds_at_most(instance: Instance, monkeypatch: pyte
     assert [("statistics_unrecorded", 35)] == [(entry["event"], entry["count"]) for entry in logs]
 
 
-def test_concurrent_requests_lose_no_count(clock: Clock, race: Callable[[Callable[[int], None]], None]) -> None:
+def test_concurrent_requests_lose_no_count(clock: Clock) -> None:
     """Even where all threads see a client for the first time."""
     instance = Instance(clock, mode="off", clients_per_minute=2000)
     decision = instance.limiter.check("shop")
+    start = threading.Barrier(4, timeout=10.0)
 
     def ask(number: int) -> None:
+        start.wait()
         for client in range(1500):
             instance.recorder.count(decision, f"client-{client}", username=f"user-{number}", grant=PASSWORD)
 
-    race(ask)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(ask, range(4)))
+    finally:
+        sys.setswitchinterval(interval_s)
     instance.recorder.close()
 
     assert 4 * 1500 == instance.writer.offered()
     assert 1500 == len(instance.writer.minutes)
-
-
-@pytest.fixture
-def race() -> Callable[[Callable[[int], None]], None]:
-    """Return a function that runs another one in four threads at once."""
-
-    def run(ask: Callable[[int], None]) -> None:
-        interval_s = sys.getswitchinterval()
-        sys.setswitchinterval(1e-6)
-        start = threading.Barrier(4, timeout=10.0)
-
-        def begin(number: int) -> None:
-            start.wait()
-            ask(number)
-
-        try:
-            with ThreadPoolExecutor(4) as pool:
-                list(pool.map(begin, range(4)))
-        finally:
-            sys.setswitchinterval(interval_s)
-
-    return run
