@@ -1,4 +1,4 @@
-"""docs/configuration.md: what it prints works, and its reference is up to date."""
+"""docs/configuration.md: its commands run, its links lead somewhere, its reference is up to date."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from oauth_ratelimit.config.notation import parse_duration
-from oauth_ratelimit.config.reference import BEGIN, config_schema, reference_text, with_reference
+from oauth_ratelimit.config.reference import BEGIN, reference_text, with_reference
+from oauth_ratelimit.config.settings import FILE
 from tests.cli.conftest import Terminal, terminal
 from tests.docs.blocks import blocks_of, commands_of, words_of
 
@@ -17,26 +18,25 @@ PAGE = PATH.read_text(encoding="utf-8")
 
 
 def test_reference_is_up_to_date() -> None:
-    """The page holds the reference that the models give now."""
+    """``python -m oauth_ratelimit.config.reference`` was run after the last change of a key."""
     assert PAGE == with_reference(PAGE)
 
 
 def test_every_key_is_in_the_reference() -> None:
     """Each section of the file has its heading, and each key its row."""
-    schema = config_schema()
+    text = reference_text()
+    for section in FILE.sections:
+        assert f"### {section.title}\n" in text
+        assert all(f"| `{key}` |" in text for key in section.keys)
 
-    for definition in (schema, *schema["$defs"].values()):
-        for key in definition["properties"]:
-            assert f"| `{key}` |" in reference_text()
 
-
-def test_page_without_marks() -> None:
-    """A page that has nowhere to put the reference is refused."""
+def test_page_without_marks_is_refused() -> None:
+    """There is no place for the reference."""
     with pytest.raises(ValueError, match="expected the marks"):
         with_reference(BEGIN)
 
 
-def test_commands_on_the_page(terminal: Terminal) -> None:
+def test_commands_on_the_page_run(terminal: Terminal) -> None:
     """Every command on the page runs, one after the other, on one database."""
     for line in (line for block in blocks_of(PATH) if block.language == "shell" for line in commands_of(block)):
         program, group, *words = words_of(line)
@@ -46,7 +46,7 @@ def test_commands_on_the_page(terminal: Terminal) -> None:
         assert "Error" not in result.stderr, result.stderr
 
 
-def test_links_on_the_page() -> None:
+def test_links_on_the_page_lead_somewhere() -> None:
     """Every link within the page has its heading, and every file that is linked exists."""
     headings = {
         re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
@@ -58,8 +58,8 @@ def test_links_on_the_page() -> None:
         assert not anchor or anchor in headings, link
 
 
-def test_defaults_of_durations() -> None:
-    """A default is printed as one writes it into the file, and means what the models say."""
+def test_defaults_of_durations_are_shown_as_they_are_written() -> None:
+    """Each can be pasted into the file."""
     assert ["2s", "1s", "20ms", "30d", "30d", "1h"] == [
         text for text in re.findall(r"\| duration [^|]*\| `([^`]*)` \|", reference_text()) if parse_duration(text)
     ]

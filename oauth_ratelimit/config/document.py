@@ -145,7 +145,7 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             if isinstance(key_node, yaml.ScalarNode):
                 if key_node.value in seen:
-                    problem = f"the key {key_node.value[:60]!r} stands twice"
+                    problem = f"the key {key_node.value[:60]!r} is there twice"
                     raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
                 seen.add(key_node.value)
         return super().construct_mapping(node, deep=deep)

@@ -32,7 +32,7 @@ SWITCH = (
         "off admits without counting, dry-run counts and reports but never denies, enforce denies. "
         "Left out: the mode above.",
     ),
-    Key("enabled", flag(), "false is the same as mode: off, and keeps what mode says.", default=True),
+    Key("enabled", flag(), "false is the same as mode: off, and keeps the value of mode.", default=True),
 )
 
 
@@ -133,7 +133,7 @@ def _from_rates(value: object) -> tuple[Policy, ...]:
     """Return the limits that a text names.
 
     Raises:
-        ValueError: It names none; says what is allowed.
+        ValueError: It names none; the message says what is allowed.
     """
     if not isinstance(value, str):
         raise ValueError(f"a mapping with limit and window, or {RATES_NOTATION}")

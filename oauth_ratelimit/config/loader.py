@@ -37,7 +37,7 @@ def parse_settings(values: dict[str, Any], *, source: str, mode: str | None = No
     """Return the settings in plain values, with ``mode`` and ``uri`` on top.
 
     Raises:
-        ConfigError: As ``load_config``; ``source`` says where the values came from.
+        ConfigError: As ``load_config``; ``source`` is the origin of the values.
     """
     problems = Problems()
     settings: Settings | None = FILE.parse(values, "", problems)

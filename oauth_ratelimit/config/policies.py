@@ -29,7 +29,7 @@ NAME = text(
 )
 ENDPOINT_NAME = text(
     "1 to 64 letters, digits, dots, hyphens and underscores, but neither "
-    f"{' nor '.join(RESERVED_ENDPOINTS)} (limits of the token endpoint stand under limits)",
+    f"{' nor '.join(RESERVED_ENDPOINTS)} (limits of the token endpoint belong under limits)",
     pattern=NAME_PATTERN,
     longest=64,
     reserved=RESERVED_ENDPOINTS,
@@ -137,7 +137,7 @@ CANARY = Section(
     build=_canary,
 )
 
-# The keys of the file that become the policy set, in two groups: store and sync stand between them.
+# The keys of the file that become the policy set, in two groups: store and sync are between them.
 MODE_KEYS = (
     Key(
         "mode",
@@ -145,7 +145,7 @@ MODE_KEYS = (
         "off admits without counting, dry-run counts and reports but never denies, enforce denies.",
         default="dry-run",
     ),
-    Key("enabled", flag(), "false is the same as mode: off, and keeps what mode says.", default=True),
+    Key("enabled", flag(), "false is the same as mode: off, and keeps the value of mode.", default=True),
     Key(
         "instance",
         or_null(text("text of 1 to 255 characters", shortest=1, longest=255)),

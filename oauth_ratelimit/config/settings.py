@@ -168,8 +168,8 @@ class GuardSettings:
                 _failures_key(
                     "passed_on",
                     "Wrong passwords that a client with a secret has passed on, per client, claimed name and "
-                    "address. The address is that of the client's server: to enforce this lets whoever knows a name "
-                    "keep its owner out there.",
+                    "address. The address is that of the client's server: enforcing this lets anyone who knows a "
+                    "name lock its owner out there.",
                 ),
                 _failures_key("client", "Wrong client secrets and unknown clients, per claimed client and address."),
                 _failures_key("address", "All but those that were passed on, per address alone, whatever is claimed."),
@@ -392,7 +392,7 @@ class Settings:
 
     @property
     def is_guarded(self) -> bool:
-        """Whether failed authentications are counted."""
+        """True if failed authentications are counted."""
         return self.guard.mode is not Mode.OFF and self.policies.mode is not Mode.OFF
 
 

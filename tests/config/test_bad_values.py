@@ -18,7 +18,7 @@ PATTERN = "text of 1 to 1024 characters, with * ? [] as in a shell"
 NAME = "1 to 64 letters, digits, dots, hyphens and underscores, the first a letter or digit"
 ENDPOINT = (
     "1 to 64 letters, digits, dots, hyphens and underscores, but neither token nor client_total "
-    "(limits of the token endpoint stand under limits)"
+    "(limits of the token endpoint belong under limits)"
 )
 CLIENT_ID = "text of 1 to 1024 characters; a number needs quotes"
 GRANT_TYPE = "a grant type, such as refresh_token"

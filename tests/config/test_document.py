@@ -31,8 +31,8 @@ def test_empty_document_is_refused(content: bytes) -> None:
         (b"[1, 2]", "got a list, allowed: a mapping"),
         (b"enforce", 'got "enforce", allowed: a mapping'),
         (b"mongodb://user:secret@host/", 'got "mongodb://…", allowed: a mapping'),
-        (b"mode: dry-run\nmode: enforce\n", "not usable YAML: the key 'mode' stands twice (line 2, column 1)"),
-        (b"a: {b: 1, c: 2, b: 3}", "not usable YAML: the key 'b' stands twice (line 1, column 17)"),
+        (b"mode: dry-run\nmode: enforce\n", "not usable YAML: the key 'mode' is there twice (line 2, column 1)"),
+        (b"a: {b: 1, c: 2, b: 3}", "not usable YAML: the key 'b' is there twice (line 1, column 17)"),
         (
             b"a: &x [1]\nb: *x\n",
             "not usable YAML: aliases (*name) are not allowed; what clients share goes into a plan",

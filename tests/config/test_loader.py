@@ -111,7 +111,7 @@ def test_off_can_be_written_in_several_ways(values: dict[str, Any]) -> None:
 
 
 def test_rules_of_clients_plans_grant_types_and_endpoints_arrive() -> None:
-    """What is left out is None. A grant type may be called by its common name."""
+    """None is for a key that is left out. A grant type may be called by its common name."""
     policies = load_config(
         {
             "grants": {"refresh_token": {"limits": {"user": ["5/second"]}}},

@@ -73,7 +73,7 @@ def test_every_header_family_can_be_written() -> None:
 def test_first_key_hashes_and_the_others_are_former_keys(
     privacy: dict[str, Any], key: PseudonymKey | None, former: tuple[PseudonymKey, ...]
 ) -> None:
-    """Where names are plain all keys are former keys."""
+    """With plain names, all keys are former keys."""
     settings = load_config({"privacy": privacy}).privacy
     assert (key, former) == (settings.key, settings.former_keys)
 
