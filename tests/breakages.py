@@ -209,14 +209,14 @@ BREAKAGES = (
     Breakage(
         "write whose reply was lost is counted twice",
         "oauth_ratelimit/counters/key_state.py",
-        "if attempt.flush_id == mark:",
+        "if self.attempt.flush_id == mark:",
         "if False:",
         "tests/sync/test_cycle.py tests/chaos/test_lost_reply.py",
     ),
     Breakage(
         "write of unknown outcome is taken for applied, its hits lost",
         "oauth_ratelimit/sync/flusher.py",
-        "state.attempts += (Attempt(flush_id, change.hits),)",
+        "state.attempt = Attempt(change.flush_id, change.hits)",
         "state.unsent = None",
         "tests/sync/test_cycle.py tests/chaos/test_lost_reply.py",
     ),

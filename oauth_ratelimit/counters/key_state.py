@@ -12,8 +12,8 @@ In-flight hits go through these states::
           └────────────────────────┴────────────────────────────────────────┘
            the document holds the mark    it has moved on without the mark
 
-While the outcome is unknown and the document has not moved on, the hits are sent again for the same version. The late
-write and the new one exclude each other.
+While the outcome is unknown and the document has not moved on, the same write is sent again: same hits, same number, same
+version. The late write and the new one exclude each other. Hits that came since wait until the outcome is known.
 """
 
 import enum
@@ -51,7 +51,12 @@ class Due(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """A write whose outcome is unknown. All attempts of a key name the same version, so at most one is applied."""
+    """A write whose outcome is unknown.
+
+    Attributes:
+        flush_id: The number that the document holds as this writer's mark if the write was applied.
+        hits: The hits of the write.
+    """
 
     flush_id: int
     hits: Hits
@@ -117,7 +122,7 @@ class KeyState(KeyBuckets):
         reads_first: The last write lost a race, so the next one reads first.
         version: The document's version as last known; None if there is no document, or it was not read yet.
         unsent: Hits that the cycle has taken and the document is not known to hold. Never changed in place.
-        attempts: Writes whose outcome is unknown.
+        attempt: The write whose outcome is unknown, None if there is none.
         peers: Number of instances that have written the document lately, this one included.
         prunable: Parts that the next writes remove from the document.
         seen_s: Time of the last cycle that found requests.
@@ -128,7 +133,7 @@ class KeyState(KeyBuckets):
     """
 
     __slots__ = (
-        "attempts",
+        "attempt",
         "cached_denial",
         "client",
         "due_cycle",
@@ -159,7 +164,7 @@ class KeyState(KeyBuckets):
         self.is_urgent = False
         self.version: int | None = None
         self.unsent: Hits | None = None
-        self.attempts: tuple[Attempt, ...] = ()
+        self.attempt: Attempt | None = None
         self.peers = 1
         self.prunable = NOTHING_PRUNABLE
         self.seen_s = now_s
@@ -194,7 +199,7 @@ class KeyState(KeyBuckets):
             dropped -= arithmetic.total(taken)
         self.unsent = taken or None
         if not taken:
-            self.attempts = ()  # all that they have sent was dropped
+            self.attempt = None  # all that it has sent was dropped
         return dropped
 
     @property
@@ -203,19 +208,20 @@ class KeyState(KeyBuckets):
         return self.version == UNUSABLE_VERSION
 
     def resolve(self, writer: str, snapshot: Snapshot | None) -> None:
-        """Settle the attempts whose outcome the document shows.
+        """Settle the attempt if the document shows its outcome.
 
         Args:
             writer: This instance's name in the document.
             snapshot: The document; None if it does not exist.
         """
+        if self.attempt is None:
+            return
         mark = snapshot.writers.get(writer) if snapshot else None
-        for attempt in self.attempts:
-            if attempt.flush_id == mark:
-                self.unsent = arithmetic.taken_off(self.unsent or {}, attempt.hits) or None
-                self.attempts = ()
-        if self.attempts and self.version != (snapshot.version if snapshot else None):
-            self.attempts = ()  # their version is gone, so none of them can be applied any more
+        if self.attempt.flush_id == mark:
+            self.unsent = arithmetic.taken_off(self.unsent or {}, self.attempt.hits) or None
+            self.attempt = None
+        elif self.version != (snapshot.version if snapshot else None):
+            self.attempt = None  # its version is gone, so it cannot be applied any more
 
     def merge(self, snapshot: Snapshot | None, now_s: float, *, flush_id: int) -> None:
         """Take over the document that was read.
@@ -265,11 +271,17 @@ class KeyState(KeyBuckets):
                     bucket.distrust()
         return bool(incomplete)
 
-    def commit(self, version: int, now_s: float) -> None:
-        """Note that the document holds the hits in ``unsent``, and that no other instance has written it."""
+    def commit(self, version: int, hits: Hits, now_s: float) -> None:
+        """Note that a write was applied, and that no other instance has written the document.
+
+        Args:
+            version: The version of the document.
+            hits: The hits of the write.
+            now_s: The time.
+        """
         self.version = version
-        self.unsent = None
-        self.attempts = ()
+        self.unsent = None if hits is self.unsent else arithmetic.taken_off(self.unsent or {}, hits) or None
+        self.attempt = None
         self.prunable = self.prunable.after_write()
         if self.peers > 1 or self.client.peers.reserves:
             with self.client.lock:
@@ -315,4 +327,4 @@ class KeyState(KeyBuckets):
     @property
     def is_settled(self) -> bool:
         """Whether the key can be forgotten without losing a hit. The client's lock is held."""
-        return not (self.is_dirty or self.unsent or self.attempts)
+        return not (self.is_dirty or self.unsent or self.attempt)

@@ -117,7 +117,7 @@ class SyncCycle:
         """Take over documents of keys that were not read before."""
         with self._lock:
             for state, snapshot in states.items():
-                if state.version is None and not state.attempts:
+                if state.version is None and state.attempt is None:
                     state.merge(snapshot, now_s, flush_id=time.time_ns() // 1_000_000)
             self.schedule.add(states)
 

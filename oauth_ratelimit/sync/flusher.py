@@ -16,7 +16,7 @@ import structlog
 from oauth_ratelimit.core.key import Key, visible_name
 from oauth_ratelimit.counters.key_state import Attempt, KeyState
 from oauth_ratelimit.counters.pruning import MAX_PRUNED, SLACK_S
-from oauth_ratelimit.errors import StoreError, StoreRejected
+from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.process.yielding import collect_young_garbage, yield_between
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change, CounterStore
@@ -90,7 +90,7 @@ class Flusher:
         batches = self._taken(states, now_s, report)
         try:
             for batch in batches:
-                doubtful = [state for state in batch if state.attempts or state.reads_first or state.is_quarantined]
+                doubtful = [state for state in batch if state.attempt or state.reads_first or state.is_quarantined]
                 self._read_first(doubtful, now_s, report)
                 lost += self._write_round(1, batch, current, now_s=now_s, report=report)
                 collect_young_garbage(batch)
@@ -140,7 +140,11 @@ class Flusher:
         if not pending:
             return []
         report.round_count = max(report.round_count, number)
+        resent = [state for state in pending if state.attempt is not None]
         lost = self._write(pending, now_s, report)
+        rest = [state for state in resent if state.attempt is None and state.unsent]
+        if rest:  # hits that came after the write of unknown outcome
+            lost += self._write(rest, now_s, report)
         contested = set(map(id, lost))
         current += [state for state in pending if id(state) not in contested and not state.unsent]
         return lost
@@ -160,8 +164,7 @@ class Flusher:
             report.pulled_count += len(batch)
             for state in yield_between(batch):
                 snapshot = snapshots.get(state.key)
-                if state.attempts:
-                    state.resolve(self.writer, snapshot)
+                state.resolve(self.writer, snapshot)
                 if snapshot is not None and snapshot.damage:
                     is_usable = snapshot.version != UNUSABLE_VERSION
                     self._log.error(
@@ -184,16 +187,14 @@ class Flusher:
             changes = [_change(state, flush_id) for state in yield_between(batch)]
             try:
                 result = self._store.compare_and_set(self.writer, changes)
-            except StoreRejected:
-                raise
             except Exception:  # the server may have applied the changes, whatever the error is
                 for state, change in zip(batch, changes, strict=True):
-                    state.attempts += (Attempt(flush_id, change.hits),)
+                    state.attempt = Attempt(change.flush_id, change.hits)
                 raise
             failed = {*result.lost, *result.rejected}
             for index, (state, change) in enumerate(zip(yield_between(batch), changes, strict=True)):
                 if index not in failed:
-                    state.commit(change.next_version, now_s)
+                    state.commit(change.next_version, change.hits, now_s)
             for index, reason in result.rejected.items():
                 key = batch[index].key
                 self._log.error("document_rejected", key=repr(key), **_names_of(key), reason=reason)
@@ -219,6 +220,8 @@ def _names_of(key: Key) -> dict[str, str | None]:
 
 def _change(state: KeyState, flush_id: int) -> Change:
     hits = state.unsent or {}
+    if state.attempt is not None:  # the same write once more: its outcome shows whether either was applied
+        flush_id, hits = state.attempt.flush_id, state.attempt.hits
     newest_s = max(max(frames) for frames in hits.values())
     return Change(
         key=state.key,

@@ -226,7 +226,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     def arrived_unknown(self, limiter: Limiter, key: Key) -> Frames:
         """Return the hits that have arrived without this instance knowing."""
-        sent = [attempt.hits for state in self.states(limiter) if state.key == key for attempt in state.attempts]
+        sent = [state.attempt.hits for state in self.states(limiter) if state.key == key and state.attempt]
         arrived = [change.hits for change in self.store.applied if any(change.hits is hits for hits in sent)]
         return sum(map(frames_of, arrived), Counter())
 
