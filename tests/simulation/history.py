@@ -1,0 +1,235 @@
+"""Random histories of a fleet: a seed decides what happens, and a failure shrinks to the few steps that it needs."""
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+from bson import encode
+
+from tests.simulation.fleet import CONFIGS, Fleet, Instance, key_of
+
+CLIENTS = ("shop", "app")
+USERS = (None, "ann", "bob")
+INSTANCE_COUNT = 3
+WAITS_S = (0.05, 0.3, 1.0, 3.0, 7.0)
+OFFSETS_S = (-3600.0, -300.0, -61.0, -7.0, -1.0, 0.0, 0.0, 1.0, 7.0, 61.0, 300.0, 3600.0)
+DAMAGE: tuple[tuple[str, Any], ...] = (
+    ("requestCounters", []),
+    ("requestCounters", {"6": {"0": 0.5}}),
+    ("requestCounters", {"6": {"0": -5}}),
+    ("requestCounters", "text"),
+    ("requestCounters", {"6": []}),
+    ("version", "text"),
+    ("version", 2**62 + 1),
+    ("writers", []),
+)
+
+Action = Callable[[Fleet, Instance, random.Random], str]
+
+
+def _request(_fleet: Fleet, instance: Instance, rng: random.Random) -> str:
+    count, client_id, username = rng.randint(1, 6), rng.choice(CLIENTS), rng.choice(USERS)
+    for _ in range(count):
+        instance.ask(client_id, username, 1 if rng.random() < 0.9 else rng.randint(2, 4))
+    return f"{count} requests of {client_id}, user {username}"
+
+
+def _sync(_fleet: Fleet, instance: Instance, rng: random.Random) -> str:
+    urgent = rng.random() < 0.3
+    instance.sync(urgent=urgent)
+    return "urgent sync" if urgent else "sync"
+
+
+def _wait(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
+    seconds = rng.choice(WAITS_S)
+    fleet.true_s += seconds
+    return f"{seconds} s pass"
+
+
+def _network(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
+    fleet.fault_rate = rng.choice((0.0, 0.0, 0.2, 0.6, 1.0))
+    return f"{fleet.fault_rate:.0%} of the commands fail"
+
+
+def _release(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
+    if not fleet.server.held:
+        return "nothing is held back"
+    fleet.server.release(rng.randrange(len(fleet.server.held)))
+    return "a write that was held back arrives"
+
+
+def _replicate(fleet: Fleet, _instance: Instance, _rng: random.Random) -> str:
+    fleet.server.commit()
+    return "everything is replicated"
+
+
+def _elect(fleet: Fleet, _instance: Instance, _rng: random.Random) -> str:
+    fleet.server.elect()
+    return "an election rolls back what no majority has"
+
+
+def _expire(fleet: Fleet, _instance: Instance, _rng: random.Random) -> str:
+    fleet.server.expire()
+    return "TTL removal"
+
+
+def _step_clock(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
+    instance = fleet.instances[-1]  # always the last one, so that there are others to be harmed
+    instance.set_clock(offset_s=rng.choice(OFFSETS_S))
+    return f"the last one's clock is {instance.clock.offset_s} s ahead"
+
+
+def _drift(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
+    instance = fleet.instances[-1]
+    instance.set_clock(drift=rng.choice((-0.01, 0.01)))
+    return f"the last one's clock drifts by {instance.clock.drift:.0%}"
+
+
+def _reconfigure(_fleet: Fleet, instance: Instance, rng: random.Random) -> str:
+    number = rng.randrange(len(CONFIGS))
+    instance.reconfigure(CONFIGS[number])
+    return f"configuration {number}"
+
+
+def _kill(fleet: Fleet, instance: Instance, _rng: random.Random) -> str:
+    fleet.kill(instance)
+    fleet.start(instance.config)
+    return "killed, another starts"
+
+
+def _restart(fleet: Fleet, instance: Instance, _rng: random.Random) -> str:
+    fleet.stop(instance)
+    fleet.start(instance.config)
+    return "ends in good order, another starts"
+
+
+def _remove(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
+    document = _some_document(fleet, rng)
+    if document is None:
+        return "no document to remove"
+    fleet.forget(key_of(document))
+    fleet.server.remove(encode({"_id": document["_id"]}))
+    return f"the document of {key_of(document)} is removed"
+
+
+def _restore(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
+    if fleet.backup is None or rng.random() < 0.5:
+        fleet.backup = fleet.server.backup()
+        return "backup"
+    fleet.server.restore(fleet.backup)
+    fleet.forget()
+    return "restore from the backup"
+
+
+def _damage(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
+    document = _some_document(fleet, rng)
+    if document is None:
+        return "no document to damage"
+    name, value = rng.choice(DAMAGE)
+    fleet.damaged.add(key_of(document))
+    fleet.server.replace(encode({"_id": document["_id"]}), {**document, name: value})
+    return f"{name} of {key_of(document)} becomes {value!r}"
+
+
+def _some_document(fleet: Fleet, rng: random.Random) -> dict[str, Any] | None:
+    documents = sorted(fleet.server.documents(), key=lambda document: str(key_of(document)))
+    return rng.choice(documents) if documents else None
+
+
+# What can go wrong, with how often it does.
+DIMENSIONS: dict[str, tuple[tuple[Action, float], ...]] = {
+    "network": ((_network, 2.0), (_release, 2.0), (_replicate, 1.0), (_elect, 0.5)),
+    "expiry": ((_expire, 0.5),),
+    "clocks": ((_step_clock, 1.0), (_drift, 0.5)),
+    "configuration": ((_reconfigure, 1.0),),
+    "restarts": ((_kill, 0.3), (_restart, 0.5)),
+    "removal": ((_remove, 0.3),),
+    "restore": ((_restore, 0.5),),
+    "damage": ((_damage, 0.2),),
+}
+ALWAYS: tuple[tuple[Action, float], ...] = ((_request, 10.0), (_sync, 8.0), (_wait, 5.0))
+
+
+class Step(NamedTuple):
+    """One thing that happens.
+
+    Attributes:
+        action: To which instance it happens is drawn from ``seed``, as all details are.
+        seed: So that a step does the same when others are left out.
+    """
+
+    action: Action
+    seed: int
+
+
+def plan(seed: int, *, steps: int, dimensions: Collection[str] = tuple(DIMENSIONS)) -> list[Step]:
+    """Return a history that is still to happen."""
+    rng = random.Random(seed)
+    choices = [*ALWAYS, *(choice for name in dimensions for choice in DIMENSIONS[name])]
+    drawn = rng.choices([action for action, _ in choices], [weight for _, weight in choices], k=steps)
+    return [Step(action, rng.getrandbits(32)) for action in drawn]
+
+
+def run(steps: Sequence[Step]) -> Fleet:
+    """Let a history happen, and check the invariants after each step.
+
+    Raises:
+        AssertionError: One is broken. The history is attached as a note.
+    """
+    rng = random.Random(0)
+    fleet = Fleet(rng)
+    for _ in range(INSTANCE_COUNT):
+        fleet.start(CONFIGS[0])
+    try:
+        for step in steps:
+            rng.seed(step.seed)
+            number = rng.randrange(INSTANCE_COUNT)
+            instance = fleet.instances[number]
+            fleet.history.append(f"instance {number}: {step.action(fleet, instance, rng)}")
+            fleet.check_nothing_doubled()
+        fleet.history.append("everything arrives, and all synchronise")
+        fleet.settle()
+        fleet.check_nothing_doubled()
+        fleet.check_nothing_lost()
+    except AssertionError as exc:
+        exc.add_note("\n".join(fleet.history))
+        raise
+    return fleet
+
+
+def check(seed: int, *, steps: int, dimensions: Collection[str] = tuple(DIMENSIONS)) -> None:
+    """Run the history of a seed.
+
+    Raises:
+        AssertionError: It breaks an invariant. The shortest history found that does so is attached as a note.
+    """
+    planned = plan(seed, steps=steps, dimensions=dimensions)
+    if _failure(planned) is None:
+        return
+    failure = _failure(shrink(planned))
+    assert failure is not None
+    failure.add_note(f"seed {seed}, {steps} steps, dimensions: {', '.join(dimensions)}")
+    raise failure
+
+
+def shrink(steps: list[Step]) -> list[Step]:
+    """Return a part of a failing history that still fails, and from which no single step can be left out."""
+    size = len(steps) // 2
+    while size:
+        start = 0
+        while start < len(steps):
+            shorter = steps[:start] + steps[start + size :]
+            if _failure(shorter) is None:
+                start += size
+            else:
+                steps = shorter
+        size //= 2
+    return steps
+
+
+def _failure(steps: Sequence[Step]) -> AssertionError | None:
+    try:
+        run(steps)
+    except AssertionError as exc:
+        return exc
+    return None

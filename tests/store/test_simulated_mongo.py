@@ -1,0 +1,156 @@
+"""The simulated MongoDB answers as the real one does, as far as the sync protocol relies on it."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from bson.int64 import Int64
+from pymongo import MongoClient, UpdateOne
+from pymongo.errors import BulkWriteError
+
+from tests.support.simulated_mongo import Server, SimulatedCollection
+
+ID = {"clientId": "shop", "username": "ann"}
+OTHER = {"clientId": "shop", "username": None}
+EXPIRE = datetime(2100, 1, 1, tzinfo=UTC)
+LATER = datetime(2100, 1, 2, tzinfo=UTC)
+
+Document = dict[str, Any]
+
+
+@pytest.fixture(params=["simulated", "mongodb"])
+def collection(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A collection, simulated and real."""
+    if request.param == "simulated":
+        yield SimulatedCollection(Server(time.time))
+        return
+    client: MongoClient[Document] = MongoClient(request.getfixturevalue("mongo_uri"), tz_aware=True)
+    with client:
+        yield client.get_default_database()["simulated"]
+
+
+def insert(identity: Document, *, version: int, count: int = 1) -> UpdateOne:
+    """Return the first write of a document, which never changes one that exists."""
+    update = {
+        "$set": {"version": Int64(version), "expire": EXPIRE, "writers.a": Int64(1)},
+        "$inc": {"requestCounters.6.600": count},
+    }
+    return UpdateOne({"_id": identity, "version": -1}, update, upsert=True)
+
+
+def change(identity: Document, *, version: int, **update: Any) -> UpdateOne:
+    """Return a write to a known version, which never inserts."""
+    update = {f"${operator}": fields for operator, fields in update.items()}
+    update["$setOnInsert"] = {"_id": None}
+    update["$inc"] = {"version": 1, **update.get("$inc", {})}
+    return UpdateOne({"_id": identity, "version": Int64(version)}, update, upsert=True)
+
+
+def errors_of(collection: Any, *operations: UpdateOne) -> dict[int, int]:
+    """Write a bulk, and return the error codes by position."""
+    try:
+        collection.bulk_write(list(operations), ordered=False)
+    except BulkWriteError as exc:
+        return {error["index"]: error["code"] for error in exc.details["writeErrors"]}
+    return {}
+
+
+def found(collection: Any, *identities: Document) -> list[Document]:
+    """Return documents."""
+    return list(collection.find({"_id": {"$in": list(identities)}}))
+
+
+def test_first_write_inserts_and_a_second_one_is_a_duplicate(collection: Any) -> None:
+    """Of two first writes one wins, and the bulk says which lost."""
+    assert {1: 11000} == errors_of(collection, insert(ID, version=7), insert(ID, version=9), insert(OTHER, version=5))
+    document = found(collection, ID)[0]
+    assert (7, {"6": {"600": 1}}, {"a": 1}) == (
+        document["version"],
+        document["requestCounters"],
+        document["writers"],
+    )
+    assert 5 == found(collection, OTHER)[0]["version"]
+
+
+def test_write_to_another_version_is_refused_and_changes_nothing(collection: Any) -> None:
+    """A document that has moved on, and one that is gone, answer with the error of an immutable field."""
+    errors_of(collection, insert(ID, version=7))
+    late = change(ID, version=6, inc={"requestCounters.6.600": 1})
+    gone = change(OTHER, version=6, inc={"requestCounters.6.600": 1})
+
+    assert {0: 66, 1: 66} == errors_of(collection, late, gone)
+    assert 7 == found(collection, ID)[0]["version"]
+    assert [] == found(collection, OTHER)
+
+
+def test_operators(collection: Any) -> None:
+    """Counters are added, marks are set, dates only grow, old fields go, and dates come from the server's clock."""
+    errors_of(collection, insert(ID, version=7, count=3))
+    written = change(
+        ID,
+        version=7,
+        inc={"requestCounters.6.606": 2},
+        set={"writers.b": Int64(4)},
+        max={"expire": LATER, "horizons.6": 66},
+        unset={"requestCounters.6.600": "", "writers.gone": "", "nothing.here": ""},
+        currentDate={"seen.b": True},
+    )
+    assert {} == errors_of(collection, written)
+    assert {} == errors_of(collection, change(ID, version=8, max={"expire": EXPIRE, "horizons.6": 36}))
+
+    document = found(collection, ID)[0]
+    seen = document.pop("seen")["b"]
+    assert abs(seen.replace(tzinfo=UTC).timestamp() - time.time()) < 60
+    assert {
+        "_id": ID,
+        "version": 9,
+        "expire": LATER,
+        "requestCounters": {"6": {"606": 2}},
+        "writers": {"a": 1, "b": 4},
+        "horizons": {"6": 66},
+    } == document
+
+
+def test_number_in_a_path_names_an_element_of_a_list(collection: Any) -> None:
+    """Where a list stands instead of a mapping, the server fills it up to the number and accepts the write."""
+    errors_of(collection, insert(ID, version=7))
+    errors_of(collection, UpdateOne({"_id": ID}, {"$set": {"requestCounters": []}}))
+
+    assert {} == errors_of(collection, change(ID, version=7, inc={"requestCounters.6.600": 1}))
+    assert [*[None] * 6, {"600": 1}] == found(collection, ID)[0]["requestCounters"]
+
+
+@pytest.mark.parametrize("damage", ["text", {"6": "text"}], ids=["text", "text in a series"])
+def test_damaged_counters_reject_a_write(collection: Any, damage: object) -> None:
+    """A write to a path through something that is no mapping is refused and changes nothing."""
+    errors_of(collection, insert(ID, version=7))
+    errors_of(collection, UpdateOne({"_id": ID}, {"$set": {"requestCounters": damage}}))
+    code = errors_of(collection, change(ID, version=7, inc={"requestCounters.6.600": 1}))
+
+    assert damage == found(collection, ID)[0]["requestCounters"]
+    assert {0: 28} == code
+
+
+def test_adding_to_text_is_refused(collection: Any) -> None:
+    """A counter that is no number rejects the write with the server's error for types."""
+    errors_of(collection, insert(ID, version=7))
+    errors_of(collection, UpdateOne({"_id": ID}, {"$set": {"requestCounters.6.600": "many"}}))
+
+    assert {0: 14} == errors_of(collection, change(ID, version=7, inc={"requestCounters.6.600": 1}))
+
+
+def test_order_of_the_fields_of_an_id_matters(collection: Any) -> None:
+    """Two ids with the same fields in another order are two documents."""
+    turned = {"username": "ann", "clientId": "shop"}
+    assert {} == errors_of(collection, insert(ID, version=7), insert(turned, version=7))
+    assert 1 == len(found(collection, turned))
+
+
+def test_huge_number_in_a_path_through_a_list_is_refused(collection: Any) -> None:
+    """A list is not filled up to the start of a frame."""
+    errors_of(collection, insert(ID, version=7))
+    errors_of(collection, UpdateOne({"_id": ID}, {"$set": {"requestCounters": {"6": []}}}))
+
+    assert {0: 34} == errors_of(collection, change(ID, version=7, inc={"requestCounters.6.1800000000": 1}))

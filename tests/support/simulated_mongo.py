@@ -1,0 +1,345 @@
+"""A MongoDB in memory that fails on command: one server, any number of clients, no threads and no real time.
+
+It keeps to the rules that the sync protocol relies on, and ``tests/store/test_simulated_mongo.py`` holds it against the
+real one: compare-and-set in unordered bulks of upserts with the errors 66 and 11000, ``$inc``, ``$set``, ``$max``,
+``$unset``, ``$setOnInsert`` and ``$currentDate``, TTL removal, majority reads, and rollback of what no majority has.
+
+Only one member is simulated. What a majority has is ``committed``; the primary's own state is ``latest``. A write that
+is acknowledged is committed with all that came before it. An election drops what is not committed.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum, auto
+from typing import Any
+
+from bson import encode
+from bson.int64 import Int64
+from pymongo import UpdateOne
+from pymongo.errors import AutoReconnect, BulkWriteError, NetworkTimeout, OperationFailure
+
+Document = dict[str, Any]
+State = dict[bytes, Document]
+
+DUPLICATE_KEY, IMMUTABLE_FIELD, PATH_NOT_VIABLE, TYPE_MISMATCH, NOT_PERMITTED = 11000, 66, 28, 14, 13
+CANNOT_BACKFILL, MAX_BACKFILL = 34, 1_500_000  # elements
+
+
+class Fate(Enum):
+    """What happens to one command."""
+
+    ANSWERED = auto()
+    LOST = auto()  # never reaches the server
+    UNANSWERED = auto()  # applied, and the reply is lost
+    HELD = auto()  # applied later, in any order; the client has given up by then
+    CUT = auto()  # some operations of the bulk are applied, and the connection breaks
+    REFUSED_AFTERWARDS = (
+        auto()
+    )  # applied, the reply lost, and the driver's retry refused: rights were revoked meanwhile
+    UNCONFIRMED = auto()  # applied on the primary, and no majority confirms it
+
+
+class WriteRejected(Exception):
+    """One operation of a bulk failed.
+
+    Args:
+        code: The server's error code.
+        message: Its text.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass
+class Server:
+    """The documents of one collection.
+
+    Args:
+        clock: Returns the server's time, seconds since the epoch.
+    """
+
+    clock: Callable[[], float]
+    latest: State = field(default_factory=dict)
+    committed: State = field(default_factory=dict)
+    held: list[list[UpdateOne]] = field(default_factory=list)
+
+    def apply(self, operations: Sequence[UpdateOne]) -> list[tuple[int, WriteRejected]]:
+        """Apply an unordered bulk on the primary, and return its errors with their positions."""
+        errors = []
+        for index, operation in enumerate(operations):
+            try:
+                self._update(operation)
+            except WriteRejected as exc:
+                errors.append((index, exc))
+        return errors
+
+    def commit(self) -> None:
+        """Replicate everything to a majority."""
+        self.committed = dict(self.latest)
+
+    def elect(self) -> None:
+        """Elect another primary: what no majority has is rolled back."""
+        self.latest = dict(self.committed)
+
+    def expire(self) -> None:
+        """Remove documents whose time is over, as the TTL monitor does."""
+        now = _now(self.clock())
+        for identity, document in list(self.latest.items()):
+            expire = document.get("expire")
+            if isinstance(expire, datetime) and expire <= now:
+                del self.latest[identity]
+        self.commit()
+
+    def release(self, index: int) -> None:
+        """Apply a write that was held back."""
+        self.apply(self.held.pop(index))
+
+    def remove(self, identity: bytes) -> None:
+        """Remove a document, as an operator does."""
+        self.latest.pop(identity, None)
+        self.commit()
+
+    def replace(self, identity: bytes, document: Document) -> None:
+        """Replace a document, as somebody with a shell does."""
+        self.latest[identity] = document
+        self.commit()
+
+    def backup(self) -> State:
+        """Return the committed documents, to be given to ``restore``."""
+        return dict(self.committed)
+
+    def restore(self, backup: State) -> None:
+        """Replace all documents by those of a backup."""
+        self.latest = dict(backup)
+        self.commit()
+
+    def documents(self) -> list[Document]:
+        """Return copies of all documents that a majority has."""
+        return [copy.deepcopy(document) for document in self.committed.values()]
+
+    def _update(self, operation: UpdateOne) -> None:
+        query, update, upsert = operation._filter, operation._doc, operation._upsert
+        identity = encode({"_id": query["_id"]})
+        found = self.latest.get(identity)
+        if found is not None and all(found.get(name) == value for name, value in query.items()):
+            self.latest[identity] = self._changed(found, update)
+            return
+        if not upsert:
+            return
+        inserted = self._changed({**query}, update, is_insert=True)
+        if inserted["_id"] != query["_id"]:
+            raise WriteRejected(
+                IMMUTABLE_FIELD, "Performing an update on the path '_id' would modify the immutable field"
+            )
+        if found is not None:
+            raise WriteRejected(DUPLICATE_KEY, "E11000 duplicate key error")
+        self.latest[identity] = inserted
+
+    def _changed(self, document: Document, update: Mapping[str, Any], *, is_insert: bool = False) -> Document:
+        changed = copy.deepcopy(document)
+        for path, amount in update.get("$inc", {}).items():
+            _change(changed, path, lambda old, amount=amount: _sum(old, amount))
+        for path, value in update.get("$set", {}).items():
+            _change(changed, path, lambda _, value=value: value)
+        for path, value in update.get("$max", {}).items():
+            _change(changed, path, lambda old, value=value: value if old is None or old < value else old)
+        for path in update.get("$currentDate", {}):
+            _change(changed, path, lambda _: _now(self.clock()))
+        for path in update.get("$unset", {}):
+            _remove(changed, path)
+        if is_insert:
+            for path, value in update.get("$setOnInsert", {}).items():
+                changed[path] = value
+        return changed
+
+
+def _now(at_s: float) -> datetime:
+    """Return a date as BSON keeps it: to the millisecond."""
+    return datetime.fromtimestamp(int(at_s * 1000) / 1000, UTC)
+
+
+def _change(document: Document, path: str, change: Callable[[Any], Any]) -> None:
+    *parents, name = path.split(".")
+    container: Any = document
+    for parent in parents:
+        container = _field(container, parent, change=lambda old: {} if old is None else old)
+    _field(container, name, change=change)
+
+
+def _field(container: Any, name: str, *, change: Callable[[Any], Any]) -> Any:
+    """Change one field, and return its value. A number names an element of a list, which is filled up to it."""
+    if isinstance(container, list) and name.isdigit():
+        index = int(name)
+        if index - len(container) > MAX_BACKFILL:
+            raise WriteRejected(CANNOT_BACKFILL, "can't backfill array to that size")
+        container += [None] * (index + 1 - len(container))
+        container[index] = change(container[index])
+        return container[index]
+    if not isinstance(container, dict):
+        raise WriteRejected(PATH_NOT_VIABLE, f"Cannot create field {name!r} in an element that is no mapping")
+    container[name] = change(container.get(name))
+    return container[name]
+
+
+def _remove(document: Document, path: str) -> None:
+    *parents, name = path.split(".")
+    for parent in parents:
+        inner = document.get(parent)
+        if not isinstance(inner, dict):
+            return
+        document = inner
+    document.pop(name, None)
+
+
+def _sum(old: Any, amount: int) -> Any:
+    if old is None:
+        return amount
+    if isinstance(old, bool) or not isinstance(old, int | float):
+        raise WriteRejected(TYPE_MISMATCH, "Cannot apply $inc to a value of non-numeric type")
+    total = old + amount
+    if isinstance(total, int) and total >= 2**63:
+        raise WriteRejected(2, "integer overflow")
+    return Int64(total) if isinstance(old, Int64) else total
+
+
+class SimulatedCollection:
+    """One client's view of the server: the part of pymongo's ``Collection`` that the counter store uses.
+
+    Args:
+        server: Whose documents.
+        fate_of: Returns what happens to the next command of this name, such as ``update``.
+        on_command: Called before each command.
+    """
+
+    name = "ratelimits"
+
+    def __init__(
+        self,
+        server: Server,
+        fate_of: Callable[[str], Fate] = lambda _: Fate.ANSWERED,
+        on_command: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._server = server
+        self._fate_of = fate_of
+        self._on_command = on_command
+
+    @property
+    def database(self) -> "SimulatedCollection":
+        """The database, which answers ``hello``."""
+        return self
+
+    def command(self, name: str) -> Document:
+        """Answer ``hello`` with the server's time."""
+        self._begin(name)
+        return {"localTime": _now(self._server.clock()), "maxBsonObjectSize": 16 * 2**20}
+
+    def with_options(self, **_options: Any) -> "SimulatedCollection":
+        """Return the collection itself: it always reads and writes with a majority."""
+        return self
+
+    def create_index(self, *_keys: Any, **_options: Any) -> str:
+        """Accept any index."""
+        return "index"
+
+    def find(self, query: Mapping[str, Any], _projection: object = None, **_options: Any) -> "SimulatedCursor":
+        """Return documents that a majority has."""
+        self._begin("find")
+        committed = self._server.committed
+        if "_id" in query:
+            wanted = [encode({"_id": identity}) for identity in query["_id"]["$in"]]
+            found = [committed[identity] for identity in wanted if identity in committed]
+        else:
+            found = list(committed.values())
+        return SimulatedCursor(copy.deepcopy(found))
+
+    def bulk_write(self, operations: Sequence[UpdateOne], **_options: Any) -> None:
+        """Apply an unordered bulk, unless something happens to it.
+
+        Raises:
+            AutoReconnect: The outcome is unknown.
+            BulkWriteError: Operations were refused, or no majority confirmed.
+        """
+        server, fate = self._server, self._begin("update")
+        if fate is Fate.HELD:
+            server.held.append(list(operations))
+            raise NetworkTimeout("timed out")
+        if fate is Fate.CUT:
+            server.apply(operations[: len(operations) // 2])
+            raise AutoReconnect("connection closed")
+        errors = server.apply(operations)
+        if fate is Fate.UNANSWERED:
+            raise AutoReconnect("connection closed")
+        if fate is Fate.REFUSED_AFTERWARDS:
+            raise OperationFailure("not authorized", code=NOT_PERMITTED)
+        details: Document = {"writeErrors": [], "writeConcernErrors": []}
+        details["writeErrors"] = [{"index": index, "code": exc.code, "errmsg": exc.message} for index, exc in errors]
+        if fate is Fate.UNCONFIRMED:
+            details["writeConcernErrors"] = [{"code": 64, "errmsg": "waiting for replication timed out"}]
+            raise BulkWriteError(details)
+        server.commit()
+        if errors:
+            raise BulkWriteError(details)
+
+    def _begin(self, command: str) -> Fate:
+        self._on_command(command)
+        fate = self._fate_of(command)
+        if fate is Fate.LOST or (fate is not Fate.ANSWERED and command != "update"):
+            raise AutoReconnect("connection refused")
+        return fate
+
+
+class SimulatedCursor:
+    """The result of a ``find``.
+
+    Args:
+        documents: What was found.
+    """
+
+    def __init__(self, documents: list[Document]) -> None:
+        self._documents = documents
+
+    def sort(self, name: str, direction: int) -> "SimulatedCursor":
+        """Sort by one field that all documents have."""
+        self._documents.sort(key=lambda document: document[name], reverse=direction < 0)
+        return self
+
+    def limit(self, count: int) -> "SimulatedCursor":
+        """Keep the first documents."""
+        del self._documents[count:]
+        return self
+
+    def __iter__(self) -> "Iterable[Document]":  # type: ignore[override]
+        return iter(self._documents)
+
+
+class SimulatedConnection:
+    """The part of ``Connection`` that the counter store uses.
+
+    Args:
+        collection: The collection, whatever its name.
+    """
+
+    namespace = None
+
+    def __init__(self, collection: SimulatedCollection) -> None:
+        self._collection = collection
+
+    @property
+    def client(self) -> "SimulatedConnection":
+        """The driver's client: the connection itself."""
+        return self
+
+    def start_session(self, **_options: Any) -> None:
+        """Return no session: reads are never older than this client's own writes."""
+
+    def collection(self, _name: str) -> SimulatedCollection:
+        """Return the collection."""
+        return self._collection
+
+    def close(self) -> None:
+        """Nothing to close."""
