@@ -8,6 +8,7 @@ import pytest
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.store.base import Snapshot
+from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from tests.chaos.fleet import Books, Instance, balance, settings_for
 from tests.support.faults import FaultyProxy
@@ -43,7 +44,8 @@ def test_late_write(mongo_uri: str, moment: str, others: int, is_known: bool, re
     with FaultyProxy(server.hostname or "", server.port or 27017) as proxy:
         sender = Instance(mongo_uri)
         sender.limiter.close()
-        store = WatchedStore(with_database(proxy.uri, server.path[1:]) + "&retryWrites=false")
+        uri = with_database(proxy.uri, server.path[1:]) + "&retryWrites=false"
+        store = WatchedStore(Connection(uri, timeout_s=2.0), closes_connection=True)
         sender.limiter = Limiter(settings_for(mongo_uri), store)
         rivals = [Instance(mongo_uri) for _ in range(others)]
         if is_known:
