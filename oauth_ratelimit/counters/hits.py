@@ -24,15 +24,6 @@ def taken_off(one: Hits, other: Hits) -> Hits:
     return _without_zeros(left)
 
 
-def later_than(one: Hits, oldest_s: float) -> Hits:
-    """Return the hits of the frames that start after a moment."""
-    left = {
-        series: {start_s: hits for start_s, hits in frames.items() if start_s > oldest_s}
-        for series, frames in one.items()
-    }
-    return _without_zeros(left)
-
-
 def total(one: Hits) -> int:
     """Return the number of hits."""
     return sum(sum(frames.values()) for frames in one.values())

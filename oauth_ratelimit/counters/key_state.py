@@ -12,8 +12,8 @@ In-flight hits go through these states::
           └────────────────────────┴────────────────────────────────────────┘
            the document holds the mark    it has moved on without the mark
 
-While the outcome is unknown and the document has not moved on, the same write is sent again: same hits, same number, same
-version. The late write and the new one exclude each other. Hits that came since wait until the outcome is known.
+While the outcome is unknown and the document has not moved on, the same write is sent again: same hits, same number,
+same version. The late write and the new one exclude each other. Hits that came since wait until the outcome is known.
 """
 
 import enum
@@ -21,15 +21,17 @@ import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from heapq import nlargest
 
 from oauth_ratelimit.core.cached_denial import CachedDenial
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.core.tier import Tier
+from oauth_ratelimit.core.tier import Series, Tier
 from oauth_ratelimit.counters import hits as arithmetic
-from oauth_ratelimit.counters.bucket import NO_FRAMES, Bucket, KeyBuckets
+from oauth_ratelimit.counters.bucket import NO_FRAMES, Bucket, Frames, KeyBuckets
 from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, prunable_of
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Hits, Snapshot
 
+SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
 FOLLOWED_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/accuracy.py)
 
 
@@ -185,22 +187,30 @@ class KeyState(KeyBuckets):
         """Whether the key counts all users of the client together."""
         return self.scope != self.client.scope
 
-    def take(self, now_s: float) -> int:
-        """Move the fresh hits to ``unsent``, and return the number of hits whose frames have left every window."""
+    def take(self) -> int:
+        """Move the fresh hits to ``unsent``, and return the number of hits that were dropped to bound the memory.
+
+        No clock decides what is dropped: a clock that steps ahead must lose nothing.
+        """
         with self.client.lock:
             self.is_dirty = False
             fresh = self.drain_all()
         taken = arithmetic.added(self.unsent, fresh) if self.unsent else fresh
-        oldest_s = now_s - self.client.horizon_s
         dropped = 0
-        if any(min(frames) <= oldest_s for frames in taken.values()):
+        if any(len(frames) > self._max_frames(series) for series, frames in taken.items()):
             dropped = arithmetic.total(taken)
-            taken = arithmetic.later_than(taken, oldest_s)
+            sent = self.attempt.hits if self.attempt else {}
+            taken = {
+                series: _newest(frames, self._max_frames(series), kept=sent.get(series, NO_FRAMES))
+                for series, frames in taken.items()
+            }
             dropped -= arithmetic.total(taken)
         self.unsent = taken or None
-        if not taken:
-            self.attempt = None  # all that it has sent was dropped
         return dropped
+
+    def _max_frames(self, series: Series) -> int:
+        """Return how many frames of a series can wait to be sent, besides those of the attempt."""
+        return self.client.horizon_s // series.frame_s + SPARE_FRAMES
 
     @property
     def is_quarantined(self) -> bool:
@@ -328,3 +338,9 @@ class KeyState(KeyBuckets):
     def is_settled(self) -> bool:
         """Whether the key can be forgotten without losing a hit. The client's lock is held."""
         return not (self.is_dirty or self.unsent or self.attempt)
+
+
+def _newest(frames: Frames, count: int, *, kept: Frames) -> Frames:
+    """Return the newest frames, and older ones that are to be kept."""
+    newest = nlargest(count, frames)
+    return {start_s: hits for start_s, hits in frames.items() if start_s >= newest[-1] or start_s in kept}

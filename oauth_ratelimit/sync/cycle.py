@@ -156,7 +156,7 @@ class SyncCycle:
             if self._flusher is None or report.is_cut_short:
                 is_failed = report.is_cut_short
                 for state in states:
-                    report.dropped_hits += state.take(now_s)
+                    report.dropped_hits += state.take()
                     if self._flusher is None:
                         state.unsent = None
             else:
@@ -201,7 +201,7 @@ class SyncCycle:
 
     def _log_report(self, report: CycleReport, now_s: float) -> None:
         if report.dropped_hits:
-            log.warning("hits_dropped", hits=report.dropped_hits, reason="their frames have left every window")
+            log.warning("hits_dropped", hits=report.dropped_hits, reason="too many frames wait for the store")
         if report.error is not None:
             if self._failing_since_s is None:
                 self._failing_since_s = now_s

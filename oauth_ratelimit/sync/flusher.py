@@ -38,7 +38,7 @@ class CycleReport:
         pulled_count: Documents read.
         conflict_count: Writes that lost a race.
         round_count: Rounds of writing that the most contested key needed.
-        dropped_hits: Hits given up because their frames have left every window.
+        dropped_hits: Hits dropped to bound the memory: too many frames wait for the store.
         rejected_count: Writes that the store refused for good.
         error: The last error, None if there was none.
         is_cut_short: Whether the store failed, so that it was not called again.
@@ -111,7 +111,7 @@ class Flusher:
         """Take the fresh hits of keys, and yield those with hits to send, a batch at a time."""
         batch = []
         for state in yield_between(states):
-            report.dropped_hits += state.take(now_s)
+            report.dropped_hits += state.take()
             if state.unsent:
                 batch.append(state)
                 if len(batch) == MAX_BATCH:

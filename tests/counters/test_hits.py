@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.counters.hits import added, later_than, taken_off, total
+from oauth_ratelimit.counters.hits import added, taken_off, total
 from oauth_ratelimit.store.base import Hits
 
 HITS = st.dictionaries(
@@ -31,7 +31,7 @@ def test_difference(one: Hits, other: Hits) -> None:
 def test_nothing_is_changed_in_place(one: Hits, other: Hits) -> None:
     """A write may still be under way with the same hits."""
     before = repr((one, other))
-    sums = added(one, other), taken_off(one, other), later_than(one, 6)
+    sums = added(one, other), taken_off(one, other)
     for result in sums:
         for frames in result.values():
             assert isinstance(frames, dict)
@@ -43,8 +43,3 @@ def test_taking_off_more_than_there_is() -> None:
     """A frame that was dropped meanwhile stays away, and no count falls below zero."""
     assert {Series(6): {6: 1}} == taken_off({Series(6): {6: 3}}, {Series(6): {0: 5, 6: 2}, Series(60): {0: 1}})
     assert {} == taken_off({Series(6): {6: 3}}, {Series(6): {6: 4}})
-
-
-def test_frames_after_a_moment() -> None:
-    """The moment itself does not belong to them, and empty series go."""
-    assert {Series(6): {12: 3}} == later_than({Series(6): {0: 1, 6: 2, 12: 3}, Series(60): {0: 4}}, 6)
