@@ -122,6 +122,7 @@ class Limiter:
             client = clients.plain.get(client_id)
         else:
             client = clients.find(client_id, endpoint=endpoint, grant_type=grant_type)
+        state, denial = None, None
         if client is not None and grant_type not in client.grant_tiers:
             if client.exempt is not None:
                 return client.exempt
@@ -144,9 +145,16 @@ class Limiter:
                         if not state.is_dirty:
                             client.dirty_queue.mark_dirty(state)
                         return cached_denial.repeat(now_s)
+                    if self._reservations is None:
+                        denial = client.decide(state, now_s, cost, grant_type=grant_type)
+                        if not denial.would_deny:
+                            return denial
             finally:
                 client.lock.release()
         request = _Request(client_id, pseudonym, endpoint, grant_type, cost, now_s)
+        if client is not None and isinstance(denial, FullDecision):
+            self._report(request, client, state, denial)
+            return denial
         near_limit = self._near_limit(request) if self._reservations is not None else ()
         if self._reservations is not None and near_limit:
             return self._reservations.decide(near_limit, lambda: self._decide(request))
@@ -164,7 +172,7 @@ class Limiter:
             decision = client.decide(state, now_s, cost, grant_type=grant_type)
         finally:
             client.lock.release()
-        if isinstance(decision, FullDecision) and decision.would_deny:
+        if decision.would_deny and isinstance(decision, FullDecision):  # in this order: the second test is slow
             self._report(request, client, state, decision)
         return decision
 
