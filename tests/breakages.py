@@ -489,8 +489,8 @@ BREAKAGES = (
     Breakage(
         "overrides are lost while MongoDB is unreachable",
         "oauth_ratelimit/background/live_settings.py",
-        "            self._is_failing = True",
-        "            self._known = ()",
+        "        except StoreError as exc:\n",
+        "        except StoreError as exc:\n            self._overrides = ()\n",
         "tests/background/test_live_settings.py",
     ),
     Breakage(

@@ -1,4 +1,4 @@
-"""Requests go on while many keys are being flushed."""
+"""Requests run while many keys are flushed."""
 
 import gc
 import time
@@ -17,10 +17,10 @@ from tests.support.limiters import CLIENT, a_limiter
 
 
 class ForgetfulStore(MemoryStore):
-    """A store that makes of a change what MongoDB's driver makes of it, and keeps nothing."""
+    """A store that composes updates as for MongoDB and keeps nothing."""
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        """Say that all were written."""
+        """Report success."""
         compose(writer, changes)
         return WriteResult()
 
@@ -35,7 +35,7 @@ def limiter(clock: Clock) -> Iterator[Limiter]:
 
 @pytest.fixture
 def full_collections() -> Iterator[list[dict[str, Any]]]:
-    """What the garbage collector says of each look at everything, in a process that holds little besides."""
+    """The full collections of the garbage collector, in a process with few other objects."""
     seen = []
 
     def note(phase: str, info: dict[str, Any]) -> None:
@@ -58,8 +58,8 @@ def hit(limiter: Limiter, key_count: int) -> None:
 
 
 @pytest.mark.no_cover
-def test_garbage_collector_during_a_flush(limiter: Limiter, full_collections: list[dict[str, Any]]) -> None:
-    """A flush of many keys is no reason for the garbage collector to look at everything, again and again."""
+def test_flush_of_many_keys_causes_no_full_collection(limiter: Limiter, full_collections: list[dict[str, Any]]) -> None:
+    """One may happen by chance."""
     hit(limiter, 20_000)
     limiter.sync()
     hit(limiter, 20_000)
@@ -70,8 +70,8 @@ def test_garbage_collector_during_a_flush(limiter: Limiter, full_collections: li
     assert 1 >= len(full_collections)
 
 
-def test_garbage_collector_that_is_off(limiter: Limiter, full_collections: list[dict[str, Any]]) -> None:
-    """Whoever has switched the collector off does not get it back."""
+def test_disabled_garbage_collector_stays_disabled(limiter: Limiter, full_collections: list[dict[str, Any]]) -> None:
+    """No collection runs."""
     collections = []
 
     def note(phase: str, info: dict[str, Any]) -> None:
@@ -90,8 +90,10 @@ def test_garbage_collector_that_is_off(limiter: Limiter, full_collections: list[
 
 
 @pytest.mark.parametrize(("key_count", "pauses"), [(MAX_BATCH, True), (10, False)], ids=("many keys", "few keys"))
-def test_pauses(limiter: Limiter, monkeypatch: pytest.MonkeyPatch, *, key_count: int, pauses: bool) -> None:
-    """Between two steps of a large batch other threads get the interpreter; what is small does not wait for anybody."""
+def test_only_a_large_batch_pauses_for_other_threads(
+    limiter: Limiter, monkeypatch: pytest.MonkeyPatch, *, key_count: int, pauses: bool
+) -> None:
+    """For less than a millisecond each time."""
     hit(limiter, key_count)
     slept_s: list[float] = []
     monkeypatch.setattr(time, "sleep", slept_s.append)
