@@ -1,4 +1,4 @@
-"""A real Chromium that tests drive."""
+"""Chromium, driven by Selenium."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.support.helpers import wait_until
 
 ARGUMENTS = (
     "--headless=new",
-    "--no-sandbox",  # Chromium refuses to run as root with one, and pages here are our own
+    "--no-sandbox",  # Chromium refuses to run as root with one, and these pages are trusted
     "--disable-dev-shm-usage",
     "--disable-gpu",
     "--hide-scrollbars",
@@ -25,17 +25,17 @@ DESKTOP, PHONE, SMALL_PHONE = (1280, 900), (390, 844), (320, 568)
 
 
 class Browser:
-    """One window.
+    """A browser window.
 
     Args:
-        driver: Selenium's.
+        driver: The driver of Selenium.
     """
 
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
 
     def resize(self, size: tuple[int, int], *, is_dark: bool = False) -> None:
-        """Make the window so large, and let the system be dark or light."""
+        """Set the size of the window and the colour scheme of the system."""
         metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size[0] < 640}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
@@ -46,27 +46,27 @@ class Browser:
         self.driver.get(url)
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """Run a script in the page, and return what it returns."""
+        """Run a script in the page and return its result."""
         return self.driver.execute_script(script, *arguments)
 
     def one(self, selector: str) -> WebElement:
-        """Return an element as soon as it is there."""
+        """Return an element as soon as it exists."""
         found = wait_until(lambda: self.all(selector), f"{selector} is there")
         return found[0]
 
     def all(self, selector: str) -> list[WebElement]:
-        """Return the elements that are there now."""
+        """Return the elements that exist now."""
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str) -> str:
-        """Return what an element shows; nothing if it is not there or has just been replaced."""
+        """Return the text of an element; empty if it is missing or was just replaced."""
         try:
             return " ".join(each.text for each in self.all(selector))
         except StaleElementReferenceException:
             return ""
 
     def wait_for(self, words: str, selector: str = "main", timeout_s: float = 60.0) -> None:
-        """Return as soon as an element shows some words."""
+        """Return as soon as an element contains a text."""
         wait_until(lambda: words in self.text(selector), f"{selector} shows {words!r}", timeout_s)
 
     def click(self, selector: str) -> None:
@@ -87,7 +87,7 @@ class Browser:
         self.one(selector).send_keys(text)
 
     def press(self, *keys: str) -> None:
-        """Press keys, wherever the focus is."""
+        """Press keys in the focused element."""
         self.driver.switch_to.active_element.send_keys(*keys)
 
     def tab_to(self, selector: str, most: int = 60) -> None:
@@ -98,14 +98,14 @@ class Browser:
             self.press(Keys.TAB)
         raise AssertionError(f"{selector} cannot be reached by Tab")
 
-    def complaints(self) -> list[str]:
-        """Return what the console holds since it was asked last: errors, and what a policy has blocked."""
+    def console(self) -> list[str]:
+        """Return the messages of the console since the last call."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """Start Debian's Chromium, and end it afterwards."""
+    """Start Chromium, and stop it afterwards."""
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
     for argument in ARGUMENTS:

@@ -1,9 +1,9 @@
-"""The admin page in an application that is protected."""
+"""An application with the admin page, and what its tests store."""
 
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 from urllib.parse import quote
 
@@ -14,14 +14,19 @@ from werkzeug.test import TestResponse
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin import admin_blueprint
+from oauth_ratelimit.core.statistics import ClientMinute, Peak, Share, Source, Tally, UserLoad
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.support.apps import protected_app
 
 SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
 LIMITS = {"client": ["10/hour"], "user": ["5/hour"], "client_total": ["50/hour"]}
+LIMIT = {"kind": "limit", "client_id": "app", "limits": {"user": ["2/hour"]}, "for": "7d", "reason": "ticket 4711"}
+HOSTILE = "<script>alert(1)</script>\"'&\u202e\x1b[2J/../?#"
 
 
 class Page:
-    """What one operator's browser does.
+    """Requests of one operator's browser.
 
     Args:
         app: The application that has the page.
@@ -31,25 +36,25 @@ class Page:
         self.app = app
         self.browser: FlaskClient = app.test_client()
 
-    def get(self, path: str, **question: str) -> TestResponse:
-        """Open something. The name of a user is sent as the page does."""
-        headers = {"X-Ratelimit-User": quote(question.pop("user", ""))}
-        return self.browser.get(f"/ratelimit/{path}", query_string=question or None, headers=headers, buffered=True)
+    def get(self, path: str, **params: str) -> TestResponse:
+        """Open a path. The username goes into the header, as the page sends it."""
+        headers = {"X-Ratelimit-User": quote(params.pop("user", ""))}
+        return self.browser.get(f"/ratelimit/{path}", query_string=params or None, headers=headers, buffered=True)
 
-    def ask(self, name: str, **question: str) -> Any:
-        """Return what the API tells."""
-        response = self.get(f"api/{name}", **question)
+    def query(self, name: str, **params: str) -> Any:
+        """Return the answer of the API."""
+        response = self.get(f"api/{name}", **params)
         assert (200, "application/json") == (response.status_code, response.mimetype), response.text
         return response.json
 
     def token(self) -> str:
-        """Return the token in a page."""
+        """Return the CSRF token in a page."""
         found = re.search(r'data-token="([^"]*)"', self.get("overrides").text)
         assert found
         return found[1]
 
     def send(self, name: str, body: Any, **headers: str) -> TestResponse:
-        """Send a change as the page does; headers may be others, or none with an empty text."""
+        """Send a change as the page does. Headers replace those of the page; an empty text removes one."""
         sent = {
             "X-Ratelimit-Token": self.token(),
             **SAME_SITE,
@@ -62,7 +67,7 @@ class Page:
 
 @pytest.fixture
 def open_page() -> Iterator[Callable[..., Page]]:
-    """Opens the page of an application with some settings."""
+    """Opens the page of an application with given settings."""
     with ExitStack() as undo:
 
         def open_one(
@@ -72,9 +77,8 @@ def open_page() -> Iterator[Callable[..., Page]]:
             may_change: Any = None,
             **settings: Any,
         ) -> Page:
-            app = undo.enter_context(
-                protected_app(clock=time.time, OAUTH_RATELIMIT_CONFIG={"mode": "enforce", "limits": LIMITS, **settings})
-            )
+            config = {"mode": "enforce", "limits": LIMITS, **settings}
+            app = undo.enter_context(protected_app(clock=time.time, OAUTH_RATELIMIT_CONFIG=config))
             app.secret_key = secret_key
             more = {"may_change": may_change} if may_change else {}
             app.register_blueprint(admin_blueprint(authorize, **more))
@@ -100,8 +104,21 @@ def limiter(mongo_uri: str) -> Iterator[Limiter]:
     limiter.close()
 
 
-def spend(limiter: Limiter, count: int, *key: Any, **place: Any) -> None:
-    """Count requests, and send them."""
-    for _ in range(count):
-        limiter.check(*key, **place)
-    limiter.sync()
+def record(uri: str, minutes: list[ClientMinute]) -> None:
+    """Write statistics as a process does."""
+    with closing(Connection(uri)) as connection:
+        StatisticsStore(connection).put("process", [Share(minute, True) for minute in minutes], keep_s=10_000_000)
+
+
+def minute(ago: int, client_id: str = "app", **outcomes: int) -> ClientMinute:
+    """Return the requests of users in a minute, so many minutes ago."""
+    start_s = int(time.time() // 60 - ago) * 60
+    return ClientMinute(
+        client_id,
+        start_s,
+        {Source("user", "password"): Tally(**outcomes)},
+        {"user": Peak(0.5, 5, 10, 60)},
+        (UserLoad("alice", sum(outcomes.values()), outcomes.get("denied", 0)),),
+        {7: 3},
+        burst=4,
+    )

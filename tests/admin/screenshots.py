@@ -1,8 +1,7 @@
-"""
-``python -m tests.admin.screenshots``: takes the pictures in ``docs/images`` anew, of real servers and recorded traffic.
+"""Pictures of the admin page for ``docs/images``: ``python -m tests.admin.screenshots``.
 
-The requests of the shipped trace are decided by a limiter whose clock runs through the last hours, so that there is
-something to see at once; then some more are sent to the servers themselves.
+A limiter whose clock runs through the last hours decides the requests of the recorded trace, so that the charts have
+something to show. Then some requests are sent to real servers.
 """
 
 import base64
@@ -57,8 +56,8 @@ def main() -> int:
         for old, new in CONFIG.items():
             text = text.replace(old, new, 1)
         deployment.config_path.write_text(text)
-        relive(deployment)
-        ask(deployment.instances)
+        record_trace(deployment)
+        send_requests(deployment.instances)
         with open_browser() as browser:
             too_large = [path.name for path in take_all(browser, deployment) if path.stat().st_size > MAX_BYTES]
     sys.stdout.writelines(f"{name} is too large\n" for name in too_large)
@@ -67,7 +66,7 @@ def main() -> int:
 
 @cache
 def recorded() -> Sequence[tuple[float, Caller]]:
-    """Return the requests of the trace: when each came, and who plays it. The busiest hosts together play machines."""
+    """Return the time and the caller of each recorded request. The busiest hosts stand for machine clients."""
     trace = list(hits())
     cast = assign(trace)
     ranked = [host for host, _ in Counter(hit.host for hit in trace).most_common()]
@@ -77,8 +76,8 @@ def recorded() -> Sequence[tuple[float, Caller]]:
     return [(hit.at_s, cast[hit.host]) for hit in trace]
 
 
-def relive(deployment: Deployment) -> None:
-    """Record the trace as if it had happened in the last hours."""
+def record_trace(deployment: Deployment) -> None:
+    """Write statistics of the trace as if it had happened in the last hours."""
     settings = load_config(deployment.config_path)
     calls = recorded()
     clock = Clock()
@@ -102,8 +101,8 @@ def relive(deployment: Deployment) -> None:
     limiter.close()
 
 
-def ask(servers: Sequence[Instance]) -> None:
-    """Have some of them ask the servers, so that there is somebody to see now."""
+def send_requests(servers: Sequence[Instance]) -> None:
+    """Send some requests to the servers, so that there is current usage."""
     with requests.Session() as session:
         for number, (_, caller) in zip(range(LIVE_REQUESTS), recorded(), strict=False):
             caller = MACHINES[1] if number % 5 == 0 else MACHINES[2] if number % 9 == 0 else caller
@@ -115,7 +114,7 @@ def ask(servers: Sequence[Instance]) -> None:
 
 
 def take_all(browser: Browser, deployment: Deployment) -> Iterator[Path]:
-    """Take one picture after the other."""
+    """Take all pictures."""
     url = f"http://{deployment.instances[0].address}/ratelimit/"
     browser.resize(WINDOW)
     browser.open(f"{url}?span=6h")
@@ -137,7 +136,7 @@ def take_all(browser: Browser, deployment: Deployment) -> Iterator[Path]:
 
 
 def take(browser: Browser, name: str, *, height: int, width: int = WINDOW[0], is_dark: bool = False) -> Path:
-    """Store what the window shows, from the top."""
+    """Store a picture of the window."""
     browser.resize((width, height), is_dark=is_dark)
     wait_until(lambda: browser.run(CHARTS_FIT), "the charts follow the size of the window")
     shot = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": False})

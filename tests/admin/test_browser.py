@@ -31,13 +31,13 @@ REQUESTS = {BATCH_JOBS: 100, PARTNER_BANK: 6, WEB_SHOP: 4}  # batch-jobs may hav
 
 
 class Clients:
-    """Those who ask for tokens.
+    """Clients that request tokens.
 
     Args:
-        servers: Whom they ask.
+        servers: The servers.
 
     Attributes:
-        answers: How often each was answered with each status.
+        answers: Number of responses by client and status.
     """
 
     def __init__(self, servers: Sequence[Instance]) -> None:
@@ -46,7 +46,7 @@ class Clients:
         self._session = requests.Session()
 
     def ask(self, client: Client, *, server: int = 0) -> int:
-        """Ask a server for a token, for a user if it is the web shop, and return the status."""
+        """Request a token, for a user if the client is the web shop, and return the status."""
         form = {"grant_type": "client_credentials"}
         if client is WEB_SHOP:
             form = {"grant_type": "password", "username": DEMO_USERS[0].username, "password": DEMO_USERS[0].password}
@@ -56,7 +56,7 @@ class Clients:
         return status
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         self._session.close()
 
 
@@ -73,7 +73,7 @@ def deployment(mongodb: str) -> Iterator[Deployment]:
 
 @pytest.fixture(scope="module")
 def clients(deployment: Deployment) -> Iterator[Clients]:
-    """Clients that have asked both servers, one of them for more than its limit allows."""
+    """Clients that have sent requests to both servers, one of them above its limit."""
     with closing(Clients(deployment.instances)) as clients:
         for client, request_count in REQUESTS.items():
             for number in range(request_count):
@@ -83,7 +83,7 @@ def clients(deployment: Deployment) -> Iterator[Clients]:
             assert 200 == clients.ask(BATCH_JOBS)
             return any("request_would_be_denied" in server.log for server in deployment.instances)
 
-        wait_until(is_over, "batch-jobs asks faster than it may")  # a hundred times may take a busy machine too long
+        wait_until(is_over, "batch-jobs exceeds its limit")  # the hundred may take a busy machine too long
         yield clients
 
 
@@ -96,12 +96,12 @@ def window() -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(window: Browser) -> Iterator[Browser]:
-    """The window, of a desktop by day. Whatever a test does, the console stays empty: no error, nothing blocked."""
+    """A desktop window in light colours. Its console must stay empty after each test."""
     window.open("about:blank")
-    window.complaints()
+    window.console()
     window.resize(DESKTOP)
     yield window
-    assert [] == window.complaints()
+    assert [] == window.console()
 
 
 @pytest.fixture
@@ -111,13 +111,13 @@ def url(clients: Clients) -> str:
 
 
 def colour_of(browser: Browser, name: str) -> list[int]:
-    """Return a colour of the page's palette, as red, green and blue."""
+    """Return a colour of the page as red, green and blue."""
     text = browser.run("return getComputedStyle(document.documentElement).getPropertyValue(arguments[0])", name).strip()
     return [int(text[start : start + 2], 16) for start in (1, 3, 5)]
 
 
 def drawn_pixels(browser: Browser, chart: str, name: str) -> int:
-    """Return how much of a chart has a colour of the palette."""
+    """Return the number of pixels of a chart in a colour of the palette."""
     script = """
     const canvas = document.querySelector(arguments[0] + " canvas");
     if (!canvas || !canvas.width) return 0;
@@ -136,8 +136,7 @@ def drawn_pixels(browser: Browser, chart: str, name: str) -> int:
     return int(browser.run(script, chart, colour_of(browser, name)))
 
 
-def test_live_table(browser: Browser, clients: Clients, url: str) -> None:
-    """Who is near a limit is shown and kept up to date, while whoever has the focus keeps it."""
+def test_table_is_updated_and_keeps_the_focus(browser: Browser, clients: Clients, url: str) -> None:
     browser.open(url)
     browser.wait_for("batch-jobs", "#top")
     browser.run("document.querySelector('#top a').focus()")
@@ -145,20 +144,19 @@ def test_live_table(browser: Browser, clients: Clients, url: str) -> None:
     def is_first() -> bool:
         for _ in range(10):
             clients.ask(PARTNER_BANK, server=1)
-        come_back(browser)
+        refresh(browser)
         return "partner-bank" in browser.text("#top tbody tr:first-child")
 
     wait_until(is_first, "the busiest client is the first")
     assert browser.run("return document.activeElement.matches('#top a')")
 
 
-def come_back(browser: Browser) -> None:
-    """Let the page look for news at once, as if somebody had come back to it."""
+def refresh(browser: Browser) -> None:
+    """Make the page refresh at once, as if it became visible again."""
     browser.run("document.dispatchEvent(new Event('visibilitychange'))")
 
 
-def test_name_of_a_user(browser: Browser, url: str) -> None:
-    """The name of a user, typed or in a link, stays out of what a server's access log keeps."""
+def test_username_stays_out_of_requested_urls(browser: Browser, url: str) -> None:
     browser.open(f"{url}client?id=web-shop#user=ann+%C3%B6")
     browser.wait_for("ann ö", "#name")
     browser.run("document.querySelector('#user').value = ''")
@@ -166,18 +164,19 @@ def test_name_of_a_user(browser: Browser, url: str) -> None:
     browser.click("#search button")
     browser.wait_for("bob & co", "#name")
 
-    def asked() -> list[str]:
+    def requested() -> list[str]:
         return list(browser.run("return performance.getEntries().map((entry) => entry.name)"))
 
-    wait_until(lambda: any("api/client?id=web-shop" in address for address in asked()), "the server has been asked")
-    assert not [address for address in asked() if "bob" in address.partition("#")[0]]
+    wait_until(
+        lambda: any("api/client?id=web-shop" in address for address in requested()), "the server got the request"
+    )
+    assert not [address for address in requested() if "bob" in address.partition("#")[0]]
     assert f"{url}client?id=web-shop#user=bob+%26+co" == browser.run("return location.href")
 
 
-def test_override_by_clicking(browser: Browser, clients: Clients, url: str) -> None:
-    """
-    An override that an operator looks at and puts in force at one server holds on the other, until it is taken back.
-    """
+def test_override_takes_effect_on_the_other_server_until_it_is_removed(
+    browser: Browser, clients: Clients, url: str
+) -> None:
     browser.open(f"{url}client?id=batch-jobs")
     browser.wait_for("Change limits")
     browser.click("#actions a[href*='kind=limit']")
@@ -198,8 +197,7 @@ def test_override_by_clicking(browser: Browser, clients: Clients, url: str) -> N
     wait_until(lambda: clients.ask(BATCH_JOBS, server=1) == 200, "the other server admits again")
 
 
-def test_client_that_is_mistyped(browser: Browser, url: str) -> None:
-    """Whoever looks at a client that nobody knows, or is about to change it, is told so, and which one may be meant."""
+def test_unknown_client_gets_a_suggestion(browser: Browser, url: str) -> None:
     hint = "No counters, statistics or configuration for 'btach-jobs'; did you mean 'batch-jobs'?"
     browser.open(f"{url}client?id=btach-jobs")
     browser.wait_for(hint, "#hint")
@@ -210,8 +208,7 @@ def test_client_that_is_mistyped(browser: Browser, url: str) -> None:
     browser.wait_for(hint, "#preview-notes")
 
 
-def test_moments(browser: Browser, url: str) -> None:
-    """A moment in another year than the present one has its year."""
+def test_time_in_another_year_has_its_year(browser: Browser, url: str) -> None:
     browser.open(url)
     script = "return import(arguments[0]).then((format) => arguments[1].map(format.dateTime))"
     year = time.gmtime().tm_year
@@ -223,21 +220,19 @@ def test_moments(browser: Browser, url: str) -> None:
     assert str(year) not in now
 
 
-def test_mistake_in_the_form(browser: Browser, url: str) -> None:
-    """A mistake is answered with what is allowed."""
+def test_invalid_limit_is_explained_in_the_form(browser: Browser, url: str) -> None:
     browser.open(f"{url}overrides?id=app")
     browser.type("#limit-user", "lots")
     browser.type("#reason", "x")
     browser.click("#show-preview")
 
     browser.wait_for("limits.user[0]", "#form-problem")
-    complaints = wait_until(browser.complaints, "the console tells")
+    complaints = wait_until(browser.console, "the console has an error")
     assert ["Failed to load resource"] == [text[text.index("Failed") :][:23] for text in complaints]
 
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-def test_contrast(browser: Browser, url: str, is_dark: bool) -> None:
-    """By day and by night text stands out from its ground, and lines of the charts do."""
+def test_text_and_lines_have_contrast(browser: Browser, url: str, is_dark: bool) -> None:
     browser.resize(DESKTOP, is_dark=is_dark)
     browser.open(f"{url}instances")
     browser.wait_for("dry-run", ".head")
@@ -277,8 +272,7 @@ def contrast(one: list[int], other: list[int]) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_hostile_names(browser: Browser, deployment: Deployment, url: str) -> None:
-    """A client that calls itself markup is shown as what it is, on every page that names it."""
+def test_client_name_with_markup_is_shown_as_text(browser: Browser, deployment: Deployment, url: str) -> None:
     config = {
         "mode": "enforce",
         "limits": {"user": [{"limit": 20, "window": "5s", "name": "user-burst"}]},
@@ -292,7 +286,7 @@ def test_hostile_names(browser: Browser, deployment: Deployment, url: str) -> No
             for _ in range(20):
                 limiter.check(HOSTILE, HOSTILE)  # again and again: within seconds it is not near its limit any more
             limiter.sync()
-            come_back(browser)
+            refresh(browser)
             return name in browser.text("#top")
 
         wait_until(is_listed, "the client is listed")
@@ -303,14 +297,14 @@ def test_hostile_names(browser: Browser, deployment: Deployment, url: str) -> No
 
 
 def uri_of(deployment: Deployment) -> str:
-    """Return where the servers' database is."""
+    """Return the URI of the servers' database."""
     host, port = deployment.counters.database.client.address or ("", 0)
     return f"mongodb://{host}:{port}/{deployment.counters.database.name}"
 
 
 @pytest.fixture
-def lonely_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Flask]:
-    """An application whose MongoDB is away."""
+def app_without_mongodb(monkeypatch: pytest.MonkeyPatch) -> Iterator[Flask]:
+    """An application with an unreachable MongoDB."""
     monkeypatch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
     store: dict[str, Any] = {"uri": f"mongodb://127.0.0.1:{free_port()}/test", "timeout": "20ms"}
     with protected_app(OAUTH_RATELIMIT_CONFIG={"store": store}) as app:
@@ -319,22 +313,18 @@ def lonely_app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Flask]:
 
 
 @pytest.mark.usefixtures("quick_reconnect")
-def test_mongodb_is_away(browser: Browser, lonely_app: Flask) -> None:
-    """Without MongoDB every page says so in words."""
-    with serving(lonely_app) as url:
+def test_every_page_says_that_mongodb_is_unreachable(browser: Browser, app_without_mongodb: Flask) -> None:
+    with serving(app_without_mongodb) as url:
         for page in ("", "client?id=app", "overrides", "instances"):
             browser.open(f"{url}/ratelimit/{page}")
             browser.wait_for("MongoDB is unreachable", "#problem")
         browser.open("about:blank")  # so that no request is under way when the server goes
 
 
-# What needs statistics comes last: processes write them every ten seconds.
+# Tests that need statistics come last, because instances write them every ten seconds.
 
 
-def test_charts_of_real_traffic(browser: Browser, clients: Clients, url: str) -> None:
-    """
-    Both charts are drawn from what the servers have counted, and each number in the table is what clients have seen.
-    """
+def test_charts_and_table_show_what_clients_sent(browser: Browser, clients: Clients, url: str) -> None:
     browser.open(url)
     answers = clients.answers
     expected = {
@@ -361,8 +351,7 @@ def test_charts_of_real_traffic(browser: Browser, clients: Clients, url: str) ->
     assert "batch-jobs" in (browser.one("#allowed").get_attribute("aria-label") or "")
 
 
-def test_with_the_keyboard_alone(browser: Browser, url: str) -> None:
-    """Everything is reached by Tab: another time, the values in a chart, an override up to its preview."""
+def test_everything_is_reached_with_the_keyboard(browser: Browser, url: str) -> None:
     browser.open(url)
     browser.wait_for("batch-jobs", "#clients")
     browser.tab_to("input[name=span]")
@@ -385,8 +374,7 @@ def test_with_the_keyboard_alone(browser: Browser, url: str) -> None:
     wait_until(lambda: browser.run("return document.activeElement.id") == "show-preview", "the focus is back")
 
 
-def test_what_if_with_the_slider(browser: Browser, clients: Clients, url: str) -> None:
-    """Whoever lowers the limit sees whom it would have hit, and can make an override of it."""
+def test_slider_shows_affected_clients_and_creates_an_override(browser: Browser, clients: Clients, url: str) -> None:
     browser.open(url)
     browser.wait_for("batch-jobs", "#clients")
     browser.open(f"{url}what-if")
@@ -402,8 +390,7 @@ def test_what_if_with_the_slider(browser: Browser, clients: Clients, url: str) -
 
 
 @pytest.mark.parametrize("size", [PHONE, SMALL_PHONE], ids=["phone", "small phone"])
-def test_phone(browser: Browser, url: str, size: tuple[int, int]) -> None:
-    """On a phone no page has to be scrolled sideways, and no table either."""
+def test_phone_needs_no_sideways_scrolling(browser: Browser, url: str, size: tuple[int, int]) -> None:
     browser.resize(size)
     for page in PAGES:
         browser.open(url + page)

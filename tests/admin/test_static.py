@@ -1,4 +1,4 @@
-"""What the page brings with it."""
+"""Files of the page."""
 
 import configparser
 import re
@@ -12,8 +12,7 @@ ROOT = FOLDER.parents[1]
 SCRIPTS = sorted(path for path in FOLDER.rglob("*.js") if path.parent.name != "vendor")
 
 
-def test_chart_library_is_the_one_that_is_named() -> None:
-    """The version that the folder names is that of the file, and the licence is beside it."""
+def test_chart_library_has_the_documented_version_and_its_licence() -> None:
     vendor = FOLDER / "static" / "vendor"
     named = re.search(r"^# uPlot (\S+)$", (vendor / "README.md").read_text(), re.M)
     found = re.search(r"\(v([0-9.]+)\)", (vendor / "uPlot.esm.js").read_text()[:400])
@@ -23,8 +22,7 @@ def test_chart_library_is_the_one_that_is_named() -> None:
     assert "MIT License" in (vendor / "uPlot.LICENSE").read_text()
 
 
-def test_everything_is_in_the_package() -> None:
-    """No file of the page is left out of the wheel."""
+def test_package_data_has_every_file() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     patterns = setup["options.package_data"]["oauth_ratelimit.admin"].split()
@@ -39,8 +37,7 @@ def test_everything_is_in_the_package() -> None:
     ]
 
 
-def test_scripts_make_no_markup() -> None:
-    """No script makes elements or programs of text, whatever names may be in it."""
+def test_scripts_never_create_elements_or_code_from_text() -> None:
     assert len(SCRIPTS) > 5
     for path in SCRIPTS:
         for forbidden in (

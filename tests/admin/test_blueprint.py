@@ -1,4 +1,4 @@
-"""Who sees the page, and what a browser is told about it."""
+"""Authorisation and response headers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,8 +24,7 @@ PATHS = [path.lstrip("/") for path, _ in PAGES.values()] + [
 
 
 @pytest.mark.parametrize("nobody", [None, ""])
-def test_somebody_else(open_page: Callable[..., Page], nobody: Any) -> None:
-    """Whom the application does not name is told nothing, by no address."""
+def test_unauthorised_request_gets_403_everywhere(open_page: Callable[..., Page], nobody: Any) -> None:
     page = open_page(authorize=lambda: nobody)
     answers = {path: page.get(path) for path in PATHS}
 
@@ -34,15 +33,13 @@ def test_somebody_else(open_page: Callable[..., Page], nobody: Any) -> None:
     }
 
 
-def test_somebody_who_has_to_sign_in(open_page: Callable[..., Page]) -> None:
-    """The application may send somebody to its login instead."""
+def test_response_of_the_application_is_sent_instead(open_page: Callable[..., Page]) -> None:
     response = open_page(authorize=lambda: redirect("/login")).get("")
 
     assert (302, "/login") == (response.status_code, response.location)
 
 
-def test_change_by_somebody_else(open_page: Callable[..., Page], mongo_uri: str) -> None:
-    """Nobody else changes anything, whatever they send along."""
+def test_unauthorised_change_is_rejected(open_page: Callable[..., Page], mongo_uri: str) -> None:
     operators = iter(["ann", None])
     page = open_page(authorize=lambda: next(operators), store={"uri": mongo_uri})
 
@@ -50,8 +47,7 @@ def test_change_by_somebody_else(open_page: Callable[..., Page], mongo_uri: str)
 
 
 @pytest.mark.parametrize("answer", [True, 1, b"ann"], ids=repr)
-def test_answer_that_is_no_name(open_page: Callable[..., Page], answer: Any) -> None:
-    """An application that answers with anything but a name has made a mistake, and lets nobody in by it."""
+def test_operator_that_is_not_a_name_is_an_error(open_page: Callable[..., Page], answer: Any) -> None:
     page = open_page(authorize=lambda: answer)
     page.app.testing = True
 
@@ -60,8 +56,7 @@ def test_answer_that_is_no_name(open_page: Callable[..., Page], answer: Any) -> 
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_headers(open_page: Callable[..., Page], path: str) -> None:
-    """Every answer binds the browser: no script and no style but ours, no frame around it, nothing kept, no outside."""
+def test_every_response_has_security_headers(open_page: Callable[..., Page], path: str) -> None:
     headers = open_page().get(path).headers
     rules = dict(rule.split(" ", 1) for rule in headers["Content-Security-Policy"].split("; "))
 
@@ -81,8 +76,7 @@ def test_headers(open_page: Callable[..., Page], path: str) -> None:
 
 
 @pytest.mark.parametrize("path", [path.lstrip("/") for path, _ in PAGES.values()])
-def test_markup_needs_nothing_that_the_policy_forbids(open_page: Callable[..., Page], path: str) -> None:
-    """No page has a script, a style or a handler inline, or names another host."""
+def test_pages_have_no_inline_scripts_and_no_other_hosts(open_page: Callable[..., Page], path: str) -> None:
     text = open_page().get(path).text
 
     assert '<script type="module" src="/ratelimit/static/' in text
@@ -90,6 +84,5 @@ def test_markup_needs_nothing_that_the_policy_forbids(open_page: Callable[..., P
         assert forbidden not in text
 
 
-def test_page_that_nobody_has_registered(open_page: Callable[..., Page]) -> None:
-    """There is no page unless the application registers one."""
+def test_page_exists_only_where_it_is_registered(open_page: Callable[..., Page]) -> None:
     assert 404 == open_page().browser.get("/admin/").status_code

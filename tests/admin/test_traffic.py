@@ -1,0 +1,72 @@
+"""Query for the charts."""
+
+from collections.abc import Callable
+
+import pytest
+
+from oauth_ratelimit.core.key import storable_name
+from tests.admin.conftest import Page, minute, record
+
+
+def test_traffic_without_statistics_has_times_and_no_lines(page: Page) -> None:
+    data = page.query("traffic", span="1h")
+
+    assert (60, [], None, 0) == (len(data["times"]), data["lines"], data["rest"], data["total"]["offered"])
+
+
+def test_traffic_has_requests_by_client_and_minute(page: Page, mongo_uri: str) -> None:
+    record(
+        mongo_uri, [minute(3, allowed=7, denied=2, would_deny=1), minute(2, allowed=5), minute(2, "other", trusted=9)]
+    )
+    data = page.query("traffic", span="15m")
+    lines = {line["client_id"]: line for line in data["lines"]}
+
+    assert ([8.0, 5.0, 0.0, 0.0], [2.0, 0.0, 0.0, 0.0]) == (
+        lines["app"]["issued"][-4:],
+        lines["app"]["denied"][-4:],
+    )
+    assert [0.0, 9.0, 0.0, 0.0] == lines["other"]["issued"][-4:]
+    assert [{"policy": "client_total: 50/3600s", "per_minute": 0.833}] == lines["app"]["rates"]
+    assert {"offered": 24, "issued": 22, "denied": 2, "would_deny": 1, "trusted": 9, "retries": 0} == data["total"]
+    assert [("app", 15, 0.5), ("other", 9, 0.5)] == [
+        (row["client_id"], row["offered"], row["highest_use"]) for row in data["clients"]
+    ]
+
+
+def test_most_denied_then_busiest_clients_have_lines_of_their_own(page: Page, mongo_uri: str) -> None:
+    busy = [minute(2, f"busy-{number}", allowed=100 + number) for number in range(8)]
+    record(mongo_uri, [*busy, minute(2, "small-and-denied", denied=1), minute(2, "", allowed=3)])
+    data = page.query("traffic", span="15m")
+
+    assert ["small-and-denied", "busy-7", "busy-6", "busy-5", "busy-4"] == [line["client_id"] for line in data["lines"]]
+    assert (5, 100 + 101 + 102 + 103 + 3) == (data["rest_count"], sum(data["rest"]["issued"]))
+
+
+def test_too_many_minutes_are_sampled(page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oauth_ratelimit.admin.traffic.MAX_READ", 100)
+    record(mongo_uri, [minute(ago, allowed=10) for ago in range(1, 400)])
+    data = page.query("traffic", span="1d")
+    rates = {rate for rate in data["lines"][0]["issued"][-30:-2] if rate is not None}
+
+    assert (5, {10.0}) == (data["sampled_every"], rates)
+    assert 3990 == pytest.approx(data["total"]["offered"], abs=100)
+
+
+def test_unknown_span_is_rejected(page: Page) -> None:
+    assert 400 == page.get("api/traffic", span="10y").status_code
+
+
+def test_client_with_a_shortened_stored_id_has_traffic_and_limits(
+    open_page: Callable[..., Page], mongo_uri: str
+) -> None:
+    name = "a" * 600
+    page = open_page(store={"uri": mongo_uri}, clients={name: {"limits": {"client_total": ["120/minute"]}}})
+    record(mongo_uri, [minute(3, storable_name(name), allowed=30)])
+    line, habits = page.query("traffic", span="15m", id=name)["lines"][0], page.query("client-day", id=name)
+
+    assert (name, 30.0, [120.0]) == (
+        line["client_id"],
+        sum(line["issued"]),
+        [rate["per_minute"] for rate in line["rates"]],
+    )
+    assert 30 == habits["offered"]
