@@ -41,7 +41,7 @@ class AppLimiter:
         username_of: Returns the name of a user object.
         caller_of: Returns the client and user of a token.
         callbacks: Functions of the application.
-        authorize_endpoint: Decide tokens from the authorization endpoint, too.
+        authorize_endpoint: Decide tokens from the authorization endpoint.
         is_switched_off: Do nothing at all, whatever the settings.
         clock: Returns the time, seconds since the epoch.
 

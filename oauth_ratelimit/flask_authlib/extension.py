@@ -34,8 +34,8 @@ class OAuthRateLimit:
         caller_of: Returns the client and user of a token that a ``ResourceProtector`` has validated; by default from
             its ``client_id`` and its ``user``, ``username``, ``user_id`` or ``sub``. Matters for configured
             ``endpoints`` only.
-        authorize_endpoint: Limit tokens from the authorization endpoint (implicit, hybrid), too. A denial there goes
-            to the client's redirect URI.
+        authorize_endpoint: Limit tokens from the authorization endpoint (implicit, hybrid) like all others. A denial
+            there is redirected to the client, as RFC 6749, section 4.2.2.1 says. False leaves them unlimited.
         on_denied: Called as ``on_denied(decision, client_id=..., username=..., grant_type=...)`` with each denied
             request, before it is answered; ``decision.decision_id`` is in the answer and in the log, too. An error in
             it is logged and changes nothing.
@@ -52,7 +52,7 @@ class OAuthRateLimit:
         *,
         username_of: Callable[[Any], str] = username_of,
         caller_of: Callable[[Any], Caller | None] = caller_of_token,
-        authorize_endpoint: bool = False,
+        authorize_endpoint: bool = True,
         on_denied: Hook | None = None,
         on_near_limit: Hook | None = None,
         clock: Callable[[], float] = time.time,

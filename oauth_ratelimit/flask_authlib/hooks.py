@@ -49,7 +49,7 @@ def choose_grant(inner: Method, /, request: Any) -> Any:
 def answer_authorization_request(
     inner: Method, /, request: Any = None, grant_user: Any = None, *args: Any, **kwargs: Any
 ) -> Any:
-    """Open the state of an authorization request, if the application has those limited."""
+    """Open the state of an authorization request, unless the application leaves those unlimited."""
     open_state(is_authorize=True, grant=args[0] if args else kwargs.get("grant"))
     return inner(request, grant_user, *args, **kwargs)
 
@@ -134,7 +134,7 @@ class RateLimitMixin:
     def create_authorization_response(
         self, request: Any = None, grant_user: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Answer an authorization request, whose tokens are limited if the application asks for it."""
+        """Answer an authorization request; tokens that it issues are limited."""
         inner = super().create_authorization_response  # type: ignore[misc]
         return answer_authorization_request(inner, request, grant_user, *args, **kwargs)
 

@@ -342,20 +342,21 @@ def test_reused_code_is_not_counted(one_token: Site):
 
 
 @each_front_channel_flow
-def test_authorization_endpoint_is_not_counted_by_default(one_token: Site, flow: Flow):
-    """The application has to ask for it."""
-    attempt = flow(one_token.url)
+def test_authorization_endpoint_can_be_left_unlimited(database: Path, flow: Flow):
+    """Its tokens are then issued and not counted."""
+    with protected(database, config(limit=1), authorize_endpoint=False) as site:
+        attempt = flow(site.url)
 
-    answers = [redirect_parameters(attempt()) for _ in range(3)]
+        answers = [redirect_parameters(attempt()) for _ in range(3)]
 
-    assert all("access_token" in answer for answer in answers)
-    assert 1 == one_token.remaining(attempt.client_id, attempt.username)
+        assert all("access_token" in answer for answer in answers)
+        assert 1 == site.remaining(attempt.client_id, attempt.username)
 
 
 @each_front_channel_flow
 def test_denial_at_the_authorization_endpoint_is_redirected(database: Path, flow: Flow):
     """The client gets it at its redirect URI, with its state. After the window, the next visit gets a token."""
-    with protected(database, config(limit=1), authorize_endpoint=True) as site:
+    with protected(database, config(limit=1)) as site:
         attempt = flow(site.url)
 
         admitted, denied = attempt(), attempt()
@@ -376,7 +377,7 @@ def test_denial_at_the_authorization_endpoint_is_redirected(database: Path, flow
 
 def test_foreign_redirect_uri_gets_no_denial(database: Path):
     """The server refuses it as before."""
-    with protected(database, config(limit=1), authorize_endpoint=True) as site:
+    with protected(database, config(limit=1)) as site:
         query = {
             "response_type": "token",
             "client_id": "mobile-app",
@@ -394,7 +395,7 @@ def test_foreign_redirect_uri_gets_no_denial(database: Path):
 
 def test_issuing_a_code_is_not_counted(database: Path):
     """Redeeming it is."""
-    with protected(database, config(limit=1), authorize_endpoint=True) as site:
+    with protected(database, config(limit=1)) as site:
         attempt = FLOWS["authorization_code"](site.url)
         assert 1 == site.remaining(attempt.client_id, attempt.username)
 
