@@ -122,8 +122,9 @@ class Limiter:
             client = clients.plain.get(client_id)
         else:
             client = clients.find(client_id, endpoint=endpoint, grant_type=grant_type)
-        state, denial = None, None
-        if client is not None and grant_type not in client.grant_tiers:
+            if client is not None and grant_type in client.grant_tiers:
+                client = None  # the grant type has another mode than the client
+        if client is not None:
             if client.exempt is not None:
                 return client.exempt
             client.lock.acquire()  # with try and finally half the time of a with statement
@@ -145,23 +146,20 @@ class Limiter:
                         if not state.is_dirty:
                             client.dirty_queue.mark_dirty(state)
                         return cached_denial.repeat(now_s)
-                    if self._reservations is None:
-                        denial = client.decide(state, now_s, cost, grant_type=grant_type)
-                        if not denial.would_deny:
-                            return denial
+                    admission = client.try_admit(state, now_s, cost)
+                    if admission is not None:
+                        return admission
             finally:
                 client.lock.release()
         request = _Request(client_id, pseudonym, endpoint, grant_type, cost, now_s)
-        if client is not None and isinstance(denial, FullDecision):
-            self._report(request, client, state, denial)
-            return denial
-        near_limit = self._near_limit(request) if self._reservations is not None else ()
-        if self._reservations is not None and near_limit:
-            return self._reservations.decide(near_limit, lambda: self._decide(request))
+        if self._reservations is not None:
+            near_limit = self._near_limit(request)
+            if near_limit:
+                return self._reservations.decide(near_limit, lambda: self._decide(request))
         return self._decide(request)
 
     def _decide(self, request: "_Request") -> Decision:
-        """Decide about a request by all limits that concern it, and report a denial."""
+        """Decide about a request of a new key, or near a limit, and report a denial."""
         _, username, endpoint, grant_type, cost, now_s = request
         client = self._clients.acquire(request.client_id, endpoint=endpoint, grant_type=grant_type)
         try:

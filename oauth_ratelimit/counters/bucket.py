@@ -109,6 +109,16 @@ class Bucket:
         self.full += cost
         self.edge += cost * self.tier.edge_per_hit
 
+    def try_add(self, cost: int, now_s: float) -> bool:
+        """Count hits if they are surely within the limit, and return whether they were counted."""
+        if now_s >= self.frame_end_s:
+            self.turn(now_s)
+        full = self.full + cost
+        if full > self.ceiling:
+            return False
+        self.full = full
+        return True
+
     def retry_after_s(self, now_s: float, *, cost: int, later_s: float = 0.0) -> float:
         """Return the seconds until a request of this cost is admitted, not before ``later_s``."""
         window, left_s = self.tier.policy.window, self.left_s(now_s)

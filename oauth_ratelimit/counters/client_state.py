@@ -241,10 +241,27 @@ class ClientState(ClientScope):
         concerned = tuple(each for each in (state, self.total) if each is not None)
         return concerned if any(each.is_near_limit for each in concerned) else ()
 
+    def try_admit(self, state: KeyState, now_s: float, cost: int) -> Admission | None:
+        """Admit and count a request that is surely within all limits, else return None. The lock is held."""
+        total = self.total
+        if not state.is_dirty:
+            self.dirty_queue.mark_dirty(state)
+        if total is not None and not total.is_dirty:
+            self.dirty_queue.mark_dirty(total)
+        admission: Admission | None = None
+        buckets = (*self._total_buckets, *state.others, state)
+        for index, bucket in enumerate(buckets):
+            if not bucket.try_add(cost, now_s):
+                for counted in buckets[:index]:
+                    counted.full -= cost
+                return None
+            admission = Admission(bucket.tier, bucket.full, bucket.edge, bucket.frame_end_s, now_s, admission)
+        return admission
+
     def decide(
         self, state: KeyState | None, now_s: float, cost: int, *, grant_type: str | None = None
     ) -> Admission | FullDecision:
-        """Decide about a request and count it where it counts. The lock is held.
+        """Decide about a request by the estimates, and count it where it counts. The lock is held.
 
         Args:
             state: The key; None if it has no limits of its own.
@@ -252,37 +269,7 @@ class ClientState(ClientScope):
             cost: Hits of the request.
             grant_type: The grant type, which may have a mode of its own.
         """
-        total = self.total
-        if total is not None and not total.is_dirty:
-            self.dirty_queue.mark_dirty(total)
-        if state is None:
-            return self._decide_exactly(None, now_s, cost=cost, grant_type=grant_type)
-        if not state.is_dirty:
-            self.dirty_queue.mark_dirty(state)
-        if now_s >= state.frame_end_s:
-            state.turn(now_s)
-        first = state.full + cost
-        if first > state.ceiling or grant_type in self.grant_tiers:
-            return self._decide_exactly(state, now_s, cost=cost, grant_type=grant_type)
-        others = state.others + self._total_buckets
-        admission: Admission | None = None
-        for bucket in others:
-            if now_s >= bucket.frame_end_s:
-                bucket.turn(now_s)
-            full = bucket.full + cost
-            if full > bucket.ceiling:
-                for counted in others[: others.index(bucket)]:
-                    counted.full -= cost
-                return self._decide_exactly(state, now_s, cost=cost)
-            bucket.full = full
-            admission = Admission(bucket.tier, full, bucket.edge, bucket.frame_end_s, now_s, admission)
-        state.full = first
-        return Admission(state.tier, first, state.edge, state.frame_end_s, now_s, admission)
-
-    def _decide_exactly(
-        self, state: KeyState | None, now_s: float, *, cost: int, grant_type: str | None = None
-    ) -> Admission | FullDecision:
-        """Decide by the estimates, near a limit or under a mode of the grant type."""
+        self._mark_dirty(state)
         tiers = self._tiers(state, grant_type)
         over = over_limit(tiers, now_s, cost)
         if over:
@@ -323,6 +310,11 @@ class ClientState(ClientScope):
             state.cached_denial = CachedDenial(denial, now_s, now_s + denial.retry_after_s - ROUNDING_S)
         return denial
 
+    def _mark_dirty(self, state: KeyState | None) -> None:
+        for concerned in (state, self.total):
+            if concerned is not None:
+                self.dirty_queue.mark_dirty(concerned)
+
     def _tiers(self, state: KeyState | None, grant_type: str | None) -> Concerned:
         """Return the buckets that a request of a key concerns, with their tiers."""
         own = () if state is None else state.buckets
@@ -337,9 +329,7 @@ class ClientState(ClientScope):
         self, state: KeyState | None, now_s: float, *, cost: int, grant_type: str | None = None
     ) -> FullDecision:
         """Decide as ``decide`` does, and count nothing. The lock is held."""
-        for concerned in (state, self.total):
-            if concerned is not None:
-                self.dirty_queue.mark_dirty(concerned)
+        self._mark_dirty(state)
         tiers = self._tiers(state, grant_type)
         if not tiers:
             return FullDecision(True, False, self.under(grant_type).mode)

@@ -1,6 +1,4 @@
-"""
-Sums and differences of hits. Nothing is changed in place, because a write may still be under way with the same hits.
-"""
+"""Sums and differences of hits. Nothing is changed in place, because a write may be under way with the same hits."""
 
 from oauth_ratelimit.store.base import Hits
 
@@ -16,7 +14,7 @@ def added(one: Hits, other: Hits) -> Hits:
 
 
 def taken_off(one: Hits, other: Hits) -> Hits:
-    """Return what is left of ``one`` without ``other``; a frame that ``one`` no longer has stays away."""
+    """Return ``one`` minus ``other``, without frames that ``one`` does not have."""
     left = {
         series: {start_s: hits - other.get(series, {}).get(start_s, 0) for start_s, hits in frames.items()}
         for series, frames in one.items()

@@ -1,4 +1,4 @@
-"""What documents can lose: frames that no window reaches any more, and marks of instances that are gone."""
+"""Pruning of documents: frames that have left every window, and marks of instances that are gone."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -6,44 +6,44 @@ from typing import NamedTuple
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Snapshot
 
-SLACK_S = 60  # how long after its last use a frame is kept, for instances with another clock or a wider window
-WIDEST_WINDOW_S = 366 * 86_400  # of an instance with other limits, whose frames are not ours to judge
-WRITER_SLACK_S = 600  # how much longer a writer's mark is kept, which is dated by the writer's clock
-MAX_PRUNED = 50  # frames and marks removed by one write: MongoDB looks through the whole document for each
+SLACK_S = 60  # for which a frame is kept after it has left every window, for instances whose clock is behind
+WIDEST_WINDOW_S = 366 * 86_400  # for series of instances with other limits
+WRITER_SLACK_S = 600  # for which a mark is kept longer than a frame, because the writer's clock dates it
+MAX_PRUNED = 50  # frames, and marks, per write: MongoDB searches the whole document for each
 
 
 class Prunable(NamedTuple):
-    """What the next writes remove from a document, ``MAX_PRUNED`` of each.
+    """Parts of a document that the next writes remove, ``MAX_PRUNED`` of each kind at a time.
 
     Attributes:
-        frames: Series and frame starts.
-        writers: Marks.
+        frames: Series and start of each frame.
+        writers: Names of writers whose marks are removed.
     """
 
     frames: tuple[tuple[Series, int], ...] = ()
     writers: tuple[str, ...] = ()
 
     def after_write(self) -> "Prunable":
-        """Return what is left for later writes."""
+        """Return the parts that are left for later writes."""
         if self is NOTHING_PRUNABLE:
             return self
         return _prunable(self.frames[MAX_PRUNED:], self.writers[MAX_PRUNED:])
 
 
-NOTHING_PRUNABLE = Prunable()  # of nearly all keys: one object instead of many
+NOTHING_PRUNABLE = Prunable()  # shared by nearly all keys
 
 
 def prunable_of(
     snapshot: Snapshot, own: Collection[Series], *, horizon_s: int, now_s: float, flush_id: int
 ) -> Prunable:
-    """Return what a document can lose.
+    """Return the parts of a document that can be removed.
 
     Args:
         snapshot: The document.
-        own: The series that this instance counts in; those of others are kept for the widest window there can be.
-        horizon_s: How long a frame can matter here, from its start.
+        own: The series that this instance counts in. Others are kept for the widest window there can be.
+        horizon_s: Seconds for which a frame can matter here, from its start.
         now_s: The time.
-        flush_id: This instance's present flush number, to tell old marks by.
+        flush_id: This instance's present flush number. Much lower writer marks are old.
     """
     oldest_s = now_s - horizon_s - SLACK_S
     frames = tuple(

@@ -1,4 +1,4 @@
-"""Runs the sync cycle in the background: one daemon thread, off the request path."""
+"""Background scheduler of the sync cycle: one daemon thread, off the request path."""
 
 import logging
 import random
@@ -16,13 +16,13 @@ from oauth_ratelimit.sync.flusher import CycleReport
 
 log = structlog.get_logger(__name__)
 
-TICKS_PER_INTERVAL = 10  # so soon is an urgent key synchronised
+TICKS_PER_INTERVAL = 10  # urgent keys are synchronised at each tick
 SHORTEST_TICK_S = 0.02
 LOGGER_NAME = "oauth_ratelimit"  # APScheduler logs each run as "apscheduler.executors.<this>"
 
 
 class Synchronised(Protocol):
-    """What the scheduler drives: a ``Limiter``."""
+    """Interface of a ``Limiter`` that the scheduler calls."""
 
     def sync(self) -> CycleReport: ...
 
@@ -30,15 +30,14 @@ class Synchronised(Protocol):
 
 
 class SyncScheduler:
-    """Drives one limiter. To be started in the process that serves requests, after any fork.
+    """Runs the sync cycles of one limiter. Start it in the process that serves requests, after any fork.
 
     Args:
-        limiter: Synchronised each interval, its urgent keys at each tick between.
-        interval_s: The time between two full cycles. The first comes after a random part of it, so that instances
+        limiter: The limiter. Its urgent keys are synchronised at each tick, all others once per interval.
+        interval_s: Seconds between two full cycles. The first one comes after a random part of it, so that instances
             started together do not write together.
-        on_tick: Called after each full cycle, for what else is to be looked at: a changed configuration. Gets the
-            cycle's report. The first call comes with the first tick, not to go without overrides for longer; then
-            the report may be None.
+        on_tick: Called with the report after each full cycle, and after the first tick, with None if nothing was
+            urgent.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class SyncScheduler:
 
     def start(self) -> None:
         """Start the thread."""
-        # Runs jobs in the scheduler's own thread, so that there is one thread, and none that the exit would wait for.
+        # It runs jobs in the scheduler's thread, so there is no other one that the exit would wait for.
         executor = DebugExecutor()
         logging.getLogger(f"apscheduler.executors.{LOGGER_NAME}").setLevel(logging.WARNING)
         logger = logging.getLogger(f"apscheduler.scheduler.{LOGGER_NAME}")
@@ -74,14 +73,14 @@ class SyncScheduler:
             executor=LOGGER_NAME,
             max_instances=1,
             coalesce=True,
-            misfire_grace_time=None,  # the default, one second, skips a run that comes late
-            # At once: from Python 3.12 on, a process that ends can no longer start the threads of a connection.
+            misfire_grace_time=None,  # the default skips a run that is a second late
+            # At once, because from Python 3.12 on an exiting process cannot start the threads of a connection.
             next_run_time=datetime.now(UTC),
         )
         self._scheduler.start()
 
     def run_once(self) -> None:
-        """Run one tick. Whatever goes wrong is logged and the next tick comes all the same."""
+        """Run one tick. Errors are logged and do not stop the next tick."""
         with self._ticking:
             if self._stopped:
                 return
@@ -96,16 +95,14 @@ class SyncScheduler:
                 log.exception("cycle_failed")
 
     def stop(self, *, timeout_s: float = 5.0) -> bool:
-        """Let no further tick begin, and wait for the one that runs.
-
-        ``pause`` and not ``shutdown``: under gevent the latter hangs in an exit handler. The thread is a daemon.
+        """Start no further tick, and wait for the one that runs.
 
         Returns:
-            Whether nothing runs any more.
+            Whether it has ended within the timeout.
         """
         self._stopped = True
         if self._scheduler is not None:
-            self._scheduler.pause()
+            self._scheduler.pause()  # shutdown() hangs in an exit handler under gevent
         is_idle = self._ticking.acquire(timeout=timeout_s)
         if is_idle:
             self._ticking.release()
