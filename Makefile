@@ -9,7 +9,7 @@
 # make audit        look for withdrawn and vulnerable dependencies
 #
 # make bench        the benchmarks
-# make accuracy     measure what the accuracy page shows: an hour; LCG2005=FILE names the larger trace
+# make accuracy     measure accuracy and write its page; LCG2005=FILE names the larger trace
 # make instructions compare instruction counts with the committed ones; needs valgrind
 # make chaos        the long form of the fault tests
 # make breakages    check that the tests notice when the package is broken on purpose: ten minutes
@@ -78,10 +78,11 @@ bench: .venv/installed-bench
 	@$(PYTHON) -m benchmarks
 
 accuracy: .venv/installed-bench
-	@$(PYTHON) -m benchmarks accuracy ways replays --page
+	@$(PYTHON) -m benchmarks accuracy replays
+	@$(PYTHON) -m benchmarks.accuracy_page
 
 instructions: .venv/installed-test
-	@$(PYTHON) -m benchmarks --guard
+	@$(PYTHON) -m benchmarks.instructions
 
 chaos: .venv/installed-test
 	@CHAOS=long $(PYTHON) -m pytest tests/chaos -m chaos

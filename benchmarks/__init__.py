@@ -1,21 +1,20 @@
-"""What the package costs, beside its peers: ``python -m benchmarks [topic...] [--short]``.
+"""What the package costs, beside other libraries: ``python -m benchmarks [topic...] [--short]``.
 
 ::
 
-    results.py       a measured value, its goal, the table and the file
-    timing.py        interleaved runs, medians, spread
-    instructions.py  instruction counts through valgrind
-    subjects.py      our limiter, and what is asked of it; peers.py the others
-    cases.py         what instructions are counted of
-    token_request.py a request to the demo's server, protected by ours or others; bare_bones.py is the least of them
-    gunicorn.py      the same through gunicorn
-    decision.py flush.py pull.py memory.py endpoint.py salesforce.py scale.py accuracy.py ways.py stores.py
-    replays.py       one topic each
-    traces.py        recorded traffic
-    stall.py         requests while something else computes
-    fleet.py         instances in compressed time; capacity.py what they ask of MongoDB, cpu.py what that costs it
-    rivals.py        sync cycles that race, in turns.py's order; late_answers.py reservations that come too late
-    charts/          pictures of the results; document.py and accuracy_page.py the tables of the pages
-    soak.py          a long load at saturation; latencies.py what wrk says of it
-    guard.py         instruction counts against the committed ones
+    decision.py       one decision, beside other libraries (peers.py)
+    endpoint.py       a token request, beside Flask-Limiter, called directly and through gunicorn (token_request.py)
+    flush.py          sync cycles, conflicts, idle keys, and requests during a flush
+    memory.py         bytes per key, pauses of the garbage collector, a flood of users
+    accuracy.py       limiters on recorded traffic (traces.py)
+    replays.py        the same traffic through each algorithm and setting
+    capacity.py       the load on MongoDB by clients and instances (python -m benchmarks.capacity)
+    soak.py           ten minutes of load (make soak), with soak_server.py and wrk.py
+    instructions.py   instruction counts against the committed ones (make instructions)
+
+    measuring.py      interleaved runs, medians, spread, processes
+    subjects.py       the limiter that is measured
+    fleet.py          several instances in compressed time
+    results.py        a measured value, its goal, and results.json
+    performance_page.py, accuracy_page.py, charts.py   tables and pictures of the documentation
 """

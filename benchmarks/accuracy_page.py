@@ -1,4 +1,4 @@
-"""Writes the tables of ``docs/accuracy.md`` from what is kept of the benchmarks, and draws its pictures."""
+"""Tables and pictures of ``docs/accuracy.md``: ``python -m benchmarks.accuracy_page`` writes them from results.json."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,8 +21,6 @@ from benchmarks.replays import (
 )
 from benchmarks.results import load
 from benchmarks.traces import traces
-from benchmarks.ways import PREFIX as WAYS_PREFIX
-from benchmarks.ways import WAYS
 from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
 from oauth_ratelimit.replay.plot import draw
 from oauth_ratelimit.replay.run import EXACT_LOG, FIXED_WINDOW, Contender, Rate, Replay
@@ -33,18 +31,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "accuracy.md"
 IMAGES = DOCS / "images"
 NAMES = {"nasa19950801, 10 in 60 s": "`nasa19950801`", "lcg2005, 25 in 60 s": "`lcg2005`"}
-TABLES = ("goals", "algorithms", "frames", "instances", "intervals", "ways", "ways on lcg2005")
-LCG = "accuracy/lcg2005"
-# What ``benchmarks.accuracy`` keeps of the trace that is not shipped, by what the page calls it.
-ON_LCG = {
-    f"{LCG}, 25 in 60 s, flush": ("all", "default"),
-    f"{LCG}, 25 in 60 s, fixed interval 1 s": ("all", "T = 1 s, no early flush"),
-    f"{LCG}, 25 in 60 s, fixed interval 3 s": ("all", "T = 3 s, no early flush"),
-    f"{LCG}, 25 in 60 s, flush, extrapolating": ("all", "default, extrapolating"),
-    f"{LCG}, first 60000, flush": ("first 60,000", "default"),
-    f"{LCG}, first 60000, every key each second": ("first 60,000", "every key each second"),
-}
-# What the page's pictures of traffic compare: the classic, the article's formula, two frames, and the default.
+TABLES = ("goals", "algorithms", "frames", "instances", "intervals")
+# In the pictures of traffic: a fixed window, two frames, the default, and the formula of the article.
 IN_PICTURES = (
     Contender(FIXED_WINDOW),
     Contender(SLIDING, 1),
@@ -54,19 +42,14 @@ IN_PICTURES = (
 
 
 class Kept:
-    """The results that are kept, by name."""
+    """The results in results.json, by name."""
 
     def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
         self._values = {str(entry["name"]): float(entry["value"]) for entry in entries}
 
     def value(self, trace: str, contender: Contender, what: str) -> float:
-        """Return a number of the sweep."""
+        """Return a number of ``replays.py``."""
         return self._values[f"replays/{trace}/{label(contender)}/{what}"]
-
-    def cell(self, prefix: str, what: str, form: str) -> str:
-        """Return a number as a table shows it; nothing if it was not measured."""
-        value = self._values.get(f"{prefix}/{what}")
-        return "" if value is None else format(value, form)
 
 
 def write(path: Path = PAGE) -> None:
@@ -75,10 +58,10 @@ def write(path: Path = PAGE) -> None:
 
 
 def with_tables(page: str, kept: Kept) -> str:
-    """Return a page with its tables made anew.
+    """Return a page with new tables.
 
     Raises:
-        ValueError: The page lacks the marks between which a table stands.
+        ValueError: The page lacks the marks around a table.
     """
     for name in TABLES:
         begin, end = f"<!-- table: {name} -->\n", "<!-- end of table -->"
@@ -172,45 +155,17 @@ def _goals(kept: Kept) -> Iterator[str]:
     return _table(["N", "shared", *head], iter(rows), texts=2)
 
 
-def _ways(kept: Kept) -> Iterator[str]:
-    columns = {
-        "allow": ("allow %", ".3f"),
-        "deny": ("deny %", ".3f"),
-        "overshoot": ("overshoot", ".2f"),
-        "operations": ("operations", ",.0f"),
-        "conflicts": ("lost races", ",.0f"),
-        "waits": ("waits %", ".0f"),
-        "operations on a hot key": ("hot key: operations per s", ".0f"),
-        "conflicts on a hot key": ("hot key: lost races per s", ".1f"),
-    }
-    rows = (
-        [way.name, *(kept.cell(f"{WAYS_PREFIX}, {way.name}", what, form) for what, (_, form) in columns.items())]
-        for way in WAYS
-    )
-    return _table(["how", *(title for title, _ in columns.values())], rows, texts=1)
-
-
-def _ways_on_lcg(kept: Kept) -> Iterator[str]:
-    forms = {"allow": ".3f", "deny": ".3f", "overshoot": ".2f", "operations": ",.0f"}
-    rows = (
-        [*words, *(kept.cell(prefix, what, form) for what, form in forms.items())] for prefix, words in ON_LCG.items()
-    )
-    return _table(["requests", "how", "allow %", "deny %", "overshoot", "operations"], rows, texts=2)
-
-
 _TABLES = {
     "goals": _goals,
     "algorithms": _algorithms,
     "frames": _frames,
     "instances": _instances,
     "intervals": _intervals,
-    "ways": _ways,
-    "ways on lcg2005": _ways_on_lcg,
 }
 
 
 def draw_all() -> None:
-    """Draw the busiest stretch of each trace, and what the settings do."""
+    """Draw the busiest part of each trace, and the errors by setting."""
     IMAGES.mkdir(exist_ok=True)
     for trace in traces():
         rate, recording = Rate(trace.limit, WINDOW_S), Recording(str(trace.path))
@@ -267,3 +222,8 @@ def _draw_settings(kept: Kept) -> None:
         handles, words = panels[0][1].get_legend_handles_labels()
         figure.legend(handles, words, loc="outside lower center", ncols=3, frameon=False)
         save(figure, IMAGES / "accuracy-settings.svg")
+
+
+if __name__ == "__main__":
+    write()
+    draw_all()

@@ -1,156 +1,181 @@
-"""What a token request costs with and without the limiter, and with Flask-Limiter on the same view."""
+"""What the limiter adds to a token request: called directly beside Flask-Limiter, and as deployed through gunicorn."""
 
+import contextlib
+import gc
+import http.client
+import random
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
-from benchmarks import gunicorn, instructions
-from benchmarks.cases import Repeated
-from benchmarks.processes import in_new_process
+from benchmarks.measuring import in_new_process, spread
 from benchmarks.results import Result
-from benchmarks.subjects import BASE, OURS
 from benchmarks.token_request import (
-    BARE,
-    BODIES,
+    BASE,
+    BASE_AGAIN,
+    DATABASE_VARIABLE,
     FLASK_LIMITER,
-    HEADERLESS,
-    METRICS,
+    FORMS,
+    OURS,
+    SHARED,
+    SUBJECT_VARIABLE,
+    URI_VARIABLE,
     application,
-    bursts,
-    compared,
-    instruction_additions,
+    encoded,
+    password_form,
     requests_to,
 )
 from demo.database import seed
-from oauth_ratelimit.flask_authlib import app_limiter, hooks
-from oauth_ratelimit.limiter import Limiter
+from demo.models import User
+from oauth_ratelimit.observe import otel, prometheus
+from tests.support.gunicorn import Gunicorn
+from tests.support.mongod import Mongod
 
-SUBJECTS = (BASE, OURS, HEADERLESS, BARE, *FLASK_LIMITER)  # whose instructions are counted
+UNIT = "us of CPU per request"
+BURST_COUNT = 20  # requests in a row to one subject, so that a disturbance hits all subjects
 
-PARTS: Mapping[str, tuple[Any, str]] = {
-    "mark the request": (hooks, "open_state"),
-    "ask the guard": (hooks, "check_guard"),
-    "decide, all in all": (hooks, "decide"),
-    "the decision": (Limiter, "check"),
-    "work out the headers": (app_limiter, "quota_headers"),
-    "look before saving": (hooks, "decide_before_saving"),
-}
-"""What of ours a request passes, and where to get hold of it."""
-LOOPED = ("the decision", "work out the headers")  # what does the same each time, in a request or not
+USERS = tuple(User(f"user-{number:04}", "password") for number in range(2_000))
+REQUESTS_PER_S = 500
+SENDERS = 8
+GOALS = {OURS: "<= 5", SHARED: "<= 12"}  # percent of the CPU time of an unprotected server
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """Yield the price of a request in this process, and through gunicorn."""
+    """Yield the CPU time of a request, called directly and through gunicorn."""
     with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-endpoint-") as directory:
-        database = Path(directory, "accounts.sqlite3")
+        database = Path(directory, "demo.sqlite3")
         seed(database)
-        if instructions.is_available():
-            yield from _instructions(layout_count=2 if short else 8)
-        process_count = 2 if short else 16  # over which times are averaged
-        yield from _without_server(database, process_count=process_count, turn_count=10 if short else 60)
-        yield from _parts(database, request_count=200 if short else 5000)
-        yield from gunicorn.cpu_time_of(database, process_count=process_count, turn_count=5 if short else 50)
+        yield from _called_directly(database, process_count=2 if short else 16, turn_count=10 if short else 60)
+        seed(database, users=USERS)
+        yield from _as_deployed(database, turn_s=2 if short else 10, turn_count=2 if short else 12)
 
 
-def left_out() -> tuple[str, ...]:
-    """Return the beginnings of the results for which valgrind is not installed."""
-    return () if instructions.is_available() else ("endpoint/instructions, ",)
-
-
-def _instructions(*, layout_count: int) -> Iterator[Result]:
-    """Yield what a request takes more, in instructions, which no other job on the machine disturbs."""
-    counts = instructions.count_by_layout(dict.fromkeys(CASES, layout_count))
-    taken = {
-        subject: [instructions.OPERATIONS_PER_REQUEST * each for each in counts[f"{instructions.REQUEST}{subject}"]]
-        for subject in SUBJECTS
-    }
-    yield from instruction_additions("endpoint/instructions, client_credentials", taken)
-
-
-def _repeated(subject: str) -> Repeated:
-    """Return what sends a request for every few operations asked for: one is worth hundreds of decisions."""
-
-    def run(operation_count: int) -> None:
-        with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-endpoint-") as directory:
-            database = Path(directory, "accounts.sqlite3")
-            seed(database)
-            app = application(subject, database)
-            request = requests_to(app, "client_credentials")
-            request()
-            instructions.settle()
-            for _ in range(operation_count // instructions.OPERATIONS_PER_REQUEST):
-                request()
-
-    return run
-
-
-def _without_server(database: Path, *, process_count: int, turn_count: int) -> Iterator[Result]:
+def _called_directly(database: Path, *, process_count: int, turn_count: int) -> Iterator[Result]:
+    """Run each subject in several processes and yield means, because processes differ by several percent."""
     by_process = [in_new_process(_bursts_of_each_grant, database, turn_count) for _ in range(process_count)]
-    for grant in BODIES:
-        yield from compared(f"endpoint/WSGI, {grant}", [by_grant[grant] for by_grant in by_process])
+    for grant in FORMS:
+        yield from _compared(f"endpoint/WSGI, {grant}", [by_grant[grant] for by_grant in by_process])
 
 
 def _bursts_of_each_grant(database: Path, turn_count: int) -> dict[str, dict[str, list[float]]]:
-    apps = {subject: application(subject, database) for subject in (BASE, OURS, BARE, METRICS, *FLASK_LIMITER)}
+    prometheus.IS_AVAILABLE = otel.IS_AVAILABLE = False  # Flask-Limiter has no metrics either
+    # The interval is longer than the run: flush.py measures the sync cycle.
+    apps = {subject: application(subject, database, interval="1h") for subject in (BASE, OURS, *FLASK_LIMITER)}
     by_grant = {
-        grant: bursts({subject: requests_to(app, grant) for subject, app in apps.items()}, turn_count)
-        for grant in BODIES
+        grant: _bursts({subject: requests_to(app, grant) for subject, app in apps.items()}, turn_count)
+        for grant in FORMS
     }
-    for app in apps.values():
-        if "oauth_ratelimit" in app.extensions:
-            app.extensions["oauth_ratelimit"].close()
+    apps[OURS].extensions["oauth_ratelimit"].close()
     return by_grant
 
 
-def _parts(database: Path, *, request_count: int) -> Iterator[Result]:
-    """Yield how long parts of ours take within a request, and some of them again and again without a request between,
-    which is when the caches hold all that they need. By the clock on the wall, which costs less than some of them; a
-    median is not moved by the few that were interrupted.
-    """
-    app = application(OURS, database)
-    request = requests_to(app, "client_credentials")
-    for name, (owner, attribute) in PARTS.items():
-        timed = _Timed(getattr(owner, attribute))
-        with mock.patch.object(owner, attribute, lambda *args, timed=timed, **kwargs: timed(*args, **kwargs)):
-            for _ in range(request_count):
+def _bursts(runs: Mapping[str, Callable[[], None]], turn_count: int) -> dict[str, list[float]]:
+    """Return the CPU time per request in us, of many short bursts in random order."""
+    times_us: dict[str, list[float]] = {name: [] for name in runs}
+    order, draw = list(runs), random.Random(0)
+    for turn in range(turn_count + 2):
+        gc.collect()
+        draw.shuffle(order)
+        for name in order:
+            request = runs[name]
+            started_ns = time.thread_time_ns()
+            for _ in range(BURST_COUNT):
                 request()
-        topic = f"endpoint/parts, client_credentials/{name}"
-        yield Result(topic, timed.median_us(), "us")
-        if name in LOOPED:
-            for _ in range(request_count):
-                timed.again()
-            yield Result(f"{topic}, in a loop", timed.median_us(last=request_count), "us")
-    app.extensions["oauth_ratelimit"].close()
+            if turn >= 2:  # the first turns fill caches
+                times_us[name].append((time.thread_time_ns() - started_ns) / BURST_COUNT / 1000)
+    return times_us
 
 
-class _Timed:
-    """
-    A part, and how long each call of it took. Each is timed in a run of its own, so that none pays for another's clock.
-    """
-
-    def __init__(self, part: Callable[..., Any]) -> None:
-        self._part = part
-        self._times_ns: list[int] = []
-        self.again: Callable[[], Any]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        begun_ns = time.perf_counter_ns()
-        result = self._part(*args, **kwargs)
-        self._times_ns.append(time.perf_counter_ns() - begun_ns)
-        self.again = partial(self, *args, **kwargs)
-        return result
-
-    def median_us(self, *, last: int | None = None) -> float:
-        """Return the median of all calls, or of the last so many."""
-        return statistics.median(self._times_ns[-(last or len(self._times_ns)) :]) / 1000
+def _compared(name: str, by_process: Sequence[Mapping[str, list[float]]]) -> Iterator[Result]:
+    """Yield the time of each subject, and the means over the processes of what it adds."""
+    for subject in by_process[0]:
+        times = [time_us for times_us in by_process for time_us in times_us[subject]]
+        yield Result(f"{name}/{subject}", statistics.median(times), UNIT, spread=spread(times))
+    added = {
+        subject: [_added_us(times_us, subject) for times_us in by_process]
+        for subject in by_process[0]
+        if subject != BASE
+    }
+    for subject, values in added.items():
+        yield Result(f"{name}/added by {subject}", statistics.mean(values), UNIT, spread=spread(values))
+    for other in FLASK_LIMITER:
+        ratio = statistics.mean(added[OURS]) / statistics.mean(added[other])
+        ratios = [ours / theirs for ours, theirs in zip(added[OURS], added[other], strict=True)]
+        yield Result(f"{name}/{OURS}, of what {other} adds", ratio, "x", "<= 0.12", spread(ratios))
 
 
-CASES: Mapping[str, Callable[[], Repeated]] = {
-    f"{instructions.REQUEST}{subject}": partial(_repeated, subject) for subject in SUBJECTS
-}
-"""What instructions are counted of, by name."""
+def _added_us(times_us: Mapping[str, list[float]], subject: str) -> float:
+    """Return the median difference between bursts of the same turn."""
+    pairs = zip(times_us[subject], times_us[BASE], strict=True)
+    return statistics.median(with_it - without for with_it, without in pairs)
+
+
+def _as_deployed(database: Path, *, turn_s: float, turn_count: int) -> Iterator[Result]:
+    """Servers take turns under a steady load of many users, with sync cycle, metrics and quota headers."""
+    subjects = (BASE, OURS, SHARED, BASE_AGAIN)
+    cpu_us: dict[str, list[float]] = {subject: [] for subject in subjects}
+    with contextlib.ExitStack() as running:
+        mongod = running.enter_context(Mongod())
+        env = {DATABASE_VARIABLE: str(database), URI_VARIABLE: mongod.uri}
+        servers = {
+            subject: running.enter_context(
+                Gunicorn(
+                    "benchmarks.token_request:served()",
+                    worker_class="gthread",
+                    threads=SENDERS,
+                    env={**env, SUBJECT_VARIABLE: subject},
+                )
+            )
+            for subject in subjects
+        }
+        for turn in range(turn_count + 1):
+            for subject in subjects if turn % 2 else reversed(subjects):
+                time_us = _cpu_us_per_request(servers[subject], turn_s)
+                if turn:
+                    cpu_us[subject].append(time_us)
+    name = f"endpoint/as deployed, password, {len(USERS):,} users, {REQUESTS_PER_S} requests/s"
+    for subject, times in cpu_us.items():
+        yield Result(f"{name}/{subject}", statistics.median(times), UNIT, spread=spread(times))
+    for subject in (OURS, SHARED, BASE_AGAIN):
+        percents = [100 * (mine / base - 1) for mine, base in zip(cpu_us[subject], cpu_us[BASE], strict=True)]
+        added = statistics.median(percents)
+        yield Result(f"{name}/added by {subject}", added, "%", GOALS.get(subject), spread(percents))
+
+
+def _cpu_us_per_request(server: Gunicorn, duration_s: float) -> float:
+    """Load a server for some time, and return the CPU time of its worker per request."""
+    (pid,) = server.pids()
+    clock = (~pid << 3) | 2  # the result of clock_getcpuclockid(3). Linux only.
+    started_ns = time.clock_gettime_ns(clock)
+    count = round(duration_s * REQUESTS_PER_S)
+    counts: list[int] = []
+    senders = [
+        threading.Thread(target=lambda first=first: counts.append(_send(server, range(first, count, SENDERS))))
+        for first in range(SENDERS)
+    ]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join()
+    if sum(counts) != count:
+        raise RuntimeError(f"{sum(counts)} of {count} requests were answered")
+    return (time.clock_gettime_ns(clock) - started_ns) / count / 1000
+
+
+def _send(server: Gunicorn, numbers: range) -> int:
+    """Send requests at their times, and return how many got a token."""
+    draw = random.Random(numbers.start)
+    token_count = 0
+    started_s = time.monotonic()
+    with contextlib.closing(http.client.HTTPConnection(server.address, timeout=30)) as connection:
+        for number in numbers:
+            time.sleep(max(0.0, started_s + number / REQUESTS_PER_S - time.monotonic()))
+            body, headers = encoded(password_form(draw.choice(USERS)))
+            connection.request("POST", "/token", body, headers)
+            response = connection.getresponse()
+            response.read()
+            token_count += response.status == http.client.OK
+    return token_count

@@ -1,98 +1,136 @@
-"""Instructions per operation, counted by valgrind: the same on a busy machine as on an idle one.
+"""Instruction counts of decisions and sync cycles against the committed ones: ``make instructions``.
 
-One process imports everything once; each case runs in a fork of it, at two lengths, so that the difference is the
-operations alone.
-
-Not quite the same in each process: CPython caches where a type finds an attribute, and which of them share a place in
-the cache is up to addresses and to the order in which types are made. Of what we add to a token request, that decides
-several percent. See ``lay_out``.
+valgrind counts them, so they are the same on a busy machine. Builds of Python differ, so each case is expressed in bare
+decisions (``bare``) of the same run. One process imports everything once; each case runs in a fork of it at two
+lengths, and the difference is the operations alone.
 """
 
-import functools
+import argparse
 import gc
-import importlib
 import json
 import os
+import platform
 import random
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+from operator import getitem
 from pathlib import Path
+from typing import Any
 
-from benchmarks.cases import CASES, Repeated
-from benchmarks.subjects import suppression
+from benchmarks import subjects
+from benchmarks.subjects import CLIENT_ID, FIXED_TIME_S, NO_LIMIT, USER, VARIANTS, Hit, settings_of
+from oauth_ratelimit.config.settings import StatisticsSettings
+from oauth_ratelimit.core.statistics import Share
+from oauth_ratelimit.observe.statistics import StatisticsRecorder
+from oauth_ratelimit.store.base import CounterStore
+from oauth_ratelimit.store.memory import MemoryStore
 
+PATH = Path(__file__).with_name("baseline.json")
+TOLERATED_RATIO = 1.10
 SHORT_COUNT, LONG_COUNT = 2_000, 7_000
-REQUEST = "request, "  # how the names of cases begin that are token requests
-OPERATIONS_PER_REQUEST = 100  # a token request counts for as many: it is worth hundreds of decisions
-IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
+KEY_COUNT = 1_000
+UNIT = "bare"
+
+Repeated = Callable[[int], object]
+"""Does an operation that many times."""
 
 
-def is_available() -> bool:
-    """Return whether valgrind is installed."""
-    return shutil.which("valgrind") is not None
+def main() -> int:
+    """Compare the counts, and return 1 if a case is more than a tenth slower or has no baseline, 2 without valgrind."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.instructions", description="Counts instructions.")
+    parser.add_argument("--keep", action="store_true", help="make the counts the baseline of this version of Python")
+    keep = parser.parse_args().keep
+    if shutil.which("valgrind") is None:
+        print("valgrind is not installed, which counts the instructions (Debian, Ubuntu: apt-get install valgrind)")
+        return 2
+    counts = count([UNIT, *CASES])
+    unit = counts.pop(UNIT)
+    return compare({name: number / unit for name, number in counts.items()}, keep=keep)
+
+
+def compare(costs: Mapping[str, float], *, keep: bool, path: Path = PATH) -> int:
+    """Show costs beside the baseline of this version of Python, and return the exit code. Without a baseline it is 0.
+
+    Args:
+        costs: Bare decisions by case.
+        keep: Make the costs the new baseline.
+        path: The file with the baselines.
+    """
+    version = ".".join(platform.python_version_tuple()[:2])
+    baselines = json.loads(path.read_text())
+    baseline = baselines.get(version, {})
+    print(_table(costs, baseline))
+    if keep:
+        baselines[version] = {name: round(cost, 3) for name, cost in costs.items()}
+        path.write_text(json.dumps(baselines, indent=2) + "\n")
+        print(f"kept as the baseline of Python {version}")
+        return 0
+    slower = [name for name in costs if costs[name] > baseline.get(name, costs[name]) * TOLERATED_RATIO]
+    unknown = [name for name in costs if name not in baseline]
+    if unknown:
+        cases = f" for {'; '.join(unknown)}" if baseline else ""
+        print(f"no baseline of Python {version}{cases} yet: python -m benchmarks.instructions --keep creates it")
+    if slower:
+        print(f"more than {TOLERATED_RATIO - 1:.0%} slower: {'; '.join(slower)}")
+    return 1 if slower or (baseline and unknown) else 0
+
+
+def _table(costs: Mapping[str, float], baseline: Mapping[str, float]) -> str:
+    width = max(map(len, costs))
+    lines = [f"{'in bare decisions':<{width}}  baseline      now  change"]
+    for name, cost in costs.items():
+        known = baseline.get(name)
+        change = "" if known is None else f"{cost / known - 1:+.1%}"
+        lines.append(f"{name:<{width}}  {'' if known is None else f'{known:.2f}':>8} {cost:>8.2f} {change:>7}")
+    return "\n".join(lines)
 
 
 def count(names: Sequence[str]) -> dict[str, float]:
-    """Return the instructions per operation of cases of ``benchmarks.cases``, ``.peers`` and ``.endpoint``."""
-    return {name: counts[0] for name, counts in count_by_layout(dict.fromkeys(names, 1)).items()}
-
-
-def count_by_layout(layout_counts: Mapping[str, int]) -> dict[str, list[float]]:
-    """Return the same by case, for each case in as many layouts as are asked for, see ``lay_out``."""
+    """Return the instructions per operation of cases."""
     with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-instructions-") as directory:
-        forks = subprocess.run(
-            [*tool(Path(directory)), sys.executable, "-m", __name__, json.dumps(layout_counts)],
+        outputs = [f"--cachegrind-out-file={directory}/%p.out", f"--log-file={directory}/%p.log"]
+        tool = ["valgrind", "--tool=cachegrind", "--cache-sim=no", *outputs]
+        script = f"from benchmarks import instructions; instructions.run_forks({list(names)!r})"
+        done = subprocess.run(
+            [*tool, sys.executable, "-c", script],
             env={**os.environ, "PYTHONHASHSEED": "0"},
             stdout=subprocess.PIPE,
             text=True,
             check=True,
-        ).stdout.splitlines()
-        totals = [total(Path(directory), int(pid)) for pid in forks]
-    short, long = totals[0::2], totals[1::2]
-    counts = ((more - few) / (LONG_COUNT - SHORT_COUNT) for few, more in zip(short, long, strict=True))
-    return {name: [next(counts) for _ in range(layout_count)] for name, layout_count in layout_counts.items()}
+        )
+        totals = [_total(Path(directory), pid) for pid in done.stdout.split()]
+    lengths = zip(totals[0::2], totals[1::2], strict=True)
+    counts = ((long - short) / (LONG_COUNT - SHORT_COUNT) for short, long in lengths)
+    return dict(zip(names, counts, strict=True))
 
 
-def lay_out(layout: int) -> None:
-    """Give this process's types other places in the interpreter's cache of attributes, one of many at random."""
-    for each in _changeable_types():
-        type.__setattr__(each, "_laid_out", layout)  # a changed type loses its place, as do those derived from it,
-        type.__delattr__(each, "_laid_out")
-    for each in _order(layout):
-        type.__getattribute__(each, "__init__")  # and gets the next one when something is looked up in it
+def run_forks(names: Sequence[str]) -> None:
+    """Run each case at both lengths in a fork of this process, and print the process ids."""
+    subjects.silence_log()
+    for name in names:
+        for length in (SHORT_COUNT, LONG_COUNT):
+            pid = os.fork()
+            if pid == 0:
+                repeated = (CASES | {UNIT: bare})[name]()
+                gc.freeze()  # otherwise full collections depend on the number of imported objects
+                gc.collect()
+                repeated(length)
+                os._exit(0)
+            _, status = os.waitpid(pid, 0)
+            if status:
+                raise RuntimeError(f"{name} ended with status {status}")
+            print(pid, flush=True)
 
 
-def settle() -> None:
-    """Have the garbage collector leave alone what is there, and forget how much that is: or how often it looks at
-    everything, which counts for as much as what is measured, would depend on what was imported.
-    """
-    gc.freeze()
-    gc.collect()
-
-
-def _order(layout: int) -> list[type]:
-    types = _changeable_types()
-    return random.Random(layout).sample(types, len(types))
-
-
-@functools.cache
-def _changeable_types() -> list[type]:
-    types = (each for each in gc.get_objects() if isinstance(each, type) and not each.__flags__ & IMMUTABLE_TYPE)
-    return [each for each in types if type(each).__setattr__ is type.__setattr__]  # some refuse to be changed otherwise
-
-
-def tool(directory: Path) -> list[str]:
-    """Return what, put before a command, counts the instructions of its processes, and writes them to a directory."""
-    outputs = [f"--cachegrind-out-file={directory}/%p.out", f"--log-file={directory}/%p.log"]
-    return ["valgrind", "--tool=cachegrind", "--cache-sim=no", *outputs]
-
-
-def total(directory: Path, pid: int) -> int:
-    """Return what was counted of a process that has ended."""
+def _total(directory: Path, pid: str) -> int:
     output = directory / f"{pid}.out"
     found = re.search(r"^summary: (\d+)", output.read_text(), re.MULTILINE)
     if found is None:
@@ -100,33 +138,115 @@ def total(directory: Path, pid: int) -> int:
     return int(found[1])
 
 
-def _run_in_fork(case: Callable[[], Repeated], operation_count: int, *, layout: int) -> None:
-    pid = os.fork()
-    if pid == 0:
-        lay_out(layout)
-        repeated = case()
-        settle()
-        repeated(operation_count)
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    if status:
-        raise RuntimeError(f"{case} ended with status {status}")
-    print(pid, flush=True)
+def hot(hit: Hit) -> Repeated:
+    """Return hits on one key."""
+
+    def run(count: int) -> None:
+        for _ in repeat(None, count):
+            hit(USER)
+
+    return run
 
 
-def _main(layout_counts: Mapping[str, int]) -> None:
-    known = dict(CASES)
-    if any(name.startswith(REQUEST) for name in layout_counts):
-        known |= importlib.import_module("benchmarks.endpoint").CASES
-    if not known.keys() >= layout_counts.keys():  # only then, so that they need not be installed
-        known |= importlib.import_module("benchmarks.peers").CASES
-    suppression()
-    _changeable_types()  # looked for once, before the forks
-    for name, layout_count in layout_counts.items():
-        for layout in range(layout_count):
-            for length in (SHORT_COUNT, LONG_COUNT):
-                _run_in_fork(known[name], length, layout=layout)
+def many(hit: Hit) -> Repeated:
+    """Return hits on many known keys in random order."""
+    users = subjects.user_names(KEY_COUNT)
+    random.Random(2).shuffle(users)
+    for user in users:
+        hit(user)
 
+    def run(count: int) -> None:
+        for _ in repeat(None, count // KEY_COUNT):
+            for user in users:
+                hit(user)
+
+    return run
+
+
+def cycles(pause_s: float, store: CounterStore | None = None) -> Repeated:
+    """Return one hit on each of many keys, then a sync cycle, with a pause between two rounds."""
+    moment = [FIXED_TIME_S]
+    limiter = subjects.limiter(store=store, clock=_reading(moment))
+    users = subjects.user_names(KEY_COUNT)
+
+    def run(count: int) -> None:
+        for _ in repeat(None, count // KEY_COUNT):
+            for user in users:
+                limiter.check(CLIENT_ID, user)
+            moment[0] += pause_s
+            limiter.sync()
+
+    return run
+
+
+def bare() -> Repeated:
+    """Return the minimum in Python: look the key up, read the time, compare, count, answer, under a lock."""
+    counters, lock = {USER: _Counter()}, threading.Lock()
+
+    def check(user: str) -> tuple[_Counter, int, float]:
+        now_s = time.time()
+        lock.acquire()
+        try:
+            counter = counters[user]
+            full = counter.full + 1
+            if full <= counter.ceiling and now_s < counter.frame_end_s:
+                counter.full = full
+            return counter, full, now_s
+        finally:
+            lock.release()
+
+    return hot(check)
+
+
+class _Counter:
+    __slots__ = ("ceiling", "frame_end_s", "full")
+
+    def __init__(self) -> None:
+        self.full = 0
+        self.ceiling = NO_LIMIT
+        self.frame_end_s = 1e12
+
+
+def with_statistics() -> Repeated:
+    """Return hits that are counted in the statistics, as behind the extension."""
+    clock = _reading([FIXED_TIME_S])
+    check = subjects.limiter(clock=clock).check
+    record = StatisticsRecorder(_NoWriter(), settings=StatisticsSettings, clock=clock).count
+
+    def hit(user: str) -> None:
+        record(check(CLIENT_ID, user), CLIENT_ID, username=user, grant="password")
+
+    return hot(hit)
+
+
+class _NoWriter:
+    def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> Sequence[int]:
+        return ()
+
+
+def _ours(config: Mapping[str, Any] | None = None) -> Hit:
+    return subjects.ours(config, clock=_reading([FIXED_TIME_S]))
+
+
+def _reading(moment: list[float]) -> Callable[[], float]:
+    """Return a clock that reads a list, so that no frame ends by chance and no Python function runs."""
+    return partial(getitem, moment, 0)  # type: ignore[return-value]
+
+
+CASES: Mapping[str, Callable[[], Repeated]] = {
+    "ours": lambda: hot(_ours()),
+    "ours, many keys": lambda: many(_ours()),
+    "ours, denied": lambda: hot(_ours(settings_of(1))),
+    **{
+        f"ours, {name}": lambda config=VARIANTS[name]: hot(_ours(config))  # type: ignore[misc]
+        for name in ("two tiers", "client_total", "override", "trusted", "proportional")
+    },
+    "ours, with statistics": with_statistics,
+    "ours, cycles": lambda: cycles(1.0),
+    "ours, cycles of a frame": lambda: cycles(6.0),
+    "ours, shared cycles": lambda: cycles(1.0, store=MemoryStore()),
+}
+"""Compared cases by name."""
 
 if __name__ == "__main__":
-    _main(json.loads(sys.argv[1]))
+    sys.exit(main())

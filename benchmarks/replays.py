@@ -1,6 +1,6 @@
-"""What frames, instances and the sync interval do to accuracy: recorded traffic through ``oauth_ratelimit.replay``.
+"""Accuracy by algorithm, frames, instances and sync interval: recorded traffic through ``oauth_ratelimit.replay``.
 
-``benchmarks.accuracy`` drives limiters themselves, which takes minutes for one setting; this is the sweep around them.
+``accuracy.py`` runs real limiters, which takes minutes for one setting.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from oauth_ratelimit.replay.source import Recording
 WINDOW_S = 60
 DEFAULT_FRAMES, DEFAULT_INSTANCES, DEFAULT_INTERVAL_S = 10, 10, 1.0
 FRAMES = (1, 2, 5, 6, 10)
-FINEST = 60  # frames of a second: how little is left to gain
+FINEST = 60  # frames of a second
 INSTANCES = (1, 3, 10, 30)
 INTERVALS_S = (0.2, 0.5, 1.0, 3.0, 10.0)
 SHORT_ROWS = 2_000
@@ -23,13 +23,13 @@ SLIDING, PROPORTIONAL = Estimator.SLIDING.value, Estimator.PROPORTIONAL.value
 
 
 def alone() -> list[Contender]:
-    """Return what is compared in one place that knows everything at once."""
+    """Return the contenders on one instance."""
     common = [Contender(name) for name in COMMON if name != EXACT_LOG]
     return common + [Contender(estimator.value, count) for estimator in Estimator for count in (*FRAMES, FINEST)]
 
 
 def fleets() -> list[Contender]:
-    """Return what is compared on several instances."""
+    """Return the contenders on several instances."""
     plans = [
         FleetPlan(count, DEFAULT_INTERVAL_S, sharing)
         for count in INSTANCES
@@ -61,7 +61,7 @@ def label(contender: Contender) -> str:
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """Yield the errors of each setting, and what it costs."""
+    """Yield the errors of each setting, and its load on the store."""
     for trace in traces():
         rate = Rate(trace.limit, WINDOW_S)
         groups = [alone(), *([contender] for contender in fleets())]

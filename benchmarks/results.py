@@ -1,4 +1,4 @@
-"""A measured value, its goal, and how both are shown and kept."""
+"""A measured value and its goal, the table on the terminal, and the file of results."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -16,11 +16,11 @@ class Result:
     """One number.
 
     Args:
-        name: What was measured, topic first: ``decision/hot key/ours``.
+        name: Path of the measurement, topic first: ``decision/one key/ours``.
         value: The number.
         unit: Its unit; ``x`` is a ratio of two measurements of one run.
-        goal: What it should be: ``<= 0.15``. None if it only informs.
-        spread: Half the distance between the quartiles of the repetitions, in the unit; None if there was one.
+        goal: The accepted range: ``<= 0.15``. None without a goal.
+        spread: Half the interquartile range of the repetitions, in the unit; None with one repetition.
     """
 
     name: str
@@ -31,12 +31,12 @@ class Result:
 
     @property
     def topic(self) -> str:
-        """The part of the name before the first slash."""
+        """Part of the name before the first slash."""
         return self.name.partition("/")[0]
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is reached, None without one."""
+        """Whether the value meets the goal, None without one."""
         if self.goal is None:
             return None
         sign, bound = self.goal.split()
@@ -65,12 +65,12 @@ def table(results: Iterable[Result]) -> str:
 
 
 def save(results: Sequence[Result], *, command: str, left_out: Sequence[str] = (), path: Path = PATH) -> None:
-    """Write results to the file, in place of what it holds on the same topics.
+    """Write results to the file and replace those of the same topics.
 
     Args:
-        results: Of whole topics.
-        command: What measures them again.
-        left_out: Beginnings of names that could not be measured here: what the file holds of them stays.
+        results: All results of some topics.
+        command: The command that measures them again.
+        left_out: Prefixes of names that could not be measured here; the file keeps their entries.
         path: The file.
     """
     topics, measured = {result.topic for result in results}, {result.name for result in results}
@@ -97,5 +97,5 @@ def save(results: Sequence[Result], *, command: str, left_out: Sequence[str] = (
 
 
 def load(path: Path = PATH) -> list[dict[str, Any]]:
-    """Return what the file holds, nothing if there is none."""
+    """Return the entries of the file, none if there is no file."""
     return list(json.loads(path.read_text())) if path.exists() else []

@@ -1,4 +1,4 @@
-"""What ``benchmarks.soak`` loads: an Authlib server of very many clients, in several roles."""
+"""The server that ``benchmarks.soak`` loads: an Authlib server of very many clients, in several roles."""
 
 import os
 
@@ -7,17 +7,15 @@ from authlib.oauth2.rfc6749 import ClientMixin, grants
 from flask import Flask
 from werkzeug.security import check_password_hash, generate_password_hash
 
-from benchmarks.subjects import BASE, OURS, suppression
+from benchmarks.subjects import silence_log
 from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.blueprints import health_blueprint
 
+BASE, BASE_AGAIN, OURS, IN_MEMORY = "unprotected", "unprotected again", "ours", "ours in memory"
 IS_PLAIN = os.environ.get("SOAK_SECRETS") == "plain"
-HASHING = "pbkdf2:sha256:260000"  # Werkzeug's default until 2.3; today's takes longer
-AGAIN, ALONE = f"{BASE} again", f"{OURS} in memory"
-ROLE_VARIABLE = "SOAK_ROLE"
-PID_PATH = "/jwks"  # which an Instance asks for to see whether it is ready
-URI_VARIABLE = "SOAK_MONGO_URI"
+HASHING = "pbkdf2:sha256:260000"  # Werkzeug's default until 2.3; later ones take longer
 SECRET_HASH = "" if IS_PLAIN else generate_password_hash("secret", HASHING)
+ROLE_VARIABLE, URI_VARIABLE = "SOAK_ROLE", "SOAK_MONGO_URI"
 CONFIG = {
     "mode": "enforce",
     "limits": {"client": ["1000000/minute"]},
@@ -32,7 +30,7 @@ class Client(ClientMixin):  # type: ignore[misc]
         self.client_id = client_id
 
     def get_client_id(self) -> str:
-        """Return its id."""
+        """Return the id."""
         return self.client_id
 
     def get_allowed_scope(self, scope: str | None) -> str:
@@ -44,7 +42,7 @@ class Client(ClientMixin):  # type: ignore[misc]
         return client_secret == "secret" if IS_PLAIN else check_password_hash(SECRET_HASH, client_secret)
 
     def check_endpoint_auth_method(self, method: str, endpoint: str) -> bool:
-        """Return whether the client may authenticate so."""
+        """Return whether the client may authenticate with the method."""
         return method == "client_secret_basic"
 
     def check_grant_type(self, grant_type: str) -> bool:
@@ -53,14 +51,13 @@ class Client(ClientMixin):  # type: ignore[misc]
 
 
 def served() -> Flask:
-    """Return what gunicorn serves."""
-    suppression()
+    """Return the application that gunicorn serves."""
+    silence_log()
     app = Flask("soak")
     server = AuthorizationServer(app, query_client=Client, save_token=lambda token, request: None)
     server.register_grant(grants.ClientCredentialsGrant)
     app.add_url_rule("/token", view_func=server.create_token_response, methods=["POST"], endpoint="token")
-    app.add_url_rule(PID_PATH, view_func=lambda: str(os.getpid()), endpoint="pid")
-    if (role := os.environ[ROLE_VARIABLE]) in (OURS, ALONE):
+    if (role := os.environ[ROLE_VARIABLE]) in (OURS, IN_MEMORY):
         uri = os.environ[URI_VARIABLE] if role == OURS else None
         app.config.update(OAUTH_RATELIMIT_CONFIG=CONFIG, OAUTH_RATELIMIT_MONGO_URI=uri)
         OAuthRateLimit(app, server)

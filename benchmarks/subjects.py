@@ -1,36 +1,33 @@
-"""The limiter that is measured, and what is asked of it."""
+"""The limiter that is measured, and its configurations."""
 
 import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import structlog
 
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.config.settings import StatisticsSettings
-from oauth_ratelimit.core.statistics import Share
-from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.base import CounterStore
 
 Hit = Callable[[str], object]
+"""Makes a decision about one user."""
 
-BASE, OURS = "unprotected", "ours"
-CLIENT_ID = "partner-app"
-STANDING_S = 1_700_000_000.0
+CLIENT_ID, USER = "partner-app", "user.1@example.com"
+FIXED_TIME_S = 1_700_000_000.0
 NO_LIMIT = 10**9  # hits per minute: none is denied
 
 
-def suppression() -> None:
+def silence_log() -> None:
     """Keep log events of the limiters off the terminal."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 def user_names(count: int) -> list[str]:
-    """Return names as issuers have them: every other one a mail address, the others UUIDs. Always the same ones."""
+    """Return names as issuers have them, mail addresses and UUIDs in turn, the same ones in each run."""
     source = random.Random(1)
     names = []
     for index in range(count):
@@ -41,13 +38,25 @@ def user_names(count: int) -> list[str]:
 
 
 def settings_of(limit: int = NO_LIMIT, *, frames: int | None = None, **more: Any) -> dict[str, Any]:
-    """
-    Return a configuration that enforces one limit per user and minute; ``more`` stands beside it or instead of it.
-    """
+    """Return a configuration that enforces one limit per user and minute. ``more`` adds keys or replaces them."""
     policy: dict[str, Any] = {"limit": limit, "window": 60}
     if frames is not None:
         policy["frames"] = frames
     return {"mode": "enforce", "limits": {"user": [policy]}, **more}
+
+
+MINUTE, TEN_SECONDS = {"limit": NO_LIMIT, "window": 60}, {"limit": NO_LIMIT, "window": 10}
+
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "k = 1": settings_of(frames=1),
+    "k = 60": settings_of(frames=60),
+    "two tiers": settings_of(limits={"user": [MINUTE, TEN_SECONDS]}),
+    "client_total": settings_of(limits={"user": [MINUTE], "client_total": [MINUTE]}),
+    "override": settings_of(clients={CLIENT_ID: {"limits": {"user": [{"limit": 2 * NO_LIMIT, "window": 60}]}}}),
+    "trusted": settings_of(trusted_clients=[CLIENT_ID]),
+    "proportional": settings_of(limits={"user": [{**MINUTE, "estimator": "proportional"}]}),
+}
+"""Configurations that are compared with the plain one."""
 
 
 def limiter(
@@ -61,29 +70,15 @@ def limiter(
 
 
 def ours(config: Mapping[str, Any] | None = None, *, clock: Callable[[], float] = time.time) -> Hit:
-    """Return a hit on our limiter, behind one call as those of its peers: ``hit(user)``."""
+    """Return a hit on our limiter."""
     return partial(limiter(config, clock=clock).check, CLIENT_ID)
 
 
-def noted(config: Mapping[str, Any] | None = None) -> Hit:
-    """Return a hit on our limiter that goes into the statistics, as behind the extension."""
+class Clock:
+    """A clock that a benchmark moves."""
 
-    def clock() -> float:
-        return STANDING_S
+    def __init__(self, now_s: float = FIXED_TIME_S) -> None:
+        self.now_s = now_s
 
-    check = limiter(config, clock=clock).check
-    count = StatisticsRecorder(_Nowhere(), settings=StatisticsSettings, clock=clock).count
-
-    def hit(user: str) -> None:
-        decision = check(CLIENT_ID, user)
-        count(decision, CLIENT_ID, username=user, grant="password")
-
-    return hit
-
-
-class _Nowhere:
-    """Where statistics go that nobody reads."""
-
-    def put(self, writer: str, shares: Sequence[Share], *, keep_s: float) -> Sequence[int]:
-        """Forget them."""
-        return ()
+    def __call__(self) -> float:
+        return self.now_s

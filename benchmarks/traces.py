@@ -1,7 +1,4 @@
-"""Recorded traffic: the shipped trace, and one that may be measured but not shipped, where the environment names it.
-
-They have one-second resolution: the n requests of a second are spread over it at ``(r + 0.5) / n``.
-"""
+"""Recorded traffic: the trace of the demo, and one that may not be shipped, if the environment names its file."""
 
 import gzip
 import os
@@ -10,17 +7,17 @@ from itertools import groupby
 from pathlib import Path
 
 LCG_VARIABLE = "LCG2005"  # path of lcg2005.csv.gz
-TOPICS = ("accuracy", "replays", "stores")  # what is measured on both
+TOPICS = ("accuracy", "replays")  # measured on both traces
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Recorded traffic and the limit that it is replayed against.
+    """Recorded traffic and the limit of its replays.
 
     Args:
-        name: What it is called.
+        name: The trace's name.
         path: A gzip file of ``epoch_seconds,key`` lines, sorted by time.
-        limit: Requests in a minute.
+        limit: Requests per minute.
     """
 
     name: str
@@ -40,27 +37,27 @@ class Request:
 
 
 def traces() -> list[Trace]:
-    """Return the traces that are here."""
+    """Return the traces on this machine."""
     path = os.environ.get(LCG_VARIABLE)
     return [SHIPPED, Trace("lcg2005", Path(path), 25)] if path else [SHIPPED]
 
 
 def left_out(topic: str) -> tuple[str, ...]:
-    """Return the beginnings of a topic's results of traces that are not here."""
+    """Return prefixes of a topic's results on traces that are not on this machine."""
     return (f"{topic}/lcg2005",) if topic in TOPICS and len(traces()) == 1 else ()
 
 
 def environment(topic: str) -> str:
-    """Return what stands before the command that measures a topic again."""
+    """Return the variables that a command needs to measure a topic again."""
     return "".join(f"{LCG_VARIABLE}={trace.path.name} " for trace in traces()[1:] if topic in TOPICS)
 
 
 def load_trace(path: Path, *, most: int | None = None) -> list[Request]:
-    """Return a trace's requests in order.
+    """Return a trace's requests in order, those of each recorded second spread over it.
 
     Args:
         path: The trace's file.
-        most: Stop after so many.
+        most: Stop after about this number.
     """
     requests: list[Request] = []
     with gzip.open(path, "rt") as lines:

@@ -1,14 +1,12 @@
-"""docs/performance.md: its tables are what was measured, its pictures are there and show the same."""
+"""docs/performance.md: tables and pictures show the results that are kept."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks.charts.goal import Goal, Kept
-from benchmarks.charts.pictures import IMAGES, PICTURES, path_of
-from benchmarks.charts.rows import Rows
-from benchmarks.document import PATH, with_tables
+from benchmarks.charts import Bars, number
+from benchmarks.performance_page import IMAGES, PATH, PICTURES, path_of, with_tables
 from benchmarks.results import load
 
 TEXT = PATH.read_text(encoding="utf-8")
@@ -16,66 +14,43 @@ KEPT = {str(entry["name"]): entry for entry in load()}
 
 
 def test_tables_are_up_to_date() -> None:
-    """The page holds what the kept results give: ``python -m benchmarks.document`` has nothing to do."""
     assert TEXT == with_tables(TEXT, load())
 
 
-def test_tables_are_marked() -> None:
-    """Each table ends before the next one begins, and none is empty."""
+def test_every_table_has_results_and_ends_before_the_next_begins() -> None:
     marks = re.findall(r"<!-- (results: .+|end) -->", TEXT)
     assert ["end"] * len(marks[1::2]) == marks[1::2]
-    begins = [mark.removeprefix("results: ") for mark in marks[::2]]
-    assert len(begins) == len(marks[1::2]) and "end" not in begins
-    assert [] == [begin for begin in begins if not any(name.startswith(f"{begin}/") for name in KEPT)]
+    prefixes = [mark.removeprefix("results: ") for mark in marks[::2]]
+    assert len(prefixes) == len(marks[1::2]) and "end" not in prefixes
+    assert [] == [prefix for prefix in prefixes if not any(name.startswith(f"{prefix}/") for name in KEPT)]
 
 
-def test_results_change() -> None:
-    """A table that says something else than the results is made anew, and nothing around it changes."""
-    page = "Before.\n<!-- results: pull -->\n| old |\n<!-- end -->\nAfter.\n"
-    entry = {"name": "pull/each", "value": 1234.5, "unit": "us", "spread": 0.25, "goal": "<= 1000", "met": False}
-    made = with_tables(page, [entry, {**entry, "name": "pull on/each"}])
-    assert made.startswith("Before.\n<!-- results: pull -->\n| what |")
+def test_new_results_replace_a_table_and_nothing_around_it() -> None:
+    page = "Before.\n<!-- results: flush -->\n| old |\n<!-- end -->\nAfter.\n"
+    entry = {"name": "flush/each", "value": 1234.5, "unit": "us", "spread": 0.25, "goal": "<= 1000", "met": False}
+    made = with_tables(page, [entry, {**entry, "name": "flush on/each"}])
+    assert made.startswith("Before.\n<!-- results: flush -->\n| what |")
     assert made.endswith("| each | 1,234 us | 0.25 | <= 1000 | **missed** |\n<!-- end -->\nAfter.\n")
 
 
-def test_pictures() -> None:
-    """The page shows every picture, and no other; each is there, and small."""
+def test_page_shows_every_picture_and_all_are_small() -> None:
     shown = set(re.findall(r"\(images/(performance-[^)]+)\)", TEXT))
     assert shown == {path_of(name).name for name in PICTURES} == {path.name for path in IMAGES.glob("performance-*")}
     assert all((IMAGES / name).stat().st_size < 150_000 for name in shown)
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_numbers_in_pictures(name: str) -> None:
-    """Pictures find results under their names, and the numbers beside bars are the kept ones."""
-    picture = PICTURES[name]
-    assert all(panel.is_in(KEPT) for panel in picture.panels)
+def test_every_panel_has_results_and_shows_their_numbers(name: str) -> None:
+    panels = PICTURES[name].panels
+    assert all(any(result in KEPT for result in panel.names()) for panel in panels)
     texts = set(re.findall(r"<text [^>]+>([^<]+)</text>", path_of(name).read_text(encoding="utf-8")))
-    assert texts
-    assert texts.issuperset(text for panel in picture.panels if isinstance(panel, Rows) for text in panel.numbers(KEPT))
+    results = [name for panel in panels if isinstance(panel, Bars) for name in panel.names() if name in KEPT]
+    assert texts and texts.issuperset(number(KEPT[name]["value"]) for name in results)
 
 
-def test_missing_results(tmp_path: Path) -> None:
-    """A picture shows what there is; without anything there is none."""
+def test_picture_leaves_out_what_was_not_measured(tmp_path: Path) -> None:
     path = tmp_path / "endpoint.svg"
-    PICTURES["endpoint"].draw(path, {})
-    assert not path.exists()
-    name = "endpoint/WSGI, client_credentials/added by bare bones"
-    PICTURES["endpoint"].draw(path, {name: {"value": 9.5, "spread": None, "goal": None}})
+    entry = {"value": 9.5, "spread": None, "goal": None}
+    PICTURES["endpoint"].draw(path, {"endpoint/WSGI, password/added by ours": entry})
     text = path.read_text(encoding="utf-8")
-    assert "bare bones" in text and "Flask-Limiter" not in text and "gunicorn" not in text
-
-
-def test_goals() -> None:
-    """A goal lies where the value would just meet it, whichever of the two is divided by the other."""
-    kept: Kept = {
-        "ours": {"value": 50.0, "goal": None},
-        "ours of theirs": {"value": 0.05, "goal": "<= 0.1"},
-        "theirs of ours": {"value": 20.0, "goal": ">= 10"},
-        "pause": {"value": 7.0, "goal": "<= 5"},
-    }
-    marks = [Goal("at {}", *names).mark(kept) for names in (["ours", "ours of theirs"], ["ours", "theirs of ours"])]
-    assert [(100.0, "at 0.1"), (100.0, "at 10")] == [(mark.value, mark.text) for mark in marks if mark]
-    pause = Goal("at {} ms", "pause").mark(kept)
-    assert pause is not None and (5.0, "at 5 ms") == (pause.value, pause.text)
-    assert Goal("at {}", "ours").mark(kept) is Goal("at {}", "nothing", "pause").mark(kept) is None
+    assert "password" in text and "Flask-Limiter" not in text and "client_credentials" not in text

@@ -38,8 +38,8 @@ class Tally:
         return 100 * count / self.requests if self.requests else 0.0
 
 
-class Judge:
-    """Keeps the exact log of what was admitted of one key.
+class ErrorLog:
+    """Exact log of the admitted requests of one key, which counts errors.
 
     Args:
         tally: Where to note the errors.
@@ -55,7 +55,7 @@ class Judge:
         self._window_us = window_us
         self._admitted: list[int] = []
 
-    def note(self, times: Sequence[int], decisions: Sequence[bool]) -> None:
+    def add(self, times: Sequence[int], decisions: Sequence[bool]) -> None:
         """Note decisions, in the order of time."""
         admitted, limit, window_us, tally = self._admitted, self._limit, self._window_us, self._tally
         tally.requests += len(times)

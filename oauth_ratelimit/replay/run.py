@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from oauth_ratelimit.core.window import Estimator, Window
-from oauth_ratelimit.replay.accuracy import Judge, Tally
+from oauth_ratelimit.replay.accuracy import ErrorLog, Tally
 from oauth_ratelimit.replay.algorithms import Counter, ExactLog, FixedWindow, Gcra, SlidingWindowCounter, TokenBucket
 from oauth_ratelimit.replay.fleet import Fleet, FleetKey, FleetPlan
 from oauth_ratelimit.replay.formats import SECOND_US, Row
@@ -129,12 +129,12 @@ class Replay:
                 return
             key.quiet = []
             key.pairs = [
-                (make(), Judge(entry.tally, limit=self._limit, window_us=self._window_us))
+                (make(), ErrorLog(entry.tally, limit=self._limit, window_us=self._window_us))
                 for make, entry in zip(self._makers, self.entries, strict=True)
             ]
         for index, (counter, decide_request) in enumerate(key.pairs):
             decisions = counter.decide(times)
-            decide_request.note(times, decisions)
+            decide_request.add(times, decisions)
             if not index and (count := decisions.count(False)):
                 self.denied[who] = self.denied.get(who, 0) + count
             if self._watch is not None:
@@ -149,8 +149,8 @@ class Replay:
                 counter.finish()
             if key.pairs is None:
                 for entry in self.entries:
-                    decide_request = Judge(entry.tally, limit=self._limit, window_us=self._window_us)
-                    decide_request.note(key.quiet, [True] * len(key.quiet))
+                    decide_request = ErrorLog(entry.tally, limit=self._limit, window_us=self._window_us)
+                    decide_request.add(key.quiet, [True] * len(key.quiet))
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ class _Key:
 
     last_us: int = 0
     quiet: list[int] = field(default_factory=list)
-    pairs: list[tuple[Counter, Judge]] | None = None
+    pairs: list[tuple[Counter, ErrorLog]] | None = None
 
 
 def _maker(contender: Contender, rate: Rate, tally: Tally) -> Callable[[], Counter]:

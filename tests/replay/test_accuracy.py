@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.replay.accuracy import Judge, Tally
+from oauth_ratelimit.replay.accuracy import ErrorLog, Tally
 from oauth_ratelimit.replay.algorithms import ExactLog
 
 
 def judged(times: Sequence[int], decisions: Sequence[bool], *, limit: int, window_us: int, cut: int = 0) -> Tally:
     """Return the tally of decisions, noted in two parts."""
     tally = Tally()
-    decide_request = Judge(tally, limit=limit, window_us=window_us)
-    decide_request.note(times[:cut], decisions[:cut])
-    decide_request.note(times[cut:], decisions[cut:])
+    decide_request = ErrorLog(tally, limit=limit, window_us=window_us)
+    decide_request.add(times[:cut], decisions[:cut])
+    decide_request.add(times[cut:], decisions[cut:])
     return tally
 
 

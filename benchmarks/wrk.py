@@ -1,4 +1,4 @@
-"""How long the requests of a load took: what wrk says of them, and what is made of it."""
+"""Latencies of a load that wrk has generated."""
 
 import re
 from collections import Counter
@@ -10,22 +10,22 @@ function done(summary, latency, requests)
   for i = 1, #latency do print(string.format("latency %d us: %d", latency(i))) end
 end
 """
-"""Has wrk print each latency. In Lua, for the end of a script."""
+"""Lua code for the end of a script of wrk: it prints each latency."""
 
 Latencies = Counter[int]
-"""How many requests took how long, in microseconds."""
+"""Number of requests by their latency in microseconds."""
 
 
 def latencies_in(output: str, *, connection_count: int) -> Latencies:
-    """Return what wrk has printed, of the requests that there were.
+    """Return the latencies in the output of wrk, of real requests only.
 
-    For each request that took twice the mean or more, wrk adds those that might have been sent meanwhile
-    (``stats_correct`` in its wrk.c and stats.c). They are taken off again, from the slowest request down.
+    For each request that took twice the mean or more, wrk adds those that could have been sent meanwhile
+    (``stats_correct`` in its wrk.c and stats.c). They are removed again, from the slowest request down.
     """
-    said = re.search(r"^(\d+) requests in (\d+) us$", output, re.MULTILINE)
-    if said is None:
-        raise RuntimeError(f"wrk did not say how long requests took: {output}")
-    request_count, duration_us = int(said[1]), int(said[2])
+    summary = re.search(r"^(\d+) requests in (\d+) us$", output, re.MULTILINE)
+    if summary is None:
+        raise RuntimeError(f"wrk printed no summary: {output}")
+    request_count, duration_us = int(summary[1]), int(summary[2])
     lines = re.findall(r"^latency (\d+) us: (\d+)$", output, re.MULTILINE)
     latencies = Counter({int(latency_us): int(count) for latency_us, count in lines})
     expected_us = duration_us // (request_count // connection_count)
@@ -51,6 +51,6 @@ def percentile_ms(turns: Sequence[Latencies], percent: float) -> float:
 
 
 def ratio_of(pairs: Sequence[tuple[Latencies, Latencies]], percent: float) -> float:
-    """Return the percentile of the first of each pair, of that of the second."""
+    """Return the percentile of the first of each pair, divided by that of the second."""
     one, other = zip(*pairs, strict=True)
     return percentile_ms(one, percent) / percentile_ms(other, percent)
