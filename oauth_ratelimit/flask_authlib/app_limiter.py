@@ -81,6 +81,11 @@ class AppLimiter:
         return self._live.current
 
     @property
+    def configured_settings(self) -> Settings:
+        """The configuration without overrides."""
+        return self._live.base
+
+    @property
     def limiter(self) -> Limiter:
         """This process's limiter, started if needed."""
         return self._running_worker().limiter

@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from oauth_ratelimit.core.key import Key, storable_name
+from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.origin import Origin
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKind
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
@@ -91,9 +92,10 @@ class LimitExplanation:
         exceeded = [usage for usage in usages if usage.retry_after_s > 0]
         if not exceeded:
             return Forecast(ForecastKind.ADMITTED, "admitted")
-        last = max(exceeded, key=attrgetter("retry_after_s"))
+        denying = [usage for usage in exceeded if usage.mode is Mode.ENFORCE]
+        last = max(denying or exceeded, key=attrgetter("retry_after_s"))
         reason = f"over {last.policy.name} for {duration(last.retry_after_s)}"
-        if any(usage.mode == "enforce" for usage in exceeded):
+        if denying:
             return Forecast(ForecastKind.DENIED, f"denied: {reason}")
         return Forecast(ForecastKind.WOULD_BE_DENIED, f"admitted, would be denied: {reason}")
 

@@ -14,9 +14,10 @@ from click.testing import CliRunner
 from flask import Flask
 from flask.cli import FlaskGroup
 
-from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit import Mode, OAuthRateLimit
 from oauth_ratelimit.cli import command
 from tests.cli.conftest import WHY, Terminal, run_command
+from tests.support.helpers import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -123,6 +124,30 @@ def test_flask_uses_the_application_configuration_without_the_emergency_switch(
         monkeypatch.setenv("OAUTH_RATELIMIT_MODE", environment_mode)
 
     assert "dry-run" == json.loads(run_flask(create_app, "status", "--json").stdout)["mode"]
+
+
+def test_override_is_not_taken_for_configuration_by_an_application_that_has_started(terminal: Terminal) -> None:
+    terminal.ok("mode", "set", "off", *WHY)
+    made = []
+
+    def create_app() -> Flask:
+        app = Flask(__name__)
+        app.config["OAUTH_RATELIMIT_CONFIG"] = str(terminal.config_path)
+        ratelimit = OAuthRateLimit(
+            app, AuthorizationServer(app, query_client=lambda _: None, save_token=lambda *_: None)
+        )
+        ratelimit.start(app)
+        limiter = app.extensions["oauth_ratelimit"]
+        made.append(limiter)
+        wait_until(lambda: limiter.settings.policies.mode is Mode.OFF, "the override")
+        terminal.ok("mode", "unset", *WHY)
+        return app
+
+    try:
+        assert "enforce" == json.loads(run_flask(create_app, "status", "--json").stdout)["mode"]
+    finally:
+        for limiter in made:
+            limiter.close()
 
 
 def test_application_without_the_extension_is_a_usage_error() -> None:

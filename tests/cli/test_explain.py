@@ -3,8 +3,9 @@
 from contextlib import closing
 
 import pytest
+import yaml
 
-from oauth_ratelimit import Limiter
+from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.observe.denials import DenialQueue, DenialRecorder
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
@@ -25,6 +26,18 @@ def test_denied_user_gets_forecast_limits_and_other_users(terminal: Terminal, li
     assert ["bob", None] == [row["username"] for row in data["others"]]
     assert 1 == data["instance_count"]
     assert "Other users of the client's total" in terminal.ok("explain", "app", "alice")
+
+
+def test_forecast_names_the_limit_that_denies_and_not_a_dry_run_that_lasts_longer(
+    terminal: Terminal, limiter: Limiter
+) -> None:
+    trial = {"name": "trial", "limit": 3, "window": "1d", "mode": "dry-run"}
+    settings = {**terminal.settings, "limits": {"user": [{"name": "burst", "limit": 5, "window": "1h"}, trial]}}
+    terminal.config_path.write_text(yaml.safe_dump(settings))
+    limiter.reconfigure(load_config(settings))
+    send_hits(limiter, 6, "app", "alice")
+
+    assert terminal.data("explain", "app", "alice")["forecast"]["text"].startswith("denied: over burst for ")
 
 
 @pytest.mark.parametrize(
