@@ -177,7 +177,7 @@ def test_no_secret_is_ever_said(
     caplog.set_level(logging.INFO)
     assert [200, 200, 429] == [site.ask() for _ in range(3)]
     assert [401, 400] == [site.ask(secret="wrong"), site.ask("wrong")]
-    wait_until(lambda: "web-shop" in site.stored() and "'beat'" in site.stored(), "a flush and a sign of life")
+    wait_until(lambda: "web-shop" in site.stored() and "'beat'" in site.stored(), "a flush and a heartbeat")
     for words in COMMANDS:
         site.run(*words)
     pages = site.app.test_client()

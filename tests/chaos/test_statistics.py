@@ -39,7 +39,7 @@ def read(mongo_uri: str) -> Iterator[StatisticsStore]:
 
 @contextmanager
 def server(tmp_path: Path, uri: str) -> Iterator[str]:
-    """Serve a protected application, and end it in good order."""
+    """Serve a protected application, and shut it down."""
     database = tmp_path / "demo.sqlite3"
     if not database.exists():
         seed(database)
@@ -76,7 +76,7 @@ class Process:
         self.recorder.run()
 
     def close(self) -> None:
-        """End in good order."""
+        """Shut down with a last flush."""
         self.recorder.close()
         self.connection.close()
 

@@ -2,7 +2,7 @@
 Does what a page tells its reader to do, in the order of the page, and compares what is seen with what is printed there.
 
 A block that begins with ``# NAME`` is written to that file. The commands of a ``console`` are run; what follows them on
-the page must be what they print. A ``text`` must be in the server's log. ``…`` stands for anything, alone in a line for
+the page must be what they print. A ``text`` must be in the server's log. ``…`` matches anything, alone in a line for
 any number of lines.
 """
 
@@ -68,7 +68,7 @@ class Reader:
     def _run(self, command: str, expected: str) -> None:
         """Run a command, again until it prints what is expected: a server takes a changed file over within seconds."""
         if re.search(r"-m venv|pip install", command):
-            return  # the tests' own environment stands for the reader's
+            return  # the tests have an environment already
         command = command.replace(".venv/bin/", "")
         if command.startswith("gunicorn "):
             self._serve(command)

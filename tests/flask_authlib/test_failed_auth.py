@@ -513,7 +513,7 @@ def test_server_with_the_mixin_is_guarded(database: Path, monkeypatch: pytest.Mo
 
 
 def failure_count(mongo_uri: str) -> int:
-    """Return how many failures MongoDB holds, of whomever."""
+    """Return the number of failures in MongoDB."""
     counters = (found["requestCounters"] for found in documents(mongo_uri, "ratelimit_failures"))
     return sum(sum(frames.values()) for each in counters for frames in each.values())
 

@@ -28,7 +28,7 @@ HASH = PseudonymKey.of(SECRET.encode())(ALICE)
 
 
 class Site:
-    """A protected server, and everything that it has told of its users."""
+    """A protected server, and everything that it logged or reported about its users."""
 
     def __init__(self, folder: Path, uri: str) -> None:
         self.uri = uri

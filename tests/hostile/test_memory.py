@@ -194,7 +194,7 @@ def test_forgotten_keys_leave_memory(store: FailingStore, clock: Clock, is_share
     client = places_of(limiter).get("app")
 
     alive = [state for state in gc.get_objects() if type(state) is KeyState and state.client is client]
-    assert len(alive) <= MAX_KEYS + 1  # and the one that stands for keys there is no room for
+    assert len(alive) <= MAX_KEYS + 1  # and one spare
     assert places_of(limiter).key_count <= MAX_KEYS
 
 

@@ -1,4 +1,4 @@
-"""The simulated fleet against what it stands for."""
+"""The simulated fleet against real limiters."""
 
 import heapq
 import random

@@ -1,4 +1,4 @@
-"""The store in MongoDB when the server is away, hangs, or says no."""
+"""The store in MongoDB when the server is unreachable, hangs or refuses."""
 
 import socket
 import time

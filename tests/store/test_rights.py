@@ -91,7 +91,7 @@ def test_documented_role_of_instances_is_enough(guarded: GuardedMongod, tmp_path
             assert [200, 200, 429] == [a_token(app) for _ in range(3)]
             assert 401 == a_token(app, secret="wrong")
             wait_until(lambda: _stored(uri), "a flush")
-            wait_until(lambda: _heartbeats(uri), "a sign of life")
+            wait_until(lambda: _heartbeats(uri), "a heartbeat")
         finally:
             app.extensions["oauth_ratelimit"].close()
 

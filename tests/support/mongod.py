@@ -98,7 +98,7 @@ class Mongod:
         self._wait_until_it_listens(self._child)
 
     def stop(self) -> None:
-        """Shut the server down in good order (SIGTERM) and wait until it has ended."""
+        """Shut the server down (SIGTERM) and wait until it has ended."""
         if self._child is not None:
             self._child.stop()
 

@@ -25,7 +25,7 @@ def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> 
 
 
 def announce_exit() -> None:
-    """Leave a line in the log when this process ends in good order."""
+    """Leave a line in the log when this process ends by itself."""
     sys.stdout.write(f"exit handler of {os.getpid()}\n")
 
 
