@@ -19,7 +19,9 @@ OFFSETS = [1.0, -1.0, 30.0, -30.0, 300.0, -300.0]
 
 
 @pytest.mark.parametrize("offset_s", OFFSETS)
-def test_wrong_clock(mongo_uri: str, monkeypatch: pytest.MonkeyPatch, offset_s: float, record: list[Books]) -> None:
+def test_wrong_clock_is_logged_and_corrected(
+    mongo_uri: str, monkeypatch: pytest.MonkeyPatch, offset_s: float, record: list[Books]
+) -> None:
     """It is reported, and once corrected its hits fall into the frames that they belong to."""
     monkeypatch.setattr(mongo, "time", SimpleNamespace(time=lambda: time.time() + offset_s, monotonic=time.monotonic))
     wrong = Instance(mongo_uri, clock=lambda: time.time() + offset_s)
@@ -41,7 +43,7 @@ def test_wrong_clock(mongo_uri: str, monkeypatch: pytest.MonkeyPatch, offset_s: 
 
 
 @pytest.mark.parametrize("offset_s", OFFSETS)
-def test_wrong_clock_uncorrected(mongo_uri: str, offset_s: float, record: list[Books]) -> None:
+def test_wrong_clock_that_is_not_corrected_loses_no_hit(mongo_uri: str, offset_s: float, record: list[Books]) -> None:
     """Two instances whose clocks differ lose and double nothing."""
     clocks = Clock(time.time()), Clock(time.time() + offset_s)
     instances = [Instance(mongo_uri, clock=clock) for clock in clocks]
@@ -56,7 +58,7 @@ def test_wrong_clock_uncorrected(mongo_uri: str, offset_s: float, record: list[B
 
 
 @pytest.mark.parametrize("step_s", [1.0, 30.0, 300.0, 4000.0])
-def test_clock_that_steps_back(mongo_uri: str, step_s: float, record: list[Books]) -> None:
+def test_clock_that_steps_back_loses_no_hit(mongo_uri: str, step_s: float, record: list[Books]) -> None:
     """Every hit before and after the step is counted once."""
     clock = Clock(time.time())
     instance = Instance(mongo_uri, clock=clock)

@@ -27,7 +27,7 @@ def a_bucket(
     )
 
 
-def test_taking() -> None:
+def test_drain_takes_each_hit_once_by_frame() -> None:
     """What was counted since the last time is taken once, by frame."""
     bucket = a_bucket(Window(60, 10))
     bucket.add(2)
@@ -54,7 +54,7 @@ def test_clock_that_steps_back_two_frames_and_forward_again_keeps_hits() -> None
     assert {START_S: 5} == bucket.drain()
 
 
-def test_merging_what_was_taken() -> None:
+def test_load_keeps_hits_in_flight_and_fresh_ones() -> None:
     """Hits in flight are laid on top of a snapshot that lacks them, and those not yet taken stay."""
     bucket = a_bucket(Window(60, 10))
     bucket.add(1)
@@ -66,7 +66,7 @@ def test_merging_what_was_taken() -> None:
     assert {START_S: 2} == bucket.drain()
 
 
-def test_merging_across_a_frame() -> None:
+def test_load_keeps_hits_of_a_frame_that_ended_before_a_flush() -> None:
     """Hits of a frame that ended before anything took them are neither lost nor doubled by a snapshot."""
     bucket = a_bucket(Window(60, 10))
     bucket.add(1)
@@ -78,7 +78,7 @@ def test_merging_across_a_frame() -> None:
     assert {START_S: 1, START_S + 6: 2} == bucket.drain()
 
 
-def test_snapshot_of_a_clock_that_is_ahead() -> None:
+def test_frames_of_a_clock_that_is_ahead_count_now_or_when_they_begin() -> None:
     """Frames that begin a little later count as the current one; those far ahead count when they begin."""
     bucket = a_bucket(Window(10, 10))
     far_s = START_S + AHEAD_S + 1
@@ -99,7 +99,9 @@ EVENTS = st.lists(
 
 
 @given(events=EVENTS, window=st.sampled_from((Window(4, 1), Window(6, 3), Window(6, 6))), is_sliding=st.booleans())
-def test_any_order(events: list[tuple[str, int]], window: Window, is_sliding: bool) -> None:
+def test_any_order_of_counting_draining_and_loading_keeps_the_estimate(
+    events: list[tuple[str, int]], window: Window, is_sliding: bool
+) -> None:
     """Over any mix of counting, taking and merging, the estimate is that of the hits known, and each is sent once."""
     estimator = Estimator.SLIDING if is_sliding else Estimator.PROPORTIONAL
     bucket = a_bucket(window, estimator=estimator)
@@ -143,7 +145,7 @@ def estimated(frames: Counter[int], window: Window, *, now_s: int, estimator: Es
     return float(current + full + frames[start_s - window.window_s] * left)
 
 
-def test_alert() -> None:
+def test_share_of_what_is_left_is_used_before_the_alert() -> None:
     """With others about, an instance stops taking the short cut when it has used its share of what was left."""
     bucket = a_bucket(Window(60, 10), limit=100)
     bucket.add(20)

@@ -14,14 +14,14 @@ HITS = st.dictionaries(
 
 
 @given(one=HITS, other=HITS)
-def test_sum(one: Hits, other: Hits) -> None:
+def test_sum_holds_all_hits_of_both(one: Hits, other: Hits) -> None:
     """A sum holds all hits of both, in either order."""
     assert total(one) + total(other) == total(added(one, other))
     assert added(one, other) == added(other, one)
 
 
 @given(one=HITS, other=HITS)
-def test_difference(one: Hits, other: Hits) -> None:
+def test_difference_leaves_what_was_there_before_the_sum(one: Hits, other: Hits) -> None:
     """Taking off what was added leaves what there was."""
     assert one == taken_off(added(one, other), other)
     assert {} == taken_off(one, one)
@@ -39,7 +39,7 @@ def test_nothing_is_changed_in_place(one: Hits, other: Hits) -> None:
     assert before == repr((one, other))
 
 
-def test_taking_off_more_than_there_is() -> None:
+def test_difference_never_falls_below_zero() -> None:
     """A frame that was dropped meanwhile stays away, and no count falls below zero."""
     assert {Series(6): {6: 1}} == taken_off({Series(6): {6: 3}}, {Series(6): {0: 5, 6: 2}, Series(60): {0: 1}})
     assert {} == taken_off({Series(6): {6: 3}}, {Series(6): {6: 4}})

@@ -1,4 +1,4 @@
-"""Where a key stands according to its document, beside what a limiter decides by it."""
+"""Usage of limits, read from a document, beside the decisions of a limiter."""
 
 from typing import Any
 
@@ -21,15 +21,15 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def stand(store: MemoryStore, key: Key, now_s: float, config: dict[str, Any] | None = None) -> list[LimitUsage]:
-    """Return where a key stands."""
+def usage_of(store: MemoryStore, key: Key, now_s: float, config: dict[str, Any] | None = None) -> list[LimitUsage]:
+    """Return the usage of each limit of a key."""
     return UsageReader(load_config(config or CONFIG).policies).of(key, store.read([key]).get(key), now_s)
 
 
 @pytest.mark.parametrize("estimator", ["sliding", "proportional"])
 @pytest.mark.parametrize("later_s", [0.0, 1.5, 6.0, 31.0, 60.0, 66.0, 120.0])
-def test_standing_is_what_the_limiter_sees(estimator: str, later_s: float) -> None:
-    """Read from its document, a key stands where an instance that knows it sees it, at any time."""
+def test_usage_is_what_the_limiter_decides_by(estimator: str, later_s: float) -> None:
+    """An instance that knows the key decides by the same figures at any time."""
     config = {"mode": "enforce", "limits": {"client": [{"limit": 10, "window": 60, "estimator": estimator}]}}
     clock, store = Clock(1_700_000_003.0), MemoryStore()
     limiter = Limiter(load_config(config), store, clock=clock)
@@ -39,7 +39,7 @@ def test_standing_is_what_the_limiter_sees(estimator: str, later_s: float) -> No
     limiter.sync()
     clock.advance(later_s)
     decision = limiter.peek("app")
-    (usage,) = stand(store, Key("app", None), clock(), config)
+    (usage,) = usage_of(store, Key("app", None), clock(), config)
     limiter.close()
 
     assert decision.remaining == usage.remaining
@@ -47,8 +47,8 @@ def test_standing_is_what_the_limiter_sees(estimator: str, later_s: float) -> No
     assert decision.reset_after_s == pytest.approx(usage.reset_after_s)
 
 
-def test_kinds_and_places() -> None:
-    """Every key is measured by the limits of its kind and place."""
+def test_keys_are_measured_by_the_limits_of_their_kind_and_scope() -> None:
+    """Each key is measured by the limits of its kind, endpoint and grant type."""
     clock, store = Clock(), MemoryStore()
     limiter = Limiter(load_config(CONFIG), store, clock=clock)
     limiter.check("app")
@@ -67,25 +67,25 @@ def test_kinds_and_places() -> None:
         Key("app", None, "revocation/client_total"): [("client_total", LimitKind.CLIENT_TOTAL, 1)],
     }
     assert expected == {
-        key: [(found.policy.name, found.kind, found.estimate) for found in stand(store, key, clock())]
+        key: [(found.policy.name, found.kind, found.estimate) for found in usage_of(store, key, clock())]
         for key in expected
     }
-    assert 1 / 3 == stand(store, Key("app", None, "revocation"), clock())[0].used_ratio
+    assert 1 / 3 == usage_of(store, Key("app", None, "revocation"), clock())[0].used_ratio
 
 
 @pytest.mark.parametrize(
     "key", [Key("friend", None), Key("off", "alice"), Key("app", None, "gone")], ids=["trusted", "off", "no endpoint"]
 )
-def test_keys_without_limits(key: Key) -> None:
-    """A key that nothing limits stands nowhere."""
-    assert [] == stand(MemoryStore(), key, 0.0)
+def test_key_without_limits_has_no_usage(key: Key) -> None:
+    """A key without limits has no usage."""
+    assert [] == usage_of(MemoryStore(), key, 0.0)
 
 
-def test_key_without_a_document() -> None:
+def test_key_without_a_document_has_its_whole_quota() -> None:
     """A key that was never counted has its whole quota."""
     assert [(0.0, 5, 0.0, 0.0)] == [
         (found.estimate, found.remaining, found.retry_after_s, found.reset_after_s)
-        for found in stand(MemoryStore(), Key("app", "nobody"), 1000.0)
+        for found in usage_of(MemoryStore(), Key("app", "nobody"), 1000.0)
     ]
 
 
@@ -100,6 +100,6 @@ def test_key_without_a_document() -> None:
         ("revocation/client_total", Scope("revocation", None, True)),
     ],
 )
-def test_meaning_of_a_scope(scope: str | None, expected: Scope) -> None:
+def test_scope_names_endpoint_grant_type_and_total(scope: str | None, expected: Scope) -> None:
     """A key's scope tells where it was counted."""
     assert expected == scope_of(scope)

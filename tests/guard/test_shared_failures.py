@@ -37,7 +37,7 @@ def a_guard(mongo_uri: str | None, clock: Clock, **more: Any) -> Iterator[Guard]
             stores.close()
 
 
-def test_counts_of_others(mongo_uri: str, clock: Clock) -> None:
+def test_failures_of_other_processes_count(mongo_uri: str, clock: Clock) -> None:
     """A process that has not seen a failure of a key lets one more pass, and knows of the others then."""
     with a_guard(mongo_uri, clock) as first, a_guard(mongo_uri, clock) as second:
         first.count([ALICE_KEY] * USER_LIMIT)
@@ -53,7 +53,7 @@ def test_counts_of_others(mongo_uri: str, clock: Clock) -> None:
         assert (False, ALICE_KEY) == (alarm.decision.allowed, alarm.key)
 
 
-def test_collection_of_a_namespace(mongo_uri: str, clock: Clock) -> None:
+def test_namespace_names_the_collection(mongo_uri: str, clock: Clock) -> None:
     """Failures have a collection of their own, kept apart by namespace as the others are."""
     settings = {"store": {"uri": mongo_uri, "namespace": "acme"}}
     with a_guard(None, clock, **settings) as own:
@@ -63,7 +63,7 @@ def test_collection_of_a_namespace(mongo_uri: str, clock: Clock) -> None:
     assert 4 == len(documents(mongo_uri, "acme_ratelimit_failures"))
 
 
-def test_database_that_is_away(clock: Clock) -> None:
+def test_unreachable_mongodb_leaves_denials_to_each_process(clock: Clock) -> None:
     """Without MongoDB each process denies by what it has counted itself; what never arrives is said at the end."""
     uri = f"mongodb://127.0.0.1:{free_port()}/nowhere"
     settings = {"store": {"uri": uri, "timeout": "50ms"}}
@@ -89,14 +89,14 @@ def test_database_that_is_away(clock: Clock) -> None:
     ],
     ids=str,
 )
-def test_switch(clock: Clock, more: dict[str, Any], is_on: bool) -> None:
+def test_guard_is_on_where_its_mode_says_so(clock: Clock, more: dict[str, Any], is_on: bool) -> None:
     """It is on where its own mode says so, unless everything is off; while it is off it counts nothing."""
     with a_guard(None, clock, **more) as own:
         own.count([ALICE_KEY] * 100)
         assert is_on is own.is_on is own.is_watching("192.0.2.7") is (own.look(ALICE) is not None)
 
 
-def test_dry_run_that_an_operator_has_asked_for(clock: Clock) -> None:
+def test_ceiling_of_dry_run_denies_nobody(clock: Clock) -> None:
     """Who asks for a dry run of everything wants nobody denied, by the guard neither."""
     with a_guard(None, clock) as own:
         own.count([ALICE_KEY] * USER_LIMIT)
@@ -108,7 +108,7 @@ def test_dry_run_that_an_operator_has_asked_for(clock: Clock) -> None:
     assert (True, True) == (alarm.decision.allowed, alarm.decision.would_deny)
 
 
-def test_switched_on_later(clock: Clock) -> None:
+def test_reload_switches_the_guard_and_keeps_counts(clock: Clock) -> None:
     """A reload switches it on and off, and what was counted stays."""
     with a_guard(None, clock, guard={"mode": "off"}) as own:
         own.reconfigure(load_config(guard()))

@@ -13,7 +13,7 @@ from tests.support.limiters import CLIENT, a_limiter, a_policy
 
 
 @pytest.mark.parametrize("cost", (0, -1, 1.5, 1.0, 2.0, True, False, "1", None, MAX_LIMIT + 1, math.nan))
-def test_bad_cost(clock: Clock, cost: Any) -> None:
+def test_cost_that_is_no_whole_number_is_rejected(clock: Clock, cost: Any) -> None:
     """A cost that is no whole number from 1 to 2^53 is refused, and counts nothing."""
     limiter = a_limiter(None, clock)
     for ask in (limiter.peek, limiter.check):
@@ -22,7 +22,7 @@ def test_bad_cost(clock: Clock, cost: Any) -> None:
     assert Counts(0, 0) == limiter.counts(CLIENT)
 
 
-def test_cost_that_never_fits(clock: Clock) -> None:
+def test_cost_above_the_limit_is_denied_for_ever(clock: Clock) -> None:
     """A request that costs more than the limit is denied for ever, and the rest of the quota stays for others."""
     limiter = a_limiter(None, clock, a_policy(3))
     decision = limiter.check(CLIENT, cost=4)
@@ -31,7 +31,7 @@ def test_cost_that_never_fits(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("name", (1, b"app", 1.5, True, ("app",), ["app"]))
-def test_ids_that_are_no_text(clock: Clock, name: Any) -> None:
+def test_ids_that_are_no_text_are_rejected(clock: Clock, name: Any) -> None:
     """An id that is no text is a mistake of the caller, and never another client's or user's id."""
     limiter = a_limiter(None, clock)
     for ask in (limiter.peek, limiter.check):
@@ -41,14 +41,14 @@ def test_ids_that_are_no_text(clock: Clock, name: Any) -> None:
             ask(CLIENT, name)
 
 
-def test_client_without_an_id(clock: Clock) -> None:
+def test_client_id_none_is_rejected(clock: Clock) -> None:
     """None names no client."""
     with pytest.raises(TypeError, match="client_id must be text, got None"):
         a_limiter(None, clock).check(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ("", "None", "a\0b", "\ud800", "x" * 5_000_000, "\u202e$.", "a:b"), ids=range(7))
-def test_odd_names(clock: Clock, name: str) -> None:
+def test_any_text_names_a_client_or_a_user(clock: Clock, name: str) -> None:
     """Any text names a client or a user, and counts for nobody else."""
     store = MemoryStore()
     limiters = [a_limiter(store, clock, a_policy(2)) for _ in range(2)]
@@ -64,7 +64,7 @@ def test_odd_names(clock: Clock, name: str) -> None:
         assert Counts(2, 0) == limiter.counts(name, name)
 
 
-def test_long_names_that_differ_at_the_end(clock: Clock) -> None:
+def test_long_names_that_differ_at_the_end_stay_apart(clock: Clock) -> None:
     """Two names stay two, however long they are alike."""
     limiter = a_limiter(None, clock, a_policy(1))
     assert [True, True, False] == [limiter.check("x" * 100_000 + end).allowed for end in "aba"]

@@ -20,7 +20,9 @@ STEPS = {"one second": 1.0, "one frame": float(FRAME_S), "two frames": 2.0 * FRA
 
 @pytest.mark.parametrize("step_s", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("is_denied_before", (False, True), ids=("at the limit", "denied"))
-def test_clock_that_steps_back(clock: Clock, step_s: float, is_denied_before: bool) -> None:
+def test_step_back_at_the_limit_keeps_denying_for_at_most_a_window(
+    clock: Clock, step_s: float, is_denied_before: bool
+) -> None:
     """Nothing is given away, and nobody is kept out longer than a window and two frames."""
     limiter = a_limiter(None, clock, POLICY)
     clock.advance(3.5)
@@ -36,7 +38,7 @@ def test_clock_that_steps_back(clock: Clock, step_s: float, is_denied_before: bo
 
 
 @pytest.mark.parametrize("step_s", STEPS.values(), ids=STEPS)
-def test_clock_that_steps_back_before_the_limit(clock: Clock, step_s: float) -> None:
+def test_step_back_below_the_limit_keeps_counts(clock: Clock, step_s: float) -> None:
     """What was counted before the step still counts after it."""
     limiter = a_limiter(None, clock, POLICY)
     for _ in range(LIMIT - 2):
@@ -50,7 +52,9 @@ def test_clock_that_steps_back_before_the_limit(clock: Clock, step_s: float) -> 
 
 @pytest.mark.parametrize("estimator", Estimator)
 @pytest.mark.parametrize("step_s", (0.5, 1.0, 4.0, 6.0))
-def test_delay_after_a_step_into_the_frame_before(clock: Clock, step_s: float, estimator: Estimator) -> None:
+def test_retry_after_is_tight_after_a_step_into_the_frame_before(
+    clock: Clock, step_s: float, estimator: Estimator
+) -> None:
     """Hits of a frame that has not begun wait for it: the delay is tight on the clock that was set back, with one limit
     and with two.
     """
@@ -88,7 +92,7 @@ def test_hits_from_before_the_step_are_stored(clock: Clock, step_s: float) -> No
     assert 0 == limiter.counts(CLIENT).in_flight_hits
 
 
-def test_clock_that_leaps_forward_and_back(clock: Clock) -> None:
+def test_leap_forward_and_back_stays_strict(clock: Clock) -> None:
     """An hour forward and back again leaves the limiter as strict as before within a window."""
     limiter = a_limiter(None, clock, POLICY)
     limiter.check(CLIENT, cost=LIMIT)
@@ -100,7 +104,7 @@ def test_clock_that_leaps_forward_and_back(clock: Clock) -> None:
     assert decision.retry_after_s <= WINDOW_S + FRAME_S
 
 
-def test_instance_whose_clock_is_a_little_ahead(clock: Clock) -> None:
+def test_hits_of_a_clock_that_is_a_little_ahead_count(clock: Clock) -> None:
     """Hits that it files under a frame that has not begun here count here all the same."""
     store = MemoryStore()
     ahead = Clock(clock.now_s + 3)
@@ -122,7 +126,9 @@ def test_instance_whose_clock_is_a_little_ahead(clock: Clock) -> None:
     estimator=st.sampled_from(Estimator),
     frames=st.sampled_from((1, 2, 3)),
 )
-def test_any_clock(steps: list[tuple[float, bool]], estimator: Estimator, frames: int) -> None:
+def test_any_clock_keeps_figures_in_bounds_and_hits_stored_once(
+    steps: list[tuple[float, bool]], estimator: Estimator, frames: int
+) -> None:
     """Whatever the clock does, figures stay within their bounds, and each hit is stored once."""
     clock, store, window_s = Clock(), MemoryStore(), 6
     policy = Policy("client", LIMIT, Window(window_s, frames), estimator)

@@ -22,8 +22,8 @@ from tests.support.limiters import CLIENT, a_limiter, a_policy, some_settings, s
 TRIPLE = a_policy(3, 60)
 
 
-def told(decision: Decision) -> tuple[Any, ...]:
-    """Return all that a decision says."""
+def figures(decision: Decision) -> tuple[Any, ...]:
+    """Return all figures of a decision."""
     return (
         decision.allowed,
         decision.would_deny,
@@ -37,7 +37,7 @@ def told(decision: Decision) -> tuple[Any, ...]:
     )
 
 
-def test_until_the_limit_and_beyond(clock: Clock) -> None:
+def test_requests_are_admitted_up_to_the_limit_then_denied_with_a_delay(clock: Clock) -> None:
     """Requests are admitted while there is something left, then denied with the time that it takes."""
     limiter = a_limiter(None, clock, TRIPLE)
     clock.now_s = 1_200_000_000.0  # where a minute begins
@@ -47,7 +47,7 @@ def test_until_the_limit_and_beyond(clock: Clock) -> None:
         (True, False, Mode.ENFORCE, "client", 3, 60, 0, 66.0, 0.0),
         (False, True, Mode.ENFORCE, "client", 3, 60, 0, 66.0, 62.0),
         (False, True, Mode.ENFORCE, "client", 3, 60, 0, 66.0, 62.0),
-    ] == [told(limiter.check(CLIENT)) for _ in range(5)]
+    ] == [figures(limiter.check(CLIENT)) for _ in range(5)]
     clock.advance(61)
     assert not limiter.check(CLIENT).allowed
     clock.advance(1)
@@ -55,7 +55,7 @@ def test_until_the_limit_and_beyond(clock: Clock) -> None:
     assert not limiter.check(CLIENT).allowed
 
 
-def test_peek(clock: Clock) -> None:
+def test_peek_decides_and_counts_nothing(clock: Clock) -> None:
     """A look decides as a request would, tells what is left now, and counts nothing."""
     limiter = a_limiter(None, clock, TRIPLE)
     assert [3, 3] == [limiter.peek(CLIENT).remaining for _ in range(2)]
@@ -66,7 +66,7 @@ def test_peek(clock: Clock) -> None:
     assert Counts(0, 2) == limiter.counts(CLIENT)
 
 
-def test_nothing_to_decide(clock: Clock) -> None:
+def test_request_without_a_policy_is_admitted(clock: Clock) -> None:
     """Where no policy applies, everything is admitted and no policy is named."""
     limiter = Limiter(some_settings(TRIPLE, user=()), clock=clock)
     decision = limiter.check(CLIENT, "kim")
@@ -81,7 +81,7 @@ def test_nothing_to_decide(clock: Clock) -> None:
     assert Counts(0, 0) == limiter.counts(CLIENT, "kim")
 
 
-def test_all_tiers_or_none(clock: Clock) -> None:
+def test_denied_request_counts_in_no_tier(clock: Clock) -> None:
     """What one tier denies is counted in no other."""
     limiter = a_limiter(None, clock, a_policy(1, 1, name="second"), a_policy(3, 60, name="minute"))
     seconds = []
@@ -93,7 +93,7 @@ def test_all_tiers_or_none(clock: Clock) -> None:
     assert Counts(0, 3) == limiter.counts(CLIENT)
 
 
-def test_all_users_of_a_client_together(clock: Clock) -> None:
+def test_total_is_used_up_by_all_users_together(clock: Clock) -> None:
     """A total is used up by all users and by grants without one, and each of them hears of it at once."""
     limiter = Limiter(
         some_settings(a_policy(2, 1, frames=1, name="own"), total=(a_policy(4, 60, frames=1, name="total"),)),
@@ -108,28 +108,28 @@ def test_all_users_of_a_client_together(clock: Clock) -> None:
     assert limiter.check("another app", "kim").allowed
 
 
-def test_total_for_clients_whose_users_are_not_limited(clock: Clock) -> None:
+def test_total_applies_where_users_are_not_limited(clock: Clock) -> None:
     """A total alone limits all users together."""
     limiter = Limiter(some_settings(TRIPLE, user=(), total=(a_policy(2, name="total"),)), clock=clock)
     admitted = [limiter.check(CLIENT, username).allowed for username in ("kim", "lee", "max", "kim")]
     assert [True, True, False, False] == admitted
 
 
-def test_dry_run_beside_enforce(clock: Clock) -> None:
+def test_dry_run_decides_and_counts_as_enforce_does(clock: Clock) -> None:
     """A dry run admits everything, says what enforcing would say, and counts what enforcing would count."""
     tiers = (a_policy(2, 1), a_policy(5, 10, name="wide"))
     limiters = [Limiter(some_settings(*tiers, mode=mode), clock=clock) for mode in (Mode.ENFORCE, Mode.DRY_RUN)]
     for _ in range(60):
         enforced, dry = (limiter.check(CLIENT) for limiter in limiters)
         assert (not enforced.would_deny, True) == (enforced.allowed, dry.allowed)
-        assert told(enforced)[3:] == told(dry)[3:]
+        assert figures(enforced)[3:] == figures(dry)[3:]
         assert enforced.would_deny == dry.would_deny
         clock.advance(0.25)
     counts = [limiter.counts(CLIENT) for limiter in limiters]
     assert counts[0] == counts[1]
 
 
-def test_dry_run_of_one_policy(clock: Clock) -> None:
+def test_policy_on_trial_denies_nothing_beside_enforced_ones(clock: Clock) -> None:
     """
     A policy that is only tried out denies nothing, and what it would deny still counts for those that are enforced.
     """
@@ -141,7 +141,7 @@ def test_dry_run_of_one_policy(clock: Clock) -> None:
     assert [Mode.DRY_RUN, Mode.DRY_RUN, Mode.ENFORCE] == [decision.mode for decision in decisions[1:]]
 
 
-def test_dry_run_of_one_policy_that_fills_another(clock: Clock) -> None:
+def test_would_deny_describes_this_request_not_the_next(clock: Clock) -> None:
     """What is told is the policy that would deny this request, not the one that denies the next."""
     trial = replace(a_policy(1, 60, name="trial"), mode=Mode.DRY_RUN)
     limiter = a_limiter(None, clock, a_policy(2, 3600), trial)
@@ -158,7 +158,7 @@ def test_dry_run_of_one_policy_that_fills_another(clock: Clock) -> None:
     assert not limiter.check(CLIENT).allowed
 
 
-def test_trusted_client(clock: Clock) -> None:
+def test_trusted_client_is_never_denied_nor_counted(clock: Clock) -> None:
     """A trusted client is never denied, and nothing of it is counted or stored."""
     store = MemoryStore()
     limiter = Limiter(some_settings(a_policy(1), trusted=("app*",)), store, clock=clock)
@@ -169,14 +169,14 @@ def test_trusted_client(clock: Clock) -> None:
     assert not limiter.check("other").trusted
 
 
-def test_mode_off(clock: Clock) -> None:
+def test_mode_off_counts_nothing(clock: Clock) -> None:
     """Switched off, everything is admitted and nothing is counted."""
     limiter = Limiter(some_settings(a_policy(1), mode=Mode.OFF), clock=clock)
     assert all(limiter.check(CLIENT).allowed for _ in range(10))
     assert (Counts(0, 0), Mode.OFF) == (limiter.counts(CLIENT), limiter.check(CLIENT).mode)
 
 
-def test_idle_keys(clock: Clock) -> None:
+def test_idle_key_is_forgotten_and_its_memory_freed(clock: Clock) -> None:
     """A key that nobody asks for is forgotten when its window is over, and its memory is free at once."""
     limiter = a_limiter(MemoryStore(), clock, a_policy(window_s=10))
     limiter.check(CLIENT, "user-0")
@@ -202,7 +202,7 @@ def count_keys() -> int:
     return sum(type(thing) is KeyState for thing in gc.get_objects())  # isinstance() would wake dead weak references
 
 
-def test_idle_keys_without_a_store(clock: Clock) -> None:
+def test_idle_key_without_a_store_starts_at_zero(clock: Clock) -> None:
     """A key comes back with nothing."""
     limiter = a_limiter(None, clock, a_policy(2, 10))
     limiter.check(CLIENT, cost=2)
@@ -212,9 +212,9 @@ def test_idle_keys_without_a_store(clock: Clock) -> None:
     assert (Counts(0, 0), 2) == (limiter.counts(CLIENT), limiter.peek(CLIENT).remaining)
 
 
-def test_too_many_keys(clock: Clock) -> None:
+def test_keys_beyond_max_keys_are_admitted_uncounted(clock: Clock) -> None:
     """
-    Requests of keys beyond the number allowed are admitted uncounted, which is said once; known keys stay limited.
+    Requests of keys beyond the number allowed are admitted uncounted, which is logged once; known keys stay limited.
     """
     limiter = Limiter(replace(some_settings(a_policy(1)), max_keys=3), clock=clock)
     with capture_logs() as events:
@@ -223,7 +223,7 @@ def test_too_many_keys(clock: Clock) -> None:
     assert ["keys_exhausted"] == [event["event"] for event in events if event["log_level"] == "error"]
 
 
-def test_grants_of_a_name_are_not_a_user_of_that_name(clock: Clock) -> None:
+def test_client_user_and_none_with_equal_names_stay_apart(clock: Clock) -> None:
     """Grants without a user, a user named "None" and a client named like a user are three."""
     limiter = a_limiter(None, clock, a_policy(1))
     asked = [(CLIENT, None), (CLIENT, "None"), ("None", None), (CLIENT, CLIENT)]
@@ -231,7 +231,7 @@ def test_grants_of_a_name_are_not_a_user_of_that_name(clock: Clock) -> None:
     assert [False] * 4 == [limiter.check(*names).allowed for names in asked]
 
 
-def test_tiers_that_count_different_requests(clock: Clock) -> None:
+def test_tiers_of_equal_frames_that_count_other_requests_stay_apart(clock: Clock) -> None:
     """Tiers with equal frames that do not count the same requests stay apart, on other instances, too."""
     tiers = (
         a_policy(2, 6, frames=1),
@@ -247,9 +247,9 @@ def test_tiers_that_count_different_requests(clock: Clock) -> None:
     there.sync()
     series = (Series(6), Series(6, count_denied=True), Series(6, on_trial=True))
     assert [2, 4, 1] == [stored_hits(store, series=one) for one in series]
-    assert told(here.peek(CLIENT)) == told(there.peek(CLIENT))
+    assert figures(here.peek(CLIENT)) == figures(there.peek(CLIENT))
     clock.advance(12)
-    assert told(here.peek(CLIENT)) == told(there.peek(CLIENT))
+    assert figures(here.peek(CLIENT)) == figures(there.peek(CLIENT))
 
 
 def test_repeated_denial_is_not_estimated_again(clock: Clock) -> None:

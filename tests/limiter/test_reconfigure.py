@@ -24,7 +24,7 @@ def used(limiter: Limiter, policy: Policy) -> int:
 
 
 @pytest.mark.parametrize("limit", (4, 5, 6, 1000), ids=("below", "equal", "above", "far above"))
-def test_changed_amount(clock: Clock, limit: int) -> None:
+def test_changed_limit_applies_at_once(clock: Clock, limit: int) -> None:
     """Another amount holds at once, for what was counted before it, too."""
     limiter = a_limiter(None, clock, a_policy(10, 60))
     for seconds in range(5):
@@ -36,7 +36,7 @@ def test_changed_amount(clock: Clock, limit: int) -> None:
     assert Counts(0, 5 + decision.allowed) == limiter.counts(CLIENT)
 
 
-def test_denied_before_a_raise(clock: Clock) -> None:
+def test_denied_client_is_admitted_after_a_raise(clock: Clock) -> None:
     """Who is being denied is admitted with the first request under a higher limit."""
     limiter = a_limiter(None, clock, a_policy(1))
     assert [True, False, False] == [limiter.check(CLIENT).allowed for _ in range(3)]
@@ -44,7 +44,7 @@ def test_denied_before_a_raise(clock: Clock) -> None:
     assert [True, False] == [limiter.check(CLIENT).allowed for _ in range(2)]
 
 
-def test_admitted_before_a_cut(clock: Clock) -> None:
+def test_client_over_a_lowered_limit_is_denied(clock: Clock) -> None:
     """Who was far from a limit is denied with the first request over a lower one."""
     limiter = a_limiter(None, clock, a_policy(1000))
     for _ in range(20):
@@ -95,7 +95,7 @@ def test_limit_on_trial_that_is_enforced_starts_at_zero(clock: Clock) -> None:
     assert [True, False] == [limiter.check(CLIENT, cost=cost).allowed for cost in (40, 1)]
 
 
-def test_tier_that_is_added_and_removed(clock: Clock) -> None:
+def test_added_tier_starts_at_zero_and_others_keep_counts(clock: Clock) -> None:
     """A further tier starts at zero; the others keep their counts."""
     first, second = a_policy(10, 60), a_policy(7, 600, name="wide")
     limiter = a_limiter(None, clock, first)
@@ -108,7 +108,7 @@ def test_tier_that_is_added_and_removed(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("user", (None, ()), ids=("users limited", "users not limited"))
-def test_total_that_is_added_raised_and_taken_away(clock: Clock, user: tuple[Policy, ...] | None) -> None:
+def test_total_applies_and_ends_with_the_next_request(clock: Clock, user: tuple[Policy, ...] | None) -> None:
     """A limit on all users together takes effect and loses it with the next request."""
 
     def settings(*total: Policy) -> Settings:
@@ -139,7 +139,7 @@ def test_counts_of_a_user_survive_two_changes_without_a_request(clock: Clock) ->
     assert (7 - 3 - 1, 7 - 1 - 1) == tuple(limiter.check(CLIENT, user).remaining for user in ("alice", "bob"))
 
 
-def test_changed_mode(clock: Clock) -> None:
+def test_counts_go_on_when_the_mode_changes(clock: Clock) -> None:
     """From dry run to enforce and back, the counters go on."""
     policy = a_policy(2)
     limiter = Limiter(some_settings(policy, mode=Mode.DRY_RUN), clock=clock)
@@ -153,7 +153,7 @@ def test_changed_mode(clock: Clock) -> None:
     assert Counts(0, 2) == limiter.counts(CLIENT)
 
 
-def test_client_that_becomes_trusted(clock: Clock) -> None:
+def test_trust_starts_and_ends_with_the_next_request(clock: Clock) -> None:
     """Trust holds from the next request on, and so does its end."""
     limiter = a_limiter(None, clock, a_policy(1))
     assert [True, False] == [limiter.check(CLIENT).allowed for _ in range(2)]
@@ -163,7 +163,7 @@ def test_client_that_becomes_trusted(clock: Clock) -> None:
     assert not limiter.check(CLIENT).allowed
 
 
-def test_equal_settings(clock: Clock) -> None:
+def test_equal_settings_change_nothing(clock: Clock) -> None:
     """Settings that say the same change nothing, however often they are taken over."""
     limiter = a_limiter(None, clock, a_policy(10))
     for _ in range(10):
@@ -173,7 +173,7 @@ def test_equal_settings(clock: Clock) -> None:
     assert not limiter.check(CLIENT).allowed
 
 
-def test_reconfiguring_under_load(clock: Clock) -> None:
+def test_reload_under_load_loses_no_hit(clock: Clock) -> None:
     """No hit is lost or doubled while limits change and cycles run."""
     store = MemoryStore()
     limiter = a_limiter(store, clock, a_policy(window_s=60))

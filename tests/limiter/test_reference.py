@@ -115,7 +115,7 @@ def pass_time(clock: Clock, step: Step, last: Decision | None) -> None:
 @pytest.mark.no_cover
 @settings(max_examples=250, deadline=None)
 @given(policy_set=POLICY_SETS, steps=SEQUENCES, shared=st.booleans())
-def test_any_requests(policy_set: PolicySet, steps: list[Step], shared: bool) -> None:
+def test_any_requests_are_decided_as_the_formula_says(policy_set: PolicySet, steps: list[Step], shared: bool) -> None:
     """Allowances, repeated refusals and sync cycles change no decision: each says what the formula says."""
     config, clock = Settings(policies=policy_set), Clock()
     limiter = Limiter(config, MemoryStore() if shared else None, clock=clock)
@@ -134,7 +134,7 @@ def test_any_requests(policy_set: PolicySet, steps: list[Step], shared: bool) ->
 @pytest.mark.no_cover
 @settings(max_examples=150, deadline=None)
 @given(policy_set=POLICY_SETS, steps=SEQUENCES, chosen=st.lists(st.integers(0, 2), min_size=60, max_size=60))
-def test_several_instances_that_synchronise_around_each_request(
+def test_instances_that_synchronise_around_each_request_decide_as_one(
     policy_set: PolicySet, steps: list[Step], chosen: list[int]
 ) -> None:
     """Instances that read before each request and flush after it decide as one."""

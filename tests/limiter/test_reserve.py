@@ -48,7 +48,7 @@ def admitted_of_burst(near_limit: str, clock: Clock) -> int:
     return admitted
 
 
-def test_burst_over_ten_instances(clock: Clock) -> None:
+def test_burst_over_ten_instances_is_held_to_the_limit(clock: Clock) -> None:
     """
     Ten instances admit hardly more than the limit together, in one instant; without asking, as much as they please.
     """
@@ -69,7 +69,7 @@ def test_first_request_after_a_change_of_the_window_asks_the_store(clock: Clock)
         limiter.close()
 
 
-def test_deadline(clock: Clock) -> None:
+def test_store_that_misses_the_deadline_leaves_the_decision_here(clock: Clock) -> None:
     """A store that does not answer in time leaves the decision to what is known here."""
     store = StuckStore()
     limiter = Limiter(settings("reserve", deadline="1ms"), store, clock=clock)

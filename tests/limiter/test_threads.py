@@ -55,7 +55,7 @@ def in_threads(work: Callable[[int], object], *, beside: Callable[[], object] | 
         raise error
 
 
-def test_one_key(clock: Clock) -> None:
+def test_threads_on_one_key_lose_no_hit(clock: Clock) -> None:
     """Every request is counted."""
     limiter = a_limiter(None, clock)
     in_threads(lambda _: [limiter.check(CLIENT) for _ in range(ROUNDS)])
@@ -63,7 +63,7 @@ def test_one_key(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("tier_count", (1, 2), ids=("one tier", "two tiers"))
-def test_exactly_the_limit(clock: Clock, tier_count: int) -> None:
+def test_threads_admit_exactly_the_limit(clock: Clock, tier_count: int) -> None:
     """However many ask at once, exactly the limit is admitted, in every frame anew."""
     limit = 1000
     tiers = (a_policy(limit, 10, frames=1), a_policy(name="wide"))[:tier_count]
@@ -79,7 +79,7 @@ def test_exactly_the_limit(clock: Clock, tier_count: int) -> None:
         clock.advance(20)
 
 
-def test_total_of_all_users(clock: Clock) -> None:
+def test_threads_of_several_users_admit_exactly_the_total(clock: Clock) -> None:
     """Users in different threads use up one total exactly."""
     limiter = Limiter(some_settings(a_policy(), total=(a_policy(1000, name="total"),)), clock=clock)
     admitted = [0] * THREADS
@@ -91,7 +91,7 @@ def test_total_of_all_users(clock: Clock) -> None:
     assert 1000 == sum(admitted) == sum(limiter.counts(CLIENT, f"user-{n}").in_flight_hits for n in range(THREADS))
 
 
-def test_new_keys(clock: Clock) -> None:
+def test_threads_that_add_keys_lose_no_hit(clock: Clock) -> None:
     """Threads that meet over a new client and a new user make one key, not two."""
     limiter = a_limiter(None, clock, a_policy(1))
     admitted = [0] * THREADS
@@ -104,7 +104,7 @@ def test_new_keys(clock: Clock) -> None:
 
 
 @pytest.mark.no_cover
-def test_while_a_cycle_runs(clock: Clock) -> None:
+def test_threads_during_cycles_lose_no_hit(clock: Clock) -> None:
     """Every request of every key is in the store once, while cycles flush and time passes."""
     store = MemoryStore()
     limiters = [a_limiter(store, clock, a_policy(window_s=60)) for _ in range(2)]
@@ -129,7 +129,7 @@ def test_while_a_cycle_runs(clock: Clock) -> None:
     assert expected == sum(stored_hits(store, Key(CLIENT, user)) for user in USERS)
 
 
-def test_looks_and_counts_while_requests_come(clock: Clock) -> None:
+def test_peek_and_counts_during_requests_stay_in_bounds(clock: Clock) -> None:
     """Looking never blocks or changes counting."""
     limiter = a_limiter(MemoryStore(), clock)
 

@@ -37,7 +37,9 @@ def read_count(faulty: FaultyStore) -> int:
     return count
 
 
-def test_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+def test_outage_is_logged_at_its_start_each_minute_and_at_its_end(
+    faulty: FaultyStore, clock: Clock, events: list[Any]
+) -> None:
     """A failure is said when it begins, once a minute while it lasts, and when it is over."""
     limiter = a_limiter(faulty, clock, a_policy(window_s=600))
     faulty.is_down = True
@@ -56,7 +58,7 @@ def test_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
     assert 153 == stored_hits(faulty.inner)
 
 
-def test_second_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+def test_second_outage_is_logged_at_once(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
     """After a recovery the next failure is said at once."""
     limiter = a_limiter(faulty, clock)
     for is_down in (True, False, True, False):
@@ -66,7 +68,9 @@ def test_second_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> 
     assert ["flush_failed", "flush_recovered"] * 2 == [event["event"] for event in events]
 
 
-def test_outage_longer_than_the_window(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+def test_outage_longer_than_the_window_drops_hits_that_no_longer_matter(
+    faulty: FaultyStore, clock: Clock, events: list[Any]
+) -> None:
     """The oldest hits are dropped and logged with their number; the newest arrive, and those of unknown outcome."""
     limiter = a_limiter(faulty, clock, a_policy(window_s=60, frames=10))
     faulty.is_down = True
@@ -97,7 +101,7 @@ def test_clock_that_steps_ahead_in_an_outage(faulty: FaultyStore, clock: Clock, 
     assert "hits_dropped" not in {event["event"] for event in events}
 
 
-def test_memory_in_an_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+def test_unsent_hits_do_not_grow_with_an_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
     """What waits for the store does not grow with the outage."""
     limiter = a_limiter(faulty, clock, a_policy(window_s=60, frames=10))
     faulty.is_down = True
@@ -112,7 +116,7 @@ def test_memory_in_an_outage(faulty: FaultyStore, clock: Clock, events: list[Any
     assert "hits_undelivered" == events[-1]["event"]
 
 
-def test_idle_cycle(faulty: FaultyStore, clock: Clock) -> None:
+def test_idle_cycle_calls_no_store(faulty: FaultyStore, clock: Clock) -> None:
     """Where nothing happened, nothing is sent."""
     limiter = a_limiter(faulty, clock)
     for _ in range(5):
@@ -121,7 +125,7 @@ def test_idle_cycle(faulty: FaultyStore, clock: Clock) -> None:
     assert [] == faulty.calls
 
 
-def test_one_write_for_many_requests(faulty: FaultyStore, clock: Clock) -> None:
+def test_cycle_sends_many_requests_in_one_write(faulty: FaultyStore, clock: Clock) -> None:
     """However many requests came, a cycle costs one round trip, and no reading while nobody else writes."""
     limiter = a_limiter(faulty, clock)
     for _ in range(10):
@@ -132,7 +136,7 @@ def test_one_write_for_many_requests(faulty: FaultyStore, clock: Clock) -> None:
     assert [("write", 100)] * 10 == faulty.calls
 
 
-def test_keys_that_nobody_asks_for(faulty: FaultyStore, clock: Clock) -> None:
+def test_idle_key_far_from_its_limit_is_not_read_again(faulty: FaultyStore, clock: Clock) -> None:
     """
     Keys far from their limit are not read again unless they are asked for, then forgotten: no call is made for them.
     """
@@ -150,7 +154,7 @@ def test_keys_that_nobody_asks_for(faulty: FaultyStore, clock: Clock) -> None:
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("used", "fewest", "most"), [(1, 25, 35), (2, 50, 65), (3, 50, 65)])
-def test_keys_near_their_limit_that_nobody_asks_for_here(
+def test_idle_key_near_its_limit_is_followed(
     faulty: FaultyStore, clock: Clock, used: int, fewest: int, most: int
 ) -> None:
     """They are followed until their window is over: thirty-odd reads each, from half of the limit on twice as many."""
@@ -170,7 +174,7 @@ def test_keys_near_their_limit_that_nobody_asks_for_here(
     assert 0 == limiter.sync().key_count
 
 
-def test_key_that_others_use_up(faulty: FaultyStore, clock: Clock) -> None:
+def test_idle_key_that_others_use_up_is_denied(faulty: FaultyStore, clock: Clock) -> None:
     """An instance that has denied or nearly denied a key hears of what others do within the key's window."""
     here, there = (a_limiter(faulty, clock, a_policy(10, 60)) for _ in range(2))
     here.check(CLIENT, cost=6)
@@ -184,7 +188,7 @@ def test_key_that_others_use_up(faulty: FaultyStore, clock: Clock) -> None:
     assert not here.check(CLIENT).allowed
 
 
-def test_asked_again_after_a_while(faulty: FaultyStore, clock: Clock) -> None:
+def test_key_asked_for_again_is_read_with_the_next_cycle(faulty: FaultyStore, clock: Clock) -> None:
     """A key that was left alone is read with the first cycle after it is asked for again."""
     here, there = (a_limiter(faulty, clock, a_policy(100, 60)) for _ in range(2))
     here.check(CLIENT)
@@ -199,7 +203,7 @@ def test_asked_again_after_a_while(faulty: FaultyStore, clock: Clock) -> None:
     assert Counts(51, 0) == here.counts(CLIENT)
 
 
-def test_new_key(faulty: FaultyStore, clock: Clock) -> None:
+def test_new_key_is_urgent(faulty: FaultyStore, clock: Clock) -> None:
     """A key that is new here is urgent: the next short cycle learns what the others have counted."""
     here, there = (a_limiter(faulty, clock) for _ in range(2))
     there.check(CLIENT, cost=50)
@@ -214,7 +218,7 @@ def test_new_key(faulty: FaultyStore, clock: Clock) -> None:
     assert None is here.sync_urgent()
 
 
-def test_new_key_in_an_outage(faulty: FaultyStore, clock: Clock) -> None:
+def test_new_key_in_an_outage_is_read_afterwards(faulty: FaultyStore, clock: Clock) -> None:
     """What could not be read is read with the first cycle that can."""
     here, there = (a_limiter(faulty, clock) for _ in range(2))
     there.check(CLIENT, cost=50)
@@ -229,7 +233,7 @@ def test_new_key_in_an_outage(faulty: FaultyStore, clock: Clock) -> None:
     assert Counts(50, 0) == here.counts(CLIENT)
 
 
-def test_key_near_its_limit(faulty: FaultyStore, clock: Clock) -> None:
+def test_key_that_has_used_its_share_is_urgent(faulty: FaultyStore, clock: Clock) -> None:
     """An instance that has used its share of what is left says so before the cycle ends, if it is not alone."""
     limiters = [a_limiter(faulty, clock, a_policy(100, 60)) for _ in range(2)]
     for _ in range(2):
@@ -244,7 +248,7 @@ def test_key_near_its_limit(faulty: FaultyStore, clock: Clock) -> None:
     assert 40 <= count <= 50
 
 
-def test_alone_near_the_limit(faulty: FaultyStore, clock: Clock) -> None:
+def test_key_of_a_single_instance_is_not_urgent(faulty: FaultyStore, clock: Clock) -> None:
     """With no other instance there is nothing to hurry for."""
     limiter = a_limiter(faulty, clock, a_policy(100, 60))
     limiter.check(CLIENT)
@@ -254,7 +258,7 @@ def test_alone_near_the_limit(faulty: FaultyStore, clock: Clock) -> None:
     assert None is limiter.sync_urgent()
 
 
-def test_document_that_an_operator_removes(faulty: FaultyStore, clock: Clock) -> None:
+def test_removed_document_admits_again_after_the_next_cycle(faulty: FaultyStore, clock: Clock) -> None:
     """
     A client that is denied and whose document is removed is admitted again after the next cycle, on every instance.
     """
@@ -274,7 +278,7 @@ def test_document_that_an_operator_removes(faulty: FaultyStore, clock: Clock) ->
         assert limiter.check(CLIENT).allowed
 
 
-def test_store_with_a_bug(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+def test_unexpected_error_costs_a_cycle_and_no_hit(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
     """An exception that no store should raise costs a cycle and no hit, and is logged as the bug it is."""
     limiter = a_limiter(faulty, clock)
 
@@ -291,7 +295,7 @@ def test_store_with_a_bug(faulty: FaultyStore, clock: Clock, events: list[Any]) 
     assert 2 == stored_hits(faulty.inner)
 
 
-def test_closing(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+def test_close_sends_last_hits_with_a_second_try(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
     """Closing sends what is left, trying again if the first answers are lost."""
     limiter = a_limiter(faulty, clock)
     limiter.check(CLIENT, cost=7)
@@ -303,7 +307,9 @@ def test_closing(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
     assert "hits_undelivered" not in {event["event"] for event in events}
 
 
-def test_closing_while_the_store_is_down(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
+def test_close_during_an_outage_logs_undelivered_hits_by_client(
+    faulty: FaultyStore, clock: Clock, events: list[Any]
+) -> None:
     """What could not be sent is said by client, after a few tries."""
     limiter = a_limiter(faulty, clock)
     faulty.is_down = True
@@ -316,7 +322,7 @@ def test_closing_while_the_store_is_down(faulty: FaultyStore, clock: Clock, even
     assert 3 == len(faulty.calls)
 
 
-def test_closing_without_a_store(clock: Clock) -> None:
+def test_close_without_a_store_logs_nothing(clock: Clock) -> None:
     """There is nothing to send, and nothing to say."""
     limiter = a_limiter(None, clock)
     limiter.check(CLIENT)
@@ -326,7 +332,7 @@ def test_closing_without_a_store(clock: Clock) -> None:
     assert [] == logged
 
 
-def test_preload(faulty: FaultyStore, clock: Clock) -> None:
+def test_preload_reads_the_busiest_keys(faulty: FaultyStore, clock: Clock) -> None:
     """A new instance can learn what was busy last before its first request, the busiest first."""
     old, new = (a_limiter(faulty, clock, a_policy(10)) for _ in range(2))
     for user in ("kim", "lee"):
@@ -339,7 +345,7 @@ def test_preload(faulty: FaultyStore, clock: Clock) -> None:
     assert [6, 6] == [new.peek(CLIENT, user).remaining for user in ("lee", "kim")]
 
 
-def test_totals_are_shared(faulty: FaultyStore, clock: Clock) -> None:
+def test_total_has_a_document_of_its_own(faulty: FaultyStore, clock: Clock) -> None:
     """The total of all users has a document of its own, beside the users'."""
     settings = some_settings(a_policy(), total=(a_policy(10, name="total"),))
     here, there = (Limiter(settings, faulty, clock=clock) for _ in range(2))
@@ -355,7 +361,7 @@ def test_totals_are_shared(faulty: FaultyStore, clock: Clock) -> None:
     assert ("total", 2) == (there.peek(CLIENT, "max").policy, there.peek(CLIENT, "max").remaining)
 
 
-def test_sync_on_a_clock_that_stands(faulty: FaultyStore, clock: Clock) -> None:
+def test_second_sync_at_the_same_time_reads_idle_keys(faulty: FaultyStore, clock: Clock) -> None:
     """Who calls ``sync`` again in the same instant learns what others have counted meanwhile, of idle keys, too."""
     here, there = (a_limiter(faulty, clock, a_policy(10, 60)) for _ in range(2))
     here.check(CLIENT)

@@ -49,7 +49,7 @@ def hit(limiter: Limiter, *, cost: int = 1) -> None:
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
 @pytest.mark.parametrize("is_first", (True, False), ids=("first write", "later write"))
 @pytest.mark.parametrize("rivals", (0, 1, 5), ids=("alone", "one other write", "other writes"))
-def test_write_without_an_answer(
+def test_hits_of_an_unanswered_write_count_once(
     pair: Pair, faulty: FaultyStore, inner: MemoryStore, fault: Fault, is_first: bool, rivals: int
 ) -> None:
     """Whether it was applied or not, and however many others wrote since: its hits count once."""
@@ -69,9 +69,7 @@ def test_write_without_an_answer(
 
 
 @pytest.mark.parametrize("rivals", (0, 3), ids=("alone", "other writes"))
-def test_write_that_arrives_after_it_was_sent_again(
-    pair: Pair, faulty: FaultyStore, inner: MemoryStore, rivals: int
-) -> None:
+def test_late_write_finds_its_version_gone(pair: Pair, faulty: FaultyStore, inner: MemoryStore, rivals: int) -> None:
     """Both name the same version, so the late one finds the document moved on."""
     here, there = pair
     hit(here)
@@ -99,7 +97,7 @@ def test_first_of_two_writes_without_an_answer_arrives_late(
     assert 31 == stored_hits(inner)
 
 
-def test_late_write_between_reading_and_writing(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
+def test_late_write_between_read_and_write_is_found(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
     """
     A write that arrives at the worst moment, after the document was read again, is found with the conflict it makes.
     """
@@ -112,7 +110,7 @@ def test_late_write_between_reading_and_writing(pair: Pair, faulty: FaultyStore,
     assert (11, 0) == (stored_hits(inner), here.counts(CLIENT).in_flight_hits)
 
 
-def test_hits_that_come_while_the_outcome_is_unknown(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
+def test_hits_after_an_unanswered_write_are_sent(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
     """What is counted after a lost answer is not mistaken for what was in it."""
     here, _ = pair
     faulty.faults.append(Fault.LOST_REPLY)
@@ -123,7 +121,7 @@ def test_hits_that_come_while_the_outcome_is_unknown(pair: Pair, faulty: FaultyS
     assert (15, 0) == (stored_hits(inner), here.counts(CLIENT).in_flight_hits)
 
 
-def test_bulk_that_was_applied_in_part(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> None:
+def test_bulk_applied_in_part_is_settled_key_by_key(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> None:
     """Of a bulk without an answer, each key finds out for itself."""
     limiter = a_limiter(faulty, clock)
     users = [f"user-{number}" for number in range(5)]
@@ -137,7 +135,7 @@ def test_bulk_that_was_applied_in_part(faulty: FaultyStore, inner: MemoryStore, 
 
 
 @pytest.mark.parametrize("is_known_gone", (True, False), ids=("after reading", "without reading"))
-def test_document_that_was_removed_and_made_anew(pair: Pair, inner: MemoryStore, is_known_gone: bool) -> None:
+def test_recreated_document_is_not_overwritten(pair: Pair, inner: MemoryStore, is_known_gone: bool) -> None:
     """An instance that knows a former life of a document neither overwrites the new one nor brings back the old."""
     here, there = pair
     for _ in range(3):
@@ -154,7 +152,7 @@ def test_document_that_was_removed_and_made_anew(pair: Pair, inner: MemoryStore,
     assert 311 == there.counts(CLIENT).shared_hits
 
 
-def test_late_write_to_a_former_life(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
+def test_late_write_does_not_fit_a_recreated_document(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
     """
     A write to a document that was removed does not fit the one that was made since, however often that was written.
     """
@@ -171,7 +169,7 @@ def test_late_write_to_a_former_life(pair: Pair, faulty: FaultyStore, inner: Mem
     assert (510, 510) == (stored_hits(inner), there.counts(CLIENT).shared_hits)
 
 
-def test_versions(inner: MemoryStore, clock: Clock) -> None:
+def test_versions_do_not_repeat_over_the_lives_of_a_document(inner: MemoryStore, clock: Clock) -> None:
     """Each life of a document starts at a version of its own, and each write adds one."""
     first = set()
     for _ in range(50):
@@ -184,7 +182,7 @@ def test_versions(inner: MemoryStore, clock: Clock) -> None:
     assert 50 == len(first)
 
 
-def test_key_that_others_write_all_the_time(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
+def test_contested_key_is_tried_a_bounded_number_of_times(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
     """The number of tries is bounded; what was not sent goes with a later cycle."""
     here, there = pair
     hit(here)
@@ -201,7 +199,7 @@ def test_key_that_others_write_all_the_time(pair: Pair, faulty: FaultyStore, inn
     assert (11 + MAX_ROUNDS * 100, 0) == (stored_hits(inner), here.counts(CLIENT).in_flight_hits)
 
 
-def test_conflicts_do_not_hold_up_other_keys(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
+def test_conflicts_hold_up_no_other_key(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
     """Of many keys only those that lost are written again."""
     here, there = pair
     users = [f"user-{number}" for number in range(10)]
@@ -220,7 +218,9 @@ def test_conflicts_do_not_hold_up_other_keys(pair: Pair, faulty: FaultyStore, in
     assert [3] * 3 + [4] + [3] * 6 == [stored_hits(inner, Key(CLIENT, user)) for user in users]
 
 
-def test_many_keys(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> None:
+def test_failed_batch_leaves_earlier_ones_sent_and_later_ones_in_flight(
+    faulty: FaultyStore, inner: MemoryStore, clock: Clock
+) -> None:
     """Keys go in batches; a batch that fails leaves those before it sent, and those after it in flight."""
     limiter = a_limiter(faulty, clock)
     users = [f"user-{number}" for number in range(2 * MAX_BATCH + 7)]
@@ -236,7 +236,9 @@ def test_many_keys(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> Non
     assert 0 == sum(limiter.counts(CLIENT, user).in_flight_hits for user in users)
 
 
-def test_store_that_cannot_be_read(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> None:
+def test_unreachable_store_leaves_decisions_to_what_is_known(
+    faulty: FaultyStore, inner: MemoryStore, clock: Clock
+) -> None:
     """While nothing can be read, decisions go on from what is known, and nothing is lost."""
     limiter = a_limiter(faulty, clock, a_policy(10))
     hit(limiter, cost=2)
@@ -270,7 +272,7 @@ class RefusingStore(FaultyStore):
         return WriteResult(rejected=bad)
 
 
-def test_store_that_refuses_everything(inner: MemoryStore, clock: Clock) -> None:
+def test_hits_wait_for_a_store_that_refuses_everything(inner: MemoryStore, clock: Clock) -> None:
     """Without rights nothing is written; decisions go on, and the hits wait for the rights."""
     refusing = RefusingStore(inner)
     limiter = a_limiter(refusing, clock)
@@ -283,7 +285,7 @@ def test_store_that_refuses_everything(inner: MemoryStore, clock: Clock) -> None
     assert (5, 0) == (stored_hits(inner), limiter.counts(CLIENT).in_flight_hits)
 
 
-def test_store_that_refuses_one_document(inner: MemoryStore, clock: Clock) -> None:
+def test_refused_document_is_logged_and_holds_up_no_other(inner: MemoryStore, clock: Clock) -> None:
     """A document that cannot be written is reported, and keeps no other from being written."""
     refusing = RefusingStore(inner)
     refusing.refused = KEY
@@ -298,7 +300,7 @@ def test_store_that_refuses_one_document(inner: MemoryStore, clock: Clock) -> No
     assert (CLIENT, "no such field") == (event["client_id"], event["reason"])
 
 
-def test_frames_that_no_window_can_hold(inner: MemoryStore, clock: Clock) -> None:
+def test_expired_frames_are_removed(inner: MemoryStore, clock: Clock) -> None:
     """They are removed from a document that lives on, so that it does not grow."""
     limiter = a_limiter(inner, clock, a_policy(window_s=60, frames=10))
     sizes = []
@@ -310,7 +312,7 @@ def test_frames_that_no_window_can_hold(inner: MemoryStore, clock: Clock) -> Non
     assert sizes[-1] >= 10
 
 
-def test_instances_with_windows_of_different_length(inner: MemoryStore, clock: Clock) -> None:
+def test_narrow_window_removes_no_frame_of_a_wider_one(inner: MemoryStore, clock: Clock) -> None:
     """While a change of limits is on its way, none removes frames that another's wider window holds."""
     wide = a_limiter(inner, clock, a_policy(window_s=3600, frames=10))
     narrow = a_limiter(inner, clock, a_policy(window_s=1, frames=1))

@@ -59,13 +59,13 @@ def scheduler(driven: Driven) -> Iterator[SyncScheduler]:
     assert running.stop(timeout_s=60.0)
 
 
-def test_thread(scheduler: SyncScheduler, driven: Driven) -> None:
+def test_cycles_run_in_one_thread(scheduler: SyncScheduler, driven: Driven) -> None:
     """Cycles run again and again in one thread that is not the caller's."""
     wait_until(lambda: driven.full_count >= 5, "five cycles")
     assert 1 == len(driven.threads - {threading.current_thread().name})
 
 
-def test_exceptions(scheduler: SyncScheduler, driven: Driven) -> None:
+def test_exception_ends_a_cycle_not_the_thread(scheduler: SyncScheduler, driven: Driven) -> None:
     """An exception ends a cycle, not the thread."""
     wait_until(lambda: driven.full_count, "the first cycle")
     with capture_logs() as events:
@@ -76,7 +76,7 @@ def test_exceptions(scheduler: SyncScheduler, driven: Driven) -> None:
     assert ["cycle_failed"] * 2 == [event["event"] for event in events]
 
 
-def test_cycle_that_takes_long(scheduler: SyncScheduler, driven: Driven) -> None:
+def test_long_cycle_is_not_overlapped_or_caught_up_with(scheduler: SyncScheduler, driven: Driven) -> None:
     """Cycles never overlap: those that would have begun meanwhile are left out, not caught up with."""
     with driven.gate:
         wait_until(lambda: driven.is_at_the_gate, "a cycle that cannot go on")
@@ -92,7 +92,7 @@ def test_cycle_that_takes_long(scheduler: SyncScheduler, driven: Driven) -> None
     assert driven.began_s[held + 9] - driven.began_s[held] > 4 * 0.02
 
 
-def test_stop_waits(scheduler: SyncScheduler, driven: Driven) -> None:
+def test_stop_waits_for_the_running_cycle(scheduler: SyncScheduler, driven: Driven) -> None:
     """Stopping lets the running cycle end, and none begins after it."""
     with driven.gate:
         wait_until(lambda: driven.is_at_the_gate, "a cycle that cannot go on")
@@ -103,12 +103,12 @@ def test_stop_waits(scheduler: SyncScheduler, driven: Driven) -> None:
     assert count == driven.full_count
 
 
-def test_stop_of_one_that_was_never_started(driven: Driven) -> None:
+def test_stop_before_start_returns_at_once(driven: Driven) -> None:
     """There is nothing to wait for."""
     assert SyncScheduler(driven, interval_s=1).stop()
 
 
-def test_ticks(driven: Driven) -> None:
+def test_one_tick_per_interval_is_a_full_cycle(driven: Driven) -> None:
     """Of all ticks in an interval one is a full cycle; the others look at urgent keys."""
     scheduler = SyncScheduler(driven, interval_s=1)
     for _ in range(5 * TICKS_PER_INTERVAL):
@@ -116,7 +116,7 @@ def test_ticks(driven: Driven) -> None:
     assert (5, 5 * (TICKS_PER_INTERVAL - 1)) == (driven.full_count, driven.urgent_count)
 
 
-def test_first_cycles_of_many_instances(driven: Driven) -> None:
+def test_instances_started_together_flush_apart(driven: Driven) -> None:
     """Instances that start together do not flush together."""
     firsts = set()
     for _ in range(200):
@@ -128,7 +128,7 @@ def test_first_cycles_of_many_instances(driven: Driven) -> None:
     assert set(range(1, TICKS_PER_INTERVAL + 1)) == firsts
 
 
-def test_what_else_is_looked_at(driven: Driven) -> None:
+def test_owner_is_called_with_the_first_tick_and_each_full_cycle(driven: Driven) -> None:
     """The owner's own work is done with the first tick and after each full cycle, with the cycle's report."""
     reports: list[CycleReport | None] = []
     scheduler = SyncScheduler(driven, interval_s=1, on_tick=reports.append)
@@ -140,7 +140,7 @@ def test_what_else_is_looked_at(driven: Driven) -> None:
     assert len(reports) <= 4
 
 
-def test_owner_that_raises(driven: Driven) -> None:
+def test_exception_of_the_owner_is_logged(driven: Driven) -> None:
     """An exception of the owner's own work is logged, and done with."""
 
     def fail(_: CycleReport | None) -> None:
@@ -153,7 +153,7 @@ def test_owner_that_raises(driven: Driven) -> None:
     assert (["cycle_failed"] * 3, 3) == ([event["event"] for event in events], driven.full_count)
 
 
-def test_limiter(clock: Clock) -> None:
+def test_hits_of_a_limiter_arrive_by_themselves(clock: Clock) -> None:
     """What a limiter counts arrives in the store by itself."""
     store = MemoryStore()
     limiter = a_limiter(store, clock)
@@ -169,7 +169,7 @@ def test_limiter(clock: Clock) -> None:
     assert 9 == stored_hits(store)
 
 
-def test_first_tick(driven: Driven) -> None:
+def test_first_tick_comes_at_once(driven: Driven) -> None:
     """
     The first tick comes at once, however long the interval: a process that ends before it has connected to MongoDB can
     not any more, from Python 3.12 on.

@@ -51,7 +51,7 @@ def a_limiter(store: CounterStore | None, clock: Clock, **more: Any) -> Limiter:
     return Limiter(load_config(config), store, clock=clock)
 
 
-def places_of(limiter: Limiter) -> ClientRegistry:
+def registry_of(limiter: Limiter) -> ClientRegistry:
     """Return what the limiter remembers."""
     return limiter._clients
 
@@ -79,13 +79,13 @@ def limiter(store: FailingStore, clock: Clock) -> Iterator[Limiter]:
     made.close()
 
 
-def test_flood_of_users(limiter: Limiter, store: FailingStore) -> None:
-    """Keys never exceed the bound; users beyond it are admitted; what was counted is sent, and it is said once."""
+def test_users_beyond_max_keys_are_admitted_uncounted_and_logged_once(limiter: Limiter, store: FailingStore) -> None:
+    """Keys never exceed the bound; users beyond it are admitted; what was counted is sent, and it is logged once."""
     with capture_logs() as logs:
         decisions = []
         for index in range(FLOOD):
             decisions.append(limiter.check("app", f"user-{index}"))
-            assert places_of(limiter).key_count <= MAX_KEYS
+            assert registry_of(limiter).key_count <= MAX_KEYS
     assert all(decision.allowed for decision in decisions)
     assert ["keys_exhausted"] == [entry["event"] for entry in logs]
 
@@ -94,14 +94,14 @@ def test_flood_of_users(limiter: Limiter, store: FailingStore) -> None:
     assert MAX_KEYS == stored_hits(store)
 
 
-def test_flood_while_the_store_is_away(limiter: Limiter, store: FailingStore) -> None:
+def test_flood_during_an_outage_drops_no_unsent_hit(limiter: Limiter, store: FailingStore) -> None:
     """What could not be sent is not dropped to make room: it arrives when the store is back."""
     store.is_down = True
     for cycle in range(5):
         for index in range(FLOOD):
             limiter.check("app", f"user-{cycle}-{index}")
         limiter.sync()
-        assert MAX_KEYS == places_of(limiter).key_count
+        assert MAX_KEYS == registry_of(limiter).key_count
     assert 0 == stored_hits(store)
 
     store.is_down = False
@@ -110,14 +110,16 @@ def test_flood_while_the_store_is_away(limiter: Limiter, store: FailingStore) ->
     assert MAX_KEYS == stored_hits(store)
 
 
-def test_writes_of_unknown_outcome(limiter: Limiter, store: FailingStore, clock: Clock) -> None:
+def test_key_with_a_write_of_unknown_outcome_is_forgotten_after_its_window(
+    limiter: Limiter, store: FailingStore, clock: Clock
+) -> None:
     """A key is kept with one attempt until its outcome is known, then it is forgotten when its hits are over."""
     store.takes_writes = False
     limiter.check("app", "user")
     for _ in range(50):
         limiter.sync()
         clock.advance(10)
-    assert 1 == places_of(limiter).key_count
+    assert 1 == registry_of(limiter).key_count
 
     store.takes_writes = True
     limiter.sync()
@@ -125,10 +127,12 @@ def test_writes_of_unknown_outcome(limiter: Limiter, store: FailingStore, clock:
     for _ in range(50):
         limiter.sync()
         clock.advance(10)
-    assert 0 == places_of(limiter).key_count
+    assert 0 == registry_of(limiter).key_count
 
 
-def test_cycle_that_breaks(limiter: Limiter, store: FailingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_error_ends_one_cycle_and_doubles_no_hit(
+    limiter: Limiter, store: FailingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An error that nobody has thought of ends one cycle, loses no key, and counts nothing twice."""
     inner = store.compare_and_set
 
@@ -149,19 +153,19 @@ def test_cycle_that_breaks(limiter: Limiter, store: FailingStore, monkeypatch: p
     assert 0 == limiter.counts("app", "user").in_flight_hits
 
 
-def test_room_for_new_users(limiter: Limiter, clock: Clock) -> None:
+def test_next_cycle_makes_room_for_new_users(limiter: Limiter, clock: Clock) -> None:
     """The next cycle makes room, so that new users are counted again."""
     for index in range(FLOOD):
         limiter.check("app", f"user-{index}")
     limiter.sync()
 
-    assert places_of(limiter).key_count <= 0.9 * MAX_KEYS
+    assert registry_of(limiter).key_count <= 0.9 * MAX_KEYS
     for _ in range(LIMIT):
         assert limiter.check("app", "newcomer").allowed
     assert not limiter.check("app", "newcomer").allowed
 
 
-def test_key_that_was_evicted(limiter: Limiter, clock: Clock) -> None:
+def test_evicted_user_is_denied_again_after_the_next_tick(limiter: Limiter, clock: Clock) -> None:
     """A user who was forgotten to make room is denied again as soon as the next tick has read the counts."""
     for _ in range(LIMIT):
         limiter.check("app", "spender")
@@ -191,15 +195,15 @@ def test_forgotten_keys_leave_memory(store: FailingStore, clock: Clock, is_share
             clock.advance(0.1)
     limiter.sync()
     gc.collect()
-    client = places_of(limiter).get("app")
+    client = registry_of(limiter).get("app")
 
     alive = [state for state in gc.get_objects() if type(state) is KeyState and state.client is client]
-    assert len(alive) <= MAX_KEYS + 1  # and one spare
-    assert places_of(limiter).key_count <= MAX_KEYS
+    assert len(alive) <= MAX_KEYS
+    assert registry_of(limiter).key_count <= MAX_KEYS
 
 
 @pytest.mark.no_cover
-def test_lasting_flood_is_said_once_a_minute(limiter: Limiter, clock: Clock) -> None:
+def test_lasting_flood_is_logged_once_a_minute(limiter: Limiter, clock: Clock) -> None:
     """A flood of ten minutes is ten lines, not one for each time that room was made."""
     with capture_logs() as logs:
         for second in range(600):
@@ -213,13 +217,13 @@ def test_lasting_flood_is_said_once_a_minute(limiter: Limiter, clock: Clock) -> 
 
 def test_reload_counts_no_key_twice(limiter: Limiter, clock: Clock) -> None:
     """
-    Keys that live through changes of the configuration take their place once, also when there is no room for others.
+    Keys that live through changes of the configuration count once, also when there is no room for others.
     """
     for _ in range(3):
         for index in range(MAX_KEYS):
             limiter.check("app", f"user-{index}")
         limiter.reconfigure(limiter.settings)
-    assert MAX_KEYS == places_of(limiter).key_count
+    assert MAX_KEYS == registry_of(limiter).key_count
     assert LIMIT - 3 == limiter.peek("app", "user-0").remaining
 
     limiter.sync()
@@ -228,10 +232,10 @@ def test_reload_counts_no_key_twice(limiter: Limiter, clock: Clock) -> None:
         limiter.sync()
         clock.advance(10)
 
-    assert 0 == places_of(limiter).key_count
+    assert 0 == registry_of(limiter).key_count
 
 
-def test_many_threads_at_the_bound(clock: Clock) -> None:
+def test_threads_together_stay_within_max_keys(clock: Clock) -> None:
     """Threads that add keys of different clients at the same time stay within the bound together."""
     limiter = a_limiter(None, clock)
     start = threading.Barrier(8)
@@ -244,16 +248,16 @@ def test_many_threads_at_the_bound(clock: Clock) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(flood, [f"app-{index}" for index in range(8)]))
 
-    assert MAX_KEYS == places_of(limiter).key_count == sum(len(client.keys) for client in places_of(limiter))
+    assert MAX_KEYS == registry_of(limiter).key_count == sum(len(client.keys) for client in registry_of(limiter))
     limiter.close()
 
 
 @pytest.mark.parametrize("limits", [{}, {"client_total": ["5/minute"]}, {"client": [], "user": []}], ids=repr)
-def test_flood_of_clients(clock: Clock, limits: dict[str, Any]) -> None:
+def test_random_client_ids_are_bounded_and_swept(clock: Clock, limits: dict[str, Any]) -> None:
     """Random client ids are bounded within a cycle, and gone when their windows are over."""
     rates = [f"{LIMIT}/minute"]
     limiter = a_limiter(MemoryStore(), clock, limits={"user": rates, "client": rates, **limits})
-    clients = places_of(limiter)
+    clients = registry_of(limiter)
     for cycle in range(3):
         for index in range(2 * SPARE_CLIENTS):
             assert limiter.check(f"client-{cycle}-{index}").allowed
@@ -269,8 +273,8 @@ def test_flood_of_clients(clock: Clock, limits: dict[str, Any]) -> None:
     limiter.close()
 
 
-def test_trusted_clients_beyond_the_bound(clock: Clock) -> None:
-    """A client that no place is left for keeps what the configuration says of it."""
+def test_trusted_client_without_room_for_its_state_stays_trusted(clock: Clock) -> None:
+    """A client without room for its state keeps what the configuration says of it."""
     limiter = a_limiter(None, clock, trusted_clients=["friend"])
     for index in range(MAX_KEYS + SPARE_CLIENTS):
         limiter.check(f"client-{index}")
@@ -283,52 +287,52 @@ def test_trusted_clients_beyond_the_bound(clock: Clock) -> None:
 @pytest.mark.parametrize(
     "privacy", [{}, {"user_names": "hashed", "keys": [{"env": "NAME_KEY"}]}], ids=["plain", "hashed"]
 )
-def test_place_that_goes_between_finding_and_locking(
+def test_client_that_is_dropped_between_finding_and_locking_counts_in_its_new_state(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, privacy: dict[str, Any]
 ) -> None:
-    """A request that found a place a moment before it was forgotten counts in the place that the next request finds."""
+    """A request that found a state a moment before it was dropped counts in the state that the next request finds."""
     monkeypatch.setenv("NAME_KEY", "k" * 32)
     limiter = a_limiter(None, clock, privacy=privacy)
-    clients = places_of(limiter)
-    prunable = clients.get("app")
+    clients = registry_of(limiter)
+    dropped = clients.get("app")
     for index in range(SPARE_CLIENTS):
         clients.get(f"client-{index}")
     limiter.sync()
-    assert prunable.is_gone
-    clients.plain = _Outdated(clients.plain, prunable)
+    assert dropped.is_gone
+    clients.plain = _Outdated(clients.plain, dropped)
 
     limiter.check("app", "alice")
 
-    assert {} == prunable.keys
+    assert {} == dropped.keys
     assert LIMIT - 1 == limiter.peek("app", "alice").remaining
     limiter.close()
 
 
 class _Outdated(dict[str, Any]):
-    """Places by client id, of which the first look finds one that is gone."""
+    """Clients by id, of which the first look finds one that is gone."""
 
-    def __init__(self, clients: dict[str, Any], prunable: Any) -> None:
+    def __init__(self, clients: dict[str, Any], dropped: Any) -> None:
         super().__init__(clients)
-        self._found = [prunable]
+        self._found = [dropped]
 
     def get(self, name: str, default: Any = None) -> Any:
         return self._found.pop() if self._found else super().get(name, default)
 
 
-def test_sweeping_while_requests_come(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_during_sweeps_and_evictions_are_counted_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """However requests, evictions and sweeps meet, each request is counted exactly once: no key ever has two states."""
     monkeypatch.setattr("oauth_ratelimit.counters.registry.SPARE_CLIENTS", -1_000_000)  # there are always too many
     monkeypatch.setattr("oauth_ratelimit.counters.registry.SWEEP_GAP_S", 0.0)
     store = MemoryStore()
     limiter = a_limiter(store, clock, max_keys=2_000_000, limits={"client": ["1000000/minute"]})
-    clients = places_of(limiter)
+    clients = registry_of(limiter)
     added: list[ClientState] = []
-    place_add_key = ClientState.add_key
+    real_add_key = ClientState.add_key
 
     def add_key(client: ClientState, username: str | None, now_s: float) -> Bucket:
         added.append(client)
         assert not client.is_gone
-        return place_add_key(client, username, now_s)
+        return real_add_key(client, username, now_s)
 
     monkeypatch.setattr(ClientState, "add_key", add_key)
     is_over = threading.Event()
@@ -353,7 +357,7 @@ def test_sweeping_while_requests_come(clock: Clock, monkeypatch: pytest.MonkeyPa
     limiter.sync()
 
     assert sum(flood.result() for flood in floods) == stored_hits(store)
-    assert len({id(client) for client in added}) >= 200  # more places than clients: the sweep was at work
+    assert len({id(client) for client in added}) >= 200  # more states than clients: the sweep was at work
     limiter.close()
 
 
@@ -366,7 +370,7 @@ def forget_everything(clients: ClientRegistry) -> None:
             clients.forget(state)
 
 
-def test_names_of_megabytes(limiter: Limiter, store: FailingStore) -> None:
+def test_names_of_megabytes_are_cut_and_stay_apart(limiter: Limiter, store: FailingStore) -> None:
     """Long names are cut wherever they are kept: in memory, in documents and in the log. Two of them stay two."""
     names = ["x" * 5_000_000 + last for last in "ab"]
     with capture_logs() as logs:
@@ -376,8 +380,8 @@ def test_names_of_megabytes(limiter: Limiter, store: FailingStore) -> None:
             assert not limiter.check(name, name).allowed
     limiter.sync()
 
-    kept = [client.client_id for client in places_of(limiter)]
-    kept += [username for client in places_of(limiter) for username in client.keys if username]
+    kept = [client.client_id for client in registry_of(limiter)]
+    kept += [username for client in registry_of(limiter) for username in client.keys if username]
     kept += [part for key in store.latest(10) for part in key if part]
     kept += [name for key in limiter.denial_events._periods for name in key if name]
     kept += [entry[field] for entry in logs for field in ("client_id", "username")]
