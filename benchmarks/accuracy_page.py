@@ -24,7 +24,7 @@ from benchmarks.traces import traces
 from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
 from oauth_ratelimit.replay.plot import draw
 from oauth_ratelimit.replay.run import EXACT_LOG, FIXED_WINDOW, Contender, Rate, Replay
-from oauth_ratelimit.replay.scene import Busiest, look
+from oauth_ratelimit.replay.scene import Busiest, build_scene
 from oauth_ratelimit.replay.source import Recording
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -175,7 +175,10 @@ def draw_all() -> None:
         stretch = busiest.found()
         if stretch is not None:
             with recording.opened() as (_, rows):
-                draw(look(rows.batches(), stretch, rate, contenders=IN_PICTURES), IMAGES / f"accuracy-{trace.name}.svg")
+                draw(
+                    build_scene(rows.batches(), stretch, rate, contenders=IN_PICTURES),
+                    IMAGES / f"accuracy-{trace.name}.svg",
+                )
     _draw_settings(Kept(load()))
 
 

@@ -14,10 +14,10 @@ from oauth_ratelimit.core.policy import MAX_LIMIT
 from oauth_ratelimit.core.window import MAX_FRAMES, default_frame_count
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
-from oauth_ratelimit.replay.formats import SECOND_US, Format, Ordered, Pseudonyms
+from oauth_ratelimit.replay.formats import SECOND_US, ColumnNames, Format, Ordered
 from oauth_ratelimit.replay.plot import SUFFIXES, NoCharts, draw, require_charts
-from oauth_ratelimit.replay.run import ALGORITHMS, COMMON, EXACT_LOG, Contender, Entry, Rate, Replay, Who
-from oauth_ratelimit.replay.scene import Busiest, look
+from oauth_ratelimit.replay.run import ALGORITHMS, COMMON, EXACT_LOG, ClientUser, Contender, Entry, Rate, Replay
+from oauth_ratelimit.replay.scene import Busiest, build_scene
 from oauth_ratelimit.replay.source import STANDARD_INPUT, Recording, Source
 
 MAX_INSTANCES = 1000
@@ -70,7 +70,7 @@ class Comparison:
     rows: Ordered
     rate: Rate
     entries: Sequence[Entry]
-    denied: Mapping[Who, int]
+    denied: Mapping[ClientUser, int]
 
     def data(self) -> Mapping[str, object]:
         """Return the results as a record."""
@@ -273,7 +273,7 @@ def replay_command(ctx: click.Context, /, **options: Any) -> None:
         stretch = busiest.found()
         if picture and stretch:
             with recording.opened() as (_, again):
-                draw(look(again.batches(), stretch, rate, contenders=contenders), picture)
+                draw(build_scene(again.batches(), stretch, rate, contenders=contenders), picture)
     except OSError as exc:
         raise click.ClickException(f"{visible(str(exc.filename or recording.path))}: {exc.strerror}") from None
     except NoCharts as exc:
@@ -305,7 +305,7 @@ def _recording(options: Mapping[str, Any]) -> Recording:
     return Recording(
         options["file"],
         form=options["form"] and Format(options["form"]),
-        names=Pseudonyms(**options["columns"]),
+        names=ColumnNames(**options["columns"]),
         request_path=options["request_path"],
         client_pattern=options["client_pattern"],
         is_per_client=options["per"] == "client",

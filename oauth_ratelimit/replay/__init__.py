@@ -1,16 +1,13 @@
-"""Recorded traffic through any algorithm: what a limit would do, and how far each algorithm is from an exact log.
+"""Replay of recorded traffic: effect of a limit, and errors of each algorithm against an exact log.
 
 ::
 
-    recording.py     a file and how to read it
-    source.py        its lines: gzip or plain, any size, bad lines counted
-    formats.py       a line -> Row: CSV, JSON lines, access logs
-    times.py         how moments are written
-    rows.py          rows in the order of time, a batch at a time
-    algorithms.py    fixed window, exact log, token bucket, GCRA, sliding window counter
-    fleet.py         several instances with a sync interval; fleet_key.py, the sliding window counter on them
-    tally.py         decisions against an exact log: wrongly allowed, wrongly denied, peak
-    replay.py        the same rows through every contender
-    scene.py         what a picture shows: estimates and exact counts over time
-    picture.py       draws it, with matplotlib
+    run.py           replay of the same rows with several algorithms
+    accuracy.py      errors against an exact log: wrongly allowed, wrongly denied, peak
+    algorithms.py    fixed window, exact log, token bucket, GCRA, sliding-window counter
+    fleet.py         the sliding-window counter on several instances with a sync interval
+    source.py        lines of a file: plain or gzip, of any size, bad lines counted
+    formats.py       rows from lines of CSV, JSON and access logs, sorted by time
+    scene.py         lines of a picture: exact counts and estimates over time
+    plot.py          drawing with matplotlib
 """

@@ -1,8 +1,8 @@
-"""What an algorithm decided, against an exact log of what it admitted itself.
+"""Errors of an algorithm, against an exact log of the requests that it admitted.
 
-*Wrongly allowed* is a request that was admitted although the log of those admitted before holds the limit already;
-*wrongly denied* one that was denied although it holds fewer. So each error is judged by what it does, not by what an
-earlier one led to.
+A request is *wrongly allowed* if it was admitted although the window already held the limit, and *wrongly denied* if it
+was denied although the window held fewer. Each error is counted once: the log holds the actual admissions, so an
+error does not turn later decisions into errors.
 """
 
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Tally:
-    """What one contender did.
+    """Counts of one contender.
 
     Attributes:
-        requests: All of them.
-        admitted: Of these.
-        wrongly_allowed: Admitted although the window was full.
-        wrongly_denied: Denied although it was not.
-        peak: The most requests admitted in any window.
+        requests: Number of all requests.
+        admitted: Number of admitted requests.
+        wrongly_allowed: Requests admitted although the window was full.
+        wrongly_denied: Requests denied although the window was not full.
+        peak: Most requests admitted in any window.
         operations: Documents written or read, conflicts included.
-        conflicts: Writes that came too late, because another instance had written.
+        conflicts: Writes that failed because another instance had written first.
         waits: Requests that waited for the database.
     """
 
@@ -34,17 +34,17 @@ class Tally:
     waits: int = 0
 
     def percent(self, count: int) -> float:
-        """Return a share of all requests."""
+        """Return a count as a percentage of all requests."""
         return 100 * count / self.requests if self.requests else 0.0
 
 
 class ErrorLog:
-    """Exact log of the admitted requests of one key, which counts errors.
+    """Exact log of the admitted requests of one key. It counts the errors.
 
     Args:
-        tally: Where to note the errors.
+        tally: Counts to add to.
         limit: Requests per window.
-        window_us: Its length; a request leaves the window exactly so long after it came.
+        window_us: Length of the window. A request leaves the window exactly this long after it came.
     """
 
     __slots__ = ("_admitted", "_limit", "_tally", "_window_us")
@@ -56,18 +56,18 @@ class ErrorLog:
         self._admitted: list[int] = []
 
     def add(self, times: Sequence[int], decisions: Sequence[bool]) -> None:
-        """Note decisions, in the order of time."""
+        """Add decisions, in the order of time."""
         admitted, limit, window_us, tally = self._admitted, self._limit, self._window_us, self._tally
         tally.requests += len(times)
-        if len(admitted) + len(times) <= min(limit, tally.peak) and all(decisions):  # there is nothing new to find
+        if len(admitted) + len(times) <= min(limit, tally.peak) and all(decisions):  # no error, no new peak
             admitted += times
             tally.admitted += len(times)
             return
         oldest, count = 0, len(admitted)
         before, peak, wrongly_allowed, wrongly_denied = count, tally.peak, 0, 0
         for at_us, is_admitted in zip(times, decisions, strict=True):
-            gone_us = at_us - window_us
-            while oldest < count and admitted[oldest] <= gone_us:
+            expired_us = at_us - window_us
+            while oldest < count and admitted[oldest] <= expired_us:
                 oldest += 1
             inside = count - oldest
             if is_admitted:

@@ -1,6 +1,6 @@
-"""The algorithms that limits are commonly enforced with, for one key each.
+"""Common rate-limiting algorithms, each for one key.
 
-All of them decide in whole numbers of microseconds, so none is judged by rounding. Denied requests do not count.
+All of them compute in whole microseconds, so that rounding decides nothing. Denied requests do not count.
 """
 
 from collections.abc import Sequence
@@ -11,26 +11,26 @@ from oauth_ratelimit.replay.formats import SECOND_US
 
 
 class Counter(Protocol):
-    """Decides about the requests of one key."""
+    """Counter of one key, which admits or denies its requests."""
 
     def decide(self, times: Sequence[int]) -> Sequence[bool]:
-        """Decide about requests, and count those that are admitted.
+        """Admit or deny requests, and count the admitted ones.
 
         Args:
-            times: When they come, in order, in microseconds since the epoch; never before those of earlier calls.
+            times: Times in microseconds since the epoch, in order, not before those of earlier calls.
 
         Returns:
-            For each whether it is admitted.
+            True for each request that is admitted.
         """
         ...
 
     def finish(self) -> None:
-        """Do what is left to be done after the last request."""
+        """Finish pending work after the last request."""
         ...
 
 
 class InMemory:
-    """Of a counter that has nothing left to do."""
+    """Base of counters that have no pending work."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class InMemory:
 
 
 class FixedWindow(InMemory):
-    """Counts from zero in each window, aligned to the epoch."""
+    """Counter that starts at zero in each window. Windows are aligned to the epoch."""
 
     __slots__ = ("_count", "_index", "_limit", "_window_us")
 
@@ -64,7 +64,7 @@ class FixedWindow(InMemory):
 
 
 class ExactLog(InMemory):
-    """Remembers when each admitted request came: what the others are measured by."""
+    """Log of all admitted requests: exact, and the reference for the other algorithms."""
 
     __slots__ = ("_admitted", "_limit", "_window_us")
 
@@ -87,16 +87,15 @@ class ExactLog(InMemory):
 
 
 class TokenBucket(InMemory):
-    """Takes a token for each request, and gets them back evenly.
+    """Bucket of tokens, which is refilled at an even rate. Each request takes one.
 
     Args:
-        limit: Tokens that come back in a window.
-        window_us: Its length.
-        burst: Tokens that it holds at most.
+        limit: Tokens added per window.
+        window_us: Length of the window.
+        burst: Most tokens in the bucket.
     """
 
-    # The level is counted in units of which a token is as many as a window has microseconds, so that ``limit`` of them
-    # come back in each: a whole number.
+    # A token is ``window_us`` units, so that a whole number of units, ``limit``, is added per microsecond.
     __slots__ = ("_capacity", "_cost", "_level", "_limit", "_seen_us")
 
     def __init__(self, limit: int, window_us: int, *, burst: int) -> None:
@@ -122,20 +121,20 @@ class TokenBucket(InMemory):
 
 
 class Gcra(InMemory):
-    """The generic cell rate algorithm: keeps the moment at which all admitted requests would have come at an even rate.
+    """Generic cell rate algorithm: the time at which the next request would come at an even rate.
 
-    The token bucket in another form, with one number per key; both decide alike.
+    It makes the same decisions as the token bucket, with one number per key.
 
     Args:
         limit: Requests per window.
-        window_us: Its length.
+        window_us: Length of the window.
         burst: Requests that may come at once.
     """
 
     __slots__ = ("_arrival", "_interval", "_limit", "_tolerance")
 
     def __init__(self, limit: int, window_us: int, *, burst: int) -> None:
-        # Moments are counted in units of which a microsecond has ``limit``: so the interval is a whole number.
+        # A microsecond is ``limit`` units, so that the interval is a whole number.
         self._limit = limit
         self._interval = window_us
         self._tolerance = (burst - 1) * window_us
@@ -156,7 +155,7 @@ class Gcra(InMemory):
 
 
 class SlidingWindowCounter(InMemory):
-    """Ours: ``core.window`` on one instance, which keeps everything to itself."""
+    """The algorithm of this package, ``core.window``, on one instance without a store."""
 
     __slots__ = ("_current", "_end_us", "_estimator", "_limit", "_past", "_window")
 
@@ -182,7 +181,7 @@ class SlidingWindowCounter(InMemory):
                 current, past = age(current, past, frames, frame_count)
                 full, edge = estimator.weigh(current, past, frame_count)
                 end_us += frames * frame_us
-            # ``estimate_hits`` and one hit more within the limit, without a division, so exactly
+            # True if ``estimate_hits`` plus one hit is within the limit; exact, because nothing is divided
             is_admitted = edge * (end_us - at_us) <= (room - full) * frame_us
             if is_admitted:
                 current += 1

@@ -1,4 +1,4 @@
-"""Several instances that share their counts at an interval: how many, how often, and when their cycles come."""
+"""Simulation of several instances that share their counts at a sync interval."""
 
 import enum
 import heapq
@@ -17,30 +17,30 @@ from oauth_ratelimit.replay.formats import SECOND_US
 from oauth_ratelimit.sync.schedule import CLOSE_RATIO, PULLS_PER_HORIZON
 from oauth_ratelimit.sync.scheduler import SHORTEST_TICK_S, TICKS_PER_INTERVAL
 
-SEED = 2005  # the same file gives the same numbers again
+SEED = 2005  # fixed, so that the same file gives the same numbers
 
 
 class Sharing(enum.StrEnum):
-    """How instances share what they count."""
+    """Sharing strategy of instances."""
 
     INTERVAL = "interval"
-    """At the sync interval, and only then."""
+    """Synchronise at the sync interval only."""
 
     FLUSH = "flush"
-    """Sooner where a key is new to an instance or it has used up its share: the default, ``near_limit: flush``."""
+    """Synchronise early if a key is new to an instance or its share is used up: ``near_limit: flush``, the default."""
 
     RESERVE = "reserve"
-    """As ``flush``, and the last requests of a quota wait for the database: ``near_limit: reserve``."""
+    """As ``flush``, but the last requests of a quota wait for the database: ``near_limit: reserve``."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """What a fleet is made of.
+    """Size, sync interval and sharing strategy of a fleet.
 
     Args:
-        instance_count: Instances; each request goes to one of them at random.
-        interval_s: The time between two sync cycles of an instance.
-        sharing: How they share what they count.
+        instance_count: Number of instances. Each request goes to a random one.
+        interval_s: Time between two sync cycles of an instance.
+        sharing: Sharing strategy of the instances.
     """
 
     instance_count: int
@@ -49,14 +49,14 @@ class FleetPlan:
 
 
 class Fleet:
-    """What the keys of a fleet have in common.
+    """State that all keys of a fleet share.
 
     Args:
-        plan: What it is made of.
-        tally: Where to note what is done in the database.
+        plan: Size, sync interval and sharing strategy.
+        tally: Counts of database operations.
         limit: Requests per window.
-        window: The window, and its frames.
-        estimator: How they are weighed.
+        window: The window and its frames.
+        estimator: Weight of the oldest frame.
     """
 
     def __init__(self, plan: FleetPlan, tally: Tally, *, limit: int, window: Window, estimator: Estimator) -> None:
@@ -67,47 +67,47 @@ class Fleet:
         self.tick_us = max(round(SHORTEST_TICK_S * SECOND_US), self.interval_us // TICKS_PER_INTERVAL)
         self.horizon_s = window.window_s + window.frame_s
         self.horizon_cycles = int(self.horizon_s / plan.interval_s) + 1
-        self.hurries = plan.sharing is not Sharing.INTERVAL
+        self.flushes_early = plan.sharing is not Sharing.INTERVAL
         self.reserves = plan.sharing is Sharing.RESERVE
         random_source = random.Random(SEED)
         self.random = random_source.random
         self.phases_us = [int(self.random() * self.interval_us) for _ in range(plan.instance_count)]
-        self.most_peers = [1] * plan.instance_count  # that each instance has seen on any key
+        self.most_peers = [1] * plan.instance_count  # most peers that each instance has seen on any key
 
     def next_cycle_us(self, instance: int, at_us: int) -> int:
-        """Return when an instance's next full cycle begins."""
+        """Return the start of an instance's next full cycle."""
         return at_us + self.interval_us - (at_us - self.phases_us[instance]) % self.interval_us
 
     def next_tick_us(self, instance: int, at_us: int) -> int:
-        """Return when an instance next looks at urgent keys."""
+        """Return the time at which an instance next synchronises its urgent keys."""
         return at_us + self.tick_us - (at_us - self.phases_us[instance]) % self.tick_us
 
 
 class Member:
-    """A key on one instance.
+    """State of one key on one instance.
 
     Attributes:
-        bucket: What it has counted, on top of what it knows of the others.
-        version: The document's, as last known.
+        bucket: Hits counted here and hits read from the document.
+        version: Last known version of the document.
         peers: Instances that have written the document lately.
-        is_noticed: A request came since the last full cycle.
-        is_contested: The last write lost a race, so the next one reads first.
-        cycle_us: When a full cycle next looks at it; 0 if none does.
-        urgent_us: When an urgent tick does; 0 if none does.
-        pull_gap: Cycles from one read to the next while nothing happens.
-        seen_us: When a cycle last found that requests had come.
-        refused_until_us: Until when requests are denied without a look at anything.
+        is_dirty: True if a request came since the last full cycle.
+        is_contested: True if the last write lost a race, so that the next one reads first.
+        cycle_us: Time of the next full cycle for this key; 0 if none is scheduled.
+        urgent_us: Time of the next urgent tick for this key; 0 if none is scheduled.
+        pull_gap: Cycles between two reads of an idle key.
+        seen_us: Time of the last cycle that found new requests.
+        denied_until_us: End of the time in which requests are denied without a new estimate.
     """
 
     __slots__ = (
         "bucket",
         "cycle_us",
+        "denied_until_us",
         "instance",
         "is_contested",
-        "is_noticed",
+        "is_dirty",
         "peers",
         "pull_gap",
-        "refused_until_us",
         "seen_us",
         "urgent_us",
         "version",
@@ -118,34 +118,34 @@ class Member:
         self.bucket = bucket
         self.version = 0
         self.peers = 1
-        self.is_noticed = False
+        self.is_dirty = False
         self.is_contested = False
         self.cycle_us = 0
         self.urgent_us = 0
         self.pull_gap = 0
         self.seen_us = at_us
-        self.refused_until_us = 0
+        self.denied_until_us = 0
 
 
 class FleetKey:
-    """One key on all instances, and its document. Decides as ``Counter`` says.
+    """Counter of one key that all instances share through its document.
 
     Args:
         fleet: The instances.
 
     Attributes:
-        frames: What the document holds: hits by frame start, in seconds since the epoch.
+        frames: Content of the document: hits by frame start, in seconds since the epoch.
     """
 
-    __slots__ = ("_due", "_fleet", "_marks", "_members", "_version", "frames")
+    __slots__ = ("_due", "_fleet", "_last_writes_us", "_members", "_version", "frames")
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._members: list[Member | None] = [None] * fleet.plan.instance_count
-        self._due: list[tuple[int, int]] = []  # when, and which instance; entries that hold no more are passed over
+        self._due: list[tuple[int, int]] = []  # time and instance; outdated entries are skipped
         self.frames: dict[int, int] = {}
         self._version = 0  # of the document
-        self._marks: dict[int, int] = {}  # when each instance last wrote
+        self._last_writes_us: dict[int, int] = {}  # by instance
 
     def decide(self, times: Sequence[int]) -> Sequence[bool]:
         """See ``Counter.decide``."""
@@ -156,12 +156,12 @@ class FleetKey:
             while due and due[0][0] <= at_us:
                 self._run(*heapq.heappop(due))
             instance = int(draw() * count)
-            member = members[instance] or self._join(instance, at_us)
+            member = members[instance] or self._add_member(instance, at_us)
             now_s = at_us / SECOND_US
             bucket = member.bucket
             if bucket.full < bucket.ceiling and now_s < bucket.frame_end_s:
-                if not member.is_noticed or bucket.full == bucket.sent:
-                    self._touch(member, at_us)
+                if not member.is_dirty or bucket.full == bucket.sent:
+                    self._mark_dirty(member, at_us)
                 bucket.full += 1
                 decisions.append(True)
             else:
@@ -169,71 +169,71 @@ class FleetKey:
         return decisions
 
     def finish(self) -> None:
-        """Run the cycles until no instance looks at the key any more."""
+        """Run the pending cycles until every instance has dropped the key."""
         while self._due:
             self._run(*heapq.heappop(self._due))
 
-    def _join(self, instance: int, at_us: int) -> Member:
+    def _add_member(self, instance: int, at_us: int) -> Member:
         bucket = Bucket(self._fleet.tier, at_us / SECOND_US)
         member = self._members[instance] = Member(instance, bucket, at_us)
         if self._fleet.reserves:
             bucket.distrust()
-        self._hurry(member, at_us)
+        self._mark_urgent(member, at_us)
         return member
 
-    def _touch(self, member: Member, at_us: int) -> None:
+    def _mark_dirty(self, member: Member, at_us: int) -> None:
         if member.pull_gap > 1:
-            self._hurry(member, at_us)
-        if not member.is_noticed:
-            member.is_noticed = True
-            self._plan(member, self._fleet.next_cycle_us(member.instance, at_us))
+            self._mark_urgent(member, at_us)
+        if not member.is_dirty:
+            member.is_dirty = True
+            self._schedule(member, self._fleet.next_cycle_us(member.instance, at_us))
 
-    def _hurry(self, member: Member, at_us: int) -> None:
-        if self._fleet.hurries and not member.urgent_us:
+    def _mark_urgent(self, member: Member, at_us: int) -> None:
+        if self._fleet.flushes_early and not member.urgent_us:
             member.urgent_us = self._fleet.next_tick_us(member.instance, at_us)
             heapq.heappush(self._due, (member.urgent_us, member.instance))
 
-    def _plan(self, member: Member, cycle_us: int) -> None:
+    def _schedule(self, member: Member, cycle_us: int) -> None:
         if not 0 < member.cycle_us <= cycle_us:
             member.cycle_us = cycle_us
             heapq.heappush(self._due, (cycle_us, member.instance))
 
     def _decide_near_limit(self, member: Member, at_us: int, now_s: float) -> bool:
         fleet, bucket = self._fleet, member.bucket
-        self._touch(member, at_us)
-        if at_us < member.refused_until_us:
+        self._mark_dirty(member, at_us)
+        if at_us < member.denied_until_us:
             return False
-        asks = fleet.reserves and bucket.full >= bucket.alert
-        if asks:
+        waits = fleet.reserves and bucket.full >= bucket.alert
+        if waits:
             fleet.tally.waits += 1
             self._synchronise(member, at_us)
         if bucket.estimate(now_s) > fleet.tier.limit - 1:
             wait_s = bucket.retry_after_s(now_s, cost=1) - ROUNDING_S
-            member.refused_until_us = at_us + int(wait_s * SECOND_US)
+            member.denied_until_us = at_us + int(wait_s * SECOND_US)
             return False
         bucket.add(1)
-        if asks:
+        if waits:
             self._synchronise(member, at_us)
         if bucket.full >= bucket.alert:
-            self._hurry(member, at_us)
+            self._mark_urgent(member, at_us)
         return True
 
     def _run(self, at_us: int, instance: int) -> None:
-        """Run what an instance has planned for the key at a time, if that still holds."""
+        """Run the cycle or urgent tick that an instance scheduled for a time, if it is still scheduled."""
         member = self._members[instance]
         if member is None:
             return
         if at_us == member.cycle_us:
             member.cycle_us = member.urgent_us = 0
-            is_noticed, member.is_noticed = member.is_noticed, False
-            self._synchronise(member, at_us, is_dirty=is_noticed)
+            is_dirty, member.is_dirty = member.is_dirty, False
+            self._synchronise(member, at_us, is_dirty=is_dirty)
         elif at_us == member.urgent_us:
             member.urgent_us = 0
-            member.is_contested = True  # as ``SyncCycle.run`` does: reading first saves a write
+            member.is_contested = True  # as in ``SyncCycle.run``: a read first saves a failed write
             self._synchronise(member, at_us)
 
     def _synchronise(self, member: Member, at_us: int, *, is_dirty: bool = True) -> None:
-        """Flush and pull the key, and plan its next cycle, as ``SyncCycle`` does."""
+        """Flush and pull the key, and schedule its next cycle, as ``SyncCycle`` does."""
         fleet, now_s = self._fleet, at_us / SECOND_US
         unsent = member.bucket.drain()
         is_changed = False
@@ -255,7 +255,7 @@ class FleetKey:
             gap = member.pull_gap = min(max(1, fleet.horizon_cycles // pulls), member.pull_gap * 2 or 1)
         else:
             gap = member.pull_gap = max(2, fleet.horizon_cycles)
-        self._plan(member, fleet.next_cycle_us(member.instance, at_us) + (gap - 1) * fleet.interval_us)
+        self._schedule(member, fleet.next_cycle_us(member.instance, at_us) + (gap - 1) * fleet.interval_us)
 
     def _flush(self, member: Member, unsent: dict[int, int], at_us: int, now_s: float) -> None:
         if member.is_contested:
@@ -272,23 +272,23 @@ class FleetKey:
             del self.frames[start_s]
         for start_s, hits in unsent.items():
             self.frames[start_s] = self.frames.get(start_s, 0) + hits
-        self._marks[member.instance] = at_us
+        self._last_writes_us[member.instance] = at_us
         self._version += 1
         member.version = self._version
         if member.peers > 1 or self._fleet.reserves:
             self._watch(member, now_s)
 
     def _pull(self, member: Member, unsent: dict[int, int] | None, at_us: int, now_s: float) -> bool:
-        """Read the document, and return whether it has changed."""
+        """Read the document. Return True if it has changed."""
         fleet = self._fleet
         fleet.tally.operations += 1
         is_changed = member.version != self._version
         member.version = self._version
         since_us = at_us - round(fleet.horizon_s * SECOND_US)
-        member.peers = max(1, len([last_us for last_us in self._marks.values() if last_us >= since_us]))
+        member.peers = max(1, len([last_us for last_us in self._last_writes_us.values() if last_us >= since_us]))
         fleet.most_peers[member.instance] = max(fleet.most_peers[member.instance], member.peers)
-        member.refused_until_us = 0
-        if is_changed or unsent:  # else it is what the bucket holds already, and most reads find nothing new
+        member.denied_until_us = 0
+        if is_changed or unsent:  # else the bucket already holds it
             member.bucket.load(now_s, self.frames, unsent or {})
         self._watch(member, now_s)
         return is_changed

@@ -1,4 +1,4 @@
-"""From a line of a file to a row: CSV, JSON lines, access logs."""
+"""Rows of recorded requests, from lines of CSV, JSON or access logs."""
 
 import csv
 import enum
@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 SECOND_US = 1_000_000
-THOUSANDFOLD = 1e11  # seconds since the epoch in the year 5138: a larger number counts a smaller unit
+MAX_UNIX_S = 1e11  # in the year 5138; a larger number is in a smaller unit
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -21,25 +21,25 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 def moment_us(value: object) -> int:
-    """Return the moment that a number or a text names, in microseconds since the epoch.
+    """Return a time from a number or a text, in microseconds since the epoch.
 
     Args:
-        value: Seconds since the epoch; a number too large for that counts milli-, micro- or nanoseconds. Or ISO 8601,
-            in UTC if it names no zone.
+        value: Seconds since the epoch, or an ISO 8601 text. A number too large for seconds is in milliseconds,
+            microseconds or nanoseconds. A text without a zone is in UTC.
 
     Raises:
-        ValueError: It is neither, or before 1970.
+        ValueError: The value is neither, or before 1970.
     """
     if isinstance(value, str):
         try:
             number = float(value)
         except ValueError:
-            return _checked(_written_us(value))
+            return _checked(_iso_us(value))
     elif isinstance(value, int | float) and not isinstance(value, bool):
         number = value
     else:
-        raise ValueError("no time")
-    if 0 <= number < THOUSANDFOLD:
+        raise ValueError("not a time: expected a number or a text")
+    if 0 <= number < MAX_UNIX_S:
         return round(number * SECOND_US)
     return _checked(_scaled_us(number))
 
@@ -48,31 +48,31 @@ def _scaled_us(number: float) -> int:
     if not 0 <= number < 1e23:  # NaN, too
         return -1
     scaled = float(number)
-    while scaled >= THOUSANDFOLD:
+    while scaled >= MAX_UNIX_S:
         scaled /= 1000
     return round(scaled * SECOND_US)
 
 
 def _checked(at_us: int) -> int:
     if at_us < 0:
-        raise ValueError("a time before 1970 or no number that could be one")
+        raise ValueError("not a time: before 1970 or out of range")
     return at_us
 
 
-def _written_us(text: str) -> int:
+def _iso_us(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise ValueError(f"no time: {text[:40]!r}") from None
+        raise ValueError(f"not a time: {text[:40]!r}") from None
     return _since_epoch_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
-@lru_cache(maxsize=1024)  # a busy log has many lines of one second
+@lru_cache(maxsize=1024)  # busy logs have many lines with the same second
 def access_log_us(text: str) -> int:
-    """Return the moment that an access log writes as ``01/Aug/1995:00:00:07 -0400``.
+    """Return a time of an access log, such as ``01/Aug/1995:00:00:07 -0400``, in microseconds since the epoch.
 
     Raises:
-        ValueError: It does not look like that.
+        ValueError: The text has another form.
     """
     try:
         day, month, rest = text.split("/")
@@ -83,7 +83,7 @@ def access_log_us(text: str) -> int:
             int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second), tzinfo=timezone(offset)
         )
     except (ValueError, LookupError):
-        raise ValueError(f"no time: {text[:40]!r}") from None
+        raise ValueError(f"not a time: {text[:40]!r}") from None
     return _checked(_since_epoch_us(moment))
 
 
@@ -91,7 +91,7 @@ def _since_epoch_us(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
-BATCH_SIZE = 100_000  # rows: about 20 MB; two requests further apart than that are not put in order any more
+BATCH_SIZE = 100_000  # rows, about 20 MB; a row that is late by more than a batch is not sorted
 
 
 class Row(NamedTuple):
@@ -99,8 +99,8 @@ class Row(NamedTuple):
 
     Attributes:
         at_us: Microseconds since the epoch.
-        client: Who asked.
-        user: On whose behalf, None if on nobody's.
+        client: Client of the request.
+        user: User of the request, None for grants without a user.
     """
 
     at_us: int
@@ -109,20 +109,22 @@ class Row(NamedTuple):
 
 
 class Ordered:
-    """Rows sorted by time, those of one moment as they came.
+    """Rows sorted by time. Rows of the same time keep their order.
 
-    Servers write a request when it ends, so logs are a little out of order. A row that comes later than a whole batch
-    is taken for one of the moment that has been reached.
+    Servers log a request when it ends, so logs are slightly out of order. A row that is late by more than a batch gets
+    the time of the last row before it.
 
     Args:
-        rows: As they were read.
-        spread: Whether rows of one second are spread evenly over it; None does so if the first batch knows only whole
-            seconds. Otherwise a second's requests would all come at its first instant.
+        rows: Rows in the order of the file.
+        spread: True to spread the rows of each second evenly over it, so that they do not all come at its start. None
+            does so if all times in the first batch are whole seconds.
+        batch_size: Number of rows that are sorted together.
 
     Attributes:
-        is_spread: Whether they are; known once the first batch was read.
-        late_count: Rows that came too late to be put in order.
-        first_us, last_us: When the recording began and ended; None without rows.
+        is_spread: True if rows are spread; None until the first batch is read.
+        late_count: Rows that came too late to be sorted.
+        first_us: Time of the first row, None without rows.
+        last_us: Time of the last row so far, None without rows.
     """
 
     def __init__(self, rows: Iterable[Row], *, spread: bool | None = None, batch_size: int = BATCH_SIZE) -> None:
@@ -134,7 +136,7 @@ class Ordered:
         self.last_us: int | None = None
 
     def batches(self) -> Iterator[list[Row]]:
-        """Yield the rows, in order within a batch and from one to the next."""
+        """Yield the rows in batches, sorted within and across batches."""
         held: list[Row] = []
         while more := list(islice(self._rows, self._batch_size)):
             if self.is_spread is None:
@@ -149,7 +151,7 @@ class Ordered:
             yield self._released(held)
 
     def _complete_count(self, held: list[Row]) -> int:
-        """Return how many rows can go, not to cut a second that is to be spread."""
+        """Return the number of rows to release. A second that will be spread is not split."""
         count = len(held) - self._batch_size
         if count <= 0 or not self.is_spread:
             return max(0, count)
@@ -175,42 +177,42 @@ class Ordered:
 
 
 def _spread(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows with those of each second at the middles of as many equal parts of it."""
+    """Yield the rows of each second at even distances within it."""
     for second, group in groupby(rows, key=lambda row: row.at_us // SECOND_US):
-        together = list(group)
-        start_us, parts = second * SECOND_US, 2 * len(together)
-        for rank, (_, client, user) in enumerate(together):
+        rows_of_second = list(group)
+        start_us, parts = second * SECOND_US, 2 * len(rows_of_second)
+        for rank, (_, client, user) in enumerate(rows_of_second):
             yield Row(start_us + (2 * rank + 1) * SECOND_US // parts, client, user)
 
 
 MAX_NAME_LENGTH = 1024  # of a client or user, as in the configuration
-NOWHERE = 1 << 30  # the position of a column that a header does not have
+NO_COLUMN = 1 << 30  # index of a column that is not in the header
 ACCESS_LOG = re.compile(
     r'(?P<host>\S+) \S+ (?P<user>\S+(?: \S+)*?) \[(?P<time>[^\]]{1,64})\] "(?P<request>(?:[^"\\]|\\.)*)"(?: |$)'
 )
 
 
 class Format(enum.StrEnum):
-    """How a file is written."""
+    """Format of a recording."""
 
     CSV = "csv"
-    """``time,client[,user]``, or a header with these names in any order."""
+    """Columns ``time,client[,user]``, or a header with these names in any order."""
 
     JSON_LINES = "jsonl"
-    """One object a line, with the same names."""
+    """One object per line, with the same names."""
 
     ACCESS_LOG = "access-log"
-    """The common or combined log format of Apache and nginx."""
+    """Common or combined log format of Apache and nginx."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pseudonyms:
-    """Under which names a line of CSV or JSON holds what matters.
+class ColumnNames:
+    """Column names: time, client, user. In JSON lines the names of the members.
 
     Args:
-        time: When the request came.
-        client: Who asked.
-        user: On whose behalf; it may be missing.
+        time: Name of the column with the time of the request.
+        client: Name of the column with the client.
+        user: Name of the column with the user; the column may be missing.
     """
 
     time: str = "time"
@@ -219,25 +221,25 @@ class Pseudonyms:
 
 
 class Parser(Protocol):
-    """Understands one format."""
+    """Parser of one format."""
 
     def parse(self, line: str) -> Row | None:
-        """Return a line's row, None if it has none and need not: a header, say.
+        """Return the row of a line, None for a line without one, such as a header.
 
         Raises:
-            ValueError: The line is not in this format; the text says why.
+            ValueError: The line is not in this format. The message gives the reason.
         """
         ...
 
 
 class CsvParser:
-    """Understands ``time,client[,user]``, and other orders after a header.
+    """Parser of CSV: columns ``time,client[,user]``, or any order after a header.
 
     Args:
-        names: What the header calls the columns.
+        names: Names of the columns in the header.
     """
 
-    def __init__(self, names: Pseudonyms) -> None:
+    def __init__(self, names: ColumnNames) -> None:
         self._names = names
         self._columns: tuple[int, ...] | None = None
 
@@ -248,12 +250,12 @@ class CsvParser:
             header = [field.strip() for field in fields]
             names = (self._names.time, self._names.client, self._names.user)
             if names[0] in header:
-                self._columns = tuple(header.index(name) if name in header else NOWHERE for name in names)
+                self._columns = tuple(header.index(name) if name in header else NO_COLUMN for name in names)
                 return None
             self._columns = (0, 1, 2)
         time, client, user = self._columns
         if max(time, client) >= len(fields):
-            raise ValueError("the column of the time or of the client is missing")
+            raise ValueError("the column with the time or the client is missing")
         return Row(moment_us(fields[time]), _name(fields[client]), _user(fields[user]) if user < len(fields) else None)
 
 
@@ -261,17 +263,17 @@ def _quoted(line: str) -> list[str]:
     try:
         return next(csv.reader([line], strict=True))
     except csv.Error as exc:
-        raise ValueError(f"no CSV: {exc}") from None
+        raise ValueError(f"not CSV: {exc}") from None
 
 
 class JsonParser:
-    """Understands one object a line.
+    """Parser of JSON lines.
 
     Args:
-        names: Its names.
+        names: Names of the members.
     """
 
-    def __init__(self, names: Pseudonyms) -> None:
+    def __init__(self, names: ColumnNames) -> None:
         self._names = names
 
     def parse(self, line: str) -> Row | None:
@@ -279,9 +281,9 @@ class JsonParser:
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
-            raise ValueError("no JSON") from None
+            raise ValueError("not JSON") from None
         if not isinstance(found, Mapping):
-            raise ValueError("no JSON object")
+            raise ValueError("not a JSON object")
         names = self._names
         if names.time not in found or names.client not in found:
             raise ValueError(f"{names.time!r} or {names.client!r} is missing")
@@ -289,13 +291,13 @@ class JsonParser:
 
 
 class AccessLogParser:
-    """Understands the common and the combined log format.
+    """Parser of the common and the combined log format.
 
     Args:
-        path: Only requests of this path count; None counts all.
-        client_pattern: Finds the client in a line, in its group ``client`` or its first one, and the user in its group
-            ``user`` if it has one; lines without a match do not count. None takes the authenticated user of the log,
-            which is the client where clients authenticate by HTTP Basic, or the host where there is none.
+        path: Path of the requests to count; None counts all.
+        client_pattern: Pattern that finds the client in its group ``client`` or its first group, and the user in its
+            group ``user`` if it has one. Lines without a match are skipped. None takes the authenticated user of the
+            log, which is the client if clients authenticate by HTTP Basic, or else the host.
     """
 
     def __init__(self, *, path: str | None = None, client_pattern: re.Pattern[str] | None = None) -> None:
@@ -330,7 +332,7 @@ def _path(request: str) -> str:
 def _name(value: object) -> str:
     name = value.strip() if isinstance(value, str) else str(value) if type(value) is int else ""
     if not 0 < len(name) <= MAX_NAME_LENGTH:
-        raise ValueError(f"no name of a client or user: 1 to {MAX_NAME_LENGTH} characters")
+        raise ValueError(f"invalid name of a client or user: expected 1 to {MAX_NAME_LENGTH} characters")
     return name
 
 
@@ -339,7 +341,7 @@ def _user(value: object) -> str | None:
 
 
 def guess(line: str) -> Format:
-    """Return the format that a file's first line looks like."""
+    """Return the format that fits the first line of a file."""
     if line.startswith("{"):
         return Format.JSON_LINES
     return Format.ACCESS_LOG if ACCESS_LOG.match(line) else Format.CSV

@@ -1,7 +1,7 @@
-"""Draws a scene with matplotlib, which the extra ``charts`` installs.
+"""Pictures of scenes, drawn with matplotlib, which the extra ``charts`` installs.
 
-On a white card with a border, so that it reads the same on light and dark pages; in colours that are told apart by
-everybody (Okabe and Ito), and by their strokes in print.
+A picture has a white background with a border, so that it reads the same on light and dark pages. Its colours suit
+colour-blind readers (Okabe and Ito), and different strokes tell the lines apart in print.
 """
 
 from collections.abc import Sequence
@@ -28,8 +28,8 @@ STROKES = (
     ("#7A5C00", (0, (8, 2))),
 )
 STYLE = {
-    "svg.fonttype": "none",  # text stays text: small, searchable, read aloud
-    "svg.hashsalt": "oauth_ratelimit",  # the same data gives the same file
+    "svg.fonttype": "none",  # text stays text, which is small, searchable and accessible
+    "svg.hashsalt": "oauth_ratelimit",  # fixed, so that the same data gives the same file
     "font.size": 10,
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -43,17 +43,17 @@ STYLE = {
 
 
 class NoCharts(RateLimitError):
-    """The library that draws is not installed."""
+    """Matplotlib is not installed."""
 
     def __init__(self) -> None:
         super().__init__("pictures need matplotlib: pip install 'oauth_ratelimit[charts]'")
 
 
 def require_charts() -> None:
-    """Do nothing, if pictures can be drawn.
+    """Check that pictures can be drawn.
 
     Raises:
-        NoCharts: The library is not installed.
+        NoCharts: Matplotlib is not installed.
     """
     try:
         import matplotlib  # noqa: F401
@@ -62,14 +62,14 @@ def require_charts() -> None:
 
 
 def draw(scene: Scene, path: Path) -> None:
-    """Write a picture: above, the estimates against the exact count; below, what each algorithm let through.
+    """Write a picture with estimates and exact counts above, and admitted requests of each algorithm below.
 
     Args:
-        scene: What to show.
-        path: Where to, ``.svg`` or ``.png``.
+        scene: The lines to draw.
+        path: File to write, ``.svg`` or ``.png``.
 
     Raises:
-        NoCharts: The library is not installed.
+        NoCharts: Matplotlib is not installed.
         OSError: The file cannot be written.
     """
     require_charts()
@@ -96,18 +96,18 @@ def draw(scene: Scene, path: Path) -> None:
 
 
 def _plot_exact(axes: "Axes", times: Sequence[float], line: Line) -> None:
-    places = _bends(line.values)
-    times, values = [times[place] for place in places], [line.values[place] for place in places]
+    indexes = _bends(line.values)
+    times, values = [times[index] for index in indexes], [line.values[index] for index in indexes]
     axes.fill_between(times, values, step="post", color="#e4e4e4", linewidth=0)
     axes.plot(times, values, label=line.label, color="#777777", linewidth=1, drawstyle="steps-post")
 
 
 def _plot(axes: "Axes", times: Sequence[float], line: Line, stroke: tuple[str, Any], **options: Any) -> None:
     colour, dashes = stroke
-    places = _bends(line.values)
+    indexes = _bends(line.values)
     axes.plot(
-        [times[place] for place in places],
-        [line.values[place] for place in places],
+        [times[index] for index in indexes],
+        [line.values[index] for index in indexes],
         label=line.label,
         color=colour,
         linestyle=dashes,
@@ -117,17 +117,17 @@ def _plot(axes: "Axes", times: Sequence[float], line: Line, stroke: tuple[str, A
 
 
 def _bends(values: Sequence[float]) -> list[int]:
-    """Return where values change, and the ends: what lies between says nothing, and makes files large."""
+    """Return the indexes of both ends and of changes, because constant values in between only make the file larger."""
     last = len(values) - 1
     return [
-        place
-        for place, value in enumerate(values)
-        if place in (0, last) or value != values[place - 1] or value != values[place + 1]
+        index
+        for index, value in enumerate(values)
+        if index in (0, last) or value != values[index - 1] or value != values[index + 1]
     ]
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure so that the same data gives the same file."""
+    """Write a figure without a date, so that the same data gives the same file."""
     metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
     figure.savefig(path, dpi=150, metadata=metadata)
 
@@ -144,7 +144,7 @@ def _finish(axes: "Axes", scene: Scene, *, title: str) -> None:
 
 
 def _unit(window_s: int) -> tuple[int, str]:
-    """Return the unit that a stretch of a few windows is told in."""
+    """Return the unit of the time axis, in seconds and as a word."""
     if window_s < 10:
         return 1, "seconds"
     if window_s < 1800:

@@ -1,4 +1,4 @@
-"""The same rows through every contender."""
+"""Replay of the same rows with several algorithms."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,19 +13,20 @@ EXACT_LOG, FIXED_WINDOW, TOKEN_BUCKET, GCRA = "exact-log", "fixed-window", "toke
 COMMON = (EXACT_LOG, FIXED_WINDOW, TOKEN_BUCKET, GCRA)
 ALGORITHMS = (*COMMON, *(estimator.value for estimator in Estimator))
 
-MAX_QUIET = 1000  # requests of a key that are remembered undecided
+MAX_PENDING = 1000  # requests of a key that are kept without a decision
 
-Who = tuple[str, str | None]
+ClientUser = tuple[str, str | None]
+"""Client and user, None for a request without a user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What is allowed.
+    """Limit to replay.
 
     Args:
         limit: Requests per window.
-        window_s: Its length in whole seconds.
-        burst: What a token bucket holds; None makes it the limit.
+        window_s: Length of the window in whole seconds.
+        burst: Size of a token bucket; None for the limit.
     """
 
     limit: int
@@ -35,13 +36,13 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """An algorithm as it is replayed.
+    """Algorithm with its settings in a replay.
 
     Args:
         algorithm: One of ``ALGORITHMS``.
-        frame_count: Frames per window; 0 where there are none.
-        plan: The fleet that runs it; None decides in one place that knows everything at once.
-        asks_database: Whether that place is the database, so that each request waits for it.
+        frame_count: Frames per window; 0 for an algorithm without frames.
+        plan: Fleet that runs the algorithm; None for a single counter that sees all requests.
+        asks_database: True if that counter is in the database, so that each request waits for it.
     """
 
     algorithm: str
@@ -51,30 +52,31 @@ class Contender:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is one that this package enforces limits with."""
+        """True if this package enforces limits with the algorithm."""
         return self.algorithm not in COMMON
 
 
 @dataclass(slots=True)
 class Entry:
-    """A contender, and what it did."""
+    """Contender and its counts."""
 
     contender: Contender
     tally: Tally = field(default_factory=Tally)
 
 
 class Replay:
-    """Sends rows through contenders, each key on its own.
+    """Replay of rows with every contender, key by key.
 
-    Keys that have been quiet for so long that nothing of them matters any more are forgotten.
+    Keys are dropped once their last requests have left every window.
 
     Args:
-        rate: What is allowed.
-        contenders: What is compared. All get the same rows.
-        watch: Is told what each contender, named by its index, decided about a key's requests of a batch.
+        rate: Limit to replay.
+        contenders: Algorithms to compare. All get the same rows.
+        watch: Called with the index of a contender, a key, and the times and decisions of its requests in a batch.
 
     Attributes:
-        denied: How many requests of each key the first contender has denied, of those of which it denied any.
+        entries: The contenders with their counts.
+        denied: Requests of each key that the first contender denied. Keys without denials are missing.
     """
 
     def __init__(
@@ -82,93 +84,93 @@ class Replay:
         rate: Rate,
         contenders: Sequence[Contender],
         *,
-        watch: Callable[[int, Who, Sequence[int], Sequence[bool]], None] | None = None,
+        watch: Callable[[int, ClientUser, Sequence[int], Sequence[bool]], None] | None = None,
     ) -> None:
         self.entries = [Entry(contender) for contender in contenders]
-        self._makers = [_maker(entry.contender, rate, entry.tally) for entry in self.entries]
+        self._factories = [_factory(entry.contender, rate, entry.tally) for entry in self.entries]
         self._limit = rate.limit
         self._window_us = rate.window_s * SECOND_US
         refill = max(1.0, (rate.burst or rate.limit) / rate.limit)
         slowest_s = max((entry.contender.plan.interval_s for entry in self.entries if entry.contender.plan), default=0)
         self._memory_us = int(2 * refill * self._window_us + 2 * slowest_s * SECOND_US)
         self._watch = watch
-        # A fleet has something to do for each request, and somebody who watches wants to see each.
-        is_all_wanted = watch is not None or any(entry.contender.plan for entry in self.entries)
-        self._quiet_count = 0 if is_all_wanted else min(rate.limit, rate.burst or rate.limit, MAX_QUIET)
-        self._keys: dict[Who, _Key] = {}
-        self.denied: dict[Who, int] = {}
+        # Fleets and ``watch`` need each request at once.
+        needs_all = watch is not None or any(entry.contender.plan for entry in self.entries)
+        self._pending_count = 0 if needs_all else min(rate.limit, rate.burst or rate.limit, MAX_PENDING)
+        self._states: dict[ClientUser, _KeyState] = {}
+        self.denied: dict[ClientUser, int] = {}
 
     def run(self, batches: Iterable[Sequence[Row]]) -> None:
         """Replay batches of rows, in the order of time."""
         for batch in batches:
-            groups: dict[Who, list[int]] = {}
+            groups: dict[ClientUser, list[int]] = {}
             for at_us, client, user in batch:
-                who = (client, user)
-                times = groups.get(who)
+                key = (client, user)
+                times = groups.get(key)
                 if times is None:
-                    groups[who] = [at_us]
+                    groups[key] = [at_us]
                 else:
                     times.append(at_us)
-            for who, times in groups.items():
-                key = self._keys.get(who)
-                if key is None:
-                    key = self._keys[who] = _Key()
-                self._add(who, key, times)
-            self._forget_before(batch[-1].at_us - self._memory_us)
-        self._forget_before(None)
+            for key, times in groups.items():
+                state = self._states.get(key)
+                if state is None:
+                    state = self._states[key] = _KeyState()
+                self._add(key, state, times)
+            self._drop_before(batch[-1].at_us - self._memory_us)
+        self._drop_before(None)
         for entry in self.entries:
             if entry.contender.asks_database:
                 entry.tally.operations = entry.tally.waits = entry.tally.requests
 
-    def _add(self, who: Who, key: "_Key", times: list[int]) -> None:
-        key.last_us = times[-1]
-        if key.pairs is None:
-            times = key.quiet + times
-            if len(times) <= self._quiet_count:
-                key.quiet = times
+    def _add(self, key: ClientUser, state: "_KeyState", times: list[int]) -> None:
+        state.last_us = times[-1]
+        if state.counters is None:
+            times = state.pending + times
+            if len(times) <= self._pending_count:
+                state.pending = times
                 return
-            key.quiet = []
-            key.pairs = [
-                (make(), ErrorLog(entry.tally, limit=self._limit, window_us=self._window_us))
-                for make, entry in zip(self._makers, self.entries, strict=True)
+            state.pending = []
+            state.counters = [
+                (create(), ErrorLog(entry.tally, limit=self._limit, window_us=self._window_us))
+                for create, entry in zip(self._factories, self.entries, strict=True)
             ]
-        for index, (counter, decide_request) in enumerate(key.pairs):
+        for index, (counter, error_log) in enumerate(state.counters):
             decisions = counter.decide(times)
-            decide_request.add(times, decisions)
+            error_log.add(times, decisions)
             if not index and (count := decisions.count(False)):
-                self.denied[who] = self.denied.get(who, 0) + count
+                self.denied[key] = self.denied.get(key, 0) + count
             if self._watch is not None:
-                self._watch(index, who, times, decisions)
+                self._watch(index, key, times, decisions)
 
-    def _forget_before(self, before_us: int | None) -> None:
-        """Forget keys whose last request came before a moment; None forgets all."""
-        gone = [who for who, key in self._keys.items() if before_us is None or key.last_us < before_us]
-        for who in gone:
-            key = self._keys.pop(who)
-            for counter, _ in key.pairs or ():
+    def _drop_before(self, before_us: int | None) -> None:
+        """Drop the keys whose last request came before a time; None drops all."""
+        dropped = [key for key, state in self._states.items() if before_us is None or state.last_us < before_us]
+        for key in dropped:
+            state = self._states.pop(key)
+            for counter, _ in state.counters or ():
                 counter.finish()
-            if key.pairs is None:
+            if state.counters is None:
                 for entry in self.entries:
-                    decide_request = ErrorLog(entry.tally, limit=self._limit, window_us=self._window_us)
-                    decide_request.add(key.quiet, [True] * len(key.quiet))
+                    error_log = ErrorLog(entry.tally, limit=self._limit, window_us=self._window_us)
+                    error_log.add(state.pending, [True] * len(state.pending))
 
 
 @dataclass(slots=True)
-class _Key:
-    """What is known of a key.
+class _KeyState:
+    """State of one key during a replay.
 
     Attributes:
-        last_us: When it last came.
-        quiet: Its requests, as long as they are so few that every algorithm admits them all, whenever they come.
-        pairs: For each contender what decides and what judges; None while the key is quiet.
+        last_us: Time of the last request.
+        pending: Requests without a decision, so few that every algorithm would admit them all.
+        counters: Counter and error log of each contender; None while requests are pending.
     """
 
     last_us: int = 0
-    quiet: list[int] = field(default_factory=list)
-    pairs: list[tuple[Counter, ErrorLog]] | None = None
+    pending: list[int] = field(default_factory=list)
+    counters: list[tuple[Counter, ErrorLog]] | None = None
 
 
-def _maker(contender: Contender, rate: Rate, tally: Tally) -> Callable[[], Counter]:
+def _factory(contender: Contender, rate: Rate, tally: Tally) -> Callable[[], Counter]:
     limit, window_us, burst = rate.limit, rate.window_s * SECOND_US, rate.burst or rate.limit
     match contender.algorithm:
         case "fixed-window":

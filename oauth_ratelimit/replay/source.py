@@ -1,4 +1,4 @@
-"""A file of recorded traffic: its lines, whatever the file is like."""
+"""Reader of recorded traffic: lines of a plain or gzipped file of any size."""
 
 import gzip
 import io
@@ -13,29 +13,29 @@ from typing import BinaryIO
 
 from oauth_ratelimit.replay.formats import (
     AccessLogParser,
+    ColumnNames,
     CsvParser,
     Format,
     JsonParser,
     Ordered,
     Parser,
-    Pseudonyms,
     Row,
     guess,
 )
 
 BLOCK_SIZE = 1 << 20  # bytes read at a time
-MAX_LINE_LENGTH = 65_536  # characters; a longer line is bad, and never held as a whole
-MAX_PROBLEMS = 5  # are told, the others counted
+MAX_LINE_LENGTH = 65_536  # characters; a longer line is bad and is never held in memory as a whole
+MAX_PROBLEMS = 5  # that are reported; others are only counted
 GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A line that was not understood.
+    """Line that could not be parsed.
 
     Args:
-        line_number: Which, from 1.
-        reason: Why not.
+        line_number: Number of the line, from 1.
+        reason: Reason for people.
     """
 
     line_number: int
@@ -43,20 +43,20 @@ class Problem:
 
 
 class Source:
-    """Reads a file once, from its beginning.
+    """Rows of a file, which is read once from its start.
 
     Args:
-        stream: The file in bytes, packed by gzip or not.
+        stream: The file in bytes, plain or gzipped.
         choose: Returns the parser of a format.
-        form: The format; None guesses it from the first line.
+        form: The format; None detects it from the first line.
 
     Attributes:
-        form: The format; None before the first line was read.
-        row_count: Lines that were rows.
-        left_out_count: Lines that need not be rows: blank ones, headers, other paths of an access log.
-        bad_count: Lines that were not understood.
-        problems: The first of those.
-        is_cut_short: Whether the file could not be unpacked to its end, so that only its beginning counts.
+        form: The format; None until the first line is read.
+        row_count: Lines with a row.
+        left_out_count: Lines without a row: blank lines, headers, other paths of an access log.
+        bad_count: Lines that could not be parsed.
+        problems: The first bad lines.
+        is_cut_short: True if the file could not be decompressed to its end, so that only its first part counts.
     """
 
     def __init__(self, stream: BinaryIO, choose: Callable[[Format], Parser], *, form: Format | None = None) -> None:
@@ -111,8 +111,8 @@ class Source:
 
     def _blocks(self) -> Iterator[bytes]:
         head = self._stream.read(len(GZIP_MAGIC))
-        stream = _Rejoined(head, self._stream)
-        # Not GzipFile.read: where the file breaks off it would lose what it has unpacked already.
+        stream = _PrependedStream(head, self._stream)
+        # ``GzipFile.read`` would lose the decompressed data of a truncated file; ``read1`` returns it.
         read = gzip.GzipFile(fileobj=stream).read1 if head == GZIP_MAGIC else stream.read
         try:
             while block := read(BLOCK_SIZE):
@@ -121,8 +121,8 @@ class Source:
             self.is_cut_short = True
 
 
-class _Rejoined(io.RawIOBase):
-    """A stream with what was read from its head put back: a pipe cannot go back itself."""
+class _PrependedStream(io.RawIOBase):
+    """Stream with its first bytes put back after they were read, because a pipe cannot seek."""
 
     def __init__(self, head: bytes, rest: BinaryIO) -> None:
         self._head = head
@@ -140,21 +140,21 @@ STANDARD_INPUT = "-"
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A file of recorded traffic.
+    """File of recorded traffic.
 
     Args:
-        path: Where it is; ``-`` is the standard input, which can be read only once.
-        form: How it is written; None guesses.
-        names: What its columns or members are called.
-        request_path: Of an access log, only requests of this path count.
-        client_pattern: Where an access log says who the client is.
-        is_per_client: Whether users of one client are counted together.
+        path: Path of the file; ``-`` for the standard input, which can be read only once.
+        form: Format of the file; None detects it.
+        names: Names of the columns or members.
+        request_path: Path of the requests to count in an access log; None counts all.
+        client_pattern: Pattern that finds the client in a line of an access log.
+        is_per_client: True to count all users of a client together.
         spread: See ``Ordered``.
     """
 
     path: str
     form: Format | None = None
-    names: Pseudonyms = field(default_factory=Pseudonyms)
+    names: ColumnNames = field(default_factory=ColumnNames)
     request_path: str | None = None
     client_pattern: re.Pattern[str] | None = None
     is_per_client: bool = False
@@ -162,7 +162,7 @@ class Recording:
 
     @contextmanager
     def opened(self) -> Iterator[tuple[Source, Ordered]]:
-        """Yield what the file turns out to be and its rows, both filled while the rows are taken.
+        """Yield the source and its sorted rows. Their attributes are filled while the rows are read.
 
         Raises:
             OSError: The file cannot be read.
@@ -173,7 +173,7 @@ class Recording:
             yield source, Ordered(_without_users(rows) if self.is_per_client else rows, spread=self.spread)
 
     def parser(self, form: Format) -> Parser:
-        """Return what understands a format."""
+        """Return the parser of a format."""
         match form:
             case Format.CSV:
                 return CsvParser(self.names)

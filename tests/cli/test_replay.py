@@ -114,7 +114,7 @@ def test_invalid_lines_are_reported_and_counted(tmp_path: Path) -> None:
     path.write_text("5,a\n\x1b[31mnever,a\n6,b\n")
     result = run(str(path), "--limit", "3/minute")
     assert 0 == result.exit_code
-    assert "line 2: no time" in result.stderr
+    assert "line 2: not a time" in result.stderr
     assert "1 line not understood" in result.stderr
     assert "\x1b[31mn" not in result.stderr
     assert [{"line_number": 2}] == [

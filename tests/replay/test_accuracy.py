@@ -1,4 +1,4 @@
-"""Decisions against an exact log of what was admitted."""
+"""Errors against an exact log of the admitted requests."""
 
 from collections.abc import Sequence
 
@@ -10,31 +10,31 @@ from oauth_ratelimit.replay.accuracy import ErrorLog, Tally
 from oauth_ratelimit.replay.algorithms import ExactLog
 
 
-def judged(times: Sequence[int], decisions: Sequence[bool], *, limit: int, window_us: int, cut: int = 0) -> Tally:
-    """Return the tally of decisions, noted in two parts."""
+def tally_of(times: Sequence[int], decisions: Sequence[bool], *, limit: int, window_us: int, cut: int = 0) -> Tally:
+    """Return the tally of decisions, added in two parts."""
     tally = Tally()
-    decide_request = ErrorLog(tally, limit=limit, window_us=window_us)
-    decide_request.add(times[:cut], decisions[:cut])
-    decide_request.add(times[cut:], decisions[cut:])
+    error_log = ErrorLog(tally, limit=limit, window_us=window_us)
+    error_log.add(times[:cut], decisions[:cut])
+    error_log.add(times[cut:], decisions[cut:])
     return tally
 
 
 def test_one_too_many() -> None:
     """A third request within a window that allows two is wrongly allowed, and seen in the peak."""
-    assert Tally(3, 3, wrongly_allowed=1, peak=3) == judged([10, 11, 12], [True] * 3, limit=2, window_us=10)
+    assert Tally(3, 3, wrongly_allowed=1, peak=3) == tally_of([10, 11, 12], [True] * 3, limit=2, window_us=10)
 
 
 def test_one_too_few() -> None:
     """A denial while the window holds less than the limit is wrong; while it is full, it is right."""
-    assert Tally(4, 2, wrongly_denied=1, peak=2) == judged(
+    assert Tally(4, 2, wrongly_denied=1, peak=2) == tally_of(
         [10, 11, 12, 13], [True, False, True, False], limit=2, window_us=10
     )
 
 
 def test_request_leaves_the_window() -> None:
     """A request counts no more exactly a window after it came."""
-    assert 0 == judged([10, 20], [True, True], limit=1, window_us=10).wrongly_allowed
-    assert 1 == judged([10, 19], [True, True], limit=1, window_us=10).wrongly_allowed
+    assert 0 == tally_of([10, 20], [True, True], limit=1, window_us=10).wrongly_allowed
+    assert 1 == tally_of([10, 19], [True, True], limit=1, window_us=10).wrongly_allowed
 
 
 @given(
@@ -44,7 +44,7 @@ def test_request_leaves_the_window() -> None:
     st.integers(0, 50),
 )
 def test_definition(rows: Sequence[tuple[int, bool]], limit: int, window_us: int, cut: int) -> None:
-    """Counts what the definition says, in however many parts it is told."""
+    """The counts follow the definition, in however many parts decisions are added."""
     times, decisions = [at_us for at_us, _ in rows], [decision for _, decision in rows]
     expected, admitted = Tally(), list[int]()
     for at_us, is_admitted in rows:
@@ -56,14 +56,14 @@ def test_definition(rows: Sequence[tuple[int, bool]], limit: int, window_us: int
         if is_admitted:
             admitted.append(at_us)
             expected.peak = max(expected.peak, inside + 1)
-    assert expected == judged(times, decisions, limit=limit, window_us=window_us, cut=cut)
+    assert expected == tally_of(times, decisions, limit=limit, window_us=window_us, cut=cut)
 
 
 @pytest.mark.parametrize("limit", (1, 4))
 def test_exact_log_makes_no_error(limit: int) -> None:
     """What the others are measured by is never wrong itself."""
     times = sorted((7919 * n) % 5000 for n in range(400))
-    tally = judged(times, ExactLog(limit, 100).decide(times), limit=limit, window_us=100)
+    tally = tally_of(times, ExactLog(limit, 100).decide(times), limit=limit, window_us=100)
     assert (0, 0, limit) == (tally.wrongly_allowed, tally.wrongly_denied, tally.peak)
 
 

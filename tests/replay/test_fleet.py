@@ -117,7 +117,7 @@ def really(fleet: Fleet, times: Sequence[int], monkeypatch: pytest.MonkeyPatch) 
             clock.now_s = tick_us / SECOND
             if fleet.next_cycle_us(index, tick_us - 1) == tick_us:
                 note(fleet.tally, limiters[index].sync())
-            elif fleet.hurries:
+            elif fleet.flushes_early:
                 note(fleet.tally, limiters[index].sync_urgent())
             heapq.heappush(ticks, (fleet.next_tick_us(index, tick_us), index))
         clock.now_s = at_us / SECOND

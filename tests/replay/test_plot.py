@@ -13,7 +13,7 @@ from oauth_ratelimit.core.window import Estimator
 from oauth_ratelimit.replay.formats import Row
 from oauth_ratelimit.replay.plot import STROKES, NoCharts, draw
 from oauth_ratelimit.replay.run import COMMON, Contender, Rate, Replay
-from oauth_ratelimit.replay.scene import STRETCH_WINDOWS, Busiest, Scene, Stretch, look
+from oauth_ratelimit.replay.scene import STRETCH_WINDOWS, Busiest, Scene, Stretch, build_scene
 
 SECOND = 1_000_000
 RATE = Rate(10, 60)
@@ -34,7 +34,7 @@ EXAMPLE = rows_of("a", *(105 + n for n in range(12)), *(120 + 3 * n for n in ran
 def a_scene(rows: Sequence[Row] = EXAMPLE, contenders: Sequence[Contender] = CONTENDERS) -> Scene:
     """Return what is to be seen of the first client."""
     stretch = Stretch(("a", None), BEGIN_S * SECOND, (BEGIN_S + STRETCH_S) * SECOND)
-    return look([rows], stretch, RATE, contenders=contenders)
+    return build_scene([rows], stretch, RATE, contenders=contenders)
 
 
 def at(scene: Scene, label: str, second: float, *, lines: str = "estimates") -> float:
@@ -77,7 +77,7 @@ def test_busiest_stretch() -> None:
     Replay(RATE, [Contender("exact-log")], watch=busiest).run([many, burst])
     found = busiest.found()
     assert found is not None
-    assert ("burst", None) == found.who
+    assert ("burst", None) == found.key
     assert found.since_us <= burst[0].at_us < found.until_us
 
 
@@ -87,7 +87,7 @@ def test_nothing_denied() -> None:
     Replay(RATE, [Contender("exact-log")], watch=busiest).run([rows_of("a", 1), rows_of("b", 2, 3)])
     found = busiest.found()
     assert found is not None
-    assert ("b", None) == found.who
+    assert ("b", None) == found.key
     assert Busiest(RATE).found() is None
 
 
