@@ -53,7 +53,7 @@ def admin_blueprint(
         authorize: Called for each request, in its context. Returns the name of the operator, which the history of
             changes keeps; None for anybody else, who gets a 403; or a response, such as a redirect to the login.
         url: Path of the page.
-        may_change: Takes an operator's name and returns whether this operator may make changes.
+        may_change: Takes an operator's name and returns True if this operator may make changes.
     """
     pages = Blueprint(
         NAME,

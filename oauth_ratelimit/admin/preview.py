@@ -99,7 +99,7 @@ def _client_notes(context: OperatorContext, before: PolicySet, override: Overrid
 
 
 def _is_own(override: Override, mode: Mode | None, limits: object) -> bool:
-    """Return whether a client's own rules take precedence over an override for everybody."""
+    """Return True if a client's own rules take precedence over an override for everybody."""
     kind = override.target.limit_kind
     if kind is not None:
         return limits is not None and getattr(limits, kind.value) is not None

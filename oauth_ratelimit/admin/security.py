@@ -90,7 +90,7 @@ class CsrfTokens:
         return f"{issued_s}.{self._sign(issued_s, operator)}"
 
     def is_valid(self, token: str, operator: str) -> bool:
-        """Return whether a token was issued to this operator and has not expired."""
+        """Return True if a token was issued to this operator and has not expired."""
         issued, _, signature = token.partition(".")
         if not issued.isascii() or not issued.isdecimal() or len(issued) > 15:
             return False

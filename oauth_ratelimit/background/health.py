@@ -48,7 +48,7 @@ class HealthMonitor:
 
     Attributes:
         instance: Name of the process.
-        is_failing: Whether the last access to MongoDB failed, by a cycle or at the end.
+        is_failing: True if the last access to MongoDB failed.
     """
 
     def __init__(

@@ -34,10 +34,10 @@ class BackgroundTask(Protocol):
     """Regular work with MongoDB besides the counters."""
 
     def run(self) -> None:
-        """Do what is due. Called after each full sync cycle that reached MongoDB; may block on it."""
+        """Run due work. Called after each full sync cycle that reached MongoDB; may block on it."""
 
     def close(self) -> None:
-        """Do what is left when the process ends. Called after the last flush, if that reached MongoDB."""
+        """Finish at process exit. Called after the last flush, if that reached MongoDB."""
 
 
 class Worker:
@@ -160,8 +160,8 @@ class Worker:
             self._settings = settings  # last, so that the next tick tries again after a failure
 
     def _attempt(self, work: Callable[[], None]) -> None:
-        """Do one piece of work, and log its failure: the others are done all the same."""
+        """Run one task and log its failure, so that the other tasks still run."""
         try:
             work()
-        except Exception as exc:  # noqa: BLE001  # a bug, or a document of a form that nobody expected
+        except Exception as exc:  # noqa: BLE001  # a bug or an unexpected document
             self._log.error("duty_failed", error=repr(exc), traceback=traceback.format_exc())

@@ -66,7 +66,7 @@ class CliContext(OperatorContext):
 
     @property
     def is_switched_off(self) -> bool:
-        """Whether the environment of this command has ``OAUTH_RATELIMIT_MODE=off``."""
+        """True if the environment of this command has ``OAUTH_RATELIMIT_MODE=off``."""
         return os.environ.get(MODE_KEY, "").strip().lower() == Mode.OFF.value
 
 

@@ -148,7 +148,7 @@ def _person(context: CliContext, user: str, client: str | None) -> Person:
     names = context.pseudonyms.all_of(user)
     return Person(
         names=names,
-        claims=context.pseudonyms.all_of(folded(user)),
+        failed_auth_names=context.pseudonyms.all_of(folded(user)),
         mentions=tuple(dict.fromkeys((user, *names))),
         client_id=None if client is None else storable_name(client),
     )

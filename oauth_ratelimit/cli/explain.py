@@ -20,7 +20,7 @@ from oauth_ratelimit.cli.output import (
 from oauth_ratelimit.config.policies import full_grant_type
 from oauth_ratelimit.core.denial_record import DenialRecord, decision_id_of, parse_decision_id
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.operations.explain import ForecastKind, LimitExplanation
+from oauth_ratelimit.operations.explain import LimitExplanation, OutcomeKind
 from oauth_ratelimit.operations.format import counted, duration, origin_text, utc_time
 from oauth_ratelimit.operations.serialize import denial_data
 
@@ -29,10 +29,10 @@ DENIAL_NOT_FOUND = (
     "No denial with the id {id} is recorded. It is older than events.keep_denials ({kept}), or events.per_minute left "
     "it out, or its instance has not sent it yet, which takes ten seconds."
 )
-FORECAST_STYLES = {
-    ForecastKind.ADMITTED: "green",
-    ForecastKind.WOULD_BE_DENIED: "yellow",
-    ForecastKind.DENIED: "bold red",
+OUTCOME_STYLES = {
+    OutcomeKind.ADMITTED: "green",
+    OutcomeKind.WOULD_BE_DENIED: "yellow",
+    OutcomeKind.DENIED: "bold red",
 }
 NO_USER = Cell("none: a grant without a user", "dim")
 UNKNOWN = Cell("unknown", "dim")
@@ -85,7 +85,7 @@ def explain_command(
 def _print_explanation(explanation: LimitExplanation) -> None:
     usages = list(explanation.usages())
     trust = explanation.trust_origin
-    forecast = explanation.forecast(usage for usage, _ in usages)
+    expected = explanation.expected_outcome(usage for usage, _ in usages)
     print_facts(
         [
             ("client", explanation.client_id),
@@ -95,7 +95,7 @@ def _print_explanation(explanation: LimitExplanation) -> None:
             ("mode", mode_cell(explanation.matched.mode.value)),
             ("mode from", origin_text(explanation.mode_origin)),
             ("canary", explanation.canary),
-            ("forecast", Cell(forecast.text, FORECAST_STYLES[forecast.kind])),
+            ("forecast", Cell(expected.text, OUTCOME_STYLES[expected.kind])),
             ("sent by", f"{counted(explanation.instance_count(), 'instance')} lately"),
         ]
     )

@@ -28,7 +28,7 @@ class Column:
 
     Args:
         title: The heading.
-        is_number: Whether the cells are right-aligned.
+        is_number: True to align the cells to the right.
     """
 
     title: str
@@ -98,7 +98,7 @@ def print_facts(facts: Sequence[tuple[str, str | Cell]]) -> None:
 
 
 def is_terminal() -> bool:
-    """Return whether the standard output is a terminal."""
+    """Return True if the standard output is a terminal."""
     return sys.stdout.isatty()
 
 

@@ -17,7 +17,7 @@ from oauth_ratelimit.cli.options import (
 from oauth_ratelimit.cli.output import Cell, Column, Row, json_text, print_json, print_table, user_cell, visible
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import MINUTE_S
-from oauth_ratelimit.core.what_if import By, Effect, effects, loads, unjudged_count
+from oauth_ratelimit.core.what_if import By, Effect, effects, excluded_count, loads
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import bearer_data, effects_data
 from oauth_ratelimit.report.findings import ClientFinding, Verdict, find
@@ -34,7 +34,7 @@ APPROXIMATE = (
     "them. Denied clients may also have sent more requests than they otherwise would."
 )
 HEAVIEST_ONLY = "Users count only in minutes in which they were among the heaviest of their client."
-NOT_JUDGED = "Not judged: {requests} of clients that the statistics do not tell apart."
+EXCLUDED = "Not included: {requests} of clients that the statistics count together."
 
 WHAT_IF_COLUMNS = (
     Column("client"),
@@ -100,7 +100,7 @@ def what_if(
     parts = ("by", "users") if by == "user" else ("by",)
     recorded = loads(context.stores.statistics.minutes(since_s - window_s, context.now_s, stored, parts=parts), by)
     found = effects(recorded, limit=amount, window_minutes=window_s // MINUTE_S, since_s=since_s)
-    not_judged = unjudged_count(recorded, since_s=since_s)
+    excluded = excluded_count(recorded, since_s=since_s)
     if as_json:
         print_json(
             {
@@ -112,7 +112,7 @@ def what_if(
                 "is_approximate": True,
                 **effects_data(found),
                 "bearers": [{**bearer_data(effect), "peak_per_minute": effect.peak} for effect in found[:count]],
-                "unjudged_count": not_judged,
+                "unjudged_count": excluded,
             }
         )
         return
@@ -124,8 +124,8 @@ def what_if(
     )
     if found:
         click.echo(f"{APPROXIMATE} {HEAVIEST_ONLY}" if by == "user" else APPROXIMATE)
-    if not_judged:
-        click.echo(NOT_JUDGED.format(requests=counted(not_judged, "request")))
+    if excluded:
+        click.echo(EXCLUDED.format(requests=counted(excluded, "request")))
 
 
 def _effects_text(found: Sequence[Effect]) -> str:

@@ -30,7 +30,7 @@ SWITCH = (
         "mode",
         or_null(MODE),
         "off admits without counting, dry-run counts and reports but never denies, enforce denies. "
-        "Left out: the mode above.",
+        "Default: the mode above.",
     ),
     Key("enabled", flag(), "false is the same as mode: off, and keeps the value of mode.", default=True),
 )
@@ -90,14 +90,14 @@ LIMIT = Section(
                     longest=MAX_POLICY_NAME_LENGTH,
                 )
             ),
-            "Stands in headers, logs and metrics. Left out: user, client or client_total if it is the only one in "
+            "Appears in headers, logs and metrics. Default: user, client or client_total if it is the only one in "
             "its list, else that and the window, as user-10s.",
         ),
         Key(
             "frames",
             or_null(whole(1, MAX_FRAMES, f"a whole number from 1 to {MAX_FRAMES} that divides the window")),
             "Number of frames per window; each is whole seconds long. More frames are more accurate and make "
-            "documents larger. Left out: the largest divisor of the window up to 10.",
+            "documents larger. Default: the largest divisor of the window up to 10.",
         ),
         Key(
             "estimator",

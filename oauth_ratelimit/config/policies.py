@@ -99,15 +99,15 @@ ENDPOINT = Section(
         Key(
             "path",
             list_of(PATTERN),
-            "Patterns of the request path, such as /oauth/revoke*. Left out: the endpoint is found by its name, which "
-            "is then what Authlib or Flask calls it.",
+            "Patterns of the request path, such as /oauth/revoke*. Default: the endpoint is found by its name, which "
+            "must then be its name in Authlib or Flask.",
             default=[],
             attribute="paths",
         ),
         Key(
             "method",
             list_of(text("an HTTP method in capitals, such as POST", pattern=r"^[A-Z]+$", longest=20)),
-            "HTTP methods. Left out: all.",
+            "HTTP methods. Default: all.",
             default=[],
             attribute="methods",
         ),
@@ -149,7 +149,7 @@ MODE_KEYS = (
     Key(
         "instance",
         or_null(text("text of 1 to 255 characters", shortest=1, longest=255)),
-        "Name of this instance, for a canary by instance. Left out: the host's name.",
+        "Name of this instance, for a canary by instance. Default: the host's name.",
     ),
 )
 RULE_KEYS = (

@@ -47,8 +47,8 @@ class StoreSettings:
 
     uri: str | None = setting(
         or_null(MONGO_URI),
-        doc="MongoDB connection string; its database is used, else oauth_ratelimit. Left out: counters stay in this "
-        "process.",
+        doc="MongoDB connection string; its database is used, else oauth_ratelimit. Default: none, counters stay in "
+        "this process.",
         is_secret=True,
     )
     collection: str = setting(

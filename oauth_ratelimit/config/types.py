@@ -231,7 +231,7 @@ class Key:
         kind: The type of its value.
         doc: Description.
         default: Value when the key is left out, as it is written in the file; None for no value.
-        is_required: Whether it cannot be left out.
+        is_required: True if the key is required.
         attribute: The argument of ``build`` that gets the value; empty for ``name``.
     """
 
@@ -329,7 +329,7 @@ def setting(kind: Kind, doc: str = "", *, default: Any = None, name: str = "", i
         doc: Description; empty for that of a section.
         default: Value when the key is left out, as it is written in the file.
         name: Name of the key; empty for that of the field.
-        is_secret: Whether the value is left out of ``repr``.
+        is_secret: True to leave the value out of ``repr``.
     """
     declared = Key(name, kind, doc or (kind.doc if isinstance(kind, Section) else ""), default)
     return field(default=declared.parse_default(), repr=not is_secret, metadata={"key": declared})

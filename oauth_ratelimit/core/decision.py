@@ -17,11 +17,11 @@ Outcome = Literal["allowed", "denied", "would_deny", "trusted"]
 
 
 class Decision(ABC):
-    """Decision about one request. Of several policies it describes the one that denies, else the one with least left.
+    """Decision about one request. It describes the policy that denies, else the one with least left.
 
     Attributes:
         would_deny: True if the request is over a limit. In a dry run it is ``allowed`` all the same.
-        trusted: True if the client is on the allowlist, so that nothing was decided or counted.
+        trusted: True if the client is trusted, so that no limit was checked or counted.
         is_repeat: True if an earlier denial of the same key was repeated.
     """
 
@@ -34,7 +34,7 @@ class Decision(ABC):
     @property
     @abstractmethod
     def allowed(self) -> bool:
-        """True if the request may go on."""
+        """True if the request is allowed."""
 
     @property
     @abstractmethod
@@ -44,14 +44,14 @@ class Decision(ABC):
     @property
     @abstractmethod
     def rule(self) -> Policy | None:
-        """Policy that is described, None if no policy applies."""
+        """Policy that the decision describes, None if no policy applies."""
 
     @property
     @abstractmethod
     def remaining(self) -> int:
         """Hits left in the policy's window, after this request if it was counted.
 
-        After a denial it is the least of what the denying policies have left.
+        After a denial, the smallest number left in the policies that deny.
         """
 
     @property
@@ -70,7 +70,7 @@ class Decision(ABC):
     @property
     @abstractmethod
     def decision_id(self) -> str | None:
-        """Name of a denial in the answer and in the log, None for any other decision."""
+        """Id of a denial in the response and in the log, None for any other decision."""
 
     @property
     def policy(self) -> str | None:
@@ -89,7 +89,7 @@ class Decision(ABC):
 
     @abstractmethod
     def used_hits(self) -> Iterable[tuple[Policy, float]]:
-        """Return the policies that were looked at, each with the hits in its window."""
+        """Return the checked policies, each with the hits in its window."""
 
     def __repr__(self) -> str:
         return (
@@ -101,9 +101,9 @@ class Decision(ABC):
 @final
 @dataclass(slots=True, repr=False)
 class FullDecision(Decision):
-    """Decision whose figures are all known: a denial, a preview, or one that no policy applies to.
+    """Decision with precomputed figures: a denial, a preview, or a decision without a policy.
 
-    It is not frozen, because that would double the time to create a denial.
+    Not frozen, because frozen dataclasses are slower to create.
     """
 
     allowed: bool = field()  # without ``field``, the property of the base class would be its default
@@ -118,7 +118,7 @@ class FullDecision(Decision):
     is_repeat: bool = field(default=False, init=False, compare=False)
 
     def used_hits(self) -> Iterable[tuple[Policy, float]]:
-        """See ``Decision.used_hits``. Only the policy that is described."""
+        """See ``Decision.used_hits``. Only the described policy."""
         return () if self.rule is None else ((self.rule, float(self.rule.limit - self.remaining)),)
 
 

@@ -34,8 +34,8 @@ class Denial:
         limit: Hits per window of that policy.
         window_s: Length of its window in seconds.
         mode: Mode that the decision was made under.
-        is_canary: Whether the canary enforced it.
-        retry_after_s: Seconds that the client was told to wait, infinity if its request never fits.
+        is_canary: True if the canary enforced the denial.
+        retry_after_s: Seconds until the client may retry, infinity if its request never fits.
         trace: Ids of the request in other systems.
     """
 

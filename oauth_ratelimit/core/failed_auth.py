@@ -60,11 +60,11 @@ NAMING_SCOPES = [FailureKind.USER.scope, FailureKind.PASSED_ON.scope]  # their k
 
 @dataclass(frozen=True, slots=True)
 class AuthAttempt:
-    """Unproven claims of a request. A request may claim several clients and users at once; each is checked.
+    """Unverified identities of a request. It may name several clients and users at once; each is checked.
 
     Args:
-        client_ids: Clients that it names.
-        usernames: Users that it names with a password, as they are stored.
+        client_ids: Clients that the request names.
+        usernames: Users that it names with a password, as pseudonyms.
         address: Address that it comes from, see ``address_of``.
     """
 
@@ -131,7 +131,7 @@ def address_of(remote_addr: str | None) -> str | None:
 
 @lru_cache(maxsize=10_000)
 def is_within(address: str, networks: tuple[str, ...]) -> bool:
-    """Return whether an address, as ``address_of`` returns it, is in one of the networks."""
+    """Return True if an address, as ``address_of`` returns it, is in one of the networks."""
     own = ip_network(address)
     found = map(ip_network, networks)
     return any(own.version == network.version and own.subnet_of(network) for network in found)  # type: ignore[arg-type]

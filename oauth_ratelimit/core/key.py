@@ -47,7 +47,7 @@ def visible_name(name: str) -> str:
 
 
 def matches_any(patterns: Sequence[str], name: str) -> bool:
-    """Return whether a name equals one of the patterns or matches one in shell style, case-sensitive.
+    """Return True if a name equals one of the patterns or matches one in shell style, case-sensitive.
 
     Equality is tested first, because a name itself may contain ``[``, ``*`` or ``?``.
     """

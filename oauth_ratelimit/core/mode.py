@@ -35,7 +35,7 @@ class Canary:
     instances: tuple[str, ...] = ()
 
     def has_client(self, client_id: str, *, instance: str) -> bool:
-        """Return whether a client is enforced on this instance."""
+        """Return True if a client is enforced on this instance."""
         if self.instances:
             return matches_any(self.instances, instance)
         return _position(self.salt, client_id) < self.percent

@@ -25,7 +25,7 @@ class Policy:
         limit: Hits per window, 1 to 2^53.
         window: Trailing period and its frames.
         estimator: Formula that weighs the frames.
-        count_denied: Whether denied requests count, too, so that a client that never pauses stays denied.
+        count_denied: True to count denied requests, too, so that a client that never pauses stays denied.
         mode: Mode of this policy, None for the client's.
     """
 
@@ -76,10 +76,10 @@ class ClientPolicies:
     Args:
         limits: Policies that apply, without those that are off. A policy has a mode only if it differs from ``mode``.
         mode: Effect of a denial, with canary and overrides applied.
-        trusted: Whether the client is never denied and never counted.
+        trusted: True if the client is never denied and never counted.
         scope: Counter of its requests: None for the plain token counter, ``grant:<grant_type>`` for a grant type with
             limits of its own, else the endpoint's name.
-        is_canary: Whether the canary enforces limits for this client, which has no mode of its own.
+        is_canary: True if the canary enforces limits for this client, which has no mode of its own.
     """
 
     limits: Limits

@@ -48,7 +48,7 @@ class PseudonymKey:
         return f"{self.label}-{_hash(self._mac, username.encode('utf-8', 'surrogatepass'))}"
 
     def is_hash(self, text: str) -> bool:
-        """Return whether a text has the form of a hash under this key."""
+        """Return True if a text has the form of a hash under this key."""
         label, _, digest = text.partition("-")
         return label == self.label and _HEX_HASH.fullmatch(digest) is not None
 

@@ -175,8 +175,8 @@ class Share:
 
     Args:
         minute: The counts. They only grow from one write to the next.
-        is_complete: Whether the minute is over. Only then users are written, so that those that led for a moment leave
-            no trace.
+        is_complete: True if the minute is over. Only then users are written, so that users who were among the heaviest
+            only briefly are not stored.
     """
 
     minute: ClientMinute

@@ -1,4 +1,4 @@
-"""Tiers: the limits of one kind that a request meets, each with the series that it counts in."""
+"""Tiers: policies that apply to the same requests, each with the series of its counters."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -8,12 +8,12 @@ from oauth_ratelimit.core.policy import Policy
 
 
 class Series(NamedTuple):
-    """Identity of the counters that one or more tiers share in a document.
+    """Identity of counters in a document. Several tiers may share them.
 
     Attributes:
         frame_s: Length of a frame in seconds.
-        count_denied: Denied requests are counted, too.
-        on_trial: Only a dry run uses it, beside limits that are enforced and count fewer requests.
+        count_denied: True if denied requests are counted, too.
+        on_trial: True if only tiers in dry run use the counters, beside enforced tiers that count fewer requests.
     """
 
     frame_s: int
@@ -22,17 +22,17 @@ class Series(NamedTuple):
 
 
 class Tier:
-    """One of the policies of which all must admit a request.
+    """Policy with its mode. A request is admitted only if all of its tiers admit it.
 
     Args:
         policy: The policy.
         mode: Effect of its denials.
-        on_trial: Whether it is a dry run beside enforced policies, so that it counts other requests than they do.
-        alone: Whether no other tier applies to the same requests.
+        on_trial: True for a dry run beside enforced policies, which count fewer requests.
+        alone: True if no other tier applies to the same requests.
 
     Attributes:
-        series: Counters in a document that its hits belong to.
-        is_alone: Whether no other tier applies to the same requests.
+        series: Counters in the document that hold its hits.
+        is_alone: True if no other tier applies to the same requests.
     """
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Tier:
     def frame_end_after(self, now_s: float) -> float:
         """Return the end of the frame that contains ``now_s``.
 
-        It is a float, because each request compares it with the time. All keys share the object, which saves memory.
+        A cached float, because every request compares it with the time, and shared by all keys to save memory.
         """
         end_s = self._frame_end_s
         if not end_s - self.frame_s <= now_s < end_s:
@@ -76,12 +76,12 @@ class Tier:
 
 
 def tiers_of(policies: Iterable[Policy], mode: Mode, *, alone: bool = False) -> tuple[Tier, ...]:
-    """Return the tiers of one kind of limit, the widest window first. It sends the hits of a series that tiers share.
+    """Return the tiers of one kind of limit. The widest window comes first and sends the hits of a shared series.
 
     Args:
         policies: Policies of that kind.
-        mode: Mode of those that have none of their own.
-        alone: Whether no other kind of limit applies to the same requests.
+        mode: Mode of policies without one of their own.
+        alone: True if no other kind of limit applies to the same requests.
     """
     chosen = [(policy, policy.mode or mode) for policy in policies if policy.mode is not Mode.OFF]
     alone = alone and len(chosen) == 1

@@ -131,8 +131,8 @@ def effects(found: Loads, *, limit: int, window_minutes: int, since_s: float = 0
     )
 
 
-def unjudged_count(found: Loads, *, since_s: float = 0.0) -> int:
-    """Return the number of requests that ``effects`` leaves out, because their client is not known."""
+def excluded_count(found: Loads, *, since_s: float = 0.0) -> int:
+    """Return the number of requests that ``effects`` leaves out, because their clients are not known."""
     load = found.get(Subject(OTHER_CLIENTS, None), {})
     return sum(offered for minute_s, offered in load.items() if minute_s >= since_s)
 

@@ -132,7 +132,7 @@ def age(current: int, past: Sequence[int], frames: int, frame_count: int) -> tup
         return current, past
     if frames > frame_count:
         return 0, b""
-    if current < 256 and isinstance(past, bytes):  # faster than ``pack``, with the same result
+    if current < 256 and isinstance(past, bytes):  # the common case, without ``pack``
         return 0, (b"\0" * (frames - 1) + _BYTES[current] + past)[:frame_count]
     return 0, pack((*(0,) * (frames - 1), current, *past)[:frame_count])
 

@@ -94,7 +94,7 @@ def configured_settings(config: Mapping[str, Any]) -> Settings:
 
 
 def is_switched_off() -> bool:
-    """Return whether the environment has the emergency switch ``OAUTH_RATELIMIT_MODE=off``."""
+    """Return True if the environment has the emergency switch ``OAUTH_RATELIMIT_MODE=off``."""
     value = os.environ.get(MODE_KEY, "").strip().lower()
     if value and value != Mode.OFF.value:
         log.warning("environment_ignored", variable=MODE_KEY, value=value, allowed=[Mode.OFF.value])

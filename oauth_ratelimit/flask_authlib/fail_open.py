@@ -9,10 +9,10 @@ from oauth_ratelimit.process.throttled_log import ThrottledLog
 class FailOpen:
     """Context manager that logs an unexpected error and lets the request go on.
 
-    Everything that this package does in a request runs inside one. A denial is raised outside, so that it gets through.
+    All code of this package in a request runs inside one. A denial is raised outside, so that it reaches the client.
 
     Args:
-        log: Where errors are logged.
+        log: Logger of the errors.
         event: Name of the log event.
     """
 

@@ -1,7 +1,7 @@
-"""The guard's part of a token request: what it claims before anything is authenticated, and whether that fails.
+"""Hooks of the guard: check a token request before authentication, and count failed authentications.
 
-A request may claim several clients at once, such as one in its Authorization header and another in its form. All of
-them are checked, so that a guess cannot hide behind another claim.
+A request may name several clients at once, such as one in its Authorization header and another in its form. All of
+them are checked, so that a guess cannot hide behind another name.
 """
 
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ class GuardState:
     """Facts of the guard about one request.
 
     Attributes:
-        attempt: The clients, users and address that the request claims.
+        attempt: Clients and users that the request names, and its address.
         is_over_limit: True after too many failures, in a dry run, too. The failure of such a request is not counted,
             unless only passed-on passwords are over their limit and in a dry run.
         client_id: The authenticated client, None before.
@@ -138,7 +138,7 @@ def _denial(guard: Guard, state: RequestState, found: GuardState, attempt: AuthA
 
 
 def _attempt_of(http_request: Request, app_limiter: AppLimiter) -> AuthAttempt | None:
-    """Return what a request claims; None if its address is unknown or seems to be a proxy's."""
+    """Return the attempt that a request makes, None if its address is unknown or seems to be a proxy's."""
     address = address_of(http_request.remote_addr)
     if address is None:
         app_limiter.log.error("guard_without_address", remote_addr=repr(http_request.remote_addr)[:100])
@@ -158,7 +158,7 @@ def _attempt_of(http_request: Request, app_limiter: AppLimiter) -> AuthAttempt |
 
 
 def _seems_proxied(address: str, http_request: Request) -> bool:
-    """Return whether an address seems to be a proxy's. No proof: a neighbour in its network may forge the header."""
+    """Return True if an address seems to be a proxy's. A client in the same network may forge the header."""
     is_forwarded = PROXY_FIX not in http_request.environ and "X-Forwarded-For" in http_request.headers
     return is_forwarded and ip_network(address).is_private
 

@@ -112,7 +112,7 @@ def attach(server: Any) -> None:
 
 
 def has_grant(server: Any, grant_type: str) -> bool:
-    """Return whether a grant type is registered with a server."""
+    """Return True if a grant type is registered with a server."""
     grants = getattr(server, "_token_grants", ())
     return any(getattr(grant, "GRANT_TYPE", None) == grant_type for grant, _ in grants)
 

@@ -25,8 +25,8 @@ class RequestState:
         is_authorize: True at the authorization endpoint, where a denial goes to the redirect URI.
         quota_headers: Headers that the middleware adds to the response.
         grant: The grant that the application has chosen there, None if Authlib looks for it.
-        client: The client that was decided, None before the decision.
-        outcome: What the decision means for the response, None before the decision.
+        client: The client of the decision, None before the decision.
+        outcome: Effect of the decision on the response, None before the decision.
         guard: Facts of the guard against guessing, None if it does not check the request.
     """
 
@@ -46,7 +46,7 @@ class RequestState:
 
 
 token_request: ContextVar[RequestState | None] = ContextVar("oauth_ratelimit.token_request", default=None)
-"""The token request that is being answered. Asking Flask for it takes ten times as long."""
+"""State of the current token request."""
 
 
 def current_environ() -> dict[str, Any] | None:

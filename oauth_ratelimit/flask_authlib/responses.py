@@ -81,7 +81,7 @@ class RateLimited(OAuth2Error, RateLimitError):  # type: ignore[misc]  # Authlib
 
 @dataclass(slots=True)
 class RequestOutcome:
-    """What a decision means for the response.
+    """Effect of a decision on the response.
 
     Attributes:
         headers: Quota headers of an admitted request.

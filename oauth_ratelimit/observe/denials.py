@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 MAX_QUEUED = 5000  # a few MB
 MAX_ENTRIES = 10_000
 WRITE_EVERY_S = 10.0
-BATCH = 500  # one bulk must not keep the interpreter busy for long
+BATCH = 500  # records; one bulk must not keep the interpreter busy for long
 CLOSING_S = 2.0  # the last flush of the counters needs some of the time that a process has to end
 
 
@@ -29,12 +29,12 @@ class DenialWriter(Protocol):
 
 
 class PendingDenial(NamedTuple):
-    """Denial that is not recorded yet, and the count of those that follow it unlogged.
+    """Denial that is not recorded yet, with the count of suppressed denials after it.
 
     Attributes:
         denial: First denial of its key in a minute.
-        period: Counts those that follow.
-        before_count: Its count at the first denial: all up to it, if that was not logged itself.
+        period: Counts the denials after it.
+        before_count: Count of the period at the first denial; it includes that denial if it was not logged.
     """
 
     denial: Denial
@@ -50,7 +50,7 @@ class DenialQueue:
         self._dropped_count = 0
 
     def has_room(self) -> bool:
-        """Return whether one more denial can be queued; if not, count it as dropped."""
+        """Return True if one more denial can be queued, else count it as dropped."""
         has_room = len(self._denials) < MAX_QUEUED
         self._dropped_count += not has_room
         return has_room
@@ -69,7 +69,7 @@ class DenialQueue:
         return count
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all denials."""
         self._denials.clear()
         self._dropped_count = 0
 
@@ -80,7 +80,7 @@ class _Entry:
 
     pending: PendingDenial
     last_at_s: float
-    seen_count: int  # of the suppressed ones
+    seen_count: int  # of suppressed denials
     written_count: int = -1  # not written yet
 
     @property
@@ -95,7 +95,7 @@ class _Entry:
             self.last_at_s = max(self.last_at_s, min(now_s, period.until_s))
 
     def is_finished(self, now_s: float) -> bool:
-        """Return whether the record is written and will not change any more."""
+        """Return True if the record is written and will not change again."""
         period = self.pending.period
         return now_s >= period.until_s and self.written_count == period.suppressed_count
 
@@ -110,8 +110,8 @@ class DenialRecorder:
         queue: Denials to record.
         writer: Store of the records.
         instance: Name of this process.
-        keep_s: Returns how long records are kept; 0.0 for not at all.
-        clock: Returns the corrected time, as denials have it.
+        keep_s: Returns the seconds to keep records; 0.0 to record none.
+        clock: Returns the corrected time, seconds since the epoch.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class DenialRecorder:
         self._log_lost()
 
     def close(self) -> None:
-        """Write what is left, as far as two seconds go."""
+        """Write the remaining records, for at most two seconds."""
         deadline_s = time.monotonic() + CLOSING_S
         self._collect_due(self._clock())
         while self._due and time.monotonic() < deadline_s and self._write_batch():
@@ -158,10 +158,10 @@ class DenialRecorder:
             log.warning("denials_unrecorded", count=loss.count, reason=loss.reason)
 
     def _collect_due(self, now_s: float) -> None:
-        """Collect what is to be written, new records first, and forget what is finished."""
+        """Collect the records to write, new ones first, and drop finished ones."""
         self._entries = [entry for entry in self._entries if not entry.is_finished(now_s)]
         new_count = sum(entry.is_new for entry in self._entries)
-        queued = self._queue.take(MAX_ENTRIES - new_count)  # the rest stays there until there is room
+        queued = self._queue.take(MAX_ENTRIES - new_count)  # the rest stays in the queue until there is room
         dropped_count = self._queue.take_dropped_count()
         if not self._keep_s():
             self._entries, self._due = [], []
@@ -172,18 +172,18 @@ class DenialRecorder:
             entry.refresh(now_s)
         if len(self._entries) > MAX_ENTRIES:
             self._entries.sort(key=lambda entry: entry.is_new)
-            self._entries = self._entries[-MAX_ENTRIES:]  # the others are written, but for their last count
+            self._entries = self._entries[-MAX_ENTRIES:]  # the dropped ones are written, without their last count
         self._due = [entry for entry in self._entries if entry.seen_count != entry.written_count]
         self._due.sort(key=lambda entry: not entry.is_new)
 
     def _write_batch(self) -> bool:
-        """Write the first records that are due, and return whether the store answered."""
+        """Write the first due records. Return True if the store answered."""
         batch = self._due[:BATCH]
         try:
             self._writer.put([self._record(entry) for entry in batch], keep_s=self._keep_s())
         except StoreUnavailable:
             return False
-        except Exception as exc:  # noqa: BLE001  # one that cannot be written must not keep back all that come after it
+        except Exception as exc:  # noqa: BLE001  # a record that cannot be written must not block later ones
             self._lost.add(len(batch), reason=str(exc) if isinstance(exc, StoreRejected) else repr(exc))
             rejected = set(map(id, batch))
             self._entries = [entry for entry in self._entries if id(entry) not in rejected]

@@ -58,7 +58,7 @@ class EventBudget:
         self._minute = _Minute(0.0)
 
     def admit(self, client_id: str, now_s: float) -> bool:
-        """Return whether one more event about a client may be logged, and count it."""
+        """Return True if one more event about a client may be logged, and count it."""
         self.end_minute(now_s)
         with self._lock:
             minute = self._minute
@@ -97,13 +97,13 @@ class EventBudget:
 class DenialEvents:
     """Logs a denial once per key and minute, within a budget; the next event says how many were left out.
 
-    Takes no lock of its own: when two threads meet, one more event or a count off by one costs less than waiting.
+    It takes no lock: a race may log one more event or miscount by one, which is harmless.
 
     Args:
         per_minute: Maximum number of events in a minute, over all keys. Denials by the guard have as many of their own,
             so that a flood of guesses does not hide denials of tokens.
         trace_of: Returns the trace of the current request; called for each event, not for each denial.
-        queue: Where the first denial of each key and minute is put, logged or not; None if denials are not recorded.
+        queue: Queue for the first denial of each key and minute, logged or not; None if denials are not recorded.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class DenialEvents:
             scope: Scope of the key, None for the plain token counter.
             grant_type: Grant type of the request, None if it is unknown.
             decision: The denial.
-            is_canary: Whether the client is in the share that a canary enforces.
+            is_canary: True if the canary enforces limits for the client.
             now_s: Time of the request, seconds since the epoch.
 
         Returns:

@@ -13,8 +13,8 @@ class Loss:
     """Records that were lost since the last log entry.
 
     Args:
-        count: Their number.
-        reason: Why the last of them was lost.
+        count: Number of lost records.
+        reason: Reason for the last loss.
     """
 
     count: int
@@ -43,10 +43,10 @@ class LostRecords:
                 self._reason = reason
 
     def take(self, *, is_final: bool = False) -> Loss | None:
-        """Return what is to be logged now; None if there is nothing, or if the last entry is too recent.
+        """Return the loss to log now, None if there is none or if the last entry is too recent.
 
         Args:
-            is_final: Whether there will be no other entry.
+            is_final: True for the last entry, which is never held back.
         """
         with self._lock:
             now_s = self._clock()

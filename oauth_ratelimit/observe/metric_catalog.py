@@ -22,7 +22,7 @@ class Metric:
         help: Description for the people who build dashboards.
         labels: Names of its labels.
         buckets: Upper bounds of a histogram's buckets.
-        aggregation: How Prometheus combines a gauge of several processes, in the terms of ``prometheus_client``.
+        aggregation: Multiprocess mode of a gauge, in the terms of ``prometheus_client``.
     """
 
     kind: Literal["counter", "gauge", "histogram"]

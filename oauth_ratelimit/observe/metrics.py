@@ -49,13 +49,13 @@ class Metrics:
     """Counts what happens in one process. Thread-safe.
 
     Args:
-        backends: Where the numbers go.
+        backends: Receivers of the numbers.
     """
 
     def __init__(self, *backends: MetricsBackend) -> None:
         self._backends = backends
         self._clients = ClientLabels()
-        self._policies: dict[tuple[str, ...], Policy] = {}  # those that the gauge of limits shows, by its labels
+        self._policies: dict[tuple[str, ...], Policy] = {}  # shown by the gauge of limits, by label values
 
     def record_decision(
         self, decision: Decision, client_id: str, *, kind: Kind, grant: str, is_near_limit: bool, duration_s: float
@@ -67,7 +67,7 @@ class Metrics:
             client_id: The client.
             kind: ``user`` if the request is for a user.
             grant: Name of the grant type, one of a bounded number.
-            is_near_limit: Whether the request was admitted with little of its quota left.
+            is_near_limit: True if the request was admitted with little of its quota left.
             duration_s: Seconds that the decision took.
         """
         outcome, policy = outcome_of(decision), decision.rule

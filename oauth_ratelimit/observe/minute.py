@@ -55,8 +55,8 @@ class OpenMinute:
         """Count a request at any endpoint.
 
         Args:
-            decision: The decision about it.
-            source: Where it comes from.
+            decision: The decision about the request.
+            source: Origin of the request.
             policy_prefix: Text before the names of policies.
         """
         self.request_count += 1
@@ -105,7 +105,7 @@ class OpenMinute:
 
         Args:
             minute_s: Start of the minute, seconds since the epoch.
-            is_complete: Whether the minute is over, so that users are reported.
+            is_complete: True if the minute is over, so that users are reported.
         """
         heaviest = self._heaviest_users(self._max_users) if is_complete else ()
         return ClientMinute(

@@ -33,7 +33,7 @@ class Callbacks:
     """Functions that an application passes in.
 
     Args:
-        has_grant: Returns whether the server supports a grant type.
+        has_grant: Returns True if the server supports a grant type.
         on_denied: Called with each denied request.
         on_near_limit: Called with each request that is admitted near its limit.
     """
@@ -47,7 +47,7 @@ class GrantNames:
     """Names of grant types in metrics and statistics. Their number is bounded: clients cannot make up more.
 
     Args:
-        has_grant: Returns whether the server supports a grant type.
+        has_grant: Returns True if the server supports a grant type.
     """
 
     def __init__(self, has_grant: Callable[[str], bool]) -> None:
@@ -73,7 +73,7 @@ class Observer:
         statistics: Counts decisions by client and minute, if given.
 
     Attributes:
-        is_active: Whether anything is reported at all.
+        is_active: True if anything is reported.
     """
 
     def __init__(
@@ -131,6 +131,6 @@ class Observer:
 
 
 def is_near_limit(decision: Decision) -> bool:
-    """Return whether a request was admitted with less than a fifth of its quota left."""
+    """Return True if a request was admitted with less than a fifth of its quota left."""
     rule = decision.rule
     return rule is not None and not decision.would_deny and decision.remaining * NEAR_LIMIT_SHARE < rule.limit

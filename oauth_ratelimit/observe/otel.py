@@ -24,7 +24,7 @@ class OtelMetrics:
     """Instruments of OpenTelemetry. Thread-safe, as the library is.
 
     Args:
-        provider: Where the instruments come from; None for the application's own, which may be set later.
+        provider: Provider of the instruments; None for that of the application, which may be set later.
     """
 
     def __init__(self, provider: "metrics.MeterProvider | None" = None) -> None:

@@ -20,7 +20,7 @@ class PrometheusMetrics:
     """Instruments of Prometheus. Thread-safe, as the library is.
 
     Args:
-        registry: Where they are registered; None for the library's own registry.
+        registry: Registry of the instruments; None for the default one of the library.
     """
 
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:

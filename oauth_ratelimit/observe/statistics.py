@@ -52,13 +52,13 @@ class _EndedMinute(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """Counts of a client that are to be written.
+    """Counts of a client to write.
 
     Attributes:
-        writer: Name under which they are written.
+        writer: Name of the writer in the document.
         minute_s: Start of the minute, seconds since the epoch.
         client: The counts.
-        is_complete: Whether the minute is over, so that they do not change any more.
+        is_complete: True if the minute is over, so that the counts do not change again.
     """
 
     writer: str
@@ -95,7 +95,7 @@ class Outbox:
         self._entries = deque(entries)
 
     def write_batch(self, *, keep_s: float) -> bool:
-        """Write the first entries, and return whether the store accepted the write."""
+        """Write the first entries. Return True if the store accepted them."""
         batch = self._take_batch()
         shares: list[Share] = []
         counts: list[int] = []
@@ -131,8 +131,8 @@ class Outbox:
 class StatisticsRecorder:
     """Counts requests, and writes the counts every ten seconds as a task of the background thread.
 
-    Numbers of a minute only ever grow under one name of a writer. So a request that a slower thread brings after the
-    minute has ended counts in the next one, and when the clock is put back, the process continues as another writer.
+    The counts that one writer stores for a minute never shrink. So a late request of a slow thread counts in the next
+    minute, and if the clock is set back, the process continues under another writer name.
 
     Args:
         writer: Store of the statistics.
@@ -240,14 +240,14 @@ class StatisticsRecorder:
         self._log_lost()
 
     def close(self) -> None:
-        """Write what is left, as far as two seconds go. This minute is over for the process, too."""
+        """Write the remaining records, for at most two seconds. The current minute counts as complete."""
         failure_count = 0
         deadline_s = time.monotonic() + CLOSING_S
         self._fill_outbox(self._end_s)
         while self._outbox and failure_count < CLOSING_TRIES and time.monotonic() < deadline_s:
             failure_count += not self._outbox.write_batch(keep_s=self._settings.keep_s)
             if not self._outbox:
-                self._fill_outbox(self._end_s)  # with the minutes that had to wait
+                self._fill_outbox(self._end_s)  # with minutes that did not fit before
         left_count = len(self._outbox.complete) + sum(len(ended.clients) for ended in self._ended)
         self._lost.add(left_count, reason="the process has ended")
         self._log_lost(is_final=True)
@@ -258,7 +258,7 @@ class StatisticsRecorder:
             log.warning("statistics_unrecorded", count=loss.count, reason=loss.reason)
 
     def _fill_outbox(self, now_s: float) -> None:
-        """Collect what is to be written: ended minutes first, further ones only when the former are written."""
+        """Collect the counts to write, ended minutes first, and more of them only when the former are written."""
         complete = self._outbox.complete
         with self._lock:
             if self._clients and now_s >= self._end_s:

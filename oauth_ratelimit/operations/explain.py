@@ -23,8 +23,8 @@ MAX_OTHERS = 5
 MAX_READ = 20_000  # documents, about a second
 
 
-class ForecastKind(enum.StrEnum):
-    """Outcome of the next request."""
+class OutcomeKind(enum.StrEnum):
+    """Kind of expected outcome."""
 
     ADMITTED = "admitted"
     WOULD_BE_DENIED = "would-be-denied"
@@ -32,15 +32,15 @@ class ForecastKind(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
-    """Outcome of the next request, with the reason.
+class ExpectedOutcome:
+    """Expected outcome of the next request, with the reason.
 
     Args:
         kind: The outcome.
         text: Outcome and reason for people.
     """
 
-    kind: ForecastKind
+    kind: OutcomeKind
     text: str
 
 
@@ -85,19 +85,19 @@ class LimitExplanation:
             for usage in reader.of(key, self._snapshots.get(key), self.context.now_s):
                 yield usage, origin
 
-    def forecast(self, usages: Iterable[LimitUsage]) -> Forecast:
-        """Return the outcome of the next request."""
+    def expected_outcome(self, usages: Iterable[LimitUsage]) -> ExpectedOutcome:
+        """Return the expected outcome of the next request."""
         if self.trust_origin:
-            return Forecast(ForecastKind.ADMITTED, "admitted: trusted")
+            return ExpectedOutcome(OutcomeKind.ADMITTED, "admitted: trusted")
         exceeded = [usage for usage in usages if usage.retry_after_s > 0]
         if not exceeded:
-            return Forecast(ForecastKind.ADMITTED, "admitted")
+            return ExpectedOutcome(OutcomeKind.ADMITTED, "admitted")
         denying = [usage for usage in exceeded if usage.mode is Mode.ENFORCE]
         last = max(denying or exceeded, key=attrgetter("retry_after_s"))
         reason = f"over {last.policy.name} for {duration(last.retry_after_s)}"
         if denying:
-            return Forecast(ForecastKind.DENIED, f"denied: {reason}")
-        return Forecast(ForecastKind.WOULD_BE_DENIED, f"admitted, would be denied: {reason}")
+            return ExpectedOutcome(OutcomeKind.DENIED, f"denied: {reason}")
+        return ExpectedOutcome(OutcomeKind.WOULD_BE_DENIED, f"admitted, would be denied: {reason}")
 
     def instance_count(self) -> int:
         """Return the number of instances that have lately sent hits for this client and user."""
@@ -147,7 +147,7 @@ class LimitExplanation:
             known_ids: Returns cached client ids for the hint about an unknown client; by default they are read.
         """
         usages = list(self.usages())
-        forecast = self.forecast(usage for usage, _ in usages)
+        expected = self.expected_outcome(usage for usage, _ in usages)
         trust = self.trust_origin
         return {
             "client_id": self.client_id,
@@ -157,7 +157,7 @@ class LimitExplanation:
             "mode": self.matched.mode.value,
             "mode_origin": origin_data(self.mode_origin),
             "is_canary": self.matched.is_canary,
-            "forecast": {"kind": forecast.kind.value, "text": forecast.text},
+            "forecast": {"kind": expected.kind.value, "text": expected.text},
             "instance_count": self.instance_count(),
             "limits": [{**usage_data(usage), "origin": origin_data(origin)} for usage, origin in usages],
             "others": list(map(usage_data, self.other_users())),

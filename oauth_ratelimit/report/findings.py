@@ -132,7 +132,7 @@ class ClientFinding:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether most requests were those of a trusted client."""
+        """True if the client was trusted in most of its requests."""
         tally = self.total.tally()
         return tally.trusted * 2 > tally.offered
 

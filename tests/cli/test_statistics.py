@@ -84,7 +84,7 @@ def test_requests_of_unattributed_clients_are_not_judged(terminal: Terminal, mon
 
     data = terminal.data("what-if", "--limit", "10/minute")
     assert (5000, 1260, 2) == (data["unjudged_count"], data["offered"], data["bearer_count"])
-    assert "Not judged: 5,000 requests of clients" in terminal.ok("what-if", "--limit", "10/minute")
+    assert "Not included: 5,000 requests of clients" in terminal.ok("what-if", "--limit", "10/minute")
 
 
 def test_commands_without_statistics_say_so(terminal: Terminal) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from demo.trace import hits
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad
-from oauth_ratelimit.core.what_if import By, Subject, effect_of, effects, loads, unjudged_count
+from oauth_ratelimit.core.what_if import By, Subject, effect_of, effects, excluded_count, loads
 from tests.support.helpers import Clock
 
 SHOP = Subject("shop", None)
@@ -88,7 +88,7 @@ def test_clients_that_were_counted_together_get_no_effect(by: By, expected: int)
     found = loads(minutes, by)
 
     assert [] == effects(found, limit=1, window_minutes=1)
-    assert (2 * expected, expected) == (unjudged_count(found), unjudged_count(found, since_s=120))
+    assert (2 * expected, expected) == (excluded_count(found), excluded_count(found, since_s=120))
 
 
 def test_effects_begin_with_the_most_denied() -> None:

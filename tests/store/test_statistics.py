@@ -172,7 +172,7 @@ def test_documents_of_the_former_digest_are_ignored(connection: Connection, stat
     assert {"shop"} == statistics.clients(0.0, at_most=10)
     assert [] == HeartbeatStore(connection).read(0.0)
     assert None is DenialStore(connection).find(0xFFFF)
-    person = Person(names=("alice", "2026-11-20"), claims=("alice",), mentions=("alice",))
+    person = Person(names=("alice", "2026-11-20"), failed_auth_names=("alice",), mentions=("alice",))
     erasure = Erasure(connection, collection="ratelimits", person=person)
     assert {0} == {remove(True) for remove in erasure.parts.values()}
     assert 2 == connection.collection(STATISTICS).count_documents({})

@@ -39,7 +39,7 @@ class MongoStore:
     Args:
         connection: The connection to the database.
         collection: Name of the collection, without the namespace.
-        closes_connection: Whether the connection is closed with the store, because nothing else uses it.
+        closes_connection: True to close the connection with the store, because nothing else uses it.
     """
 
     def __init__(

@@ -48,7 +48,7 @@ def document_id(key: Key) -> Document:
 
 
 def is_document_id(value: object) -> TypeGuard[Document]:
-    """Return whether a value is the ``_id`` of a counter document."""
+    """Return True if a value is the ``_id`` of a counter document."""
     return (
         client_of(value) is not None
         and isinstance(value, dict)

@@ -30,7 +30,7 @@ from oauth_ratelimit.store.mongo.overrides import REVISION_ID
 
 BATCH = 500  # documents per delete or bulk
 MAX_JUMPS = 500  # clients searched one by one: about a second, in which a server scans a million documents
-TIMEOUT_S = 600.0  # of one part: the timeouts of the connection are meant for the sync cycle
+TIMEOUT_S = 600.0  # of one part; the timeouts of the connection suit the sync cycle
 ERASED = "[erased]"  # replaces a name in a text
 
 
@@ -40,13 +40,13 @@ class Person:
 
     Args:
         names: In counters, statistics and denials.
-        claims: In counters of failed authentications.
+        failed_auth_names: In counters of failed authentications.
         mentions: In reasons and authors of overrides.
-        client_id: Search at this client only; None for all.
+        client_id: Only client to search; None for all.
     """
 
     names: tuple[str, ...]
-    claims: tuple[str, ...]
+    failed_auth_names: tuple[str, ...]
     mentions: tuple[str, ...]
     client_id: str | None = None
 
@@ -102,7 +102,7 @@ class Erasure:
     def failures(self, remove: bool) -> int:
         """Erase the counters of failed authentications under the person's name, from any address."""
         collection = self._connection.collection(FAILURES)
-        selected: Document = {SCOPE_PATH: {"$in": NAMING_SCOPES}, USERNAME_PATH: {"$regex": self._claim_pattern}}
+        selected: Document = {SCOPE_PATH: {"$in": NAMING_SCOPES}, USERNAME_PATH: {"$regex": self._failed_auth_pattern}}
         if self._person.client_id is not None:
             selected |= filter_of_client(self._person.client_id)
         with self._long_timeout():
@@ -115,7 +115,7 @@ class Erasure:
             "_id": {"$gte": {"denial": ""}, "$lt": {"denial": {}}},
             "$or": [
                 {"username": {"$in": list(self._person.names)}},
-                {"scope": {"$in": NAMING_SCOPES}, "username": {"$regex": self._claim_pattern}},
+                {"scope": {"$in": NAMING_SCOPES}, "username": {"$regex": self._failed_auth_pattern}},
             ],
         }
         if self._person.client_id is not None:
@@ -179,10 +179,10 @@ class Erasure:
                 yield
 
     @property
-    def _claim_pattern(self) -> str:
-        """The pattern of ``<address> <name>`` with a claimed name."""
-        claims = "|".join(map(re.escape, self._person.claims)).replace("\0", r"\x00")  # BSON takes no NUL in a pattern
-        return f"^[^ ]+ (?:{claims})$"
+    def _failed_auth_pattern(self) -> str:
+        """Pattern of ``<address> <name>`` with a name of the person."""
+        names = "|".join(map(re.escape, self._person.failed_auth_names))
+        return f"^[^ ]+ (?:{names})$".replace("\0", r"\x00")  # BSON allows no NUL in a pattern
 
 
 def _erase(collection: Collection[Document], filters: Iterable[Document], *, remove: bool) -> int:
@@ -201,7 +201,7 @@ def _erase(collection: Collection[Document], filters: Iterable[Document], *, rem
 
 
 def _has_user(names: tuple[str, ...]) -> Document:
-    """Return the expression that finds a name among the heaviest users, whatever the form of the rest."""
+    """Return the expression that finds a name among the heaviest users. It ignores values of another form."""
     own = {"$map": {"input": _entries("$$writer.v"), "as": "user", "in": {"$arrayElemAt": [_list("$$user.v"), 3]}}}
     found = {"$setIntersection": [own, list(names)]}
     return {
@@ -222,8 +222,8 @@ def _list(field: str) -> Document:
 def _paths_of(users: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[str]:
     for writer, entries in users.items():
         for digest, entry in entries.items() if isinstance(entries, dict) else ():
-            is_theirs = isinstance(entry, list) and len(entry) > 3 and entry[3] in names
-            if is_theirs and not {".", "$"} & {*writer, *digest}:
+            is_match = isinstance(entry, list) and len(entry) > 3 and entry[3] in names
+            if is_match and not {".", "$"} & {*writer, *digest}:
                 yield f"{writer}.{digest}"
 
 

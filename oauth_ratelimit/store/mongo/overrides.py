@@ -68,7 +68,7 @@ class OverrideStore:
         self._change(override.target, update)
 
     def remove(self, target: Target, *, author: str, reason: str, at_s: float) -> bool:
-        """Remove an override, and return whether there was one."""
+        """Remove an override. Return True if there was one."""
         entry = {"action": "unset", "by": author, "reason": reason, "at": date_of(at_s)}
         update = {"$set": {"active": False}, "$push": _appended(entry)}
         return self._change(target, update, only_active=True)

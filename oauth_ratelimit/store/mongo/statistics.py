@@ -127,7 +127,7 @@ class StatisticsStore:
             return self._connection.collection(STATISTICS).count_documents(selected)
 
     def knows(self, client_id: str) -> bool:
-        """Return whether there is any minute of a client."""
+        """Return True if any minute of a client is recorded."""
         selected, _ = _selection(0.0, math.inf, client_id)
         with translated_errors():
             return self._connection.collection(STATISTICS).find_one(selected, {"_id": 1}) is not None
