@@ -21,10 +21,10 @@ from benchmarks.replays import (
 )
 from benchmarks.results import load
 from benchmarks.traces import traces
+from oauth_ratelimit.replay.chart_data import BusiestSegment, chart_data
 from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
 from oauth_ratelimit.replay.plot import draw
 from oauth_ratelimit.replay.run import EXACT_LOG, FIXED_WINDOW, Contender, Rate, Replay
-from oauth_ratelimit.replay.scene import Busiest, build_scene
 from oauth_ratelimit.replay.source import Recording
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -169,14 +169,14 @@ def draw_all() -> None:
     IMAGES.mkdir(exist_ok=True)
     for trace in traces():
         rate, recording = Rate(trace.limit, WINDOW_S), Recording(str(trace.path))
-        busiest = Busiest(rate)
+        busiest = BusiestSegment(rate)
         with recording.opened() as (_, rows):
-            Replay(rate, [Contender(EXACT_LOG)], watch=busiest).run(rows.batches())
-        stretch = busiest.found()
-        if stretch is not None:
+            Replay(rate, [Contender(EXACT_LOG)], on_decisions=busiest).run(rows.batches())
+        segment = busiest.found()
+        if segment is not None:
             with recording.opened() as (_, rows):
                 draw(
-                    build_scene(rows.batches(), stretch, rate, contenders=IN_PICTURES),
+                    chart_data(rows.batches(), segment, rate, contenders=IN_PICTURES),
                     IMAGES / f"accuracy-{trace.name}.svg",
                 )
     _draw_settings(Kept(load()))

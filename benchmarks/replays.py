@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from benchmarks.results import Result
 from benchmarks.traces import Trace, traces
 from oauth_ratelimit.core.window import Estimator
+from oauth_ratelimit.replay.accuracy import Tally
 from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
-from oauth_ratelimit.replay.run import COMMON, EXACT_LOG, Contender, Entry, Rate, Replay
+from oauth_ratelimit.replay.run import COMMON, EXACT_LOG, Contender, Rate, Replay
 from oauth_ratelimit.replay.source import Recording
 
 WINDOW_S = 60
@@ -70,16 +71,15 @@ def run(*, short: bool) -> Iterator[Result]:
             with Recording(str(trace.path)).opened() as (_, rows):
                 batches = rows.batches()
                 replay.run([next(batches)[:SHORT_ROWS]] if short else batches)
-            for entry in replay.entries:
-                yield from _results(trace, entry)
+            for result in replay.results:
+                yield from _results(trace, result.contender, result.tally)
 
 
-def _results(trace: Trace, entry: Entry) -> Iterator[Result]:
-    tally = entry.tally
-    prefix = f"replays/{trace.name}, {trace.limit} in {WINDOW_S} s/{label(entry.contender)}"
+def _results(trace: Trace, contender: Contender, tally: Tally) -> Iterator[Result]:
+    prefix = f"replays/{trace.name}, {trace.limit} in {WINDOW_S} s/{label(contender)}"
     yield Result(f"{prefix}/allow", tally.percent(tally.wrongly_allowed), "%")
     yield Result(f"{prefix}/deny", tally.percent(tally.wrongly_denied), "%")
     yield Result(f"{prefix}/overshoot", tally.peak / trace.limit, "x")
-    if entry.contender.plan:
+    if contender.plan:
         yield Result(f"{prefix}/operations", 1000 * tally.operations / tally.requests, "per 1,000 requests")
         yield Result(f"{prefix}/waits", tally.percent(tally.waits), "%")

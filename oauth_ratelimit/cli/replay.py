@@ -13,12 +13,12 @@ from oauth_ratelimit.cli.output import Cell, Column, Row, print_facts, print_jso
 from oauth_ratelimit.core.policy import MAX_LIMIT
 from oauth_ratelimit.core.window import MAX_FRAMES, default_frame_count
 from oauth_ratelimit.operations.format import counted, duration, utc_time
+from oauth_ratelimit.replay.chart_data import BusiestSegment, chart_data
 from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
-from oauth_ratelimit.replay.formats import SECOND_US, ColumnNames, Format, Ordered
+from oauth_ratelimit.replay.formats import SECOND_US, ColumnNames, Format
 from oauth_ratelimit.replay.plot import SUFFIXES, NoCharts, draw, require_charts
-from oauth_ratelimit.replay.run import ALGORITHMS, COMMON, EXACT_LOG, ClientUser, Contender, Entry, Rate, Replay
-from oauth_ratelimit.replay.scene import Busiest, build_scene
-from oauth_ratelimit.replay.source import STANDARD_INPUT, Recording, Source
+from oauth_ratelimit.replay.run import ALGORITHMS, COMMON, EXACT_LOG, ClientUser, Contender, Rate, Replay, Result
+from oauth_ratelimit.replay.source import STANDARD_INPUT, OrderedRows, Recording, Source
 
 MAX_INSTANCES = 1000
 MOST_DENIED_ROWS, MOST_DENIED_RECORDS = 5, 20
@@ -61,15 +61,15 @@ class Comparison:
         source: Format and problems of the file.
         rows: The requests, all read.
         rate: The limit.
-        entries: The contenders, the exact log first.
+        results: The contenders, the exact log first.
         denied: Number of requests of each key that the exact log denied.
     """
 
     path: str
     source: Source
-    rows: Ordered
+    rows: OrderedRows
     rate: Rate
-    entries: Sequence[Entry]
+    results: Sequence[Result]
     denied: Mapping[ClientUser, int]
 
     def data(self) -> Mapping[str, object]:
@@ -89,12 +89,12 @@ class Comparison:
             "is_cut_short": source.is_cut_short,
             "limit": self.rate.limit,
             "window_s": self.rate.window_s,
-            "contenders": [self._entry_data(entry) for entry in self.entries],
+            "contenders": [self._result_data(result) for result in self.results],
             "most_denied": [asdict(each) for each in self._most_denied(MOST_DENIED_RECORDS)],
         }
 
-    def _entry_data(self, entry: Entry) -> Mapping[str, object]:
-        contender, tally, plan = entry.contender, entry.tally, entry.contender.plan
+    def _result_data(self, result: Result) -> Mapping[str, object]:
+        contender, tally, plan = result.contender, result.tally, result.contender.plan
         return {
             "algorithm": contender.algorithm,
             "frames": contender.frame_count or None,
@@ -126,7 +126,7 @@ class Comparison:
             ]
         )
         click.echo()
-        print_table([Column(name, is_number=number) for name, number in COLUMNS], list(map(self._row, self.entries)))
+        print_table([Column(name, is_number=number) for name, number in COLUMNS], list(map(self._row, self.results)))
         click.echo(
             "\nShares of all requests; peak: most in a window / limit; operations: documents per 1,000 requests."
             "\nWrong compares with an exact log of the algorithm's own admissions. In a flood one free hit is denied to"
@@ -156,8 +156,8 @@ class Comparison:
             client.user_count += user is not None
         return nsmallest(count, clients.values(), key=lambda client: (-client.denied, client.client_id))
 
-    def _row(self, entry: Entry) -> Sequence[str | Cell]:
-        contender, tally, plan = entry.contender, entry.tally, entry.contender.plan
+    def _row(self, result: Result) -> Sequence[str | Cell]:
+        contender, tally, plan = result.contender, result.tally, result.contender.plan
         is_shared = plan is not None or contender.asks_database
         is_reference = contender.algorithm == EXACT_LOG
         return (
@@ -265,20 +265,20 @@ def replay_command(ctx: click.Context, /, **options: Any) -> None:
     contenders = _contenders(options, window_s)
     recording = _recording(options)
     picture = _picture(options["picture"], recording)
-    busiest = Busiest(rate)
-    run = Replay(rate, contenders, watch=busiest if picture else None)
+    busiest = BusiestSegment(rate)
+    run = Replay(rate, contenders, on_decisions=busiest if picture else None)
     try:
         with recording.opened() as (source, rows):
             run.run(rows.batches())
-        stretch = busiest.found()
-        if picture and stretch:
+        segment = busiest.found()
+        if picture and segment:
             with recording.opened() as (_, again):
-                draw(build_scene(again.batches(), stretch, rate, contenders=contenders), picture)
+                draw(chart_data(again.batches(), segment, rate, contenders=contenders), picture)
     except OSError as exc:
         raise click.ClickException(f"{visible(str(exc.filename or recording.path))}: {exc.strerror}") from None
     except NoCharts as exc:
         raise click.ClickException(str(exc)) from None
-    comparison = Comparison(recording.path, source, rows, rate, run.entries, run.denied)
+    comparison = Comparison(recording.path, source, rows, rate, run.results, run.denied)
     if options["as_json"]:
         print_json(comparison.data())
     else:

@@ -1,8 +1,8 @@
-"""Errors of an algorithm, against an exact log of the requests that it admitted.
+"""Errors of an algorithm, by an exact log of the requests that it admitted.
 
-A request is *wrongly allowed* if it was admitted although the window already held the limit, and *wrongly denied* if it
-was denied although the window held fewer. Each error is counted once: the log holds the actual admissions, so an
-error does not turn later decisions into errors.
+A request is *wrongly allowed* if it is admitted although the log already holds the limit in its window, and *wrongly
+denied* if it is denied although the log holds fewer. The log holds the algorithm's own admissions, so an error does not
+make later decisions wrong.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ class Tally:
     """Counts of one contender.
 
     Attributes:
-        requests: Number of all requests.
-        admitted: Number of admitted requests.
+        requests: All requests.
+        admitted: Admitted requests.
         wrongly_allowed: Requests admitted although the window was full.
-        wrongly_denied: Requests denied although the window was not full.
-        peak: Most requests admitted in any window.
+        wrongly_denied: Requests denied although the window had room.
+        peak: The most requests admitted in any window.
         operations: Documents written or read, conflicts included.
-        conflicts: Writes that failed because another instance had written first.
+        conflicts: Writes that lost a race against another instance.
         waits: Requests that waited for the database.
     """
 
@@ -39,12 +39,12 @@ class Tally:
 
 
 class ErrorLog:
-    """Exact log of the admitted requests of one key. It counts the errors.
+    """Exact log of the admitted requests of one key, which counts errors.
 
     Args:
-        tally: Counts to add to.
+        tally: Counts the errors.
         limit: Requests per window.
-        window_us: Length of the window. A request leaves the window exactly this long after it came.
+        window_us: Length of the window. A request leaves it exactly this long after it came.
     """
 
     __slots__ = ("_admitted", "_limit", "_tally", "_window_us")
@@ -59,15 +59,17 @@ class ErrorLog:
         """Add decisions, in the order of time."""
         admitted, limit, window_us, tally = self._admitted, self._limit, self._window_us, self._tally
         tally.requests += len(times)
-        if len(admitted) + len(times) <= min(limit, tally.peak) and all(decisions):  # no error, no new peak
+        if len(admitted) + len(times) <= min(limit, tally.peak) and all(
+            decisions
+        ):  # no error and no new peak is possible
             admitted += times
             tally.admitted += len(times)
             return
         oldest, count = 0, len(admitted)
         before, peak, wrongly_allowed, wrongly_denied = count, tally.peak, 0, 0
         for at_us, is_admitted in zip(times, decisions, strict=True):
-            expired_us = at_us - window_us
-            while oldest < count and admitted[oldest] <= expired_us:
+            gone_us = at_us - window_us
+            while oldest < count and admitted[oldest] <= gone_us:
                 oldest += 1
             inside = count - oldest
             if is_admitted:

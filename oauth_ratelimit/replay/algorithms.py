@@ -1,6 +1,6 @@
-"""Common rate-limiting algorithms, each for one key.
+"""Algorithms that enforce a limit, for one key each.
 
-All of them compute in whole microseconds, so that rounding decides nothing. Denied requests do not count.
+They compute in whole microseconds, so that rounding causes no errors. Denied requests do not count.
 """
 
 from collections.abc import Sequence
@@ -11,26 +11,26 @@ from oauth_ratelimit.replay.formats import SECOND_US
 
 
 class Counter(Protocol):
-    """Counter of one key, which admits or denies its requests."""
+    """Decides about the requests of one key."""
 
     def decide(self, times: Sequence[int]) -> Sequence[bool]:
-        """Admit or deny requests, and count the admitted ones.
+        """Decide about requests, and count the admitted ones.
 
         Args:
-            times: Times in microseconds since the epoch, in order, not before those of earlier calls.
+            times: Their times in order, in microseconds since the epoch, none before those of earlier calls.
 
         Returns:
-            True for each request that is admitted.
+            Whether each is admitted.
         """
         ...
 
     def finish(self) -> None:
-        """Finish pending work after the last request."""
+        """Complete pending work after the last request."""
         ...
 
 
 class InMemory:
-    """Base of counters that have no pending work."""
+    """Base of counters without pending work."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class InMemory:
 
 
 class FixedWindow(InMemory):
-    """Counter that starts at zero in each window. Windows are aligned to the epoch."""
+    """Counter that starts at zero in each window, aligned to the epoch."""
 
     __slots__ = ("_count", "_index", "_limit", "_window_us")
 
@@ -64,7 +64,7 @@ class FixedWindow(InMemory):
 
 
 class ExactLog(InMemory):
-    """Log of all admitted requests: exact, and the reference for the other algorithms."""
+    """Exact log of the admitted requests, the reference of the others."""
 
     __slots__ = ("_admitted", "_limit", "_window_us")
 
@@ -87,15 +87,15 @@ class ExactLog(InMemory):
 
 
 class TokenBucket(InMemory):
-    """Bucket of tokens, which is refilled at an even rate. Each request takes one.
+    """Token bucket: each request takes a token, and tokens come back at an even rate.
 
     Args:
-        limit: Tokens added per window.
+        limit: Tokens that come back in a window.
         window_us: Length of the window.
-        burst: Most tokens in the bucket.
+        burst: Capacity in tokens.
     """
 
-    # A token is ``window_us`` units, so that a whole number of units, ``limit``, is added per microsecond.
+    # A token is as many units as the window has microseconds, so that ``limit`` units come back in each microsecond.
     __slots__ = ("_capacity", "_cost", "_level", "_limit", "_seen_us")
 
     def __init__(self, limit: int, window_us: int, *, burst: int) -> None:
@@ -121,9 +121,9 @@ class TokenBucket(InMemory):
 
 
 class Gcra(InMemory):
-    """Generic cell rate algorithm: the time at which the next request would come at an even rate.
+    """Generic cell rate algorithm: keeps the time at which the admitted requests would end if they came evenly.
 
-    It makes the same decisions as the token bucket, with one number per key.
+    The token bucket in another form, with one number per key; both decide alike.
 
     Args:
         limit: Requests per window.
@@ -155,7 +155,7 @@ class Gcra(InMemory):
 
 
 class SlidingWindowCounter(InMemory):
-    """The algorithm of this package, ``core.window``, on one instance without a store."""
+    """Our estimators (``core.window``) on one instance."""
 
     __slots__ = ("_current", "_end_us", "_estimator", "_limit", "_past", "_window")
 
@@ -181,7 +181,7 @@ class SlidingWindowCounter(InMemory):
                 current, past = age(current, past, frames, frame_count)
                 full, edge = estimator.weigh(current, past, frame_count)
                 end_us += frames * frame_us
-            # True if ``estimate_hits`` plus one hit is within the limit; exact, because nothing is divided
+            # estimate_hits() + 1 <= limit, without a division and so exact
             is_admitted = edge * (end_us - at_us) <= (room - full) * frame_us
             if is_admitted:
                 current += 1

@@ -1,7 +1,7 @@
-"""Pictures of scenes, drawn with matplotlib, which the extra ``charts`` installs.
+"""Draws a chart with matplotlib, which the extra ``charts`` installs.
 
-A picture has a white background with a border, so that it reads the same on light and dark pages. Its colours suit
-colour-blind readers (Okabe and Ito), and different strokes tell the lines apart in print.
+The background is white with a border, for light and dark pages. The colours are those of Okabe and Ito, which
+colour-blind readers can tell apart; the strokes differ in print.
 """
 
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oauth_ratelimit.errors import RateLimitError
+from oauth_ratelimit.replay.chart_data import ChartData, Line
 from oauth_ratelimit.replay.formats import SECOND_US
-from oauth_ratelimit.replay.scene import Line, Scene
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,8 +28,8 @@ STROKES = (
     ("#7A5C00", (0, (8, 2))),
 )
 STYLE = {
-    "svg.fonttype": "none",  # text stays text, which is small, searchable and accessible
-    "svg.hashsalt": "oauth_ratelimit",  # fixed, so that the same data gives the same file
+    "svg.fonttype": "none",  # text stays text: small, searchable, accessible
+    "svg.hashsalt": "oauth_ratelimit",  # the same data gives the same file
     "font.size": 10,
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -43,17 +43,17 @@ STYLE = {
 
 
 class NoCharts(RateLimitError):
-    """Matplotlib is not installed."""
+    """matplotlib is not installed."""
 
     def __init__(self) -> None:
         super().__init__("pictures need matplotlib: pip install 'oauth_ratelimit[charts]'")
 
 
 def require_charts() -> None:
-    """Check that pictures can be drawn.
+    """Check that charts can be drawn.
 
     Raises:
-        NoCharts: Matplotlib is not installed.
+        NoCharts: matplotlib is not installed.
     """
     try:
         import matplotlib  # noqa: F401
@@ -61,53 +61,53 @@ def require_charts() -> None:
         raise NoCharts from None
 
 
-def draw(scene: Scene, path: Path) -> None:
-    """Write a picture with estimates and exact counts above, and admitted requests of each algorithm below.
+def draw(data: ChartData, path: Path) -> None:
+    """Write a chart: above, the estimates and the exact count; below, the requests that each algorithm admitted.
 
     Args:
-        scene: The lines to draw.
-        path: File to write, ``.svg`` or ``.png``.
+        data: The data.
+        path: The file, ``.svg`` or ``.png``.
 
     Raises:
-        NoCharts: Matplotlib is not installed.
+        NoCharts: matplotlib is not installed.
         OSError: The file cannot be written.
     """
     require_charts()
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    unit_s, unit = _unit(scene.rate.window_s)
-    began_us = scene.moments_us[0]
-    times = [(at_us - began_us) / SECOND_US / unit_s for at_us in scene.moments_us]
-    strokes = dict(zip((line.label for line in scene.admitted), STROKES, strict=False))
+    unit_s, unit = _unit(data.rate.window_s)
+    began_us = data.times_us[0]
+    times = [(at_us - began_us) / SECOND_US / unit_s for at_us in data.times_us]
+    strokes = dict(zip((line.label for line in data.admitted), STROKES, strict=False))
     with rc_context(STYLE):  # type: ignore[arg-type]
         figure = Figure(figsize=(9, 6.4), layout="constrained", facecolor=PAPER, edgecolor=GRID, linewidth=2)
         above, below = figure.subplots(2, 1, sharex=True)
-        _plot_exact(above, times, scene.exact)
-        for line in scene.estimates:
+        _plot_exact(above, times, data.exact)
+        for line in data.estimates:
             _plot(above, times, line, strokes[line.label])
-        _finish(above, scene, title="Requests in the window, all counted: exact and estimated")
-        for line in scene.admitted:
+        _finish(above, data, title="Requests in the window: exact count and estimates")
+        for line in data.admitted:
             _plot(below, times, line, strokes[line.label], drawstyle="steps-post")
-        _finish(below, scene, title="Requests in the window that were let through")
-        below.set_xlabel(f"{unit} since {_moment(began_us)}")
+        _finish(below, data, title="Admitted requests in the window")
+        below.set_xlabel(f"{unit} since {_utc(began_us)}")
         below.set_xlim(times[0], times[-1])
         save(figure, path)
 
 
 def _plot_exact(axes: "Axes", times: Sequence[float], line: Line) -> None:
-    indexes = _bends(line.values)
-    times, values = [times[index] for index in indexes], [line.values[index] for index in indexes]
+    places = _bends(line.values)
+    times, values = [times[place] for place in places], [line.values[place] for place in places]
     axes.fill_between(times, values, step="post", color="#e4e4e4", linewidth=0)
     axes.plot(times, values, label=line.label, color="#777777", linewidth=1, drawstyle="steps-post")
 
 
 def _plot(axes: "Axes", times: Sequence[float], line: Line, stroke: tuple[str, Any], **options: Any) -> None:
     colour, dashes = stroke
-    indexes = _bends(line.values)
+    places = _bends(line.values)
     axes.plot(
-        [times[index] for index in indexes],
-        [line.values[index] for index in indexes],
+        [times[place] for place in places],
+        [line.values[place] for place in places],
         label=line.label,
         color=colour,
         linestyle=dashes,
@@ -117,26 +117,26 @@ def _plot(axes: "Axes", times: Sequence[float], line: Line, stroke: tuple[str, A
 
 
 def _bends(values: Sequence[float]) -> list[int]:
-    """Return the indexes of both ends and of changes, because constant values in between only make the file larger."""
+    """Return the places where values change, and the ends, to keep files small."""
     last = len(values) - 1
     return [
-        index
-        for index, value in enumerate(values)
-        if index in (0, last) or value != values[index - 1] or value != values[index + 1]
+        place
+        for place, value in enumerate(values)
+        if place in (0, last) or value != values[place - 1] or value != values[place + 1]
     ]
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure without a date, so that the same data gives the same file."""
+    """Write a figure so that the same data gives the same file."""
     metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
     figure.savefig(path, dpi=150, metadata=metadata)
 
 
-def _finish(axes: "Axes", scene: Scene, *, title: str) -> None:
-    limit = scene.rate.limit
+def _finish(axes: "Axes", data: ChartData, *, title: str) -> None:
+    limit = data.rate.limit
     axes.axhline(limit, color=LIMIT_COLOUR, linewidth=1.5, label=f"limit {limit}")
     axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
-    axes.set_ylabel(f"requests per {scene.rate.window_s} s")
+    axes.set_ylabel(f"requests per {data.rate.window_s} s")
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -144,7 +144,7 @@ def _finish(axes: "Axes", scene: Scene, *, title: str) -> None:
 
 
 def _unit(window_s: int) -> tuple[int, str]:
-    """Return the unit of the time axis, in seconds and as a word."""
+    """Return the length and the name of the unit for a chart of some windows."""
     if window_s < 10:
         return 1, "seconds"
     if window_s < 1800:
@@ -152,5 +152,5 @@ def _unit(window_s: int) -> tuple[int, str]:
     return (3600, "hours") if window_s < 86_400 else (86_400, "days")
 
 
-def _moment(at_us: int) -> str:
+def _utc(at_us: int) -> str:
     return f"{datetime.fromtimestamp(at_us / SECOND_US, UTC):%Y-%m-%d %H:%M:%S} UTC"

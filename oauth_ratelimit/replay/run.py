@@ -1,4 +1,4 @@
-"""Replay of the same rows with several algorithms."""
+"""The same rows through every contender."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,36 +13,44 @@ EXACT_LOG, FIXED_WINDOW, TOKEN_BUCKET, GCRA = "exact-log", "fixed-window", "toke
 COMMON = (EXACT_LOG, FIXED_WINDOW, TOKEN_BUCKET, GCRA)
 ALGORITHMS = (*COMMON, *(estimator.value for estimator in Estimator))
 
-MAX_PENDING = 1000  # requests of a key that are kept without a decision
+MAX_UNDECIDED = 1000  # requests of a key that are held before the contenders decide about them
 
 ClientUser = tuple[str, str | None]
-"""Client and user, None for a request without a user."""
+"""Client and user."""
+
+OnDecisions = Callable[[int, ClientUser, Sequence[int], Sequence[bool]], None]
+"""Called with the index of a contender, a key, the times of its requests and the decisions about them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Limit to replay.
+    """The limit.
 
     Args:
         limit: Requests per window.
         window_s: Length of the window in whole seconds.
-        burst: Size of a token bucket; None for the limit.
+        burst: Capacity of a token bucket; None is the limit.
     """
 
     limit: int
     window_s: int
     burst: int | None = None
 
+    @property
+    def window_us(self) -> int:
+        """Length of the window in microseconds."""
+        return self.window_s * SECOND_US
+
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Algorithm with its settings in a replay.
+    """An algorithm and its settings.
 
     Args:
         algorithm: One of ``ALGORITHMS``.
-        frame_count: Frames per window; 0 for an algorithm without frames.
-        plan: Fleet that runs the algorithm; None for a single counter that sees all requests.
-        asks_database: True if that counter is in the database, so that each request waits for it.
+        frame_count: Frames per window; 0 for algorithms without frames.
+        plan: The fleet that runs it; None decides in one place.
+        asks_database: Whether that place is the database, for which each request waits.
     """
 
     algorithm: str
@@ -52,53 +60,47 @@ class Contender:
 
     @property
     def is_ours(self) -> bool:
-        """True if this package enforces limits with the algorithm."""
+        """Whether it is one of the package's estimators."""
         return self.algorithm not in COMMON
 
 
 @dataclass(slots=True)
-class Entry:
-    """Contender and its counts."""
+class Result:
+    """A contender and its counts."""
 
     contender: Contender
     tally: Tally = field(default_factory=Tally)
 
 
 class Replay:
-    """Replay of rows with every contender, key by key.
+    """Sends rows through contenders, each key on its own.
 
-    Keys are dropped once their last requests have left every window.
+    A key is forgotten when it has been quiet for so long that its past has no effect any more.
 
     Args:
-        rate: Limit to replay.
-        contenders: Algorithms to compare. All get the same rows.
-        watch: Called with the index of a contender, a key, and the times and decisions of its requests in a batch.
+        rate: The limit.
+        contenders: The contenders, which all get the same rows.
+        on_decisions: Called for each key and contender in a batch.
 
     Attributes:
-        entries: The contenders with their counts.
-        denied: Requests of each key that the first contender denied. Keys without denials are missing.
+        results: The contenders and their counts.
+        denied: Number of requests that the first contender denied, by key.
     """
 
-    def __init__(
-        self,
-        rate: Rate,
-        contenders: Sequence[Contender],
-        *,
-        watch: Callable[[int, ClientUser, Sequence[int], Sequence[bool]], None] | None = None,
-    ) -> None:
-        self.entries = [Entry(contender) for contender in contenders]
-        self._factories = [_factory(entry.contender, rate, entry.tally) for entry in self.entries]
-        self._limit = rate.limit
-        self._window_us = rate.window_s * SECOND_US
-        refill = max(1.0, (rate.burst or rate.limit) / rate.limit)
-        slowest_s = max((entry.contender.plan.interval_s for entry in self.entries if entry.contender.plan), default=0)
-        self._memory_us = int(2 * refill * self._window_us + 2 * slowest_s * SECOND_US)
-        self._watch = watch
-        # Fleets and ``watch`` need each request at once.
-        needs_all = watch is not None or any(entry.contender.plan for entry in self.entries)
-        self._pending_count = 0 if needs_all else min(rate.limit, rate.burst or rate.limit, MAX_PENDING)
-        self._states: dict[ClientUser, _KeyState] = {}
+    def __init__(self, rate: Rate, contenders: Sequence[Contender], *, on_decisions: OnDecisions | None = None) -> None:
+        self.results = [Result(contender) for contender in contenders]
         self.denied: dict[ClientUser, int] = {}
+        self._rate = rate
+        self._makers = [_maker(result, rate) for result in self.results]
+        plans = [contender.plan for contender in contenders if contender.plan]
+        refill = max(1.0, (rate.burst or rate.limit) / rate.limit)
+        slowest_s = max((plan.interval_s for plan in plans), default=0)
+        self._memory_us = int(2 * refill * rate.window_us + 2 * slowest_s * SECOND_US)
+        self._on_decisions = on_decisions
+        # A fleet synchronises for each request, and an observer wants to see each.
+        decides_all = on_decisions is not None or bool(plans)
+        self._max_undecided = 0 if decides_all else min(rate.limit, rate.burst or rate.limit, MAX_UNDECIDED)
+        self._keys: dict[ClientUser, _KeyState] = {}
 
     def run(self, batches: Iterable[Sequence[Row]]) -> None:
         """Replay batches of rows, in the order of time."""
@@ -112,66 +114,68 @@ class Replay:
                 else:
                     times.append(at_us)
             for key, times in groups.items():
-                state = self._states.get(key)
+                state = self._keys.get(key)
                 if state is None:
-                    state = self._states[key] = _KeyState()
+                    state = self._keys[key] = _KeyState()
                 self._add(key, state, times)
-            self._drop_before(batch[-1].at_us - self._memory_us)
-        self._drop_before(None)
-        for entry in self.entries:
-            if entry.contender.asks_database:
-                entry.tally.operations = entry.tally.waits = entry.tally.requests
+            self._forget_before(batch[-1].at_us - self._memory_us)
+        self._forget_before(None)
+        for result in self.results:
+            if result.contender.asks_database:
+                result.tally.operations = result.tally.waits = result.tally.requests
 
     def _add(self, key: ClientUser, state: "_KeyState", times: list[int]) -> None:
         state.last_us = times[-1]
         if state.counters is None:
-            times = state.pending + times
-            if len(times) <= self._pending_count:
-                state.pending = times
+            times = state.undecided + times
+            if len(times) <= self._max_undecided:
+                state.undecided = times
                 return
-            state.pending = []
+            state.undecided = []
             state.counters = [
-                (create(), ErrorLog(entry.tally, limit=self._limit, window_us=self._window_us))
-                for create, entry in zip(self._factories, self.entries, strict=True)
+                (make(), self._error_log(result)) for make, result in zip(self._makers, self.results, strict=True)
             ]
         for index, (counter, error_log) in enumerate(state.counters):
             decisions = counter.decide(times)
             error_log.add(times, decisions)
             if not index and (count := decisions.count(False)):
                 self.denied[key] = self.denied.get(key, 0) + count
-            if self._watch is not None:
-                self._watch(index, key, times, decisions)
+            if self._on_decisions is not None:
+                self._on_decisions(index, key, times, decisions)
 
-    def _drop_before(self, before_us: int | None) -> None:
-        """Drop the keys whose last request came before a time; None drops all."""
-        dropped = [key for key, state in self._states.items() if before_us is None or state.last_us < before_us]
-        for key in dropped:
-            state = self._states.pop(key)
+    def _forget_before(self, before_us: int | None) -> None:
+        """Forget keys whose last request came before a time; None forgets all."""
+        gone = [key for key, state in self._keys.items() if before_us is None or state.last_us < before_us]
+        for key in gone:
+            state = self._keys.pop(key)
             for counter, _ in state.counters or ():
                 counter.finish()
             if state.counters is None:
-                for entry in self.entries:
-                    error_log = ErrorLog(entry.tally, limit=self._limit, window_us=self._window_us)
-                    error_log.add(state.pending, [True] * len(state.pending))
+                for result in self.results:
+                    self._error_log(result).add(state.undecided, [True] * len(state.undecided))
+
+    def _error_log(self, result: Result) -> ErrorLog:
+        return ErrorLog(result.tally, limit=self._rate.limit, window_us=self._rate.window_us)
 
 
 @dataclass(slots=True)
 class _KeyState:
-    """State of one key during a replay.
+    """State of a key.
 
     Attributes:
-        last_us: Time of the last request.
-        pending: Requests without a decision, so few that every algorithm would admit them all.
-        counters: Counter and error log of each contender; None while requests are pending.
+        last_us: Time of its last request.
+        undecided: Its requests while they are so few that every algorithm admits them all.
+        counters: Counter and error log of each contender; None while no decision was needed.
     """
 
     last_us: int = 0
-    pending: list[int] = field(default_factory=list)
+    undecided: list[int] = field(default_factory=list)
     counters: list[tuple[Counter, ErrorLog]] | None = None
 
 
-def _factory(contender: Contender, rate: Rate, tally: Tally) -> Callable[[], Counter]:
-    limit, window_us, burst = rate.limit, rate.window_s * SECOND_US, rate.burst or rate.limit
+def _maker(result: Result, rate: Rate) -> Callable[[], Counter]:
+    """Return a function that creates the counter of a key."""
+    contender, limit, window_us, burst = result.contender, rate.limit, rate.window_us, rate.burst or rate.limit
     match contender.algorithm:
         case "fixed-window":
             return lambda: FixedWindow(limit, window_us)
@@ -184,5 +188,5 @@ def _factory(contender: Contender, rate: Rate, tally: Tally) -> Callable[[], Cou
     estimator, window = Estimator(contender.algorithm), Window(rate.window_s, contender.frame_count)
     if contender.plan is None:
         return lambda: SlidingWindowCounter(limit, window, estimator)
-    fleet = Fleet(contender.plan, tally, limit=limit, window=window, estimator=estimator)
+    fleet = Fleet(contender.plan, result.tally, limit=limit, window=window, estimator=estimator)
     return lambda: FleetKey(fleet)

@@ -1,4 +1,4 @@
-"""Reader of recorded traffic: lines of a plain or gzipped file of any size."""
+"""A file of recorded traffic, and its rows in the order of time."""
 
 import gzip
 import io
@@ -8,34 +8,91 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import BinaryIO
 
 from oauth_ratelimit.replay.formats import (
+    SECOND_US,
     AccessLogParser,
     ColumnNames,
     CsvParser,
     Format,
     JsonParser,
-    Ordered,
     Parser,
     Row,
-    guess,
+    detect_format,
 )
 
+STANDARD_INPUT = "-"
 BLOCK_SIZE = 1 << 20  # bytes read at a time
-MAX_LINE_LENGTH = 65_536  # characters; a longer line is bad and is never held in memory as a whole
-MAX_PROBLEMS = 5  # that are reported; others are only counted
+MAX_LINE_LENGTH = 65_536  # characters; a longer line is malformed and never held as a whole
+MAX_PROBLEMS = 5  # that are reported; the others are counted
 GZIP_MAGIC = b"\x1f\x8b"
+BATCH_SIZE = 100_000  # rows: about 20 MB; two requests further apart in the file are not sorted
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A file of recorded traffic.
+
+    Args:
+        path: The file; ``-`` is the standard input, which can be read only once.
+        form: Its format; None detects it.
+        names: Names of its columns or members.
+        request_path: Read only requests of this path from an access log.
+        client_pattern: Finds the client in a line of an access log.
+        is_per_client: Ignore users.
+        spread: See ``OrderedRows``.
+    """
+
+    path: str
+    form: Format | None = None
+    names: ColumnNames = field(default_factory=ColumnNames)
+    request_path: str | None = None
+    client_pattern: re.Pattern[str] | None = None
+    is_per_client: bool = False
+    spread: bool | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple["Source", "OrderedRows"]]:
+        """Yield the file's facts and its rows. Both are filled while the rows are read.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        with Path(self.path).open("rb") if self.path != STANDARD_INPUT else _standard_input() as stream:
+            source = Source(stream, self.parser, form=self.form)
+            rows = source.rows()
+            yield source, OrderedRows(_without_users(rows) if self.is_per_client else rows, spread=self.spread)
+
+    def parser(self, form: Format) -> Parser:
+        """Return the parser of a format."""
+        match form:
+            case Format.CSV:
+                return CsvParser(self.names)
+            case Format.JSON_LINES:
+                return JsonParser(self.names)
+        return AccessLogParser(path=self.request_path, client_pattern=self.client_pattern)
+
+
+@contextmanager
+def _standard_input() -> Iterator[BinaryIO]:
+    yield sys.stdin.buffer
+
+
+def _without_users(rows: Iterable[Row]) -> Iterator[Row]:
+    return (Row(at_us, client) for at_us, client, _ in rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Line that could not be parsed.
+    """A malformed line.
 
     Args:
-        line_number: Number of the line, from 1.
-        reason: Reason for people.
+        line_number: Its number, from 1.
+        reason: The reason.
     """
 
     line_number: int
@@ -43,25 +100,27 @@ class Problem:
 
 
 class Source:
-    """Rows of a file, which is read once from its start.
+    """Reads a file once, from its beginning.
 
     Args:
-        stream: The file in bytes, plain or gzipped.
-        choose: Returns the parser of a format.
+        stream: The file in bytes, with or without gzip.
+        choose_parser: Returns the parser of a format.
         form: The format; None detects it from the first line.
 
     Attributes:
         form: The format; None until the first line is read.
         row_count: Lines with a row.
-        left_out_count: Lines without a row: blank lines, headers, other paths of an access log.
-        bad_count: Lines that could not be parsed.
-        problems: The first bad lines.
-        is_cut_short: True if the file could not be decompressed to its end, so that only its first part counts.
+        left_out_count: Lines without one: blank lines, headers, other paths of an access log.
+        bad_count: Malformed lines.
+        problems: The first of them.
+        is_cut_short: Whether the file could not be decompressed to its end.
     """
 
-    def __init__(self, stream: BinaryIO, choose: Callable[[Format], Parser], *, form: Format | None = None) -> None:
+    def __init__(
+        self, stream: BinaryIO, choose_parser: Callable[[Format], Parser], *, form: Format | None = None
+    ) -> None:
         self._stream = stream
-        self._choose = choose
+        self._choose_parser = choose_parser
         self.form = form
         self.row_count = 0
         self.left_out_count = 0
@@ -77,8 +136,8 @@ class Source:
                 self.left_out_count += 1
                 continue
             if parser is None:
-                self.form = self.form or guess(line)
-                parser = self._choose(self.form)
+                self.form = self.form or detect_format(line)
+                parser = self._choose_parser(self.form)
             try:
                 if len(line) > MAX_LINE_LENGTH:
                     raise ValueError(f"longer than {MAX_LINE_LENGTH} characters")
@@ -111,8 +170,8 @@ class Source:
 
     def _blocks(self) -> Iterator[bytes]:
         head = self._stream.read(len(GZIP_MAGIC))
-        stream = _PrependedStream(head, self._stream)
-        # ``GzipFile.read`` would lose the decompressed data of a truncated file; ``read1`` returns it.
+        stream = _Rejoined(head, self._stream)
+        # GzipFile.read would lose what it has decompressed before a truncated file ends.
         read = gzip.GzipFile(fileobj=stream).read1 if head == GZIP_MAGIC else stream.read
         try:
             while block := read(BLOCK_SIZE):
@@ -121,8 +180,8 @@ class Source:
             self.is_cut_short = True
 
 
-class _PrependedStream(io.RawIOBase):
-    """Stream with its first bytes put back after they were read, because a pipe cannot seek."""
+class _Rejoined(io.RawIOBase):
+    """A stream with its first bytes put back, because a pipe cannot seek."""
 
     def __init__(self, head: bytes, rest: BinaryIO) -> None:
         self._head = head
@@ -135,57 +194,77 @@ class _PrependedStream(io.RawIOBase):
         return self._rest.read(size)
 
 
-STANDARD_INPUT = "-"
+class OrderedRows:
+    """Rows sorted by time; rows of the same time keep their order.
 
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """File of recorded traffic.
+    Servers log a request when it ends, so logs are a little out of order. A row that comes later than a whole batch
+    gets the time that has been reached.
 
     Args:
-        path: Path of the file; ``-`` for the standard input, which can be read only once.
-        form: Format of the file; None detects it.
-        names: Names of the columns or members.
-        request_path: Path of the requests to count in an access log; None counts all.
-        client_pattern: Pattern that finds the client in a line of an access log.
-        is_per_client: True to count all users of a client together.
-        spread: See ``Ordered``.
+        rows: The rows in the order of the file.
+        spread: Spread the rows of one second evenly over it; None does so if the first batch has only whole seconds.
+            Otherwise all requests of a second would come at its beginning.
+        batch_size: Rows that are sorted together.
+
+    Attributes:
+        is_spread: Whether the rows of a second are spread; None until the first batch is read.
+        late_count: Rows that came too late to be sorted.
+        first_us, last_us: First and last time; None without rows.
     """
 
-    path: str
-    form: Format | None = None
-    names: ColumnNames = field(default_factory=ColumnNames)
-    request_path: str | None = None
-    client_pattern: re.Pattern[str] | None = None
-    is_per_client: bool = False
-    spread: bool | None = None
+    def __init__(self, rows: Iterable[Row], *, spread: bool | None = None, batch_size: int = BATCH_SIZE) -> None:
+        self._rows = iter(rows)
+        self._batch_size = batch_size
+        self.is_spread = spread
+        self.late_count = 0
+        self.first_us: int | None = None
+        self.last_us: int | None = None
 
-    @contextmanager
-    def opened(self) -> Iterator[tuple[Source, Ordered]]:
-        """Yield the source and its sorted rows. Their attributes are filled while the rows are read.
+    def batches(self) -> Iterator[list[Row]]:
+        """Yield the rows, sorted within a batch and from one to the next."""
+        held: list[Row] = []
+        while more := list(islice(self._rows, self._batch_size)):
+            if self.is_spread is None:
+                self.is_spread = all(row.at_us % SECOND_US == 0 for row in more)
+            held += more
+            held.sort(key=itemgetter(0))
+            count = self._complete_count(held)
+            if count:
+                yield self._released(held[:count])
+                del held[:count]
+        if held:
+            yield self._released(held)
 
-        Raises:
-            OSError: The file cannot be read.
-        """
-        with Path(self.path).open("rb") if self.path != STANDARD_INPUT else _standard_input() as stream:
-            source = Source(stream, self.parser, form=self.form)
-            rows = source.rows()
-            yield source, Ordered(_without_users(rows) if self.is_per_client else rows, spread=self.spread)
+    def _complete_count(self, held: list[Row]) -> int:
+        """Return the number of rows to release, without cutting a second that is spread."""
+        count = len(held) - self._batch_size
+        if count <= 0 or not self.is_spread:
+            return max(0, count)
+        second = held[count].at_us // SECOND_US
+        while count and held[count - 1].at_us // SECOND_US == second:
+            count -= 1
+        return count or (len(held) - self._batch_size if len(held) > 4 * self._batch_size else 0)
 
-    def parser(self, form: Format) -> Parser:
-        """Return the parser of a format."""
-        match form:
-            case Format.CSV:
-                return CsvParser(self.names)
-            case Format.JSON_LINES:
-                return JsonParser(self.names)
-        return AccessLogParser(path=self.request_path, client_pattern=self.client_pattern)
+    def _released(self, rows: list[Row]) -> list[Row]:
+        if self.is_spread:
+            rows = list(_spread(rows))
+        reached_us = self.last_us
+        if self.first_us is None or reached_us is None:
+            self.first_us = rows[0].at_us
+        else:
+            for index, row in enumerate(rows):
+                if row.at_us >= reached_us:
+                    break
+                rows[index] = row._replace(at_us=reached_us)
+                self.late_count += 1
+        self.last_us = rows[-1].at_us
+        return rows
 
 
-@contextmanager
-def _standard_input() -> Iterator[BinaryIO]:
-    yield sys.stdin.buffer
-
-
-def _without_users(rows: Iterable[Row]) -> Iterator[Row]:
-    return (Row(at_us, client) for at_us, client, _ in rows)
+def _spread(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield rows, those of each second at the middles of as many equal parts of it."""
+    for second, group in groupby(rows, key=lambda row: row.at_us // SECOND_US):
+        together = list(group)
+        start_us, parts = second * SECOND_US, 2 * len(together)
+        for rank, (_, client, user) in enumerate(together):
+            yield Row(start_us + (2 * rank + 1) * SECOND_US // parts, client, user)

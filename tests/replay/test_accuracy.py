@@ -1,4 +1,4 @@
-"""Errors against an exact log of the admitted requests."""
+"""Errors by an exact log."""
 
 from collections.abc import Sequence
 
@@ -19,20 +19,17 @@ def tally_of(times: Sequence[int], decisions: Sequence[bool], *, limit: int, win
     return tally
 
 
-def test_one_too_many() -> None:
-    """A third request within a window that allows two is wrongly allowed, and seen in the peak."""
+def test_request_beyond_the_limit_is_wrongly_allowed() -> None:
     assert Tally(3, 3, wrongly_allowed=1, peak=3) == tally_of([10, 11, 12], [True] * 3, limit=2, window_us=10)
 
 
-def test_one_too_few() -> None:
-    """A denial while the window holds less than the limit is wrong; while it is full, it is right."""
+def test_denial_while_the_window_has_room_is_wrong() -> None:
     assert Tally(4, 2, wrongly_denied=1, peak=2) == tally_of(
         [10, 11, 12, 13], [True, False, True, False], limit=2, window_us=10
     )
 
 
-def test_request_leaves_the_window() -> None:
-    """A request counts no more exactly a window after it came."""
+def test_request_leaves_the_window_exactly_a_window_later() -> None:
     assert 0 == tally_of([10, 20], [True, True], limit=1, window_us=10).wrongly_allowed
     assert 1 == tally_of([10, 19], [True, True], limit=1, window_us=10).wrongly_allowed
 
@@ -43,8 +40,9 @@ def test_request_leaves_the_window() -> None:
     st.integers(1, 12),
     st.integers(0, 50),
 )
-def test_definition(rows: Sequence[tuple[int, bool]], limit: int, window_us: int, cut: int) -> None:
-    """The counts follow the definition, in however many parts decisions are added."""
+def test_counts_follow_the_definition_in_any_number_of_parts(
+    rows: Sequence[tuple[int, bool]], limit: int, window_us: int, cut: int
+) -> None:
     times, decisions = [at_us for at_us, _ in rows], [decision for _, decision in rows]
     expected, admitted = Tally(), list[int]()
     for at_us, is_admitted in rows:
@@ -60,13 +58,11 @@ def test_definition(rows: Sequence[tuple[int, bool]], limit: int, window_us: int
 
 
 @pytest.mark.parametrize("limit", (1, 4))
-def test_exact_log_makes_no_error(limit: int) -> None:
-    """What the others are measured by is never wrong itself."""
+def test_exact_log_makes_no_errors(limit: int) -> None:
     times = sorted((7919 * n) % 5000 for n in range(400))
     tally = tally_of(times, ExactLog(limit, 100).decide(times), limit=limit, window_us=100)
     assert (0, 0, limit) == (tally.wrongly_allowed, tally.wrongly_denied, tally.peak)
 
 
-def test_share_of_nothing() -> None:
-    """Without requests every share is zero."""
+def test_percentages_without_requests_are_zero() -> None:
     assert 0.0 == Tally().percent(0)

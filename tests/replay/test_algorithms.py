@@ -1,4 +1,4 @@
-"""Each algorithm against its plain definition."""
+"""Each algorithm beside its plain definition."""
 
 from collections import Counter as Counts
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from oauth_ratelimit.replay.algorithms import ExactLog, FixedWindow, Gcra, Slidi
 
 BEGIN_US = 1_700_000_000_000_000
 LIMITS = st.integers(1, 8)
-# Gaps of whole halves of a second meet edges and ties often, others hardly ever.
+# Gaps of half seconds often meet edges and ties, others hardly ever.
 GAPS_US = st.lists(st.one_of(st.integers(0, 30).map(lambda n: n * 500_000), st.integers(0, 9_000_000)), max_size=60)
 
 
-def moments(gaps_us: Sequence[int]) -> list[int]:
-    """Return moments with these gaps between them."""
+def times_with(gaps_us: Sequence[int]) -> list[int]:
+    """Return times with these gaps between them."""
     times, at_us = [], BEGIN_US
     for gap_us in gaps_us:
         at_us += gap_us
@@ -27,9 +27,10 @@ def moments(gaps_us: Sequence[int]) -> list[int]:
 
 
 @given(LIMITS, st.integers(1, 20), GAPS_US)
-def test_fixed_window(limit: int, window_s: int, gaps_us: Sequence[int]) -> None:
-    """Admits the first requests of each window, as many as the limit."""
-    times, counts = moments(gaps_us), Counts[int]()
+def test_fixed_window_admits_the_first_requests_of_each_window(
+    limit: int, window_s: int, gaps_us: Sequence[int]
+) -> None:
+    times, counts = times_with(gaps_us), Counts[int]()
     expected = []
     for at_us in times:
         counts[at_us // (window_s * 10**6)] += 1
@@ -38,9 +39,8 @@ def test_fixed_window(limit: int, window_s: int, gaps_us: Sequence[int]) -> None
 
 
 @given(LIMITS, st.integers(1, 20), GAPS_US)
-def test_exact_log(limit: int, window_s: int, gaps_us: Sequence[int]) -> None:
-    """Admits a request if fewer than the limit were admitted in the window that ends with it."""
-    times, admitted = moments(gaps_us), list[int]()
+def test_exact_log_admits_what_fits_into_the_window(limit: int, window_s: int, gaps_us: Sequence[int]) -> None:
+    times, admitted = times_with(gaps_us), list[int]()
     expected = []
     for at_us in times:
         expected.append(sum(at_us - window_s * 10**6 < other for other in admitted) < limit)
@@ -48,16 +48,16 @@ def test_exact_log(limit: int, window_s: int, gaps_us: Sequence[int]) -> None:
     assert expected == ExactLog(limit, window_s * 10**6).decide(times)
 
 
-def test_request_leaves_the_log() -> None:
-    """A request counts no more exactly a window after it came, and a microsecond earlier it does."""
+def test_request_leaves_the_log_exactly_a_window_later() -> None:
     assert [True, True] == ExactLog(1, 10**7).decide([BEGIN_US, BEGIN_US + 10**7])
     assert [True, False] == ExactLog(1, 10**7).decide([BEGIN_US, BEGIN_US + 10**7 - 1])
 
 
 @given(LIMITS, st.integers(1, 20), st.integers(1, 8), GAPS_US)
-def test_token_bucket(limit: int, window_s: int, burst: int, gaps_us: Sequence[int]) -> None:
-    """Admits a request if there is a whole token; they come back evenly, as many as the limit in a window."""
-    times, tokens, seen_us = moments(gaps_us), Fraction(burst), 0
+def test_token_bucket_admits_while_it_holds_a_whole_token(
+    limit: int, window_s: int, burst: int, gaps_us: Sequence[int]
+) -> None:
+    times, tokens, seen_us = times_with(gaps_us), Fraction(burst), 0
     expected = []
     for at_us in times:
         tokens = min(Fraction(burst), tokens + Fraction((at_us - seen_us) * limit, window_s * 10**6))
@@ -68,19 +68,17 @@ def test_token_bucket(limit: int, window_s: int, burst: int, gaps_us: Sequence[i
 
 
 @given(LIMITS, st.integers(1, 20), st.integers(1, 8), GAPS_US)
-def test_gcra(limit: int, window_s: int, burst: int, gaps_us: Sequence[int]) -> None:
-    """Decides as a token bucket of the same burst does, to the microsecond."""
-    times = moments(gaps_us)
+def test_gcra_decides_as_a_token_bucket(limit: int, window_s: int, burst: int, gaps_us: Sequence[int]) -> None:
+    times = times_with(gaps_us)
     expected = TokenBucket(limit, window_s * 10**6, burst=burst).decide(times)
     assert expected == Gcra(limit, window_s * 10**6, burst=burst).decide(times)
 
 
 @given(LIMITS, st.sampled_from([1, 2, 5, 6, 10]), st.sampled_from([30, 60]), st.sampled_from(Estimator), GAPS_US)
-def test_sliding_window_counter(
+def test_sliding_window_counter_admits_while_the_estimate_has_room(
     limit: int, frame_count: int, window_s: int, estimator: Estimator, gaps_us: Sequence[int]
 ) -> None:
-    """Admits a request if the estimate of ``core.window`` has room for it."""
-    window, times, hits = Window(window_s, frame_count), moments(gaps_us), Counts[int]()
+    window, times, hits = Window(window_s, frame_count), times_with(gaps_us), Counts[int]()
     expected = []
     for at_us in times:
         frame = at_us // (window.frame_s * 10**6)
@@ -105,9 +103,8 @@ def test_sliding_window_counter(
     ids=("fixed window", "exact log", "token bucket", "GCRA", "sliding", "proportional"),
 )
 @given(gaps_us=GAPS_US, cut=st.integers(0, 60))
-def test_requests_in_two_parts(make: object, gaps_us: Sequence[int], cut: int) -> None:
-    """How requests are cut into batches does not matter."""
-    times = moments(gaps_us)
+def test_batches_make_no_difference(make: object, gaps_us: Sequence[int], cut: int) -> None:
+    times = times_with(gaps_us)
     whole, parts = make(), make()  # type: ignore[operator]
     assert whole.decide(times) == [*parts.decide(times[:cut]), *parts.decide(times[cut:])]
 
@@ -116,9 +113,6 @@ def test_requests_in_two_parts(make: object, gaps_us: Sequence[int], cut: int) -
     ("estimator", "expected"), ((Estimator.SLIDING, 21), (Estimator.PROPORTIONAL, 81)), ids=("sliding", "proportional")
 )
 def test_worked_example(estimator: Estimator, expected: int) -> None:
-    """
-    After twelve hits in the frame before, of which nine still count, as many more fit into 30 as the estimator weighs.
-    """
     frame_us = 60 * 10**6
     times = [5 * frame_us] * 12 + [6 * frame_us + frame_us // 4] * 100
     assert 12 + expected == sum(SlidingWindowCounter(30, Window(60, 1), estimator).decide(times))

@@ -1,4 +1,4 @@
-"""The simulated fleet against real limiters."""
+"""The simulated fleet beside real limiters."""
 
 import heapq
 import random
@@ -55,10 +55,9 @@ def in_us(times: Sequence[float]) -> list[int]:
     frame_count=st.sampled_from([1, 2, 5, 6, 10]),
     limit=st.integers(1, 9),
 )
-def test_one_instance(
+def test_fleet_of_one_decides_as_the_estimator(
     gaps: Sequence[int], interval_s: float, sharing: Sharing, estimator: Estimator, frame_count: int, limit: int
 ) -> None:
-    """A fleet of one decides as the estimator alone does, however often and in whatever way it synchronises."""
     times = in_us([BEGIN_S + sum(gaps[: n + 1]) / 8 for n in range(len(gaps))])  # eighths are exact as floats
     window = Window(60, frame_count)
     fleet = a_fleet(1, interval_s=interval_s, sharing=sharing, estimator=estimator, window=window, limit=limit)
@@ -66,7 +65,7 @@ def test_one_instance(
 
 
 class Clock:
-    """The time of the replay."""
+    """Clock of a replay."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -75,17 +74,17 @@ class Clock:
         return self.now_s
 
 
-def note(tally: Tally, report: CycleReport | None) -> None:
-    """Add what a cycle did in the store."""
+def add(tally: Tally, report: CycleReport | None) -> None:
+    """Add the operations of a cycle."""
     if report is not None:
         tally.operations += report.flushed_count + report.conflict_count + report.pulled_count
         tally.conflicts += report.conflict_count
 
 
-def really(fleet: Fleet, times: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """
-    Return what limiters decide that run as the fleet's instances do: the same draws, phases and ticks. What they do in
-    the store goes to the fleet's tally, but for reservations, which tell nobody.
+def decide_by_limiters(fleet: Fleet, times: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return the decisions of limiters with the draws, phases and ticks of a fleet, and tally their operations.
+
+    Operations of reservations are not counted, because their reports are not accessible.
     """
     clock, store, plan = Clock(), MemoryStore(), fleet.plan
     decide = Reservations.decide
@@ -116,9 +115,9 @@ def really(fleet: Fleet, times: Sequence[int], monkeypatch: pytest.MonkeyPatch) 
             tick_us, index = heapq.heappop(ticks)
             clock.now_s = tick_us / SECOND
             if fleet.next_cycle_us(index, tick_us - 1) == tick_us:
-                note(fleet.tally, limiters[index].sync())
+                add(fleet.tally, limiters[index].sync())
             elif fleet.flushes_early:
-                note(fleet.tally, limiters[index].sync_urgent())
+                add(fleet.tally, limiters[index].sync_urgent())
             heapq.heappush(ticks, (fleet.next_tick_us(index, tick_us), index))
         clock.now_s = at_us / SECOND
         decisions.append(limiters[int(draws.random() * plan.instance_count)].check("client").allowed)
@@ -129,12 +128,13 @@ def really(fleet: Fleet, times: Sequence[int], monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("times", (BURSTS, STEADY, SPARSE), ids=("bursts", "steady", "sparse"))
 @pytest.mark.parametrize("sharing", Sharing, ids=lambda sharing: sharing.value)
-def test_as_limiters_do(times: Sequence[float], sharing: Sharing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three simulated instances decide about each request as three limiters do that run in the same rhythm."""
+def test_simulated_instances_decide_and_count_as_limiters_do(
+    times: Sequence[float], sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     moments = in_us(times)
     real, simulated = a_fleet(3, sharing=sharing), a_fleet(3, sharing=sharing)
     decisions = list(FleetKey(simulated).decide(moments))
-    assert really(real, moments, monkeypatch) == decisions
+    assert decide_by_limiters(real, moments, monkeypatch) == decisions
     assert {True, False} == set(decisions)
     assert real.tally.waits == simulated.tally.waits
     if sharing is not Sharing.RESERVE:
@@ -142,8 +142,9 @@ def test_as_limiters_do(times: Sequence[float], sharing: Sharing, monkeypatch: p
 
 
 @given(st.lists(st.integers(0, 90), min_size=1, max_size=120), st.integers(1, 5), st.sampled_from(Sharing))
-def test_every_hit_is_in_the_document(gaps: Sequence[int], instance_count: int, sharing: Sharing) -> None:
-    """When all is quiet, the document holds each hit that was admitted in the last window exactly once."""
+def test_document_holds_every_admitted_hit_exactly_once(
+    gaps: Sequence[int], instance_count: int, sharing: Sharing
+) -> None:
     times = in_us([BEGIN_S + sum(gaps[: n + 1]) / 8 for n in range(len(gaps))])
     key = FleetKey(a_fleet(instance_count, sharing=sharing, limit=20))
     decisions = key.decide(times)
@@ -157,8 +158,7 @@ def test_every_hit_is_in_the_document(gaps: Sequence[int], instance_count: int, 
     }
 
 
-def test_conflict() -> None:
-    """Of two instances that count the same key between two cycles, the second to write loses the race, once."""
+def test_second_writer_of_a_key_loses_the_race_once() -> None:
     fleet = a_fleet(2, sharing=Sharing.INTERVAL, limit=100)
     key = FleetKey(fleet)
     key.decide([BEGIN_S * SECOND] * 20)
@@ -167,8 +167,7 @@ def test_conflict() -> None:
     assert 20 == sum(key.frames.values())
 
 
-def test_quiet_key_costs_nothing() -> None:
-    """After some cycles nobody looks at a key any more, and each of its two instances has written it once."""
+def test_quiet_key_causes_no_more_operations() -> None:
     fleet = a_fleet(2, limit=100)
     key = FleetKey(fleet)
     key.decide([BEGIN_S * SECOND] * 2)
@@ -182,15 +181,13 @@ def test_quiet_key_costs_nothing() -> None:
 @pytest.mark.parametrize(
     ("sharing", "expected"), ((Sharing.FLUSH, False), (Sharing.RESERVE, True)), ids=("flush", "reserve")
 )
-def test_who_waits(sharing: Sharing, expected: bool) -> None:
-    """Only those wait for the database who asked for it."""
+def test_requests_wait_only_with_reserve(sharing: Sharing, expected: bool) -> None:
     fleet = a_fleet(3, sharing=sharing)
     FleetKey(fleet).decide(in_us(STEADY))
     assert expected == (fleet.tally.waits > 0)
 
 
-def test_shorter_interval_is_more_accurate() -> None:
-    """The longer instances know nothing of each other, the more they let through together."""
+def test_shorter_interval_admits_less_over_the_limit() -> None:
     times = in_us(STEADY)
     fleets = [a_fleet(10, interval_s=interval_s, sharing=Sharing.INTERVAL) for interval_s in (0.1, 1.0, 10.0)]
     admitted = [sum(FleetKey(fleet).decide(times)) for fleet in fleets]

@@ -36,71 +36,61 @@ def cut(rows: Sequence[Row], size: int) -> list[Sequence[Row]]:
 
 
 def tallies(batches: Sequence[Sequence[Row]], contenders: Sequence[Contender] = ALL, rate: Rate = RATE) -> list[object]:
-    """Return what each contender did."""
+    """Return the counts of each contender."""
     replay = Replay(rate, contenders)
     replay.run(batches)
-    return [asdict(entry.tally) for entry in replay.entries]
+    return [asdict(result.tally) for result in replay.results]
 
 
 def test_every_contender_gets_every_row() -> None:
-    """All decide about the same number of requests, and the exact log is never wrong."""
     replay = Replay(RATE, ALL)
     replay.run(cut(some_rows(), 500))
-    assert {3000} == {entry.tally.requests for entry in replay.entries}
-    exact = replay.entries[0]
+    assert {3000} == {result.tally.requests for result in replay.results}
+    exact = replay.results[0]
     assert EXACT_LOG == exact.contender.algorithm
     assert (0, 0, RATE.limit) == (exact.tally.wrongly_allowed, exact.tally.wrongly_denied, exact.tally.peak)
-    assert all(entry.tally.wrongly_allowed for entry in replay.entries[1:])
+    assert all(result.tally.wrongly_allowed for result in replay.results[1:])
 
 
 @pytest.mark.parametrize("size", (1, 70, 3000))
-def test_batches(size: int) -> None:
-    """How rows are cut into batches does not matter, nor that quiet keys are decided late and idle ones forgotten."""
+def test_batches_make_no_difference(size: int) -> None:
     assert tallies(cut(some_rows(), 500)) == tallies(cut(some_rows(), size))
 
 
-def test_quiet_keys() -> None:
-    """What is remembered of keys with few requests gives the same as deciding about each at once, as for somebody who
-    watches.
-    """
-    watched = Replay(RATE, ALL, watch=lambda *_: None)
+def test_observed_replay_gives_the_same_numbers() -> None:
+    watched = Replay(RATE, ALL, on_decisions=lambda *_: None)
     watched.run(cut(some_rows(), 200))
-    assert [asdict(entry.tally) for entry in watched.entries] == tallies(cut(some_rows(), 200))
+    assert [asdict(result.tally) for result in watched.results] == tallies(cut(some_rows(), 200))
 
 
 @given(st.integers(1, 12))
-def test_small_burst(burst: int) -> None:
-    """A bucket that holds less than the limit denies even keys with few requests."""
+def test_bucket_smaller_than_the_limit_denies_even_rare_keys(burst: int) -> None:
     rows = [Row(BEGIN_US, "a")] * 5
     (tally,) = tallies([rows], [Contender("token-bucket")], Rate(5, 60, burst))
     assert min(5, burst) == tally["admitted"]  # type: ignore[index]
 
 
-def test_users() -> None:
-    """Each user of a client has the limit, and so has the client without one."""
+def test_limit_is_per_user_and_for_the_client_without_one() -> None:
     rows = [Row(BEGIN_US + n, "a", user) for n, user in enumerate(["x", "y", None] * 7)]
     for tally in tallies([rows]):
         assert 15 <= tally["admitted"]  # type: ignore[index]
     assert 15 == tallies([rows])[0]["admitted"]  # type: ignore[index]
 
 
-def test_more_frames_are_more_accurate() -> None:
-    """Errors shrink with the number of frames."""
+def test_errors_shrink_with_the_number_of_frames() -> None:
     contenders = [Contender("sliding", count) for count in (1, 2, 6, 60)]
     replay = Replay(RATE, contenders)
     replay.run(cut(some_rows(20_000), 5000))
-    wrong = [entry.tally.wrongly_allowed + entry.tally.wrongly_denied for entry in replay.entries]
+    wrong = [result.tally.wrongly_allowed + result.tally.wrongly_denied for result in replay.results]
     assert all(coarse > fine for coarse, fine in pairwise(wrong))
 
 
-def test_shared_counter() -> None:
-    """Where the counter is in the database, each request waits for it."""
+def test_each_request_waits_if_the_counter_is_in_the_database() -> None:
     (tally,) = tallies([some_rows()], [Contender("gcra", asks_database=True)])
     assert (3000, 3000) == (tally["operations"], tally["waits"])  # type: ignore[index]
 
 
-def test_fleet_beside_the_others() -> None:
-    """A fleet of one decides as the estimator alone does, and tells what it does in the database."""
+def test_fleet_of_one_decides_as_the_estimator_and_counts_operations() -> None:
     alone, fleet = tallies(
         cut(some_rows(), 500), [Contender("sliding", 10), Contender("sliding", 10, FleetPlan(1, 1.0))]
     )
@@ -109,12 +99,10 @@ def test_fleet_beside_the_others() -> None:
     assert (0, True) == (alone["operations"], fleet["operations"] > 3000)  # type: ignore[index]
 
 
-def test_again() -> None:
-    """The same rows give the same numbers, fleets included."""
+def test_same_rows_give_the_same_numbers() -> None:
     contenders = [Contender("sliding", 10, FleetPlan(10, 1.0))]
     assert tallies(cut(some_rows(500), 100), contenders) == tallies(cut(some_rows(500), 100), contenders)
 
 
-def test_names() -> None:
-    """Our algorithms are the estimators, by the names of the configuration."""
+def test_our_algorithms_have_the_names_of_the_configuration() -> None:
     assert ALGORITHMS == (*COMMON, "sliding", "proportional")

@@ -1,50 +1,47 @@
-"""Files of recorded traffic, good and bad."""
+"""Files of recorded traffic, and their rows in the order of time."""
 
 import gzip
 import io
 import re
 import tracemalloc
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oauth_ratelimit.replay.formats import Format, Row
-from oauth_ratelimit.replay.source import BLOCK_SIZE, MAX_LINE_LENGTH, MAX_PROBLEMS, Recording, Source
+from oauth_ratelimit.replay.source import BLOCK_SIZE, MAX_LINE_LENGTH, MAX_PROBLEMS, OrderedRows, Recording, Source
 
 SECOND = 1_000_000
 
 
 def read(content: str | bytes, **options: object) -> tuple[Source, list[Row]]:
-    """Return a file as it was understood, and its rows."""
+    """Return the facts of a file and its rows."""
     recording = Recording("unused", **options)  # type: ignore[arg-type]
     data = content.encode() if isinstance(content, str) else content
     source = Source(io.BytesIO(data), recording.parser, form=recording.form)
     return source, list(source.rows())
 
 
-def test_csv() -> None:
-    """Without a header the columns are time, client and user, of which the user may be missing or empty."""
+def test_csv_without_a_header() -> None:
     source, rows = read("5,a,u\n6.5,b\n7,c,\n")
     assert [Row(5 * SECOND, "a", "u"), Row(6_500_000, "b"), Row(7 * SECOND, "c")] == rows
     assert (Format.CSV, 3, 0) == (source.form, source.row_count, source.bad_count)
 
 
-def test_csv_with_a_header() -> None:
-    """A header says where the columns are; quoted fields, a byte order mark and Windows' line ends do no harm."""
+def test_csv_header_gives_the_order_of_columns() -> None:
     _, rows = read('\ufeffuser,extra,time,client\r\nu,"x, y",5,"a, ""b"""\r\n')
     assert [Row(5 * SECOND, 'a, "b"', "u")] == rows
 
 
-def test_header_without_a_client() -> None:
-    """If a header lacks a column, no other is taken for it."""
+def test_header_without_a_client_column_is_not_guessed() -> None:
     source, rows = read("time,customer\n5,a\n6,b\n")
     assert ([], 2) == (rows, source.bad_count)
     assert "column" in source.problems[0].reason
 
 
 def test_json_lines() -> None:
-    """Objects with other members, too; ids that are numbers are names."""
     source, rows = read(
         '{"time": 5, "client": "a", "user": null, "x": []}\n{"time": "1970-01-01T00:00:06Z", "client": 7}'
     )
@@ -59,16 +56,14 @@ LOG = (
 )
 
 
-def test_access_log() -> None:
-    """The client is whom the server authenticated, or the host."""
+def test_access_log_client_is_the_authenticated_user_or_the_host() -> None:
     source, rows = read(LOG)
     assert ["my-app", "host2", "two words"] == [row.client for row in rows]
     assert [7, 8, 9] == [row.at_us // SECOND - 807249600 for row in rows]
     assert Format.ACCESS_LOG == source.form
 
 
-def test_access_log_of_one_path() -> None:
-    """Other requests are left out, and their number told."""
+def test_other_paths_are_left_out_and_counted() -> None:
     source, rows = read(LOG, request_path="/oauth/token")
     assert ["my-app", "host2"] == [row.client for row in rows]
     assert 1 == source.left_out_count
@@ -83,8 +78,7 @@ def test_access_log_of_one_path() -> None:
     ),
     ids=("first group", "no client", "both"),
 )
-def test_access_log_with_a_pattern(pattern: str, expected: list[tuple[str, str | None]]) -> None:
-    """A regular expression finds the client, and the user; lines without a match are left out."""
+def test_pattern_finds_client_and_user(pattern: str, expected: list[tuple[str, str | None]]) -> None:
     found = (
         re.compile(pattern) if "client" in pattern or "user" not in pattern else re.compile(pattern + "(?P<client>x)")
     )
@@ -93,10 +87,7 @@ def test_access_log_with_a_pattern(pattern: str, expected: list[tuple[str, str |
     assert 3 == len(rows) + source.left_out_count
 
 
-def test_bad_lines() -> None:
-    """
-    What is not understood is counted, the first with their line numbers, and the rest of the file counts all the same.
-    """
+def test_malformed_lines_are_counted_and_the_first_reported() -> None:
     source, rows = read("5,a\nrubbish\n\n6,\n7,b\n" + "nope,x\n" * 10)
     assert ["a", "b"] == [row.client for row in rows]
     assert (12, 1, MAX_PROBLEMS) == (source.bad_count, source.left_out_count, len(source.problems))
@@ -116,15 +107,13 @@ def test_bad_lines() -> None:
     ),
     ids=("no client", "no time", "no name", "deep", "torn", "text", "empty name"),
 )
-def test_bad_json(line: str) -> None:
-    """No JSON is so bad that it is more than a bad line."""
+def test_malformed_json_is_a_malformed_line(line: str) -> None:
     source, rows = read(f'{{"time": 1, "client": "a"}}\n{line}\n')
     assert (1, 1) == (len(rows), source.bad_count)
 
 
 @pytest.mark.parametrize("packed", (False, True), ids=("plain", "packed"))
-def test_endless_line(packed: bool) -> None:
-    """A line longer than any sensible one is bad, whatever its length, and the next one counts."""
+def test_line_that_is_too_long_is_malformed(packed: bool) -> None:
     data = b"5,a\n6," + b"x" * (2 * BLOCK_SIZE) + b"\n7," + b"y" * MAX_LINE_LENGTH + b"\n8,b\n"
     source, rows = read(gzip.compress(data) if packed else data)
     assert ["a", "b"] == [row.client for row in rows]
@@ -132,7 +121,7 @@ def test_endless_line(packed: bool) -> None:
 
 
 class Endless(io.BytesIO):
-    """A stream of fifty blocks without a line's end."""
+    """A stream of fifty blocks without a line feed."""
 
     def __init__(self) -> None:
         self.blocks_left = 50
@@ -143,8 +132,7 @@ class Endless(io.BytesIO):
         return b"x" * min(size or 0, BLOCK_SIZE) if self.blocks_left >= 0 else b""
 
 
-def test_endless_line_takes_no_memory() -> None:
-    """However long a line is, a few blocks of it are held at a time."""
+def test_endless_line_takes_bounded_memory() -> None:
     source = Source(Endless(), Recording("unused").parser)
     tracemalloc.start()
     assert [] == list(source.rows())
@@ -154,15 +142,13 @@ def test_endless_line_takes_no_memory() -> None:
     assert peak < 8 * BLOCK_SIZE
 
 
-def test_packed() -> None:
-    """A packed file is known by its beginning, not by its name."""
+def test_gzip_is_detected_by_content() -> None:
     _, rows = read(gzip.compress(b"5,a\n6,b"))
     assert ["a", "b"] == [row.client for row in rows]
 
 
 @pytest.mark.parametrize("cut", (5, 200, -9, -3))
-def test_packed_file_that_breaks_off(cut: int) -> None:
-    """A packed file that is still being written counts as far as it goes, and that is told."""
+def test_truncated_gzip_is_read_as_far_as_it_goes(cut: int) -> None:
     whole = b"".join(b"%d,client-%d\n" % (n, n * 7919 % 1000) for n in range(10_000))
     source, rows = read(gzip.compress(whole)[:cut])
     assert source.is_cut_short
@@ -171,8 +157,7 @@ def test_packed_file_that_breaks_off(cut: int) -> None:
     assert cut > 0 or len(rows) > 9_000
 
 
-def test_damaged_file() -> None:
-    """So does one that is damaged in the middle."""
+def test_damaged_gzip_is_read_as_far_as_it_goes() -> None:
     packed = bytearray(gzip.compress(b"5,a\n" * 1000))
     packed[len(packed) // 2 :] = b"\xff" * 50
     source, _ = read(bytes(packed))
@@ -180,13 +165,70 @@ def test_damaged_file() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_anything(data: bytes) -> None:
-    """Whatever a file holds, it is read to its end without an exception."""
+def test_any_file_is_read_without_an_exception(data: bytes) -> None:
     source, rows = read(data)
     assert len(rows) == source.row_count
 
 
-def test_nothing() -> None:
-    """An empty file has no format."""
+def test_empty_file_has_no_format() -> None:
     source, rows = read(b"")
     assert ([], None, 0) == (rows, source.form, source.bad_count)
+
+
+def ordered(rows: Sequence[Row], *, spread: bool | None = False, batch_size: int = 4) -> tuple[OrderedRows, list[Row]]:
+    """Return the ordered rows as an object and as a list."""
+    order = OrderedRows(rows, spread=spread, batch_size=batch_size)
+    return order, [row for batch in order.batches() for row in batch]
+
+
+@given(st.lists(st.integers(0, 100), max_size=60), st.integers(1, 9))
+def test_rows_come_in_order_and_none_is_lost(times: Sequence[int], batch_size: int) -> None:
+    rows = [Row(at_us, str(number)) for number, at_us in enumerate(times)]
+    order, found = ordered(rows, batch_size=batch_size)
+    assert [row.at_us for row in found] == sorted(row.at_us for row in found)
+    assert {row.client for row in rows} == {row.client for row in found}
+    assert len(rows) == len(found)
+    assert order.late_count == len(set(found) - set(rows))
+
+
+def test_rows_within_a_batch_are_sorted_and_ties_keep_their_order() -> None:
+    rows = [Row(at_us, name) for at_us, name in ((3, "a"), (1, "b"), (3, "c"), (2, "d"), (7, "e"), (5, "f"))]
+    order, found = ordered(rows)
+    assert "bdacfe" == "".join(row.client for row in found)
+    assert (0, 1, 7) == (order.late_count, order.first_us, order.last_us)
+
+
+def test_row_that_is_too_late_gets_the_time_that_was_reached() -> None:
+    rows = [Row(at_us, "a") for at_us in (*range(10, 30), 1)]
+    order, found = ordered(rows)
+    assert 1 == order.late_count
+    assert 21 == len(found)
+    assert min(row.at_us for row in found) == 10
+
+
+@pytest.mark.parametrize("batch_size", (1, 3, 100))
+def test_rows_of_a_second_are_spread_over_it_wherever_a_batch_ends(batch_size: int) -> None:
+    rows = [Row(second * SECOND, "a") for second in (5, 5, 6, 7, 7, 7, 7)]
+    order, found = ordered(rows, spread=None, batch_size=batch_size)
+    assert order.is_spread
+    assert [5.25, 5.75, 6.5, 7.125, 7.375, 7.625, 7.875] == [row.at_us / SECOND for row in found]
+
+
+def test_rows_with_fractions_of_seconds_are_not_spread() -> None:
+    rows = [Row(5 * SECOND, "a"), Row(5 * SECOND + 1, "b")]
+    order, found = ordered(rows, spread=None)
+    assert not order.is_spread
+    assert rows == found
+
+
+def test_rows_of_one_second_hold_a_bounded_number_of_batches() -> None:
+    order = OrderedRows((Row(SECOND, "a") for _ in range(100)), spread=True, batch_size=5)
+    sizes = [len(batch) for batch in order.batches()]
+    assert 100 == sum(sizes)
+    assert max(sizes) <= 25
+
+
+def test_no_rows_have_no_first_and_last_time() -> None:
+    order, found = ordered([])
+    assert [] == found
+    assert order.first_us is order.last_us is None

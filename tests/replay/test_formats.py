@@ -1,4 +1,4 @@
-"""Moments as files write them."""
+"""Times in the formats of recorded traffic."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.replay.formats import access_log_us, moment_us
+from oauth_ratelimit.replay.formats import parse_log_time_us, parse_time_us
 
 
 @pytest.mark.parametrize(
@@ -26,39 +26,34 @@ from oauth_ratelimit.replay.formats import access_log_us, moment_us
     ),
     ids=("int", "text", "fraction", "blanks", "ms", "us", "ns", "zulu", "offset", "no zone", "epoch"),
 )
-def test_notations(written: object, expected: int) -> None:
-    """Numbers count from the epoch in a unit told by their size; text is ISO 8601, in UTC without a zone."""
-    assert expected == moment_us(written)
+def test_numbers_and_iso_8601_are_times(written: object, expected: int) -> None:
+    assert expected == parse_time_us(written)
 
 
 @pytest.mark.parametrize("written", ("", "yesterday", "-1", "nan", "inf", "1e30", -0.1, True, None, [], "1960-01-01"))
-def test_no_moment(written: object) -> None:
-    """Anything else is refused with a reason."""
+def test_other_values_are_refused_with_a_reason(written: object) -> None:
     with pytest.raises(ValueError, match="time"):
-        moment_us(written)
+        parse_time_us(written)
 
 
 @given(
     st.datetimes(datetime(1970, 1, 2), datetime(2100, 1, 1)).map(lambda moment: moment.replace(microsecond=0)),
     st.integers(-14 * 60, 14 * 60),
 )
-def test_access_log(moment: datetime, offset_min: int) -> None:
-    """The form of access logs is read as Python would write it, whatever the zone."""
+def test_access_log_times_in_any_zone(moment: datetime, offset_min: int) -> None:
     local = moment.replace(tzinfo=timezone(timedelta(minutes=offset_min)))
     if local.timestamp() >= 0:
-        assert round(local.timestamp() * 10**6) == access_log_us(local.strftime("%d/%b/%Y:%H:%M:%S %z"))
+        assert round(local.timestamp() * 10**6) == parse_log_time_us(local.strftime("%d/%b/%Y:%H:%M:%S %z"))
 
 
 @pytest.mark.parametrize("written", ("", "01/Foo/1995:00:00:00 -0400", "32/Aug/1995:00:00:00 +0000", "1995-08-01"))
-def test_no_access_log(written: str) -> None:
-    """What an access log would not write is refused."""
+def test_other_texts_are_no_access_log_times(written: str) -> None:
     with pytest.raises(ValueError, match="not a time"):
-        access_log_us(written)
+        parse_log_time_us(written)
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)))
-def test_to_the_microsecond(moment: datetime) -> None:
-    """ISO 8601 is exact."""
+def test_iso_8601_is_exact_to_the_microsecond(moment: datetime) -> None:
     moment = moment.replace(tzinfo=UTC)
-    seconds, micros = divmod(moment_us(moment.isoformat()), 10**6)
+    seconds, micros = divmod(parse_time_us(moment.isoformat()), 10**6)
     assert (int(moment.replace(microsecond=0).timestamp()), moment.microsecond) == (seconds, micros)
