@@ -49,9 +49,12 @@ class EmptyStore:
         """Return no documents."""
         return {}
 
-    def clock_offset_s(self) -> float:
-        """Return zero."""
-        return 0.0
+    def leave(self, writer: str, keys: Sequence[Key]) -> None:
+        """Have no marks."""
+
+    def time_s(self) -> float:
+        """Have the same clock."""
+        return time.time()
 
     def close(self) -> None:
         """Do nothing."""

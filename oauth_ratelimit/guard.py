@@ -126,14 +126,18 @@ class Guard:
         if self._limiter is not None:
             self._limiter.reconfigure(own)
         elif self.is_on:
-            self._limiter = Limiter(own, self._store, clock=self._clock, denial_events=self._events)
+            self._limiter = Limiter(
+                own,
+                self._store,
+                clock=self._clock,
+                denial_events=self._events,
+                follows_store_clock=self._clock is time.time,  # an injected clock is right by definition
+            )
 
     def run(self) -> None:
         """Run one sync cycle."""
         if self._limiter is not None:
             self._limiter.sync()
-            if self._clock is time.time:  # an injected clock is right by definition
-                self._limiter.correct_clock(self._limiter.clock_offset_s)
 
     def close(self, *, is_failing: bool) -> None:
         """Flush once more and release everything.

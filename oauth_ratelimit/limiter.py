@@ -17,6 +17,7 @@ from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.process.fork import call_in_child
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.factory import open_counters
+from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.reservation import Reservations
@@ -46,6 +47,8 @@ class Limiter:
         store: The store that shares the counters; None opens the one in the settings, if there is one.
         clock: Returns the time in seconds since the epoch. The clocks of all instances must roughly agree.
         denial_events: Logs denials; None creates one.
+        follows_store_clock: Correct the clock by the store's, before the first flush and from then on.
+        monotonic: Returns the time of a clock that is never set, in seconds.
 
     Attributes:
         settings: The settings that apply now.
@@ -59,9 +62,13 @@ class Limiter:
         *,
         clock: Callable[[], float] = time.time,
         denial_events: DenialEvents | None = None,
+        follows_store_clock: bool = False,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings
-        self._clock = self._given_clock = clock
+        self._given_clock = clock
+        self._follows_store_clock = follows_store_clock
+        self._monotonic = monotonic
         self._store = store if store is not None else open_counters(settings.store)
         self._names = None if settings.privacy.key is None else settings.privacy.names()
         self.denial_events = denial_events or DenialEvents(settings.events.per_minute)
@@ -77,6 +84,7 @@ class Limiter:
 
     def _begin(self) -> None:
         """Start with empty counters."""
+        self._clock = self._given_clock
         sync = self.settings.sync
         reserves = self._store is not None and sync.near_limit == "reserve"
         self._clients = ClientRegistry(
@@ -86,10 +94,22 @@ class Limiter:
             max_keys=self.settings.max_keys,
             peers=Peers(reserves=reserves),
         )
-        self._cycle = SyncCycle(self._store, clients=self._clients, interval_s=sync.interval_s, clock=self._now)
-        self._reservations = (
-            Reservations(self._cycle, clock=self._now, deadline_s=sync.deadline_s) if reserves else None
+        server_clock = None
+        if self._store is not None:
+            server_clock = ServerClock(
+                self._store,
+                wall=self._given_clock if self._follows_store_clock else time.time,
+                monotonic=self._monotonic,
+                on_change=self._correct_clock,
+            )
+        self._cycle = SyncCycle(
+            self._store,
+            clients=self._clients,
+            interval_s=sync.interval_s,
+            clock=self._now,
+            server_clock=server_clock,
         )
+        self._reservations = Reservations(self._cycle, deadline_s=sync.deadline_s) if reserves else None
 
     def check(
         self,
@@ -253,13 +273,12 @@ class Limiter:
 
         Errors of the store are not raised; ``CycleReport.error`` holds them.
         """
-        now_s = self._clock()
-        self.denial_events.end_minute(now_s)
-        return self._cycle.run(now_s)
+        self.denial_events.end_minute(self._clock())
+        return self._cycle.run()
 
     def sync_urgent(self) -> CycleReport | None:
         """Synchronise the urgent keys: those new here or near their limit. None if there are none."""
-        return self._cycle.run(self._clock(), urgent_only=True) if self._clients.dirty_queue.has_urgent else None
+        return self._cycle.run(urgent_only=True) if self._clients.dirty_queue.has_urgent else None
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits, modes and trusted clients. Counters of the same series stay.
@@ -279,25 +298,31 @@ class Limiter:
         """Seconds that MongoDB's clock is ahead of this machine's, 0.0 if they hardly differ."""
         return self._cycle.clock_offset_s
 
-    def correct_clock(self, offset_s: float) -> None:
-        """Add an offset to the given clock from now on."""
+    def _correct_clock(self, offset_s: float) -> None:
+        """Add an offset to the given clock from now on, if it follows the store's."""
         given = self._given_clock
-        self._clock = (lambda: given() + offset_s) if offset_s else given
+        if self._follows_store_clock:
+            self._clock = (lambda: given() + offset_s) if offset_s else given
 
     def _now(self) -> float:
         return self._clock()
 
     def close(self, *, flush: bool = True) -> None:
-        """Flush once more and release everything. Logs ``hits_undelivered`` with the hits that could not be sent.
+        """Flush once more, remove this instance's marks and release everything.
+
+        Logs ``hits_undelivered`` with the hits that could not be sent.
 
         Args:
-            flush: Try up to three times to send the last hits, with no new try after five seconds.
+            flush: Try up to three times to send the last hits, and begin nothing new after five seconds.
         """
         if self._reservations is not None:
             self._reservations.close()
         deadline_s = time.monotonic() + CLOSING_S
         for _ in range(CLOSING_TRIES if flush else 0):
-            if self.sync().error is None or time.monotonic() > deadline_s:
+            if self.sync().error is None:
+                self._cycle.leave(deadline_s)
+                break
+            if time.monotonic() > deadline_s:
                 break
         self.denial_events.end_minute(math.inf)
         self._cycle.log_undelivered()

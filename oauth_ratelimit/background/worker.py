@@ -75,7 +75,13 @@ class Worker:
         self.stores = stores = open_stores(settings.store)
         queue = DenialQueue() if stores else None
         events = DenialEvents(settings.events.per_minute, trace_of=trace_of, queue=queue)
-        self.limiter = Limiter(settings, stores and stores.counters, clock=clock, denial_events=events)
+        self.limiter = Limiter(
+            settings,
+            stores and stores.counters,
+            clock=clock,
+            denial_events=events,
+            follows_store_clock=clock is time.time,  # an injected clock is right by definition
+        )
         metrics = open_metrics()
         self.guard = Guard(settings, stores and stores.failures, clock=clock, events=events, metrics=metrics)
         self.health_monitor = HealthMonitor(self.limiter, stores and stores.heartbeats, clock=clock, metrics=metrics)
@@ -133,7 +139,6 @@ class Worker:
             report: The report of the sync cycle before; None if none has run yet.
         """
         now_s = self._clock()
-        self.limiter.correct_clock(self._clock_offset_s())
         is_reachable = report is None or report.error is None  # else MongoDB would only delay the next cycle
         if is_reachable:
             self._attempt(self.preload)
@@ -149,7 +154,7 @@ class Worker:
         return self._clock() + self._clock_offset_s()
 
     def _clock_offset_s(self) -> float:
-        return self.limiter.clock_offset_s if self._clock is time.time else 0.0  # an injected clock is never corrected
+        return self.limiter.clock_offset_s if self._clock is time.time else 0.0
 
     def _update_settings(self, now_s: float) -> None:
         self._live.update(self._override_cache.active(now_s))

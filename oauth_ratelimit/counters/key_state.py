@@ -28,8 +28,8 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series, Tier
 from oauth_ratelimit.counters import hits as arithmetic
 from oauth_ratelimit.counters.bucket import NO_FRAMES, Bucket, Frames, KeyBuckets
-from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, prunable_of
-from oauth_ratelimit.store.base import UNUSABLE_VERSION, Hits, Snapshot
+from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, Prunable, recent_writer_count
+from oauth_ratelimit.store.base import MAX_HORIZON_S, UNUSABLE_VERSION, Hits, Snapshot
 
 SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
 FOLLOWED_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/accuracy.py)
@@ -49,6 +49,22 @@ class Due(enum.Enum):
 
     FORGOTTEN = enum.auto()
     """Never again: the key was dropped."""
+
+
+class Horizons(enum.Enum):
+    """Whether the document holds the horizons of the key's tiers."""
+
+    MISSING = enum.auto()
+    """Not known, so the next write raises them."""
+
+    SENT = enum.auto()
+    """A write under way raises them."""
+
+    STORED = enum.auto()
+    """The document holds them."""
+
+
+NO_HORIZONS: Mapping[Series, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +130,8 @@ class ClientScope:
 class KeyState(KeyBuckets):
     """State of one key. There is one for each document in a process.
 
-    The client's lock guards the buckets, ``pending``, ``cached_denial`` and ``is_dirty``. The sync cycle alone uses the
-    rest.
+    The client's lock guards the buckets, ``pending``, ``cached_denial``, ``is_dirty`` and ``horizons``. The sync cycle
+    alone uses the rest.
 
     Attributes:
         cached_denial: The denial to repeat, if there is one.
@@ -125,6 +141,8 @@ class KeyState(KeyBuckets):
         version: The document's version as last known; None if there is no document, or it was not read yet.
         unsent: Hits that the cycle has taken and the document is not known to hold. Never changed in place.
         attempt: The write whose outcome is unknown, None if there is none.
+        horizons: Whether the document holds the horizons of the tiers.
+        is_marked: Whether the document holds this instance's mark.
         peers: Number of instances that have written the document lately, this one included.
         prunable: Parts that the next writes remove from the document.
         seen_s: Time of the last cycle that found requests.
@@ -139,7 +157,9 @@ class KeyState(KeyBuckets):
         "cached_denial",
         "client",
         "due_cycle",
+        "horizons",
         "is_dirty",
+        "is_marked",
         "is_urgent",
         "peers",
         "prunable",
@@ -167,6 +187,8 @@ class KeyState(KeyBuckets):
         self.version: int | None = None
         self.unsent: Hits | None = None
         self.attempt: Attempt | None = None
+        self.horizons = Horizons.MISSING
+        self.is_marked = False
         self.peers = 1
         self.prunable = NOTHING_PRUNABLE
         self.seen_s = now_s
@@ -233,23 +255,27 @@ class KeyState(KeyBuckets):
         elif self.version != (snapshot.version if snapshot else None):
             self.attempt = None  # its version is gone, so it cannot be applied any more
 
-    def merge(self, snapshot: Snapshot | None, now_s: float, *, flush_id: int) -> None:
+    def merge(
+        self, snapshot: Snapshot | None, now_s: float, *, writer: str, prunable: Prunable = NOTHING_PRUNABLE
+    ) -> None:
         """Take over the document that was read.
 
         Args:
             snapshot: The document; None if it does not exist.
             now_s: The time.
-            flush_id: This instance's present flush number. Much lower writer marks are old.
+            writer: This instance's name in the document.
+            prunable: Parts of it that the next writes remove.
         """
         hits: Hits = snapshot.hits if snapshot else {}
         self.version = snapshot.version if snapshot else None
+        self.prunable = prunable
+        self.is_marked = snapshot is not None and writer in snapshot.writers
         if snapshot:
-            series = {bucket.tier.series for bucket in self.buckets}
-            self.prunable = prunable_of(
-                snapshot, series, horizon_s=self.client.horizon_s, now_s=now_s, flush_id=flush_id
-            )
-            self._note_writers(snapshot.writers, flush_id)
+            self._note_writers(snapshot)
         with self.client.lock:
+            stored = snapshot.horizons if snapshot else NO_HORIZONS
+            is_stored = all(stored.get(series, 0) >= horizon_s for series, horizon_s in self._own_horizons().items())
+            self.horizons = Horizons.STORED if is_stored else Horizons.MISSING
             self.read_s = now_s
             self.cached_denial = None
             sources = [source for source in (hits, self.unsent, self.pending) if source]
@@ -263,14 +289,14 @@ class KeyState(KeyBuckets):
         peers = max(self.peers, self.client.peers.most_count) if reserves else self.peers
         bucket.watch(now_s, peers=peers, reserves=reserves)
 
-    def _note_writers(self, writers: Mapping[str, int], flush_id: int) -> None:
-        recent_id = flush_id - self.client.horizon_s * 1000
-        self.peers = max(1, sum(last_id >= recent_id for last_id in writers.values()))
+    def _note_writers(self, snapshot: Snapshot) -> None:
+        self.peers = max(1, recent_writer_count(snapshot, horizon_s=self.client.horizon_s))
         self.client.peers.most_count = max(self.client.peers.most_count, self.peers)
 
     def change_tiers(self, tiers: tuple[Tier, ...], now_s: float) -> bool:
         """Apply other tiers, and return whether the document must be read for it. See ``KeyBuckets.replace_tiers``."""
         self.cached_denial = None
+        self.horizons = Horizons.MISSING
         incomplete = self.replace_tiers(tiers, now_s, unsent=self.unsent)
         for bucket in self.buckets:
             self._watch(bucket, now_s)
@@ -280,6 +306,22 @@ class KeyState(KeyBuckets):
                 for bucket in incomplete:
                     bucket.distrust()
         return bool(incomplete)
+
+    def raise_horizons(self) -> Mapping[Series, int]:
+        """Return the horizons that the document may lack, for the write that is to raise them."""
+        if self.horizons is Horizons.STORED:
+            return NO_HORIZONS
+        with self.client.lock:
+            self.horizons = Horizons.SENT
+            return self._own_horizons()
+
+    def _own_horizons(self) -> dict[Series, int]:
+        horizons: dict[Series, int] = {}
+        for bucket in self.buckets:
+            tier = bucket.tier
+            horizon_s = min(tier.window_s + tier.frame_s, MAX_HORIZON_S)
+            horizons[tier.series] = max(horizon_s, horizons.get(tier.series, 0))
+        return horizons
 
     def commit(self, version: int, hits: Hits, now_s: float) -> None:
         """Note that a write was applied, and that no other instance has written the document.
@@ -293,6 +335,11 @@ class KeyState(KeyBuckets):
         self.unsent = None if hits is self.unsent else arithmetic.taken_off(self.unsent or {}, hits) or None
         self.attempt = None
         self.prunable = self.prunable.after_write()
+        self.is_marked = True
+        if self.horizons is Horizons.SENT:
+            with self.client.lock:
+                if self.horizons is Horizons.SENT:  # else the tiers have changed since
+                    self.horizons = Horizons.STORED
         if self.peers > 1 or self.client.peers.reserves:
             with self.client.lock:
                 for bucket in self.buckets:

@@ -166,7 +166,10 @@ class LimitExplanation:
 
 
 def _recent_writers(snapshot: Snapshot, now_s: float) -> list[str]:
-    """Return the instances that wrote after the start of the oldest frame. Flush ids are times in milliseconds."""
+    """Return the instances that wrote after the start of the oldest frame.
+
+    Instances of earlier versions have no date in the document. Their flush ids are times in milliseconds.
+    """
     starts = [start_s for frames in snapshot.hits.values() for start_s in frames]
-    oldest_ms = min(starts, default=now_s) * 1000
-    return [name for name, flush_id in snapshot.writers.items() if flush_id >= oldest_ms]
+    oldest_s = min(starts, default=now_s)
+    return [name for name, number in snapshot.writers.items() if snapshot.seen.get(name, number / 1000) >= oldest_s]

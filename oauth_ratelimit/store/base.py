@@ -10,6 +10,9 @@ from oauth_ratelimit.core.tier import Series
 Hits = Mapping[Series, Mapping[int, int]]
 """Hits by series and frame start in seconds since the epoch."""
 
+MAX_HORIZON_S = 366 * 86_400
+"""The longest horizon of a series, in seconds. It holds for a series whose horizon is not known."""
+
 UNUSABLE_VERSION = -1
 """Version of a document whose version cannot be read: nothing is written to it until somebody repairs it."""
 
@@ -24,12 +27,18 @@ class Snapshot:
         hits: The hits that all instances have counted.
         writers: The number of the last flush of each instance that is in the document.
         damage: Fields with a wrong form; the wrong parts are missing from this snapshot.
+        horizons: Seconds for which a frame of a series can matter to any instance, from its start. Missing for series
+            that only earlier versions have written.
+        seen: Time of the last flush of each instance by the store's clock, seconds since the epoch. Missing for
+            instances of earlier versions. Not compared.
     """
 
     version: int
     hits: Hits
     writers: Mapping[str, int]
     damage: tuple[str, ...] = ()
+    horizons: Mapping[Series, int] = field(default_factory=dict)
+    seen: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 @dataclass(slots=True)
@@ -44,7 +53,9 @@ class Change:
         hits: The hits to add.
         expire_at_s: Time at which the last of these hits has left every window, seconds since the epoch.
         expired_frames: Series and frame starts to remove, because no window holds them any more.
-        expired_writers: Writers whose marks are removed, because none of their writes can still arrive.
+        expired_writers: Writers whose marks are removed, because none of their writes can still arrive. The writer's
+            own mark and frames that hits are added to stay.
+        horizons: Horizons of series, which are raised to these and never lowered.
     """
 
     key: Key
@@ -55,6 +66,7 @@ class Change:
     expire_at_s: float
     expired_frames: Sequence[tuple[Series, int]] = ()
     expired_writers: Sequence[str] = ()
+    horizons: Mapping[Series, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +98,20 @@ class CounterStore(Protocol):
 
         Each change is atomic by itself. A retry with the same version never counts twice: only the first that arrives
         finds this version. After ``StoreUnavailable`` each change may have been applied or may be applied later;
-        ``Snapshot.writers`` shows which.
+        ``Snapshot.writers`` shows which. The store dates the writer's mark by its own clock.
         """
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         """Return up to ``count`` documents, those with the latest frames first."""
 
-    def clock_offset_s(self) -> float:
-        """Return the seconds that the store's clock is ahead of this machine's, exact to about half a round trip."""
+    def leave(self, writer: str, keys: Sequence[Key]) -> None:
+        """Remove a writer's marks from documents, without a new version. The writer does not write again.
+
+        Best effort: marks that stay are removed by later writers.
+        """
+
+    def time_s(self) -> float:
+        """Return the time of the store's clock in seconds since the epoch."""
 
     def close(self) -> None:
         """Release connections. Idempotent."""

@@ -1,7 +1,9 @@
 """Counters in the memory of one process, for tests and simulations."""
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.process.fork import call_in_child
@@ -9,9 +11,14 @@ from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
 
 
 class MemoryStore:
-    """Shared counters of the limiters in one process. Thread-safe; nothing ever expires."""
+    """Shared counters of the limiters in one process. Thread-safe; nothing ever expires.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Returns the store's time in seconds since the epoch.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
         self._lock = threading.Lock()  # guards _documents
         self._documents: dict[Key, Snapshot] = {}
         call_in_child(self._renew_lock)
@@ -33,15 +40,21 @@ class MemoryStore:
         hits = {series: dict(frames) for series, frames in document.hits.items()} if document else {}
         writers = dict(document.writers) if document else {}
         for series, start_s in change.expired_frames:
-            hits.get(series, {}).pop(start_s, None)
+            if start_s not in change.hits.get(series, {}):
+                hits.get(series, {}).pop(start_s, None)
+        seen = dict(document.seen) if document else {}
         for name in change.expired_writers:
             writers.pop(name, None)
+            seen.pop(name, None)
         for series, frames in change.hits.items():
             counts = hits.setdefault(series, {})
             for start_s, count in frames.items():
                 counts[start_s] = counts.get(start_s, 0) + count
-        writers[writer] = change.flush_id
-        self._documents[change.key] = Snapshot(change.next_version, hits, writers)
+        writers[writer], seen[writer] = change.flush_id, self._clock()
+        horizons = dict(document.horizons) if document else {}
+        for series, horizon_s in change.horizons.items():
+            horizons[series] = max(horizon_s, horizons.get(series, 0))
+        self._documents[change.key] = Snapshot(change.next_version, hits, writers, horizons=horizons, seen=seen)
         return True
 
     def remove(self, key: Key) -> None:
@@ -55,9 +68,20 @@ class MemoryStore:
             by_time = sorted(self._documents.items(), key=lambda item: -_latest_frame_s(item[1]))
             return dict(by_time[:count])
 
-    def clock_offset_s(self) -> float:
-        """See ``CounterStore.clock_offset_s``."""
-        return 0.0
+    def leave(self, writer: str, keys: Sequence[Key]) -> None:
+        """See ``CounterStore.leave``."""
+        with self._lock:
+            for key in keys:
+                document = self._documents.get(key)
+                if document is not None:
+                    writers, seen = dict(document.writers), dict(document.seen)
+                    writers.pop(writer, None)
+                    seen.pop(writer, None)
+                    self._documents[key] = replace(document, writers=writers, seen=seen)
+
+    def time_s(self) -> float:
+        """See ``CounterStore.time_s``."""
+        return self._clock()
 
     def close(self) -> None:
         """See ``CounterStore.close``."""

@@ -1,4 +1,6 @@
-"""Difference between this machine's clock and the store's."""
+"""Time of the store's clock, and its difference from this machine's."""
+
+from collections.abc import Callable
 
 import structlog
 
@@ -8,35 +10,102 @@ from oauth_ratelimit.store.base import CounterStore
 log = structlog.get_logger(__name__)
 
 MEASURE_EVERY_S = 60.0
+SAMPLE_COUNT = 3  # the one with the shortest round trip is the most exact
 NOTABLE_S = 0.5  # less is within the delay of a loaded network
 
 
 class ServerClock:
-    """Measures the offset of the store's clock once a minute.
+    """Measures the store's clock, and carries its time on with the monotonic clock in between.
+
+    It measures once a minute, and at once when the two clocks of this machine disagree. A change that they do not
+    explain, such as a failover to a server with a wrong clock, counts only when the next measurement confirms it.
 
     Args:
         store: The store with the clock that counts.
+        wall: Returns the time that the offset refers to, seconds since the epoch.
+        monotonic: Returns the time of a clock that is never set.
+        on_change: Called with a new offset.
 
     Attributes:
-        offset_s: Seconds that the store's clock is ahead; 0.0 if they hardly differ.
+        offset_s: Seconds that the store's clock is ahead of the wall clock; 0.0 if they hardly differ.
     """
 
-    def __init__(self, store: CounterStore) -> None:
+    def __init__(
+        self,
+        store: CounterStore,
+        *,
+        wall: Callable[[], float],
+        monotonic: Callable[[], float],
+        on_change: Callable[[float], None],
+    ) -> None:
         self.offset_s = 0.0
         self._store = store
-        self._next_s = 0.0
+        self._wall = wall
+        self._monotonic = monotonic
+        self._on_change = on_change
+        self._measured_s: float | None = None  # on the monotonic clock, as are the next three
+        self._epoch_s = 0.0  # the store's time when the monotonic clock was at zero
+        self._odd_epoch_s: float | None = None  # the same by the last measurement, if it is still to be confirmed
+        self._wall_epoch_s = 0.0  # the same of the wall clock
+        self._asked: tuple[float | None] | None = None  # the answer in this cycle
 
-    def measure(self, now_s: float) -> None:
-        """Measure if it is time to. Logs ``clock_skew`` when the clocks drift apart, or come together again."""
-        if self._next_s - MEASURE_EVERY_S <= now_s < self._next_s:
-            return
-        try:
-            offset_s = self._store.clock_offset_s()
-        except StoreError:
-            return  # the next cycle tries again
-        self._next_s = now_s + MEASURE_EVERY_S
+    def begin_cycle(self) -> None:
+        """Measure if it is time to. Logs ``clock_skew`` when the clocks drift apart, or come together again.
+
+        Raises:
+            StoreError: The store did not answer.
+        """
+        self._asked = None
+        now_s, wall_s = self._monotonic(), self._wall()
+        is_fresh = self._measured_s is not None and now_s - self._measured_s < MEASURE_EVERY_S
+        if not is_fresh or abs(wall_s - now_s - self._wall_epoch_s) > NOTABLE_S:
+            self._measure()
+
+    def _measure(self) -> None:
+        _, epoch_s = min(self._sample() for _ in range(SAMPLE_COUNT))
+        now_s = self._monotonic()
+        wall_epoch_s = self._wall() - now_s
+        changed_s = epoch_s - self._epoch_s
+        # A machine that was suspended wakes up with a wall clock that has gone on and a monotonic clock that has not.
+        is_explained = min(abs(changed_s), abs(changed_s - wall_epoch_s + self._wall_epoch_s)) <= NOTABLE_S
+        is_confirmed = self._odd_epoch_s is not None and abs(epoch_s - self._odd_epoch_s) <= NOTABLE_S
+        if self._measured_s is None or is_explained or is_confirmed:
+            self._epoch_s, self._odd_epoch_s = epoch_s, None
+        else:
+            self._odd_epoch_s = epoch_s
+        self._measured_s, self._wall_epoch_s = now_s, wall_epoch_s
+        offset_s = self._epoch_s - wall_epoch_s
         if abs(offset_s) < NOTABLE_S:
             offset_s = 0.0
         if abs(offset_s - self.offset_s) >= NOTABLE_S:
             log.warning("clock_skew", offset_s=round(offset_s, 3), former_offset_s=round(self.offset_s, 3))
             self.offset_s = offset_s
+            self._on_change(offset_s)
+
+    def _sample(self) -> tuple[float, float]:
+        """Return the length of a round trip, and the store's time when the monotonic clock was at zero."""
+        asked_s = self._monotonic()
+        time_s = self._store.time_s()
+        answered_s = self._monotonic()
+        return answered_s - asked_s, time_s - (asked_s + answered_s) / 2
+
+    def time_s(self) -> float | None:
+        """Return the store's time, asked once in a cycle.
+
+        Returns:
+            None if the store does not answer, or if its clock and the time carried on from the last one differ.
+        """
+        if self._asked is None:
+            self._asked = (self._ask(),)
+        return self._asked[0]
+
+    def _ask(self) -> float | None:
+        if self._measured_s is None or self._odd_epoch_s is not None:
+            return None
+        try:
+            round_trip_s, epoch_s = self._sample()
+        except StoreError:
+            return None
+        if abs(epoch_s - self._epoch_s) > NOTABLE_S + round_trip_s:
+            return None
+        return epoch_s + self._monotonic()

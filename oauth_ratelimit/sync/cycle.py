@@ -1,10 +1,10 @@
 """The sync cycle of one limiter: which keys it looks at, and what it logs."""
 
 import threading
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 import structlog
 
@@ -32,15 +32,25 @@ class SyncCycle:
         clients: The clients and keys of the limiter.
         interval_s: Seconds between two full cycles.
         clock: Returns the time in seconds since the epoch.
+        server_clock: The clock of the store; None without a store.
     """
 
     def __init__(
-        self, store: CounterStore | None, *, clients: ClientRegistry, interval_s: float, clock: Callable[[], float]
+        self,
+        store: CounterStore | None,
+        *,
+        clients: ClientRegistry,
+        interval_s: float,
+        clock: Callable[[], float],
+        server_clock: ServerClock | None,
     ) -> None:
         self.schedule = SyncSchedule(interval_s)
         self._store = store
-        self._flusher = Flusher(store, clock=clock) if store else None
-        self._server_clock = ServerClock(store) if store else None
+        self._clock = clock
+        self._server_clock = server_clock
+        self._flusher = (
+            Flusher(store, clock=clock, store_time_s=server_clock.time_s) if store and server_clock else None
+        )
         self._clients = clients
         self._lock = threading.Lock()  # guards the schedule and the flusher: one cycle at a time
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
@@ -48,19 +58,20 @@ class SyncCycle:
         self._outage_count = 0
         self._last_s: float | None = None  # time of the last full cycle
 
-    def run(self, now_s: float, *, urgent_only: bool = False) -> CycleReport:
+    def run(self, *, urgent_only: bool = False) -> CycleReport:
         """Run one cycle. Errors of the store are not raised but reported.
 
         Args:
-            now_s: The time.
             urgent_only: Synchronise only the urgent keys.
         """
         report = CycleReport()
         with self._lock:
+            now_s = self._clock()
             urgent = self._clients.dirty_queue.take_urgent()
             if urgent_only:
                 for state in urgent:
                     state.reads_first = True  # most are new here, and reading them first saves a conflict
+                now_s = self._begin(urgent, now_s, report)
                 self._synchronise(urgent, now_s, report, requested=True)
             else:
                 requested = urgent + self._clients.dirty_queue.take_dirty()
@@ -69,6 +80,7 @@ class SyncCycle:
                 self._last_s = now_s
                 requested = self.schedule.take(requested)
                 due = self.schedule.due(now_s)
+                now_s = self._begin(requested or due, now_s, report)
                 self._synchronise_in_parts(requested, now_s, report, requested=True)
                 self._synchronise_in_parts(due, now_s, report, requested=False)
             self._make_room()
@@ -76,18 +88,29 @@ class SyncCycle:
                 self._clients.sweep(now_s)
                 report.in_flight_hits = self.schedule.in_flight_hits()
                 report.key_count = self._clients.key_count
-                if self._server_clock is not None and (requested or due) and report.error is None:
-                    self._server_clock.measure(now_s)
         self._log_report(report, now_s)
         return report
 
-    def run_for(self, states: Iterable[KeyState], now_s: float) -> CycleReport:
+    def run_for(self, states: Iterable[KeyState]) -> CycleReport:
         """Synchronise these keys only."""
         report = CycleReport()
+        requested = list(dict.fromkeys(states))
         with self._lock:
-            self._synchronise(list(dict.fromkeys(states)), now_s, report, requested=True)
+            now_s = self._begin(requested, self._clock(), report)
+            self._synchronise(requested, now_s, report, requested=True)
         self._log_report(report, now_s)
         return report
+
+    def _begin(self, states: list[KeyState], now_s: float, report: CycleReport) -> float:
+        """Measure the store's clock if it is time to, and return the time, which may be corrected now."""
+        if not states or self._server_clock is None:
+            return now_s
+        try:
+            self._server_clock.begin_cycle()
+        except StoreError as exc:
+            report.error = exc
+            report.is_cut_short = True
+        return self._clock()
 
     @property
     def clock_offset_s(self) -> float:
@@ -115,10 +138,12 @@ class SyncCycle:
 
     def _load(self, states: Mapping[KeyState, Snapshot], now_s: float) -> None:
         """Take over documents of keys that were not read before."""
+        if self._flusher is None:
+            return
         with self._lock:
             for state, snapshot in states.items():
                 if state.version is None and state.attempt is None:
-                    state.merge(snapshot, now_s, flush_id=time.time_ns() // 1_000_000)
+                    state.merge(snapshot, now_s, writer=self._flusher.writer)
             self.schedule.add(states)
 
     def log_undelivered(self) -> None:
@@ -214,6 +239,17 @@ class SyncCycle:
         elif self._failing_since_s is not None and (report.flushed_count or report.pulled_count):
             log.info("flush_recovered", failed_for_s=round(now_s - self._failing_since_s, 1))
             self._failing_since_s = None
+
+    def leave(self, deadline_s: float) -> None:
+        """Remove this instance's marks from the documents, as far as the time allows.
+
+        Args:
+            deadline_s: Time of the monotonic clock.
+        """
+        if self._flusher is None:
+            return
+        with self._lock, suppress(StoreError):  # the next writers remove them
+            self._flusher.leave(self.schedule.all(), deadline_s)
 
     def close(self) -> None:
         """Release the store."""

@@ -15,7 +15,7 @@ import structlog
 
 from oauth_ratelimit.core.key import Key, visible_name
 from oauth_ratelimit.counters.key_state import Attempt, KeyState
-from oauth_ratelimit.counters.pruning import MAX_PRUNED, SLACK_S
+from oauth_ratelimit.counters.pruning import MAX_PRUNED, NOTHING_PRUNABLE, SLACK_S, prunable_of
 from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.process.yielding import collect_young_garbage, yield_between
@@ -64,14 +64,21 @@ class Flusher:
     Args:
         store: The store.
         clock: Returns the time in seconds since the epoch.
+        store_time_s: Returns the time of the store's clock, None if it is not known.
         sleep: Waits between two rounds on contested keys.
     """
 
     def __init__(
-        self, store: CounterStore, *, clock: Callable[[], float], sleep: Callable[[float], None] = time.sleep
+        self,
+        store: CounterStore,
+        *,
+        clock: Callable[[], float],
+        store_time_s: Callable[[], float | None],
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.writer = secrets.token_hex(6)
         self._store = store
+        self._store_time_s = store_time_s
         self._sleep = sleep
         self._flush_id = 0
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
@@ -149,6 +156,24 @@ class Flusher:
         current += [state for state in pending if id(state) not in contested and not state.unsent]
         return lost
 
+    def leave(self, states: Iterable[KeyState], deadline_s: float) -> None:
+        """Remove this instance's marks from documents until a deadline, because it writes no more.
+
+        Args:
+            states: The keys. Those with an outcome that is still unknown keep their marks.
+            deadline_s: Time of the monotonic clock.
+
+        Raises:
+            StoreError: The store did not answer.
+        """
+        marked = [state for state in dict.fromkeys(states) if state.is_marked and state.attempt is None]
+        for batch in _batches(marked):
+            if time.monotonic() > deadline_s:
+                break
+            self._store.leave(self.writer, [state.key for state in batch])
+            for state in batch:
+                state.is_marked = False
+
     def pull(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
         """Read documents and merge them.
 
@@ -176,7 +201,10 @@ class Flusher:
                     )
                 if state.version != (snapshot.version if snapshot else None):
                     changed.append(state)
-                state.merge(snapshot, now_s, flush_id=self._flush_id or _now_ms())
+                prunable = NOTHING_PRUNABLE
+                if snapshot is not None:
+                    prunable = prunable_of(snapshot, writer=self.writer, store_time_s=self._store_time_s)
+                state.merge(snapshot, now_s, writer=self.writer, prunable=prunable)
         return changed
 
     def _write(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
@@ -207,8 +235,8 @@ class Flusher:
         return lost
 
     def _next_flush_id(self) -> int:
-        """Return a number that grows with every write. It is a time, so the marks of old writers can be recognised."""
-        self._flush_id = max(self._flush_id + 1, _now_ms())
+        """Return a number that grows with every write. It is a time, by which earlier versions recognise old marks."""
+        self._flush_id = max(self._flush_id + 1, time.time_ns() // 1_000_000)
         return self._flush_id
 
 
@@ -223,6 +251,9 @@ def _change(state: KeyState, flush_id: int) -> Change:
     if state.attempt is not None:  # the same write once more: its outcome shows whether either was applied
         flush_id, hits = state.attempt.flush_id, state.attempt.hits
     newest_s = max(max(frames) for frames in hits.values())
+    horizons = state.raise_horizons()
+    if state.version is None:  # of former tiers, too, because nobody may know their windows any more
+        horizons = {**dict.fromkeys(hits, state.client.horizon_s), **horizons}
     return Change(
         key=state.key,
         version=state.version,
@@ -233,16 +264,13 @@ def _change(state: KeyState, flush_id: int) -> Change:
         expire_at_s=float(newest_s + state.client.horizon_s + SLACK_S),
         expired_frames=state.prunable.frames[:MAX_PRUNED],
         expired_writers=state.prunable.writers[:MAX_PRUNED],
+        horizons=horizons,
     )
 
 
 def _first_version() -> int:
     """Return a version that no earlier document of the key has had, by chance: one of 2^51 numbers."""
     return secrets.randbelow(2**52) | 1
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _batches(states: Sequence[KeyState]) -> Iterator[list[KeyState]]:

@@ -21,13 +21,11 @@ class Reservations:
 
     Args:
         cycle: The sync cycle.
-        clock: Returns the time in seconds since the epoch.
         deadline_s: Maximum seconds that a request waits.
     """
 
-    def __init__(self, cycle: SyncCycle, *, clock: Callable[[], float], deadline_s: float) -> None:
+    def __init__(self, cycle: SyncCycle, *, deadline_s: float) -> None:
         self._cycle = cycle
-        self._clock = clock
         self._deadline_s = deadline_s
         self._waiting: deque[tuple[tuple[KeyState, ...], threading.Event]] = deque()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="oauth_ratelimit-reserve")
@@ -56,7 +54,7 @@ class Reservations:
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if waiting:
             try:
-                self._cycle.run_for([state for states, _ in waiting for state in states], self._clock())
+                self._cycle.run_for([state for states, _ in waiting for state in states])
             finally:
                 for _, done in waiting:
                     done.set()

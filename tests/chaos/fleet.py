@@ -56,8 +56,17 @@ def settings_for(uri: str, *, window: str = "1h", timeout_s: float = 2.0) -> Any
 class Instance:
     """A limiter and the hits that its caller counted for itself."""
 
-    def __init__(self, uri: str, *, clock: Callable[[], float] = time.time, timeout_s: float = 2.0) -> None:
-        self.limiter = Limiter(settings_for(uri, timeout_s=timeout_s), clock=clock)
+    def __init__(
+        self,
+        uri: str,
+        *,
+        clock: Callable[[], float] = time.time,
+        timeout_s: float = 2.0,
+        follows_store_clock: bool = False,
+    ) -> None:
+        self.limiter = Limiter(
+            settings_for(uri, timeout_s=timeout_s), clock=clock, follows_store_clock=follows_store_clock
+        )
         self.counted: Counter[str] = Counter()
         self.slowest_s = 0.0
 

@@ -1,14 +1,12 @@
 """Instances whose clocks are wrong."""
 
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
 from structlog.testing import capture_logs
 
-from oauth_ratelimit.store.mongo import counters as mongo
 from tests.chaos.fleet import Books, Instance, balance
 from tests.support.helpers import Clock
 
@@ -19,18 +17,14 @@ OFFSETS = [1.0, -1.0, 30.0, -30.0, 300.0, -300.0]
 
 
 @pytest.mark.parametrize("offset_s", OFFSETS)
-def test_wrong_clock_is_logged_and_corrected(
-    mongo_uri: str, monkeypatch: pytest.MonkeyPatch, offset_s: float, record: list[Books]
-) -> None:
-    """It is reported, and once corrected its hits fall into the frames that they belong to."""
-    monkeypatch.setattr(mongo, "time", SimpleNamespace(time=lambda: time.time() + offset_s, monotonic=time.monotonic))
-    wrong = Instance(mongo_uri, clock=lambda: time.time() + offset_s)
+def test_wrong_clock_is_logged_and_corrected(mongo_uri: str, offset_s: float, record: list[Books]) -> None:
+    """It is logged and corrected, and from then on hits fall into the frames that they belong to."""
+    wrong = Instance(mongo_uri, clock=lambda: time.time() + offset_s, follows_store_clock=True)
     wrong.hit(USER)
     with capture_logs() as logs:
         wrong.limiter.sync()
     assert "clock_skew" in [entry["event"] for entry in logs]
     assert -offset_s == pytest.approx(wrong.limiter.clock_offset_s, abs=0.4)
-    wrong.limiter.correct_clock(wrong.limiter.clock_offset_s)
     wrong.hit("user-1")
     books = balance([wrong], mongo_uri)
     with MongoClient[dict[str, Any]](mongo_uri) as client:

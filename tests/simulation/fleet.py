@@ -113,22 +113,30 @@ class Instance:
         fleet: Where it belongs.
         clock: Its clock.
         config: Its configuration.
+        follows_store_clock: Whether it corrects its clock by the server's.
     """
 
-    def __init__(self, fleet: "Fleet", clock: Clock, config: Config) -> None:
+    def __init__(self, fleet: "Fleet", clock: Clock, config: Config, *, follows_store_clock: bool) -> None:
         self.fleet = fleet
         self.clock = clock
         self.config = config
+        self.follows_store_clock = follows_store_clock
         self.in_request = False
         self.was_wrong = False
         self.pending: Counter[Cell] = Counter()  # admitted since everything was known to be sent
         collection = SimulatedCollection(fleet.server, fleet.fate, self._on_command)
         connection = cast(Connection, SimulatedConnection(collection))
-        self.limiter = Limiter(settings_of(config), MongoStore(connection), clock=clock)
+        self.limiter = Limiter(
+            settings_of(config),
+            MongoStore(connection),
+            clock=clock,
+            monotonic=fleet.true_time,
+            follows_store_clock=follows_store_clock,
+        )
 
     def ask(self, client_id: str, username: str | None, cost: int) -> None:
         """Make one request, and note what it counts if it is admitted."""
-        now_s = self.clock()
+        now_s = self.clock() + self.correction_s
         self.in_request = True
         decision = self.limiter.check(client_id, username, cost=cost)
         self.in_request = False
@@ -144,6 +152,11 @@ class Instance:
                     self.fleet.certain[cell] += cost
                     self.pending[cell] += cost
                 self.fleet.ends_s[cell] = max(self.fleet.ends_s.get(cell, 0), start_s + series.horizon_s)
+
+    @property
+    def correction_s(self) -> float:
+        """Seconds that it adds to its clock."""
+        return self.limiter.clock_offset_s if self.follows_store_clock else 0.0
 
     def sync(self, *, urgent: bool) -> None:
         """Run one cycle."""
@@ -178,7 +191,8 @@ class Fleet:
         rng: Decides what happens to commands.
 
     Attributes:
-        true_s: The true time, which is the server's, too.
+        true_s: The true time.
+        server_offset_s: Seconds that the server's clock is ahead.
         truth: Hits that were admitted.
         certain: Those of instances whose clocks were never wrong.
         was_wrong: Whether a clock was ever wrong.
@@ -202,8 +216,13 @@ class Fleet:
         self.fault_rate = 0.0
         self.commands: Counter[str] = Counter()
         self.history: list[str] = []
-        self.server = Server(lambda: self.true_s)
+        self.server_offset_s = 0.0
+        self.server = Server(lambda: self.true_s + self.server_offset_s)
         self.instances: list[Instance] = []
+
+    def true_time(self) -> float:
+        """Return the true time."""
+        return self.true_s
 
     def fate(self, command: str) -> Fate:
         """Return what happens to the next command."""
@@ -215,7 +234,7 @@ class Fleet:
 
     def start(self, config: Config) -> Instance:
         """Start an instance."""
-        instance = Instance(self, Clock(lambda: self.true_s), config)
+        instance = Instance(self, Clock(self.true_time), config, follows_store_clock=self.rng.random() < 0.5)
         self.instances.append(instance)
         return instance
 

@@ -5,16 +5,17 @@ import random
 import pytest
 
 from tests.simulation.fleet import CONFIGS, Fleet
-from tests.simulation.history import check, plan, run
+from tests.simulation.history import DIMENSIONS, check, plan, run
 
 SEEDS = range(12)
 STEPS = 200
-HOLDING = ("network", "expiry", "configuration", "restarts", "removal", "restore", "damage")
 
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize(
-    "dimensions", [(), *((name,) for name in HOLDING)], ids=lambda names: " and ".join(names) or "none"
+    "dimensions",
+    [(), *((name,) for name in DIMENSIONS), tuple(DIMENSIONS)],
+    ids=lambda names: " and ".join(names) or "none",
 )
 def test_nothing_is_lost_or_doubled(dimensions: tuple[str, ...]) -> None:
     """Every admitted request is stored once in each series that it counts in, and no request waits for the store."""

@@ -148,6 +148,7 @@ def test_write_removes_expired_frames_and_marks(store: CounterStore) -> None:
     write(store, a_change(KEY, version=10, next_version=11, hits={SIX_SECONDS: {612: 4}}, **stale))
     snapshot = store.read([KEY])[KEY]
     assert ({606: 2, 612: 4}, {"here": 1}) == (snapshot.hits[SIX_SECONDS], snapshot.writers)
+    assert {"here"} == set(snapshot.seen)
 
 
 def test_write_keeps_its_own_mark_and_the_frames_that_it_adds_to(store: CounterStore) -> None:
@@ -155,7 +156,36 @@ def test_write_keeps_its_own_mark_and_the_frames_that_it_adds_to(store: CounterS
     write(store, a_change(KEY, version=None, next_version=10, flush_id=1))
     expired: dict[str, Any] = {"expired_writers": ["here"], "expired_frames": [(SIX_SECONDS, 600)]}
     assert [] == write(store, a_change(KEY, version=10, next_version=11, flush_id=2, **expired))
-    assert {"here": 2} == store.read([KEY])[KEY].writers
+    snapshot = store.read([KEY])[KEY]
+    assert ({"here": 2}, {"here"}, {600: 2}) == (snapshot.writers, set(snapshot.seen), snapshot.hits[SIX_SECONDS])
+
+
+def test_horizon_is_raised_and_never_lowered(store: CounterStore) -> None:
+    """Of each series for itself, and a write can leave them out."""
+    write(store, a_change(KEY, version=None, next_version=10, horizons={SIX_SECONDS: 66, MINUTE: 660}))
+    write(store, a_change(KEY, version=10, next_version=11, horizons={SIX_SECONDS: 606, MINUTE: 120}))
+    write(store, a_change(KEY, version=11, next_version=12))
+    assert {SIX_SECONDS: 606, MINUTE: 660} == store.read([KEY])[KEY].horizons
+
+
+def test_mark_is_dated_by_the_store(store: CounterStore) -> None:
+    """Those of the others keep their date."""
+    write(store, a_change(KEY, version=None, next_version=10), writer="there")
+    before = store.read([KEY])[KEY].seen
+    write(store, a_change(KEY, version=10, next_version=11))
+    after = store.read([KEY])[KEY].seen
+    assert before == {"there": after["there"]}
+    assert abs(store.time_s() - after["here"]) < 60
+    assert after["there"] <= after["here"]
+
+
+def test_writer_that_leaves_takes_its_marks_along(store: CounterStore) -> None:
+    """The version and the marks of the others stay, and no document is made."""
+    write(store, a_change(KEY, version=None, next_version=10), writer="there")
+    write(store, a_change(KEY, version=10, next_version=11))
+    store.leave("here", [KEY, OTHER])
+    (snapshot,) = store.read([KEY, OTHER]).values()
+    assert (11, {"there": 1}, {"there"}) == (snapshot.version, snapshot.writers, set(snapshot.seen))
 
 
 def test_numbers_up_to_2_to_the_53_stay_exact(store: CounterStore) -> None:

@@ -74,12 +74,13 @@ def test_missing_server_ends_a_call_in_time() -> None:
             lambda: absent.read([KEY]),
             lambda: absent.compare_and_set("here", [a_change(KEY, version=None, next_version=1)]),
             lambda: absent.latest(10),
-            absent.clock_offset_s,
+            absent.time_s,
+            lambda: absent.leave("here", [KEY]),
         ):
             with pytest.raises(StoreUnavailable) as caught:
                 call()
             assert "secret" not in str(caught.value)
-        assert time.monotonic() - began_s < 20  # the driver would wait 30 s, four times
+        assert time.monotonic() - began_s < 20  # the driver would wait 30 s, five times
 
 
 def test_hanging_connection_ends_a_call_in_time(mongod: Mongod) -> None:

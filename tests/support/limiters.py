@@ -51,7 +51,7 @@ def some_settings(
 
 def a_limiter(store: CounterStore | None, clock: Clock, *client: Policy) -> Limiter:
     """Return a limiter that enforces policies per client and user; one that never denies if there is none."""
-    return Limiter(some_settings(*client), store, clock=clock)
+    return Limiter(some_settings(*client), store, clock=clock, monotonic=clock)
 
 
 def stored_hits(store: CounterStore, key: Key = KEY, *, series: Series | None = None) -> int:

@@ -97,9 +97,13 @@ class FaultyStore:
         """See ``CounterStore.latest``."""
         return self.inner.latest(count)
 
-    def clock_offset_s(self) -> float:
-        """See ``CounterStore.clock_offset_s``."""
-        return self.inner.clock_offset_s()
+    def leave(self, writer: str, keys: Sequence[Key]) -> None:
+        """See ``CounterStore.leave``."""
+        self.inner.leave(writer, keys)
+
+    def time_s(self) -> float:
+        """See ``CounterStore.time_s``."""
+        return self.inner.time_s()
 
     def close(self) -> None:
         """See ``CounterStore.close``."""

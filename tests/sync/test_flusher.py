@@ -13,16 +13,16 @@ from oauth_ratelimit.store.base import Change, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import MAX_BATCH, MAX_ROUNDS
 from tests.support.helpers import Clock
-from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, stored_hits
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, some_settings, stored_hits
 from tests.sync.faulty_store import Fault, FaultyStore
 
 Pair = tuple[Limiter, Limiter]
 
 
 @pytest.fixture
-def inner() -> MemoryStore:
-    """The store behind the faults."""
-    return MemoryStore()
+def inner(clock: Clock) -> MemoryStore:
+    """The store behind the faults. It goes by the same clock as the instances."""
+    return MemoryStore(clock)
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def test_hits_wait_for_a_store_that_refuses_everything(inner: MemoryStore, clock
     limiter = a_limiter(refusing, clock)
     with capture_logs() as events:
         hit(limiter, cost=5)
-    assert ["flush_failed"] == [event["event"] for event in events]
+    assert ["flush_failed"] == [event["event"] for event in events if event["event"] != "clock_skew"]
     assert 5 == limiter.counts(CLIENT).in_flight_hits
     refusing.refused = Key("nobody", None)
     limiter.sync()
@@ -310,6 +310,37 @@ def test_expired_frames_are_removed(inner: MemoryStore, clock: Clock) -> None:
         sizes.append(len(inner.read([KEY])[KEY].hits[Series(6)]))
     assert max(sizes) <= 2 * (66 + 66 + SLACK_S) / 6
     assert sizes[-1] >= 10
+
+
+@pytest.mark.parametrize("offset_s", [3600.0, -3600.0, 61.0])
+def test_frames_stay_whatever_the_clock_of_another_instance_shows(
+    inner: MemoryStore, clock: Clock, offset_s: float
+) -> None:
+    """No instance removes anything by its own clock."""
+    right = a_limiter(inner, clock, a_policy(40, 60))
+    wrong = Limiter(some_settings(a_policy(40, 60)), inner, clock=lambda: clock.now_s + offset_s, monotonic=clock)
+    hit(right, cost=40)
+    for _ in range(3):
+        wrong.check(CLIENT)
+        wrong.sync()
+    right.peek(CLIENT)
+    right.sync()
+    assert stored_hits(inner) >= 40
+    assert not right.check(CLIENT).allowed
+
+
+def test_instance_with_the_same_frames_and_a_wider_window_keeps_them(inner: MemoryStore, clock: Clock) -> None:
+    """The document knows how long the frames of a series matter to anybody."""
+    narrow = a_limiter(inner, clock, a_policy(window_s=60, frames=10))
+    wide = a_limiter(inner, clock, a_policy(window_s=600, frames=100))
+    hit(wide, cost=10)
+    for _ in range(9):
+        clock.advance(60)
+        hit(narrow)
+        narrow.peek(CLIENT)
+        narrow.sync()
+    hit(wide)
+    assert 20 == stored_hits(inner)
 
 
 def test_narrow_window_removes_no_frame_of_a_wider_one(inner: MemoryStore, clock: Clock) -> None:

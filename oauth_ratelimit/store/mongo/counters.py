@@ -27,7 +27,7 @@ from oauth_ratelimit.store.mongo.client import (
     ensure_expiry,
     translated_errors,
 )
-from oauth_ratelimit.store.mongo.document import EXPIRE, FIELDS, compose, document_id, parse_all
+from oauth_ratelimit.store.mongo.document import EXPIRE, FIELDS, compose, compose_leave, document_id, parse_all
 
 INDEX_CHECK_INTERVAL_S = 600.0  # the collection may be dropped, and its index with it
 LOST_RACE_CODES = frozenset({66, 11000})  # ImmutableField: another version or removed; DuplicateKey: exists already
@@ -81,13 +81,16 @@ class MongoStore:
             found = self._open().collection.find({}, FIELDS).sort(EXPIRE, DESCENDING).limit(count)
             return dict(parse_all(found))
 
-    def clock_offset_s(self) -> float:
-        """See ``CounterStore.clock_offset_s``."""
+    def leave(self, writer: str, keys: Sequence[Key]) -> None:
+        """See ``CounterStore.leave``. One ``update`` command for all documents."""
+        with translated_errors(), suppress(BulkWriteError):  # a damaged document, or one that no majority confirmed
+            opened = self._open()
+            opened.collection.bulk_write(compose_leave(writer, keys), ordered=False, session=opened.session)
+
+    def time_s(self) -> float:
+        """See ``CounterStore.time_s``. The clock of the primary."""
         with translated_errors():
-            database = self._open().collection.database
-            asked_s = time.time()
-            hello = database.command("hello")
-            return float(hello["localTime"].timestamp() - (asked_s + time.time()) / 2)
+            return float(self._open().collection.database.command("hello")["localTime"].timestamp())
 
     def close(self) -> None:
         """See ``CounterStore.close``."""

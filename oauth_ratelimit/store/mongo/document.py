@@ -17,12 +17,12 @@ from pymongo import UpdateOne
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change, Snapshot
+from oauth_ratelimit.store.base import MAX_HORIZON_S, UNUSABLE_VERSION, Change, Snapshot
 from oauth_ratelimit.store.mongo.client import Document
 from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, whole_number
 
 NO_VERSION = -1  # no document has it, so a filter on it can only insert
-FIELDS = ("version", "requestCounters", "writers")  # all that is read of a document besides its id
+FIELDS = ("version", "requestCounters", "writers", "horizons", "seen")  # all that is read of a document besides its id
 EXPIRE = "expire"
 USERNAME_PATH = "_id.username"
 SCOPE_PATH = "_id.scope"
@@ -32,7 +32,6 @@ MAX_STORED = 2**63 - 1  # the largest integer in BSON; no update adds more than 
 MAX_FRAMES = 20_000  # of one series, the newest; more is an attack, and would keep requests waiting
 MAX_SERIES = 100
 MAX_SERIES_LENGTH = 30
-MAX_WRITERS = 10_000
 
 _SERIES = re.compile(r"([1-9][0-9]{0,8})(\+denied)?(\+dry-run)?")
 _FRAME = re.compile(r"[0-9]{1,12}")
@@ -121,22 +120,37 @@ def parse(document: Document) -> Snapshot:
             damage.add("requestCounters")
         else:
             hits[series] = _frames(frames, damage)
+    horizons: dict[Series, int] = {}
+    for name, value in _entries(document, "horizons", MAX_SERIES, damage):
+        series = _parse_series(name) if len(name) <= MAX_SERIES_LENGTH else None
+        horizon_s = whole_number(value, at_most=MAX_HORIZON_S)
+        if series is None or horizon_s is None:
+            damage.add("horizons")
+        else:
+            horizons[series] = horizon_s
+    # No cap but the 16 MB of a document: an own mark that is not read would have a write counted twice.
     writers: dict[str, int] = {}
-    for name, value in _entries(document, "writers", MAX_WRITERS, damage):
+    for name, value in _entries(document, "writers", None, damage):
         flush_id = whole_number(value, at_most=MAX_STORED)
         if flush_id is None or not _WRITER.fullmatch(name):
             damage.add("writers")
         else:
             writers[name] = flush_id
-    return Snapshot(version, hits, writers, tuple(sorted(damage)))
+    seen: dict[str, float] = {}
+    for name, value in _entries(document, "seen", None, damage):
+        if not isinstance(value, datetime) or not _WRITER.fullmatch(name):
+            damage.add("seen")
+        else:
+            seen[name] = value.timestamp()
+    return Snapshot(version, hits, writers, tuple(sorted(damage)), horizons, seen)
 
 
-def _entries(document: Document, field: str, max_count: int, damage: set[str]) -> list[tuple[str, Any]]:
+def _entries(document: Document, field: str, max_count: int | None, damage: set[str]) -> list[tuple[str, Any]]:
     value = document.get(field, {})
     if not isinstance(value, dict):
         damage.add(field)
         return []
-    if len(value) > max_count:
+    if max_count is not None and len(value) > max_count:
         damage.add(field)
     return list(value.items())[:max_count]
 
@@ -170,7 +184,7 @@ def _frames(frames: Mapping[str, Any], damage: set[str]) -> dict[int, int]:
 
 def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
     """Return one update for each change."""
-    mark = f"writers.{writer}"
+    mark, seen = f"writers.{writer}", f"seen.{writer}"
     dates: dict[float, datetime] = {}  # most changes share theirs
     operations = []
     for change in changes:
@@ -183,25 +197,39 @@ def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
             for start_s, count in frames.items()
         }
         identity = document_id(change.key)
+        raised: Document = {
+            f"horizons.{_series_name(series)}": min(horizon_s, MAX_HORIZON_S)
+            for series, horizon_s in change.horizons.items()
+        }
         if change.version is None:
             update: Document = {
                 "$set": {"version": Int64(change.next_version), EXPIRE: expire, mark: Int64(change.flush_id)},
                 "$inc": increments,
+                "$currentDate": {seen: True},
             }
+            if raised:
+                update["$max"] = raised
             operations.append(UpdateOne({"_id": identity, "version": NO_VERSION}, update, upsert=True))
             continue
         increments["version"] = change.next_version - change.version
         update = {
             "$inc": increments,
             "$set": {mark: Int64(change.flush_id)},
-            "$max": {EXPIRE: expire},
+            "$max": {EXPIRE: expire, **raised},
+            "$currentDate": {seen: True},
             "$setOnInsert": {"_id": None},
         }
         expired = [f"requestCounters.{_series_name(series)}.{start_s}" for series, start_s in change.expired_frames]
-        expired += [f"writers.{name}" for name in change.expired_writers]
+        expired += [f"{field}.{name}" for name in change.expired_writers for field in ("writers", "seen")]
         # MongoDB refuses an update that sets and removes the same path.
-        expired = [path for path in expired if path != mark and path not in increments]
+        expired = [path for path in expired if path not in (mark, seen) and path not in increments]
         if expired:
             update["$unset"] = dict.fromkeys(expired, "")
         operations.append(UpdateOne({"_id": identity, "version": Int64(change.version)}, update, upsert=True))
     return operations
+
+
+def compose_leave(writer: str, keys: Iterable[Key]) -> list[UpdateOne]:
+    """Return the updates that remove a writer's marks. The version stays, because nobody else reads these marks."""
+    update = {"$unset": {f"writers.{writer}": "", f"seen.{writer}": ""}}
+    return [UpdateOne({"_id": document_id(key)}, update) for key in keys]

@@ -1,0 +1,167 @@
+"""The store's clock: when it is measured, and which changes count."""
+
+import pytest
+from structlog.testing import capture_logs
+
+from oauth_ratelimit import Limiter
+from oauth_ratelimit.errors import StoreUnavailable
+from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.sync.clock import MEASURE_EVERY_S, SAMPLE_COUNT, ServerClock
+from tests.support.limiters import CLIENT, KEY, some_settings
+
+NOW_S = 1_800_000_000.0
+
+
+class Machine:
+    """The clocks of one machine and of its store.
+
+    Attributes:
+        monotonic_s: The monotonic clock.
+        wall_s: How far the wall clock is ahead of the store's.
+        store_s: How far the store's clock is ahead of the true time.
+        delays_s: How long the next questions take.
+    """
+
+    def __init__(self) -> None:
+        self.monotonic_s = 0.0
+        self.wall_s = 0.0
+        self.store_s = 0.0
+        self.delays_s: list[float] = []
+        self.asked_count = 0
+        self.is_down = False
+        self.offsets_s: list[float] = []
+        machine = self
+
+        class Store(MemoryStore):
+            def time_s(self) -> float:
+                if machine.is_down:
+                    raise StoreUnavailable("down")
+                machine.asked_count += 1
+                asked_s = machine.store_time()
+                machine.monotonic_s += machine.delays_s.pop(0) if machine.delays_s else 0.0
+                return asked_s
+
+        self.store = Store(self.store_time)
+        self.clock = ServerClock(self.store, wall=self.wall, monotonic=self.monotonic, on_change=self.offsets_s.append)
+
+    def monotonic(self) -> float:
+        return self.monotonic_s
+
+    def wall(self) -> float:
+        return NOW_S + self.monotonic_s + self.wall_s
+
+    def store_time(self) -> float:
+        return NOW_S + self.monotonic_s + self.store_s
+
+    def cycle_later(self, duration_s: float) -> None:
+        """Let time pass, and begin a cycle."""
+        self.monotonic_s += duration_s
+        self.clock.begin_cycle()
+
+
+@pytest.fixture
+def machine() -> Machine:
+    """A machine whose clocks are right."""
+    return Machine()
+
+
+def test_clock_is_measured_once_a_minute(machine: Machine) -> None:
+    """And not in the cycles between."""
+    for _ in range(int(2 * MEASURE_EVERY_S)):
+        machine.cycle_later(1.0)
+    assert 2 * SAMPLE_COUNT == machine.asked_count
+    assert [] == machine.offsets_s
+
+
+def test_step_of_the_wall_clock_is_corrected_with_the_next_cycle(machine: Machine) -> None:
+    """The monotonic clock shows it."""
+    machine.cycle_later(0.0)
+    machine.wall_s = 600.0
+    with capture_logs() as logs:
+        machine.cycle_later(1.0)
+    assert [-600.0] == machine.offsets_s
+    assert [("clock_skew", -600.0)] == [(entry["event"], entry["offset_s"]) for entry in logs]
+
+
+def test_wrong_clock_is_corrected_with_the_first_cycle(machine: Machine) -> None:
+    """Before anything is sent."""
+    machine.wall_s = -300.0
+    machine.cycle_later(0.0)
+    assert [300.0] == machine.offsets_s
+
+
+def test_sample_with_the_shortest_round_trip_counts(machine: Machine) -> None:
+    """The others were delayed on their way."""
+    machine.delays_s = [3.0, 0.01, 2.0]
+    machine.cycle_later(0.0)
+    assert [] == machine.offsets_s
+
+
+def test_server_with_a_wrong_clock_counts_when_it_is_confirmed(machine: Machine) -> None:
+    """Until then the time is carried on, and is not known well enough to remove anything."""
+    machine.cycle_later(0.0)
+    machine.store_s = 600.0
+    machine.cycle_later(1.0)
+    assert machine.clock.time_s() is None
+    machine.cycle_later(MEASURE_EVERY_S)
+    assert ([], None) == (machine.offsets_s, machine.clock.time_s())
+
+    machine.cycle_later(MEASURE_EVERY_S)
+    assert [600.0] == machine.offsets_s
+    assert machine.store_time() == machine.clock.time_s()
+
+
+def test_odd_measurement_is_forgotten_when_the_next_one_is_right(machine: Machine) -> None:
+    """A server with a wrong clock was the primary for a short time."""
+    machine.cycle_later(0.0)
+    machine.store_s = -600.0
+    machine.cycle_later(MEASURE_EVERY_S)
+    machine.store_s = 0.0
+    machine.cycle_later(MEASURE_EVERY_S)
+    assert [] == machine.offsets_s
+    assert machine.store_time() == machine.clock.time_s()
+
+
+def test_suspended_machine_is_no_change_of_the_store(machine: Machine) -> None:
+    """Its monotonic clock has stood still, and its wall clock agrees with the store."""
+    machine.cycle_later(0.0)
+    machine.store_s = machine.wall_s = 3600.0
+    machine.cycle_later(1.0)
+    assert [] == machine.offsets_s
+    assert machine.store_time() == machine.clock.time_s()
+
+
+def test_time_is_asked_once_in_a_cycle(machine: Machine) -> None:
+    """However many documents may have something to remove."""
+    machine.cycle_later(0.0)
+    machine.asked_count = 0
+    assert machine.clock.time_s() == machine.clock.time_s()
+    assert 1 == machine.asked_count
+
+
+def test_store_that_does_not_answer_has_no_time(machine: Machine) -> None:
+    """Before it was measured, and afterwards; the first failure ends the cycle."""
+    machine.is_down = True
+    with pytest.raises(StoreUnavailable):
+        machine.clock.begin_cycle()
+    assert machine.clock.time_s() is None
+    machine.is_down = False
+    machine.cycle_later(0.0)
+    machine.is_down = True
+    assert machine.clock.time_s() is None
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_limiter_follows_the_clock_of_the_store_if_it_is_to(machine: Machine, follows: bool) -> None:
+    """From its first flush on. An injected clock is never corrected otherwise."""
+    machine.wall_s = 600.0
+    limiter = Limiter(
+        some_settings(), machine.store, clock=machine.wall, monotonic=machine.monotonic, follows_store_clock=follows
+    )
+    limiter.peek(CLIENT)
+    limiter.sync()
+    limiter.check(CLIENT)
+    limiter.sync()
+    ((start_s, _),) = [item for frames in machine.store.read([KEY])[KEY].hits.values() for item in frames.items()]
+    assert (NOW_S if follows else NOW_S + 600) == start_s
+    limiter.close()
