@@ -21,6 +21,7 @@ from benchmarks.replays import (
 )
 from benchmarks.results import load
 from benchmarks.traces import traces
+from oauth_ratelimit.core.window import Estimator
 from oauth_ratelimit.replay.chart_data import BusiestSegment, chart_data
 from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
 from oauth_ratelimit.replay.plot import draw
@@ -112,8 +113,8 @@ def _words(contender: Contender) -> str:
 
 def _frames(kept: Kept) -> Iterator[str]:
     settings = {
-        (f"`{name}`", str(count), str(plan.instance_count if plan else 1)): Contender(name, count, plan)
-        for name in (SLIDING, PROPORTIONAL)
+        (f"`{name}`", str(count), str(plan.instance_count if plan else 1)): Contender(name.value, count, plan)
+        for name in Estimator
         for plan in (None, FleetPlan(DEFAULT_INSTANCES, DEFAULT_INTERVAL_S))
         for count in (FRAMES if plan else (*FRAMES, FINEST))
     }

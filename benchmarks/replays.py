@@ -44,12 +44,12 @@ def fleets() -> list[Contender]:
     ]
     contenders = [Contender(SLIDING, DEFAULT_FRAMES, plan) for plan in plans]
     contenders += [Contender(PROPORTIONAL, DEFAULT_FRAMES, plan) for plan in plans if plan.sharing is Sharing.FLUSH]
-    return contenders + [
+    contenders += [
         Contender(estimator.value, count, FleetPlan(DEFAULT_INSTANCES, DEFAULT_INTERVAL_S))
         for estimator in Estimator
         for count in FRAMES
-        if count != DEFAULT_FRAMES
     ]
+    return list(dict.fromkeys(contenders))
 
 
 def label(contender: Contender) -> str:

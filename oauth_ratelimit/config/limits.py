@@ -103,7 +103,8 @@ LIMIT = Section(
             "estimator",
             choice(Estimator),
             "sliding counts the frames inside the window in full and the oldest by the share still inside; "
-            "proportional weighs the current frame too, by the part of it that has passed.",
+            "proportional weighs the current frame too, by the part of it that has passed; strict counts the oldest in "
+            "full until it has left the window.",
             default="sliding",
         ),
         Key(

@@ -1,7 +1,7 @@
 """The JSON Schema of the configuration file and its reference in Markdown, made from the declared keys.
 
-``python -m oauth_ratelimit.config.reference docs/configuration.md`` writes the reference into the documentation,
-between two marks. A test fails if that was forgotten.
+``python -m oauth_ratelimit.config.reference docs/configuration.md`` writes the schema, and the reference into the
+documentation, between two marks. Tests fail if that was forgotten.
 """
 
 import json
@@ -15,6 +15,7 @@ from oauth_ratelimit.config.types import Key, Section
 
 BEGIN = "<!-- The reference is generated: python -m oauth_ratelimit.config.reference docs/configuration.md -->"
 END = "<!-- End of the generated reference. -->"
+SCHEMA_PATH = Path(__file__).parents[1] / "config.schema.json"
 
 
 def config_schema() -> dict[str, Any]:
@@ -73,5 +74,6 @@ def _default(key: Key) -> str:
 
 
 if __name__ == "__main__":
+    SCHEMA_PATH.write_text(schema_text(), encoding="utf-8")
     path = Path(sys.argv[1])
     path.write_text(with_reference(path.read_text(encoding="utf-8")), encoding="utf-8")

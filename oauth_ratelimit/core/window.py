@@ -32,6 +32,9 @@ class Estimator(enum.StrEnum):
     PROPORTIONAL = "proportional"
     """Every frame counts by its share of the window, the current one by the part that has passed (Allegro)."""
 
+    STRICT = "strict"
+    """The oldest frame counts in full until it has left the window. Never admits more than the limit in any window."""
+
     @property
     def edge_per_hit(self) -> int:
         """Number that a hit in the current frame adds to ``edge``. To ``full`` it adds 1."""
@@ -57,10 +60,15 @@ def _proportional(current: int, between: int, oldest: int) -> tuple[int, int]:
     return current + between, oldest - current
 
 
+def _strict(current: int, between: int, oldest: int) -> tuple[int, int]:
+    return current + between + oldest, 0
+
+
 # Each returns ``(full, edge)`` for the hits of the current frame, of those between, and of the oldest frame.
 _FORMULAS: Mapping[Estimator, Callable[[int, int, int], tuple[int, int]]] = {
     Estimator.SLIDING: _sliding,
     Estimator.PROPORTIONAL: _proportional,
+    Estimator.STRICT: _strict,
 }
 
 

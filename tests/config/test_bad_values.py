@@ -62,7 +62,7 @@ REFUSED: list[tuple[str, str, list[object]]] = [
     ("limits.user[0].frames", FRAMES, [0, -2, 3601, 2.0, "2", True]),
     ("limits.user[0].frames", "a number that divides the window of 60 s into whole seconds", [7]),
     ("limits.user[0].name", POLICY_NAME, ["", " x", 'say "x"', "a\nb", "x\n", 5]),
-    ("limits.user[0].estimator", "sliding or proportional", ["exact", None]),
+    ("limits.user[0].estimator", "sliding, proportional or strict", ["exact", None]),
     ("limits.user[0].count_denied", FLAG, [1, "yes"]),
     ("limits.user[0].mode", MODE, ["shadow"]),
     ("limits.user[0].enabled", FLAG, ["no"]),

@@ -115,11 +115,22 @@ def test_estimate_is_between_the_bounds(load: dict[int, int], limit: int, window
     assert (0, 0, 0) == bounds(load, sum(load.values()), window_minutes)
 
 
-@pytest.mark.parametrize(("window_minutes", "limit", "error_ratio"), ((1, 10, 0.02), (5, 20, 0.003), (10, 20, 0.002)))
-def test_errors_on_recorded_traffic_are_as_documented(window_minutes: int, limit: int, error_ratio: float) -> None:
+@pytest.mark.parametrize(
+    ("estimator", "window_minutes", "limit", "error_ratio"),
+    (
+        ("sliding", 1, 10, 0.02),
+        ("sliding", 5, 20, 0.003),
+        ("sliding", 10, 20, 0.002),
+        ("strict", 1, 10, 0.02),
+        ("strict", 10, 20, 0.006),
+    ),
+)
+def test_errors_on_recorded_traffic_are_as_documented(
+    estimator: str, window_minutes: int, limit: int, error_ratio: float
+) -> None:
     """Their sum is a small share of the requests of a day."""
     clock = Clock()
-    limits = {"client": [{"limit": limit, "window": 60 * window_minutes}]}
+    limits = {"client": [{"limit": limit, "window": 60 * window_minutes, "estimator": estimator}]}
     limiter = Limiter(load_config({"mode": "dry-run", "limits": limits}), clock=clock)
     load: defaultdict[Subject, Counter[int]] = defaultdict(Counter)
     denied: Counter[Subject] = Counter()

@@ -19,7 +19,7 @@ from oauth_ratelimit.core.window import (
     retry_after_s,
 )
 
-SLIDING, PROPORTIONAL = Estimator.SLIDING, Estimator.PROPORTIONAL
+SLIDING, PROPORTIONAL, STRICT = Estimator.SLIDING, Estimator.PROPORTIONAL, Estimator.STRICT
 MILLISECONDS = 0.003  # a delay is rounded up by less than this
 
 
@@ -72,7 +72,7 @@ def contents(draw: st.DrawFn) -> Content:
     return Content(window, draw(st.sampled_from(Estimator)), draw(st.integers(0, 20)), past, left_s)
 
 
-@pytest.mark.parametrize(("estimator", "expected"), ((SLIDING, 14.0), (PROPORTIONAL, 10.25)))
+@pytest.mark.parametrize(("estimator", "expected"), ((SLIDING, 14.0), (PROPORTIONAL, 10.25), (STRICT, 17.0)))
 def test_estimate_of_the_worked_example(estimator: Estimator, expected: float) -> None:
     """Previous frame 12, current 5, a quarter into the current one: 12 x 0.75 + 5, and 12 x 0.75 + 5 x 0.25."""
     assert expected == Content(Window(60, 1), estimator, 5, (12,), 45.0).estimate

@@ -1,7 +1,6 @@
 """Buckets: what one instance has counted, on top of what it was told."""
 
 from collections import Counter
-from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +12,7 @@ from oauth_ratelimit.counters.bucket import AHEAD_S, Bucket
 from oauth_ratelimit.counters.client_state import ClientState
 from oauth_ratelimit.counters.dirty_queue import DirtyQueue
 from oauth_ratelimit.counters.key_state import Peers
+from tests.support.reference import exact_estimate
 
 START_S = 1_200_000_000  # where a minute begins
 
@@ -98,12 +98,15 @@ EVENTS = st.lists(
 )
 
 
-@given(events=EVENTS, window=st.sampled_from((Window(4, 1), Window(6, 3), Window(6, 6))), is_sliding=st.booleans())
+@given(
+    events=EVENTS,
+    window=st.sampled_from((Window(4, 1), Window(6, 3), Window(6, 6))),
+    estimator=st.sampled_from(Estimator),
+)
 def test_any_order_of_counting_draining_and_loading_keeps_the_estimate(
-    events: list[tuple[str, int]], window: Window, is_sliding: bool
+    events: list[tuple[str, int]], window: Window, estimator: Estimator
 ) -> None:
     """Over any mix of counting, taking and merging, the estimate is that of the hits known, and each is sent once."""
-    estimator = Estimator.SLIDING if is_sliding else Estimator.PROPORTIONAL
     bucket = a_bucket(window, estimator=estimator)
     now_s = START_S
     own: Counter[int] = Counter()  # by frame
@@ -131,18 +134,9 @@ def test_any_order_of_counting_draining_and_loading_keeps_the_estimate(
                 bucket.load(now_s, stored, taken)  # the send failed, and is tried again at once
                 stored += taken
             known = stored.copy()
-    assert estimated(known, window, now_s=now_s, estimator=estimator) == bucket.estimate(now_s)
+    assert exact_estimate(known, window, now_s=now_s, estimator=estimator) == bucket.estimate(now_s)
     sent += Counter(bucket.drain() or {})
     assert own == sent
-
-
-def estimated(frames: Counter[int], window: Window, *, now_s: int, estimator: Estimator) -> float:
-    """Return what the window holds, by the formula."""
-    start_s, frame_s = window.frame_start_s(now_s), window.frame_s
-    left = Fraction(start_s + frame_s - now_s, frame_s)
-    current = frames[start_s] * (1 - left if estimator is Estimator.PROPORTIONAL else 1)
-    full = sum(frames[start_s - back * frame_s] for back in range(1, window.frame_count))
-    return float(current + full + frames[start_s - window.window_s] * left)
 
 
 def test_share_of_what_is_left_is_used_before_the_alert() -> None:

@@ -7,6 +7,7 @@ import pytest
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, LimitKind
+from oauth_ratelimit.core.window import Estimator
 from oauth_ratelimit.counters.usage import LimitUsage, Scope, UsageReader, scope_of
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.helpers import Clock
@@ -26,11 +27,11 @@ def usage_of(store: MemoryStore, key: Key, now_s: float, config: dict[str, Any] 
     return UsageReader(load_config(config or CONFIG).policies).of(key, store.read([key]).get(key), now_s)
 
 
-@pytest.mark.parametrize("estimator", ["sliding", "proportional"])
+@pytest.mark.parametrize("estimator", Estimator)
 @pytest.mark.parametrize("later_s", [0.0, 1.5, 6.0, 31.0, 60.0, 66.0, 120.0])
-def test_usage_is_what_the_limiter_decides_by(estimator: str, later_s: float) -> None:
+def test_usage_is_what_the_limiter_decides_by(estimator: Estimator, later_s: float) -> None:
     """An instance that knows the key decides by the same figures at any time."""
-    config = {"mode": "enforce", "limits": {"client": [{"limit": 10, "window": 60, "estimator": estimator}]}}
+    config = {"mode": "enforce", "limits": {"client": [{"limit": 10, "window": 60, "estimator": estimator.value}]}}
     clock, store = Clock(1_700_000_003.0), MemoryStore()
     limiter = Limiter(load_config(config), store, clock=clock)
     for _ in range(12):

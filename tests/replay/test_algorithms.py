@@ -99,8 +99,9 @@ def test_sliding_window_counter_admits_while_the_estimate_has_room(
         lambda: Gcra(3, 10**7, burst=3),
         lambda: SlidingWindowCounter(3, Window(10, 5), Estimator.SLIDING),
         lambda: SlidingWindowCounter(3, Window(10, 5), Estimator.PROPORTIONAL),
+        lambda: SlidingWindowCounter(3, Window(10, 5), Estimator.STRICT),
     ),
-    ids=("fixed window", "exact log", "token bucket", "GCRA", "sliding", "proportional"),
+    ids=("fixed window", "exact log", "token bucket", "GCRA", "sliding", "proportional", "strict"),
 )
 @given(gaps_us=GAPS_US, cut=st.integers(0, 60))
 def test_batches_make_no_difference(make: object, gaps_us: Sequence[int], cut: int) -> None:
@@ -110,7 +111,7 @@ def test_batches_make_no_difference(make: object, gaps_us: Sequence[int], cut: i
 
 
 @pytest.mark.parametrize(
-    ("estimator", "expected"), ((Estimator.SLIDING, 21), (Estimator.PROPORTIONAL, 81)), ids=("sliding", "proportional")
+    ("estimator", "expected"), ((Estimator.SLIDING, 21), (Estimator.PROPORTIONAL, 81), (Estimator.STRICT, 18))
 )
 def test_worked_example(estimator: Estimator, expected: int) -> None:
     frame_us = 60 * 10**6

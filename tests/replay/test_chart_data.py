@@ -11,7 +11,8 @@ SECOND = 1_000_000
 RATE = Rate(10, 60)
 SEGMENT_S = SEGMENT_WINDOWS * 60
 BEGIN_S = 1_700_000_000 // SEGMENT_S * SEGMENT_S
-CONTENDERS = [Contender(name) for name in COMMON] + [Contender(one.value, k) for one in Estimator for k in (1, 10)]
+OURS = ((Estimator.SLIDING, 1), (Estimator.SLIDING, 10), (Estimator.PROPORTIONAL, 1), (Estimator.STRICT, 1))
+CONTENDERS = [Contender(name) for name in COMMON] + [Contender(one.value, k) for one, k in OURS]
 
 
 def rows_of(client: str, *times_s: float) -> list[Row]:
@@ -39,6 +40,7 @@ def test_estimates_of_the_worked_example() -> None:
     data = example_data()
     assert 14.0 == at(data, "sliding, k = 1", 135)
     assert 10.25 == at(data, "proportional, k = 1", 135)
+    assert 17.0 == at(data, "strict, k = 1", 135)
     assert 17 == data.exact.values[data.times_us.index((BEGIN_S + 135) * SECOND)]
 
 
@@ -53,7 +55,7 @@ def test_fixed_window_admits_its_limit_on_both_sides_of_an_edge() -> None:
     data = example_data()
     assert 15 == at(data, "fixed window", 132, lines="admitted")
     assert 10 == at(data, "sliding, k = 10", 132, lines="admitted")
-    assert ["sliding, k = 1", "sliding, k = 10", "proportional, k = 1", "proportional, k = 10"] == [
+    assert ["sliding, k = 1", "sliding, k = 10", "proportional, k = 1", "strict, k = 1"] == [
         line.label for line in data.estimates
     ]
 

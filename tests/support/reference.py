@@ -10,7 +10,7 @@ from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
-from oauth_ratelimit.core.window import Estimator
+from oauth_ratelimit.core.window import Estimator, Window
 
 ROUNDING_S = Fraction(201, 10**5)  # a delay that is no whole second may be so much too long
 MOMENT = Fraction(1, 10**7)
@@ -55,6 +55,31 @@ class Expected:
         )
 
 
+def exact_estimate(
+    frames: Mapping[int, int], window: Window, *, now_s: Fraction | int, estimator: Estimator
+) -> Fraction:
+    """Return the hits in a window by the formulas as the documentation states them.
+
+    Args:
+        frames: Hits by the start of their frame, in seconds since the epoch.
+        window: Window that the hits are counted in.
+        now_s: Seconds since the epoch.
+        estimator: Formula that weighs them.
+    """
+    frame_s = window.frame_s
+    start_s = math.floor(now_s / frame_s) * frame_s
+    passed = Fraction(now_s - start_s) / frame_s
+    current, oldest = frames.get(start_s, 0), frames.get(start_s - window.window_s, 0)
+    between = sum(frames.get(start_s - back * frame_s, 0) for back in range(1, window.frame_count))
+    match estimator:
+        case Estimator.SLIDING:
+            return between + current + oldest * (1 - passed)
+        case Estimator.PROPORTIONAL:
+            return between + current * passed + oldest * (1 - passed)
+        case Estimator.STRICT:
+            return Fraction(between + current + oldest)
+
+
 class _Series:
     """The hits of one policy and key."""
 
@@ -64,16 +89,11 @@ class _Series:
         self.frames: Counter[int] = Counter()
 
     def estimate(self, now_s: Fraction) -> Fraction:
-        window = self.policy.window
-        frame_s, count = window.frame_s, window.frame_count
-        newest = math.floor(now_s / frame_s)
-        passed = now_s / frame_s - newest
-        full = sum(self.frames[newest - back] for back in range(1, count))
-        current = self.frames[newest] * (passed if self.policy.estimator is Estimator.PROPORTIONAL else 1)
-        return current + full + self.frames[newest - count] * (1 - passed)
+        return exact_estimate(self.frames, self.policy.window, now_s=now_s, estimator=self.policy.estimator)
 
     def add(self, now_s: Fraction, cost: int) -> None:
-        self.frames[math.floor(now_s / self.policy.window.frame_s)] += cost
+        frame_s = self.policy.window.frame_s
+        self.frames[math.floor(now_s / frame_s) * frame_s] += cost
 
     def is_over(self, now_s: Fraction, cost: int) -> bool:
         return self.estimate(now_s) + cost > self.policy.limit
