@@ -16,7 +16,6 @@ from oauth_ratelimit.replay.accuracy import Tally
 from oauth_ratelimit.replay.algorithms import SlidingWindowCounter
 from oauth_ratelimit.replay.fleet import SEED, Fleet, FleetKey, FleetPlan, Sharing
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.sync import flusher
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.reservation import Reservations
 
@@ -86,7 +85,8 @@ def decide_by_limiters(fleet: Fleet, times: Sequence[int], monkeypatch: pytest.M
 
     Operations of reservations are not counted, because their reports are not accessible.
     """
-    clock, store, plan = Clock(), MemoryStore(), fleet.plan
+    clock, plan = Clock(), fleet.plan
+    store = MemoryStore(clock)  # marks carry the time of the clock
     decide = Reservations.decide
 
     def counted(*args: Any, **kwargs: Any) -> Any:
@@ -94,7 +94,6 @@ def decide_by_limiters(fleet: Fleet, times: Sequence[int], monkeypatch: pytest.M
         return decide(*args, **kwargs)
 
     monkeypatch.setattr(Reservations, "decide", counted)
-    monkeypatch.setattr(flusher, "_now_ms", lambda: int(clock.now_s * 1000))  # marks carry the time of the clock
     near_limit = "reserve" if plan.sharing is Sharing.RESERVE else "flush"
     settings = load_config(
         {
