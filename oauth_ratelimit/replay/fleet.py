@@ -10,7 +10,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.core.window import ROUNDING_S, Estimator, Window
-from oauth_ratelimit.counters.bucket import KeyBuckets
+from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.key_state import FOLLOWED_RATIO
 from oauth_ratelimit.replay.accuracy import Tally
 from oauth_ratelimit.replay.formats import SECOND_US
@@ -113,7 +113,7 @@ class InstanceKey:
         "version",
     )
 
-    def __init__(self, instance: int, bucket: KeyBuckets, at_us: int) -> None:
+    def __init__(self, instance: int, bucket: Bucket, at_us: int) -> None:
         self.instance = instance
         self.bucket = bucket
         self.version = 0
@@ -169,7 +169,7 @@ class FleetKey:
             self._run(*heapq.heappop(self._due))
 
     def _add_key(self, instance: int, at_us: int) -> InstanceKey:
-        bucket = KeyBuckets((self._fleet.tier,), at_us / SECOND_US)
+        bucket = Bucket(self._fleet.tier, at_us / SECOND_US)
         key = self._keys[instance] = InstanceKey(instance, bucket, at_us)
         if self._fleet.reserves:
             bucket.distrust()
@@ -233,11 +233,12 @@ class FleetKey:
         is_changed = False
         if unsent:
             self._flush(key, unsent, at_us, now_s)
-        elif is_dirty or not key.pull_gap or bucket.has_used(FOLLOWED_RATIO):
+        elif is_dirty or not key.pull_gap or _used_ratio(bucket) >= FOLLOWED_RATIO:
             is_changed = self._pull(key, None, at_us, now_s)
         if is_dirty:
             key.used_us = at_us
-        is_filling = bucket.has_used(FOLLOWED_RATIO)
+        used_ratio = _used_ratio(bucket)
+        is_filling = used_ratio >= FOLLOWED_RATIO
         if is_dirty or (is_changed and is_filling):
             key.pull_gap = 0
             gap = 1
@@ -245,7 +246,7 @@ class FleetKey:
             self._keys[key.instance] = None
             return
         elif is_filling:
-            pulls = 2 * PULLS_PER_HORIZON if bucket.has_used(CLOSE_RATIO) else PULLS_PER_HORIZON
+            pulls = 2 * PULLS_PER_HORIZON if used_ratio >= CLOSE_RATIO else PULLS_PER_HORIZON
             gap = key.pull_gap = min(max(1, fleet.horizon_cycles // pulls), key.pull_gap * 2 or 1)
         else:
             gap = key.pull_gap = max(2, fleet.horizon_cycles)
@@ -291,3 +292,7 @@ class FleetKey:
         reserves = self._fleet.reserves
         peers = max(key.peers, self._fleet.most_peers[key.instance]) if reserves else key.peers
         key.bucket.watch(now_s, peers=peers, reserves=reserves)
+
+
+def _used_ratio(bucket: Bucket) -> float:
+    return (bucket.full + bucket.edge) / bucket.tier.limit

@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.chaos.fleet import Books, Instance, balance, run
-from tests.support.fault_plan import CUT, HOLD, LOSE_REPLY
-from tests.support.faults import FaultyProxy
+from tests.support.faults import CUT, HOLD, LOSE_REPLY, FaultyProxy
 from tests.support.helpers import with_database
 from tests.support.replica_set import ReplicaSet
 

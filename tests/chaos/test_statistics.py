@@ -17,8 +17,7 @@ from oauth_ratelimit.observe import statistics
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
-from tests.support.fault_plan import CUT, HOLD, LOSE_REPLY
-from tests.support.faults import FaultyProxy
+from tests.support.faults import CUT, HOLD, LOSE_REPLY, FaultyProxy
 from tests.support.flows import post
 from tests.support.helpers import Clock, wait_until, with_database
 from tests.support.serving import serving

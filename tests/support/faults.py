@@ -1,6 +1,6 @@
-"""A proxy between clients and MongoDB that breaks connections at chosen moments.
+"""A proxy between clients and MongoDB that breaks connections at chosen requests.
 
-It reads whole messages, so a fault hits one request and not some byte of it.
+It reads whole messages, so a fault hits one request and no other.
 """
 
 import contextlib
@@ -14,10 +14,42 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.fault_plan import CUT, HOLD, LOSE_REPLY, FaultPlan
 from tests.support.wire import Message, read_message
 
+LOSE_REPLY = "lost_reply"
+CUT = "cut"
+HOLD = "held"
+
 _TIMEOUT_S = 10.0
+
+
+class FaultPlan:
+    """Faults of the next requests: planned ones by command, and random ones. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._planned: list[tuple[str, str]] = []  # command, fault
+        self._rate = 0.0
+        self._rng = random.Random(0)
+        self._kinds: Sequence[str] = ()
+        self._commands: Collection[str] = ()
+
+    def add(self, fault: str, *, command: str, count: int) -> None:
+        """Break the next requests with this command."""
+        self._planned += [(command, fault)] * count
+
+    def set_random(self, rate: float, rng: random.Random, *, kinds: Sequence[str], commands: Collection[str]) -> None:
+        """Break this share of the requests with one of these commands."""
+        self._rate, self._rng, self._kinds, self._commands = rate, rng, kinds, commands
+
+    def next_fault(self, command: str) -> str | None:
+        """Return the fault of a request, None to let it pass."""
+        for planned_command, fault in self._planned:
+            if planned_command == command:
+                self._planned.remove((command, fault))
+                return fault
+        if command in self._commands and self._rng.random() < self._rate:
+            return self._rng.choice(self._kinds)
+        return None
 
 
 @dataclass(eq=False)
@@ -38,17 +70,17 @@ class _Link:
 
 
 class FaultyProxy:
-    """Listens on 127.0.0.1 and passes everything on to a MongoDB server, until it is told to break something.
+    """Listens on 127.0.0.1 and forwards to a MongoDB server, except for planned and random faults.
 
     A client whose request is hit sees its connection closed. Connect with ``uri``: without ``directConnection`` a
-    client of a replica set would learn the servers' own addresses and go round the proxy.
+    client of a replica set would connect to the servers themselves.
 
     Args:
         target_host: The server's host.
         target_port: The server's port.
 
     Attributes:
-        faults: How many faults there were, by kind: ``lost_reply``, ``cut``, ``held``, ``released``, ``swallowed``.
+        faults: Number of faults by kind: ``lost_reply``, ``cut``, ``held``, ``released``, ``swallowed``.
     """
 
     def __init__(self, target_host: str, target_port: int) -> None:
@@ -76,23 +108,23 @@ class FaultyProxy:
 
     @property
     def uri(self) -> str:
-        """The URI to connect to. The driver polls the server's state, as its streaming takes half a second to end."""
+        """URI of the proxy. The driver polls the server's state, because its streaming takes half a second to end."""
         return f"mongodb://127.0.0.1:{self.port}/?directConnection=true&serverMonitoringMode=poll"
 
     def lose_next_reply(self, command: str = "update", *, count: int = 1) -> None:
-        """Let the server do the next such command, then close the connection instead of delivering its reply."""
+        """Let the server execute the next such command, then close the connection instead of delivering the reply."""
         with self._lock:
-            self._plan.order(LOSE_REPLY, command=command, count=count)
+            self._plan.add(LOSE_REPLY, command=command, count=count)
 
     def cut_next(self, command: str = "update", *, count: int = 1) -> None:
-        """Close the connection instead of passing the next such command on."""
+        """Close the connection instead of forwarding the next such command."""
         with self._lock:
-            self._plan.order(CUT, command=command, count=count)
+            self._plan.add(CUT, command=command, count=count)
 
     def hold_next(self, command: str = "update", *, count: int = 1) -> None:
         """Close the client's connection at the next such command, and keep the command for ``release``."""
         with self._lock:
-            self._plan.order(HOLD, command=command, count=count)
+            self._plan.add(HOLD, command=command, count=count)
 
     def random_faults(
         self,
@@ -102,26 +134,25 @@ class FaultyProxy:
         kinds: Sequence[str] = (LOSE_REPLY, CUT),
         commands: Collection[str] = ("update",),
     ) -> None:
-        """From now on break this share of the requests. What is planned for a request comes first.
+        """Break this share of the requests from now on. Planned faults come first.
 
         Args:
-            rate: Share of the requests; 0 switches it off.
-            rng: Decides which requests, and how. A seed repeats a run as long as one connection is used at a time.
-            kinds: The faults to choose from. Requests that are held wait for ``release``.
+            rate: Share of the requests; 0 breaks none.
+            rng: Chooses requests and faults. A seed repeats a run if one connection is used at a time.
+            kinds: The faults. Held requests wait for ``release``.
             commands: The commands to break.
         """
         with self._lock:
-            self._plan.leave_to_chance(rate, rng, kinds=kinds, commands=commands)
+            self._plan.set_random(rate, rng, kinds=kinds, commands=commands)
 
     def swallow(self, is_on: bool, *, requests: bool = True) -> None:
         """Drop all messages while connections stay open, as in a network that has lost a route.
 
-        Switched off, the connections that have lost something are closed: there are holes in their streams.
+        When it ends, connections that have lost messages are closed, because their streams are incomplete.
 
         Args:
             is_on: Whether to drop.
-            requests: Drop what the clients send, too; otherwise the server does what it is told and only its replies
-                are dropped.
+            requests: Drop the clients' messages, too; otherwise the server executes them and only replies are dropped.
         """
         with self._lock:
             self._swallows_replies = is_on
@@ -131,11 +162,10 @@ class FaultyProxy:
             link.cut()
 
     def release(self) -> list[dict[str, Any]]:
-        """Deliver the held requests to the server, in the order in which they came, though their clients are long gone.
+        """Deliver the held requests to the server in their order, although their clients are gone.
 
         Returns:
-            The server's answers; with them it has applied what it will ever apply. A request whose server connection
-            ended meanwhile has none.
+            The server's answers. A request whose connection to the server ended has none.
         """
         with self._lock:
             held, self._held = self._held, []
@@ -145,7 +175,7 @@ class FaultyProxy:
         return answers
 
     def close(self) -> None:
-        """Close all connections, drop what is held, and end all threads. Idempotent."""
+        """Close all connections, drop held requests, and end all threads. Idempotent."""
         with self._lock:
             self._is_closed = True
             links, held, threads = list(self._links), self._held, self._threads
@@ -200,7 +230,7 @@ class FaultyProxy:
             link.late_answers.put(None)
 
     def _pass_request(self, link: _Link, message: Message) -> bool:
-        """Do to a request what is planned for it. Return whether the connection goes on."""
+        """Apply the fault of a request, if any, and return True if the connection stays open."""
         with self._lock:
             if self._swallows_requests:
                 return self._swallowed(link)

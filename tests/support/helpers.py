@@ -1,4 +1,4 @@
-"""Small tools that several tests share."""
+"""A clock, a way to wait, and MongoDB URIs for tests."""
 
 import time
 from collections.abc import Callable
@@ -10,9 +10,9 @@ Seen = TypeVar("Seen")
 
 
 class Clock:
-    """A clock that stands still until a test moves it. Callable like ``time.time``.
+    """A clock that a test moves. Callable like ``time.time``.
 
-    It stands in the future, so that MongoDB's real clock does not expire what a test has just written.
+    It starts in the future, so that MongoDB does not expire what a test has just written.
     """
 
     def __init__(self, now_s: float = 2_000_000_000.0) -> None:
@@ -22,7 +22,7 @@ class Clock:
         return self.now_s
 
     def advance(self, duration_s: float) -> None:
-        """Let time pass."""
+        """Move the clock."""
         self.now_s += duration_s
 
 
@@ -30,9 +30,9 @@ def wait_until(predicate: Callable[[], Seen], what: str, timeout_s: float = 60.0
     """Return the predicate's value as soon as it is true; fail when the time is up.
 
     Args:
-        predicate: Looked at every few milliseconds.
-        what: What is awaited, for the message.
-        timeout_s: Seconds of real time: none that a test needs, so many that a busy machine is no failure.
+        predicate: Called every few milliseconds.
+        what: The awaited state, for the message.
+        timeout_s: Seconds of real time, enough for a busy machine.
     """
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -41,7 +41,7 @@ def wait_until(predicate: Callable[[], Seen], what: str, timeout_s: float = 60.0
             return seen
         if time.monotonic() > deadline_s:
             raise AssertionError(f"not within {timeout_s:g} s: {what}")
-        time.sleep(0.005)  # between two looks: this is what every other test waits with
+        time.sleep(0.005)
 
 
 def with_database(uri: str, name: str) -> str:
@@ -50,14 +50,14 @@ def with_database(uri: str, name: str) -> str:
 
 
 def patient(uri: str) -> str:
-    """Return the MongoDB URI with time for a server that has to answer, on however busy a machine."""
+    """Return the MongoDB URI with long timeouts, for a busy machine."""
     parts = urlsplit(uri)
     waits = "&".join(f"{name}TimeoutMS=60000" for name in ("connect", "serverSelection", "socket"))
     return urlunsplit(parts._replace(query=f"{parts.query}&{waits}".lstrip("&")))
 
 
 def is_running(pid: int) -> bool:
-    """Return whether the process exists and is not merely waiting to be collected."""
+    """Return whether the process exists and is no zombie."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

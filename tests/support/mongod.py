@@ -24,9 +24,7 @@ _POLL_S = 0.02
 
 @contextlib.contextmanager
 def running_mongodb() -> Iterator[str]:
-    """
-    Yield the URI of a MongoDB: the one named in the environment, else one that is started now and stopped afterwards.
-    """
+    """Yield the URI of a MongoDB: the one in the environment, else one that runs until the end of ``with``."""
     given = os.environ.get(MONGO_URI_VARIABLE)
     if given:
         yield given
@@ -36,11 +34,11 @@ def running_mongodb() -> Iterator[str]:
 
 
 class Mongod:
-    """One server. Started by ``with`` or ``start()``; its data last until ``close()`` or the end of the ``with``.
+    """One server. ``with`` or ``start()`` starts it; ``close()`` or the end of ``with`` removes its data.
 
     Args:
         arguments: Further arguments of ``mongod``.
-        allow_failpoints: Switch on the server's test commands, ``configureFailPoint`` among them.
+        allow_failpoints: Enable the server's test commands, such as ``configureFailPoint``.
     """
 
     def __init__(self, arguments: Sequence[str] = (), *, allow_failpoints: bool = False) -> None:
@@ -69,21 +67,21 @@ class Mongod:
 
     @property
     def uri(self) -> str:
-        """The URI of this server alone, whether or not it belongs to a replica set."""
+        """URI of this server alone, even if it belongs to a replica set."""
         return f"mongodb://{self.address}/?directConnection=true"
 
     @property
     def pid(self) -> int | None:
-        """The process id while it runs, else None."""
+        """Process id while it runs, else None."""
         return self._child.pid if self._child is not None and self._child.exit_code is None else None
 
     @property
     def log(self) -> str:
-        """What the server has logged so far."""
+        """Log of the server so far."""
         return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
 
     def start(self) -> None:
-        """Start the server, with the port and the data it had before, and return when it answers.
+        """Start the server with its former port and data, and return when it answers.
 
         Raises:
             MongodUnavailable: It ended at once or does not answer.
@@ -91,7 +89,7 @@ class Mongod:
         if self.pid is not None:
             return
         if self._child is not None:
-            self._child.kill()  # it ended by itself: collect what is left
+            self._child.kill()  # it ended by itself
         program = find_mongod()
         command = [str(program.path), *self._options()]
         self._child = Child(command, log_path=self._log_path, env=program.environment())
@@ -117,7 +115,7 @@ class Mongod:
         return MongoClient(self.uri, **options)
 
     def hello(self) -> dict[str, Any]:
-        """Return what the server says of itself, nothing if it does not answer."""
+        """Return the answer to ``hello``, empty if there is none."""
         if self.pid is None:
             return {}
         try:
@@ -159,10 +157,10 @@ class Mongod:
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on.
+    """Return a free TCP port.
 
-    Below the range that the system gives to outgoing connections: otherwise a client that tries to reconnect to a
-    stopped server may be given the server's port as its own, and the server cannot come back.
+    It is below the range of outgoing connections. Otherwise a client that reconnects to a stopped server could be
+    given the server's port, and the server could not restart.
     """
     for _ in range(100):
         port = random.randrange(20_000, 32_000)

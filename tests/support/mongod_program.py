@@ -1,4 +1,4 @@
-"""Finds a ``mongod`` that runs on this machine: on PATH, else the one that the ``demo`` extra installs.
+"""Finds a ``mongod`` that runs on this machine: on PATH, else the one that ``requirements/demo.txt`` installs.
 
 The wheel ``fiftyone-db`` holds a MongoDB 6.0 linked against OpenSSL 1.1, which current distributions no longer have;
 the wheels of ``mysql-connector-python`` 8.0.31 for CPython up to 3.11 carry it.
@@ -43,13 +43,13 @@ class MongodUnavailable(RateLimitError):
 
 @dataclass(frozen=True, slots=True)
 class MongodProgram:
-    """An executable, and where it finds the libraries that the system does not have."""
+    """An executable, and the directory of libraries that the system lacks."""
 
     path: Path
     openssl_dir: Path | None = None
 
     def environment(self) -> dict[str, str]:
-        """Return the environment to run it in. The libraries are for this program alone, never for our own process."""
+        """Return its environment, with the libraries for this program alone."""
         own = dict(os.environ)
         if self.openssl_dir is not None:
             own["LD_LIBRARY_PATH"] = str(self.openssl_dir)
@@ -101,7 +101,7 @@ def _make_executable(path: Path) -> None:
 
 
 def _installed_file(distribution: str, name: str) -> Path | None:
-    """Return the path of an installed wheel's file without importing anything of it."""
+    """Return the path of a file of an installed wheel, without importing the wheel."""
     try:
         path = Path(str(importlib.metadata.distribution(distribution).locate_file(name)))
     except importlib.metadata.PackageNotFoundError:
@@ -117,7 +117,7 @@ def _installed_openssl() -> Path | None:
 def _downloaded_openssl() -> Path:
     """Return the OpenSSL 1.1 libraries from the cache, downloaded at first use.
 
-    On Python 3.12 and later pip installs the connector's wheel without libraries, so the one for 3.11 is asked for.
+    On Python 3.12 and later pip installs a wheel without libraries, so the one for 3.11 is downloaded.
     """
     cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oauth_ratelimit" / "openssl-1.1"
     if all((cache_dir / name).exists() for name in _OPENSSL_FILES):
@@ -127,7 +127,7 @@ def _downloaded_openssl() -> Path:
         wheel_path = _download_wheel(Path(scratch))
         with zipfile.ZipFile(wheel_path) as wheel:
             for name in _OPENSSL_FILES:
-                # Moved into place when complete: another process may be looking.
+                # Moved into place when complete, because other processes may use the directory.
                 Path(wheel.extract(f"{_OPENSSL_DIR}/{name}", scratch)).replace(cache_dir / name)
     return cache_dir
 

@@ -1,4 +1,4 @@
-"""The limiter as one would explain it: every request sums up every frame, exactly, and nothing is kept but the hits."""
+"""The limiter in its simplest form: each request sums up all frames, in fractions."""
 
 import math
 from collections import Counter, defaultdict
@@ -12,24 +12,24 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Estimator, Window
 
-ROUNDING_S = Fraction(201, 10**5)  # a delay that is no whole second may be so much too long
+ROUNDING_S = Fraction(201, 10**5)  # by this much a delay may be too long
 MOMENT = Fraction(1, 10**7)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a decision may say about its policy.
+    """Values that a decision may have.
 
     Args:
-        remaining: What has to be left of each policy that it may describe: several if they are equally near.
-        retry_after_s: The exact delay, infinity if it never fits.
+        remaining: Hits left of each policy that the decision may describe: several if they are equally near.
+        retry_after_s: The exact delay; infinity if the request never fits.
     """
 
     remaining: Mapping[Policy | None, int]
     retry_after_s: Fraction | float
 
     def agrees(self, decision: Decision) -> bool:
-        """Whether a decision says this, its delay rounded up."""
+        """Return whether a decision has these values, its delay rounded up."""
         delay_s = decision.retry_after_s
         too_long_s = 0.0 if delay_s == self.retry_after_s else delay_s - float(self.retry_after_s)
         is_here = decision.rule in self.remaining and decision.remaining == self.remaining[decision.rule]
@@ -38,10 +38,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a decision has to say.
+    """The expected decision.
 
     Args:
-        answers: One, or several where the moment at which the request fits is over before the delay, rounded up, is.
+        answers: One, or several if the request fits for a shorter time than the delay is rounded up by.
     """
 
     allowed: bool
@@ -49,7 +49,7 @@ class Expected:
     answers: Sequence[Answer]
 
     def agrees(self, decision: Decision) -> bool:
-        """Whether a decision says what it has to."""
+        """Return whether a decision is as expected."""
         return (decision.allowed, decision.would_deny) == (self.allowed, self.would_deny) and any(
             answer.agrees(decision) for answer in self.answers
         )
@@ -81,7 +81,7 @@ def exact_estimate(
 
 
 class _Series:
-    """The hits of one policy and key."""
+    """Hits of one policy and key."""
 
     def __init__(self, policy: Policy, *, is_enforced: bool) -> None:
         self.policy = policy
@@ -99,7 +99,7 @@ class _Series:
         return self.estimate(now_s) + cost > self.policy.limit
 
     def turning_points(self, now_s: Fraction, cost: int) -> Iterator[Fraction]:
-        """Yield every moment from now on at which a request could begin to be admitted."""
+        """Yield the times at which a request could begin to be admitted."""
         frame_s = self.policy.window.frame_s
         first = math.floor(now_s / frame_s)
         edges = [Fraction((first + n) * frame_s) for n in range(1, self.policy.window.frame_count + 3)]
@@ -112,7 +112,7 @@ class _Series:
 
 
 class ReferenceLimiter:
-    """Decides and counts as ``Limiter.check`` has to, for the token endpoint.
+    """Decides and counts as ``Limiter.check`` must, for the token endpoint.
 
     Args:
         settings: Policies, modes, trusted clients.
@@ -123,7 +123,7 @@ class ReferenceLimiter:
         self._series: dict[tuple[str, str | None, str], tuple[_Series, ...]] = defaultdict(tuple)
 
     def check(self, client_id: str, username: str | None, *, now_s: float, cost: int = 1) -> Expected:
-        """Decide about a request and count it where it counts."""
+        """Decide about a request and count it."""
         policies = self._policies.matching(client_id)
         limits, now = policies.limits, Fraction(now_s)
         own = self._of((client_id, username, "own"), limits.client if username is None else limits.user, policies.mode)

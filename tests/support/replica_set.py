@@ -1,4 +1,4 @@
-"""A replica set on this machine, to be broken on purpose."""
+"""A replica set on this machine, whose members can be killed."""
 
 import contextlib
 import time
@@ -17,12 +17,12 @@ Found = TypeVar("Found")
 
 
 class ReplicaSet:
-    """Several servers with the same data. Started by ``with``; its data last until the end of it.
+    """Several servers with the same data. ``with`` starts them, and its end removes the data.
 
     Args:
         member_count: Number of servers.
-        election_timeout_ms: How long the others wait for a lost primary before they elect a new one.
-        allow_failpoints: Switch on the servers' test commands, ``configureFailPoint`` among them.
+        election_timeout_ms: Time without a primary until the others elect one.
+        allow_failpoints: Enable the servers' test commands, such as ``configureFailPoint``.
     """
 
     def __init__(
@@ -51,32 +51,32 @@ class ReplicaSet:
 
     @property
     def uri(self) -> str:
-        """The URI with all members, so that a client follows the primary."""
+        """URI with all members, so that a client follows the primary."""
         return f"mongodb://{','.join(member.address for member in self.members)}/?replicaSet={_SET_NAME}"
 
     def primary(self) -> Mongod:
-        """Return the member that takes writes, waiting for an election if there is none now."""
+        """Return the member that accepts writes, after an election if there is none now."""
         return _wait_for(self._primary_now, "elected no primary")
 
     def kill_primary(self) -> Mongod:
-        """Kill the primary (SIGKILL) and return it, for ``restart``. Does not wait for the election of another."""
+        """Kill the primary (SIGKILL) and return it without waiting for an election."""
         primary = self.primary()
         primary.kill()
         return primary
 
     def restart(self, member: Mongod) -> None:
-        """Start a member that was killed or stopped, and wait until it takes part again."""
+        """Start a member that was killed or stopped, and wait until it has joined."""
         member.start()
-        _wait_for(lambda: _takes_part(member) or None, f"did not take {member.address} back")
+        _wait_for(lambda: _has_joined(member) or None, f"did not take {member.address} back")
 
     def heal(self) -> None:
-        """Start the members that do not run, and return when there is a primary and all follow it."""
+        """Start the members that do not run, and wait until all follow a primary."""
         for member in self.members:
             member.start()
         if not self._is_initiated:
             self._initiate()
         self.primary()
-        _wait_for(lambda: all(map(_takes_part, self.members)) or None, "did not become complete")
+        _wait_for(lambda: all(map(_has_joined, self.members)) or None, "did not become complete")
 
     def close(self) -> None:
         """Kill all members and remove their data. Idempotent."""
@@ -98,7 +98,7 @@ class ReplicaSet:
         return next((member for member in self.members if member.hello().get("isWritablePrimary")), None)
 
 
-def _takes_part(member: Mongod) -> bool:
+def _has_joined(member: Mongod) -> bool:
     hello = member.hello()
     return bool(hello.get("isWritablePrimary") or hello.get("secondary"))
 

@@ -1,4 +1,4 @@
-"""The proxy that breaks connections, before it is used to break something else."""
+"""The proxy that breaks connections."""
 
 import random
 from collections.abc import Iterator
@@ -11,8 +11,7 @@ from pymongo.collection import Collection
 from pymongo.errors import AutoReconnect, NetworkTimeout
 from pymongo.uri_parser import parse_uri
 
-from tests.support.fault_plan import CUT, HOLD, LOSE_REPLY
-from tests.support.faults import FaultyProxy
+from tests.support.faults import CUT, HOLD, LOSE_REPLY, FaultyProxy
 from tests.support.helpers import wait_until, with_database
 from tests.support.mongod import Mongod
 from tests.support.replica_set import ReplicaSet
@@ -58,8 +57,7 @@ def hits(collection: Collection[dict[str, Any]]) -> int:
     return int(document["n"])
 
 
-def test_no_fault(proxy: FaultyProxy, direct: Collection[dict[str, Any]]) -> None:
-    """Without a fault everything passes, messages of several megabytes included."""
+def test_everything_passes_without_a_fault(proxy: FaultyProxy, direct: Collection[dict[str, Any]]) -> None:
     operations = [UpdateOne({"_id": number}, {"$set": {"text": "x" * 1000}}, upsert=True) for number in range(5000)]
     with a_client(proxy.uri) as client:  # takes its time
         proxied = client[direct.database.name][direct.name]
@@ -69,10 +67,9 @@ def test_no_fault(proxy: FaultyProxy, direct: Collection[dict[str, Any]]) -> Non
     assert not proxy.faults
 
 
-def test_lost_reply(
+def test_lost_reply_breaks_the_connection_after_the_write(
     proxy: FaultyProxy, proxied: Collection[dict[str, Any]], direct: Collection[dict[str, Any]]
 ) -> None:
-    """The client sees its connection break, the server has applied the write, and the next write passes."""
     proxy.lose_next_reply("update")
     with pytest.raises(AutoReconnect):
         proxied.bulk_write([UpdateOne({"_id": 1}, _ADD_ONE)])
@@ -82,10 +79,9 @@ def test_lost_reply(
     assert hits(direct) == 2
 
 
-def test_cut_before_the_request(
+def test_request_that_is_cut_never_reaches_the_server(
     proxy: FaultyProxy, proxied: Collection[dict[str, Any]], direct: Collection[dict[str, Any]]
 ) -> None:
-    """A request that is cut off never reaches the server; other commands are left alone."""
     proxy.cut_next("update", count=2)
     for _ in range(2):
         assert hits(proxied) == 0
@@ -96,10 +92,9 @@ def test_cut_before_the_request(
     assert proxy.faults == {CUT: 2}
 
 
-def test_held_request(
+def test_held_write_is_applied_when_it_is_released(
     proxy: FaultyProxy, proxied: Collection[dict[str, Any]], direct: Collection[dict[str, Any]]
 ) -> None:
-    """A held write is applied when it is released, after its client has failed, read and written again."""
     proxy.hold_next("update")
     with pytest.raises(AutoReconnect):
         proxied.bulk_write([UpdateOne({"_id": 1}, _ADD_ONE)])
@@ -112,8 +107,7 @@ def test_held_request(
     assert proxy.release() == []
 
 
-def test_held_request_whose_server_is_gone() -> None:
-    """A held write has no answer if its server was killed before the release."""
+def test_held_write_has_no_answer_if_its_server_is_gone() -> None:
     with Mongod() as server, FaultyProxy("127.0.0.1", server.port) as proxy:
         proxy.hold_next("insert")
         with a_client(proxy.uri, retryWrites=False) as client, pytest.raises(AutoReconnect):
@@ -123,14 +117,13 @@ def test_held_request_whose_server_is_gone() -> None:
 
 
 @pytest.mark.parametrize(("requests", "applied"), [(True, 0), (False, 1)], ids=["both ways", "replies only"])
-def test_swallowed_packets(
+def test_swallowed_messages_cause_a_timeout(
     proxy: FaultyProxy,
     proxied: Collection[dict[str, Any]],
     direct: Collection[dict[str, Any]],
     requests: bool,
     applied: int,
 ) -> None:
-    """The client runs into its timeout; whether the server applied the write depends on the direction that is lost."""
     assert hits(proxied) == 0
     proxy.swallow(True, requests=requests)
     with pytest.raises(NetworkTimeout), pymongo.timeout(0.3):
@@ -142,10 +135,9 @@ def test_swallowed_packets(
     assert proxy.faults["swallowed"] >= 1
 
 
-def test_random_faults(
+def test_random_faults_hit_the_given_share_of_writes(
     proxy: FaultyProxy, proxied: Collection[dict[str, Any]], direct: Collection[dict[str, Any]]
 ) -> None:
-    """About the asked share of the writes breaks, and each broken one was applied exactly if its kind says so."""
     proxy.random_faults(0.3, random.Random(7), kinds=(LOSE_REPLY, CUT, HOLD))
     failed = 0
     for _ in range(100):
@@ -160,10 +152,7 @@ def test_random_faults(
     assert hits(direct) == 100 - proxy.faults[CUT]
 
 
-def test_retryable_write_on_replica_set(replica_set: ReplicaSet, replica_set_uri: str) -> None:
-    """
-    Through the proxy to a primary, the driver's own retry hides one lost reply and the server counts once; not two.
-    """
+def test_driver_hides_one_lost_reply_on_a_replica_set_not_two(replica_set: ReplicaSet, replica_set_uri: str) -> None:
     name = parse_uri(replica_set_uri)["database"]
     with (
         FaultyProxy("127.0.0.1", replica_set.primary().port) as proxy,
@@ -181,8 +170,7 @@ def test_retryable_write_on_replica_set(replica_set: ReplicaSet, replica_set_uri
         assert proxy.faults == {LOSE_REPLY: 3}
 
 
-def test_server_is_down() -> None:
-    """A proxy without its server closes what connects, and gets through again when the server is back."""
+def test_proxy_works_again_when_its_server_is_back() -> None:
     with Mongod() as server, FaultyProxy("127.0.0.1", server.port) as proxy:
         server.kill()
         with a_client(proxy.uri, serverSelectionTimeoutMS=500) as client, pytest.raises(AutoReconnect):

@@ -41,8 +41,7 @@ def fetch(url: str) -> int:
 
 @pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
 @pytest.mark.parametrize("worker_class", ["sync", "gthread", "gevent"])
-def test_worker_classes(worker_class: str, preload: bool) -> None:
-    """Every class of workers answers, and a stop lets the exit handlers run."""
+def test_every_worker_class_answers_and_runs_exit_handlers(worker_class: str, preload: bool) -> None:
     threads = 2 if worker_class == "gthread" else 1
     env = {"ANNOUNCE_EXIT": "1"}
     with Gunicorn(_APP, worker_class=worker_class, workers=2, threads=threads, preload=preload, env=env) as server:
@@ -53,8 +52,7 @@ def test_worker_classes(worker_class: str, preload: bool) -> None:
     assert all(f"exit handler of {pid}\n" in server.log for pid in pids)
 
 
-def test_reload() -> None:
-    """HUP replaces the workers."""
+def test_hup_replaces_the_workers() -> None:
     with Gunicorn(_APP, workers=1) as server:
         before = server.pids()
         server.signal(signal.SIGHUP)
@@ -62,8 +60,7 @@ def test_reload() -> None:
         assert fetch(server.url) in server.pids()
 
 
-def test_kill() -> None:
-    """A kill takes the workers along and runs no exit handler."""
+def test_kill_ends_the_workers_without_exit_handlers() -> None:
     with Gunicorn(_APP, workers=2, env={"ANNOUNCE_EXIT": "1"}) as server:
         server.kill()
         with pytest.raises(OSError, match="refused"):
@@ -71,7 +68,6 @@ def test_kill() -> None:
     assert "exit handler" not in server.log
 
 
-def test_application_that_cannot_be_imported() -> None:
-    """A server that does not come up fails with its own log."""
+def test_failed_start_is_an_error_with_the_log() -> None:
     with pytest.raises(ServerFailed, match="No module named 'no_such_module'"), Gunicorn("no_such_module:app"):
         pass

@@ -1,4 +1,4 @@
-"""The MongoDB that the demo, the tests and the benchmarks start for themselves."""
+"""The MongoDB servers of demo, tests and benchmarks."""
 
 import os
 import signal
@@ -20,8 +20,7 @@ pytestmark = pytest.mark.mongo
 _ROOT = Path(__file__).parents[2]
 
 
-def test_restart_after_kill() -> None:
-    """A killed server comes back on its port with everything that was acknowledged as journalled."""
+def test_killed_server_restarts_with_its_data() -> None:
     with Mongod() as server:
         port = server.port
         with server.client(w="majority", journal=True) as client:
@@ -34,8 +33,7 @@ def test_restart_after_kill() -> None:
             assert list(client.things.kept.find()) == [{"_id": 1}]
 
 
-def test_stop_is_orderly() -> None:
-    """A stopped server has shut itself down, and its directory goes with the end of the block."""
+def test_stop_shuts_down_and_removes_the_directory() -> None:
     with Mongod() as server:
         directory = server._log_path.parent
         server.stop()
@@ -43,8 +41,7 @@ def test_stop_is_orderly() -> None:
     assert not directory.exists()
 
 
-def test_parent_is_killed(tmp_path: Path) -> None:
-    """The server does not outlive a process that is killed."""
+def test_server_ends_with_its_killed_parent(tmp_path: Path) -> None:
     script = "from tests.support.mongod import Mongod; m = Mongod(); m.start(); print(m.pid, flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", script],
@@ -61,16 +58,14 @@ def test_parent_is_killed(tmp_path: Path) -> None:
     wait_until(lambda: not is_running(pid), "mongod ends with its parent")
 
 
-def test_uri_in_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A URI in the environment wins, and nothing is started."""
+def test_uri_in_the_environment_replaces_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MONGO_URI_VARIABLE, "mongodb://db.example.com/oauth")
     monkeypatch.setattr(Mongod, "start", lambda self: pytest.fail("started a server"))
     with running_mongodb() as uri:
         assert uri == "mongodb://db.example.com/oauth"
 
 
-def test_mongod_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A mongod on PATH is taken before the one that the wheel brings, with the environment as it is."""
+def test_mongod_on_path_comes_before_the_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "mongod"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -81,8 +76,7 @@ def test_mongod_on_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert "LD_LIBRARY_PATH" not in found.environment()
 
 
-def test_nothing_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where neither a mongod nor the wheel is installed, the error says what helps."""
+def test_error_without_mongod_says_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(mongod_program, "_installed_file", lambda distribution, name: None)
     with pytest.raises(
@@ -91,8 +85,7 @@ def test_nothing_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
         find_mongod.__wrapped__()
 
 
-def test_wheel_without_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where pip installs a connector without OpenSSL, the libraries are taken from the downloaded wheel, once."""
+def test_missing_openssl_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     downloads: list[Path] = []
 
     def download(target_dir: Path) -> Path:
@@ -110,14 +103,14 @@ def test_wheel_without_libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert len(downloads) == 1
 
 
-def test_options_that_mongod_refuses() -> None:
-    """A server that ends at once is an error with its own words, not a wait."""
+def test_server_that_ends_at_once_is_an_error_with_its_log() -> None:
     with pytest.raises(MongodUnavailable, match=r"exit code 2(.|\n)*no-such-option"), Mongod(["--no-such-option"]):
         pass
 
 
-def test_failover(replica_set: ReplicaSet, replica_set_uri: str) -> None:
-    """When the primary is killed another member takes over; the killed one comes back as a follower."""
+def test_replica_set_elects_a_primary_and_takes_the_killed_one_back(
+    replica_set: ReplicaSet, replica_set_uri: str
+) -> None:
     killed = replica_set.kill_primary()
     elected = replica_set.primary()
     assert elected is not killed

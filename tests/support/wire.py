@@ -1,4 +1,4 @@
-"""Messages of MongoDB's wire protocol, as far as a proxy must understand them."""
+"""Messages of MongoDB's wire protocol, as far as a proxy needs them."""
 
 import functools
 import socket
@@ -10,34 +10,34 @@ import bson
 
 _HEADER = struct.Struct("<iiii")  # length with the header, request id, response to, kind
 _LENGTH = struct.Struct("<i")
-_KIND_QUERY = 2004  # the first message of a connection may still be of this old kind
+_KIND_QUERY = 2004  # old; still used for the first message of a connection
 _KIND_MSG = 2013
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message, with all its bytes."""
+    """One message."""
 
     data: bytes
 
     @property
     def request_id(self) -> int:
-        """Its number, chosen by the sender."""
+        """Number that the sender has chosen."""
         return int(_HEADER.unpack_from(self.data)[1])
 
     @property
     def response_to(self) -> int:
-        """The number of the request that it answers."""
+        """Number of the request that it answers."""
         return int(_HEADER.unpack_from(self.data)[2])
 
     @property
     def command(self) -> str:
-        """The name of the command in a request; empty if the message is of a kind unknown here."""
+        """Name of the command in a request; empty for an unknown kind of message."""
         return next(iter(self.document), "")
 
     @functools.cached_property
     def document(self) -> dict[str, Any]:
-        """The command or its answer, without what is carried beside it (the statements of a bulk write)."""
+        """The command or its answer, without the statements of a bulk write."""
         kind = _HEADER.unpack_from(self.data)[3]
         if kind == _KIND_QUERY:
             end_of_name = self.data.index(b"\0", _HEADER.size + 4)
@@ -45,7 +45,7 @@ class Message:
         if kind != _KIND_MSG:
             return {}
         start = _HEADER.size + 4
-        while self.data[start] != 0:  # a section of statements, which need not come last
+        while self.data[start] != 0:  # a section of statements
             start += 1 + self._length_at(start + 1)
         return self._document_at(start + 1)
 
@@ -57,7 +57,7 @@ class Message:
 
 
 def read_message(source: socket.socket) -> Message | None:
-    """Return the next message, None if the connection ended instead."""
+    """Return the next message, None at the end of the connection."""
     header = _read_exactly(source, _HEADER.size)
     if header is None:
         return None
