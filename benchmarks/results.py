@@ -36,7 +36,7 @@ class Result:
 
     @property
     def met(self) -> bool | None:
-        """Whether the value meets the goal, None without one."""
+        """True if the value meets the goal, None without one."""
         if self.goal is None:
             return None
         sign, bound = self.goal.split()

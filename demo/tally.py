@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether the request exceeded a limit."""
+        """True if the request exceeded a limit."""
         return self in (Outcome.WOULD_DENY, Outcome.DENIED)
 
 

@@ -18,7 +18,7 @@ QUOTA_KEY = "oauth_ratelimit.quota"  # in the WSGI environment: the headers that
 
 @dataclass(slots=True)
 class RequestState:
-    """Facts of one HTTP request, which is decided once, whatever its grant calls.
+    """Facts of one HTTP request, which is decided only once, even if its grant calls several hooks.
 
     Attributes:
         app_limiter: Decides the request.

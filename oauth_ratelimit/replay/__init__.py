@@ -1,13 +1,13 @@
-"""Recorded traffic replayed through algorithms, and the distance of each from an exact log.
+"""Replay of recorded traffic: effect of a limit, and errors of each algorithm against an exact log.
 
 ::
 
-    formats.py       a line -> Row: CSV, JSON lines, access logs
-    source.py        a file and its rows: gzip or plain, any size, in the order of time
+    formats.py       rows from lines of CSV, JSON and access logs
+    source.py        a file, plain or gzipped, and its rows sorted by time
     algorithms.py    fixed window, exact log, token bucket, GCRA, sliding window counter
     fleet.py         the sliding window counter on several instances with a sync interval
-    accuracy.py      wrongly allowed, wrongly denied and peak, by an exact log
-    run.py           the same rows through every contender
+    accuracy.py      errors against an exact log: wrongly allowed, wrongly denied, peak
+    run.py           the same rows replayed with every algorithm
     chart_data.py    estimates and exact counts over time
-    plot.py          a chart of them, with matplotlib
+    plot.py          the chart, drawn with matplotlib
 """

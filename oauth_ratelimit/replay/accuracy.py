@@ -1,8 +1,8 @@
-"""Errors of an algorithm, by an exact log of the requests that it admitted.
+"""Errors of an algorithm against an exact log of the requests that it admitted.
 
 A request is *wrongly allowed* if it is admitted although the log already holds the limit in its window, and *wrongly
-denied* if it is denied although the log holds fewer. The log holds the algorithm's own admissions, so an error does not
-make later decisions wrong.
+denied* if it is denied although the log holds fewer. Each error is counted once: the log holds the algorithm's own
+admissions, so an error does not turn later decisions into errors.
 """
 
 from collections.abc import Sequence
@@ -59,9 +59,7 @@ class ErrorLog:
         """Add decisions, in the order of time."""
         admitted, limit, window_us, tally = self._admitted, self._limit, self._window_us, self._tally
         tally.requests += len(times)
-        if len(admitted) + len(times) <= min(limit, tally.peak) and all(
-            decisions
-        ):  # no error and no new peak is possible
+        if len(admitted) + len(times) <= min(limit, tally.peak) and all(decisions):  # no error, no new peak
             admitted += times
             tally.admitted += len(times)
             return

@@ -11,21 +11,21 @@ from oauth_ratelimit.replay.formats import SECOND_US
 
 
 class Counter(Protocol):
-    """Decides about the requests of one key."""
+    """Counter of one key, which admits or denies its requests."""
 
     def decide(self, times: Sequence[int]) -> Sequence[bool]:
-        """Decide about requests, and count the admitted ones.
+        """Admit or deny requests, and count the admitted ones.
 
         Args:
             times: Their times in order, in microseconds since the epoch, none before those of earlier calls.
 
         Returns:
-            Whether each is admitted.
+            True for each request that is admitted.
         """
         ...
 
     def finish(self) -> None:
-        """Complete pending work after the last request."""
+        """Finish pending work after the last request."""
         ...
 
 
@@ -64,7 +64,7 @@ class FixedWindow(InMemory):
 
 
 class ExactLog(InMemory):
-    """Exact log of the admitted requests, the reference of the others."""
+    """Exact log of the admitted requests, the reference for the other algorithms."""
 
     __slots__ = ("_admitted", "_limit", "_window_us")
 
@@ -87,15 +87,15 @@ class ExactLog(InMemory):
 
 
 class TokenBucket(InMemory):
-    """Token bucket: each request takes a token, and tokens come back at an even rate.
+    """Token bucket: each request takes a token, and the bucket is refilled at an even rate.
 
     Args:
-        limit: Tokens that come back in a window.
+        limit: Tokens added per window.
         window_us: Length of the window.
         burst: Capacity in tokens.
     """
 
-    # A token is as many units as the window has microseconds, so that ``limit`` units come back in each microsecond.
+    # A token is ``window_us`` units, so that a whole number of units, ``limit``, is added per microsecond.
     __slots__ = ("_capacity", "_cost", "_level", "_limit", "_seen_us")
 
     def __init__(self, limit: int, window_us: int, *, burst: int) -> None:
@@ -121,9 +121,9 @@ class TokenBucket(InMemory):
 
 
 class Gcra(InMemory):
-    """Generic cell rate algorithm: keeps the time at which the admitted requests would end if they came evenly.
+    """Generic cell rate algorithm: keeps the time at which the next request would come at an even rate.
 
-    The token bucket in another form, with one number per key; both decide alike.
+    It makes the same decisions as the token bucket, with one number per key.
 
     Args:
         limit: Requests per window.
@@ -155,7 +155,7 @@ class Gcra(InMemory):
 
 
 class SlidingWindowCounter(InMemory):
-    """Our estimators (``core.window``) on one instance."""
+    """Estimators of this package (``core.window``) on one instance without a store."""
 
     __slots__ = ("_current", "_end_us", "_estimator", "_limit", "_past", "_window")
 

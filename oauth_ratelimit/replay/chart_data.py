@@ -9,10 +9,10 @@ from oauth_ratelimit.core.window import Estimator, Window, estimate_hits
 from oauth_ratelimit.replay.formats import SECOND_US, Row
 from oauth_ratelimit.replay.run import FIXED_WINDOW, TOKEN_BUCKET, ClientUser, Contender, Rate, Replay
 
-SEGMENT_WINDOWS = 12  # windows that a chart shows
+SEGMENT_WINDOWS = 12  # length of a segment
 POINTS_PER_WINDOW = 60
-MAX_LINES = 6  # that can be told apart
-SHOWN_COMMON = (FIXED_WINDOW, TOKEN_BUCKET)  # GCRA draws the same line, the exact log that of the limit
+MAX_LINES = 6  # more are hard to tell apart
+SHOWN_COMMON = (FIXED_WINDOW, TOKEN_BUCKET)  # GCRA draws the line of the token bucket, the exact log that of the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +20,9 @@ class Segment:
     """A part of a recording.
 
     Args:
-        key: The key.
-        since_us: The beginning, microseconds since the epoch.
-        until_us: The end.
+        key: Client and user.
+        since_us: Start, microseconds since the epoch.
+        until_us: End, microseconds since the epoch.
     """
 
     key: ClientUser
@@ -31,12 +31,12 @@ class Segment:
 
 
 class BusiestSegment:
-    """Finds the segment with the most denials of an exact log, or else with the most requests.
+    """Search for the segment with the most denials by the exact log, or else the most requests.
 
-    It is an ``on_decisions`` of ``Replay`` whose first contender is the exact log.
+    Pass it to ``Replay`` as ``on_decisions``, with the exact log as the first contender.
 
     Args:
-        rate: The limit.
+        rate: Limit to replay.
     """
 
     def __init__(self, rate: Rate) -> None:
@@ -73,8 +73,8 @@ class Line:
     """One line of a chart.
 
     Args:
-        label: Its label.
-        values: Its value at each of the chart's times.
+        label: Text in the legend.
+        values: Value at each time of the chart.
     """
 
     label: str
@@ -83,15 +83,15 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class ChartData:
-    """Everything that a chart shows.
+    """Content of a chart.
 
     Args:
-        segment: The part of the recording.
-        rate: The limit.
-        times_us: The times of all lines.
-        exact: Requests that came within the window.
-        estimates: Estimates of the same requests.
-        admitted: Requests within the window that each algorithm admitted.
+        segment: Part of the recording.
+        rate: Limit to replay.
+        times_us: Times of the values of all lines.
+        exact: Exact count of the requests in the window.
+        estimates: Estimates of the same count.
+        admitted: Exact count of the requests in the window that each algorithm admitted.
     """
 
     segment: Segment
@@ -105,13 +105,13 @@ class ChartData:
 def chart_data(
     batches: Iterable[Sequence[Row]], segment: Segment, rate: Rate, *, contenders: Sequence[Contender]
 ) -> ChartData:
-    """Return the data of a segment.
+    """Return the chart of a segment.
 
     Args:
         batches: The recording, in the order of time.
-        segment: The part to show.
-        rate: The limit.
-        contenders: The contenders; those that a chart cannot tell apart are left out.
+        segment: Part to show.
+        rate: Limit to replay.
+        contenders: Algorithms to compare. At most ``MAX_LINES`` of them are shown.
     """
     shown = [one for one in contenders if one.is_ours or one.algorithm in SHOWN_COMMON]
     shown = sorted(shown, key=lambda one: one.algorithm == TOKEN_BUCKET)[:MAX_LINES]
@@ -155,11 +155,11 @@ def _rows_of(segment: Segment, batches: Iterable[Sequence[Row]]) -> Iterable[Seq
 
 
 class _SegmentRequests:
-    """Requests of a segment and of the two windows before it, which its estimates depend on.
+    """Requests of a segment and of the two windows before it, because the estimates depend on them.
 
     Attributes:
         all_us: Times of all requests.
-        admitted_us: Times of the admitted ones, by contender.
+        admitted_us: Times of the admitted requests, by contender.
     """
 
     def __init__(self, segment: Segment, rate: Rate, *, contender_count: int) -> None:
@@ -177,7 +177,7 @@ class _SegmentRequests:
         ]
 
     def chart_times_us(self) -> list[int]:
-        """Return evenly spaced times while requests are in the window, and those just before and at each request."""
+        """Return the times of all values: evenly spaced, and just before and at each request."""
         window_us = self._rate.window_us
         since_us = max(self._segment.since_us, self.all_us[0] - window_us)
         until_us = min(self._segment.until_us, self.all_us[-1] + 2 * window_us)
@@ -187,11 +187,11 @@ class _SegmentRequests:
         return sorted(times)
 
     def count_in_window(self, times_us: Sequence[int], at_us: int) -> int:
-        """Return the number of times within the window that ends now."""
+        """Return the number of times in the window that ends at ``at_us``."""
         return bisect_right(times_us, at_us) - bisect_right(times_us, at_us - self._rate.window_us)
 
     def estimates(self, contender: Contender, times_us: Sequence[int]) -> list[float]:
-        """Return the estimates of all requests at each time."""
+        """Return the estimates of a contender at the given times, with all requests counted."""
         window, estimator = Window(self._rate.window_s, contender.frame_count), Estimator(contender.algorithm)
         frame_us = window.frame_s * SECOND_US
         values = []

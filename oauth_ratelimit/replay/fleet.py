@@ -1,4 +1,4 @@
-"""Several simulated instances that share counts: their number, their sync interval, and one key on all of them."""
+"""Simulation of several instances that share their counts at a sync interval."""
 
 import enum
 import heapq
@@ -17,20 +17,20 @@ from oauth_ratelimit.replay.formats import SECOND_US
 from oauth_ratelimit.sync.schedule import CLOSE_RATIO, PULLS_PER_HORIZON
 from oauth_ratelimit.sync.scheduler import SHORTEST_TICK_S, TICKS_PER_INTERVAL
 
-SEED = 2005  # the same file gives the same numbers again
+SEED = 2005  # fixed, so that the same file gives the same numbers
 
 
 class Sharing(enum.StrEnum):
-    """When instances share what they count."""
+    """Sharing strategy of instances."""
 
     INTERVAL = "interval"
-    """At the sync interval alone."""
+    """Synchronise at the sync interval only."""
 
     FLUSH = "flush"
-    """Sooner for keys that are new to an instance or near their limit: the default, ``near_limit: flush``."""
+    """Synchronise early if a key is new to an instance or near its limit: ``near_limit: flush``, the default."""
 
     RESERVE = "reserve"
-    """As ``flush``, and the last requests of a quota wait for the database: ``near_limit: reserve``."""
+    """As ``flush``, but the last requests of a quota wait for the database: ``near_limit: reserve``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class FleetPlan:
     Args:
         instance_count: Number of instances; each request goes to a random one.
         interval_s: Time between two sync cycles of an instance.
-        sharing: When they share what they count.
+        sharing: Sharing strategy of the instances.
     """
 
     instance_count: int
@@ -49,7 +49,7 @@ class FleetPlan:
 
 
 class Fleet:
-    """The instances, and what all their keys have in common.
+    """Instances of a simulation, with the settings that all their keys share.
 
     Args:
         plan: Size and settings.
@@ -78,25 +78,25 @@ class Fleet:
         return at_us + self.interval_us - (at_us - self.phases_us[instance]) % self.interval_us
 
     def next_tick_us(self, instance: int, at_us: int) -> int:
-        """Return the time at which an instance next looks at urgent keys."""
+        """Return the time at which an instance next synchronises its urgent keys."""
         return at_us + self.tick_us - (at_us - self.phases_us[instance]) % self.tick_us
 
 
 class InstanceKey:
-    """A key on one instance.
+    """State of one key on one instance.
 
     Attributes:
         instance: Number of the instance.
-        bucket: Its counter state.
-        version: The document's version, as last known.
+        bucket: Counter state of the key.
+        version: Last known version of the document.
         peers: Instances that have written the document within the horizon.
-        is_dirty: Whether a request came since the last full cycle.
-        is_contested: Whether the last write lost a race; the next one reads first.
+        is_dirty: True if a request came since the last full cycle.
+        is_contested: True if the last write lost a race, so that the next one reads first.
         cycle_us: Time of the next full cycle; 0 if none is scheduled.
         urgent_us: Time of the next urgent tick; 0 if none is scheduled.
-        pull_gap: Cycles between two reads while nothing happens.
+        pull_gap: Cycles between two reads of an idle key.
         used_us: Time of the last cycle that found requests.
-        denied_until_us: Time until which requests are denied without a computation.
+        denied_until_us: End of the time in which requests are denied without a new estimate.
     """
 
     __slots__ = (
@@ -128,7 +128,7 @@ class InstanceKey:
 
 
 class FleetKey:
-    """One key on all instances, and its document. A ``Counter``.
+    """Counter of one key that all instances share through its document.
 
     Args:
         fleet: The instances.
@@ -164,7 +164,7 @@ class FleetKey:
         return decisions
 
     def finish(self) -> None:
-        """Run the cycles until no instance knows the key any more."""
+        """Run the pending cycles until every instance has dropped the key."""
         while self._due:
             self._run(*heapq.heappop(self._due))
 
@@ -213,7 +213,7 @@ class FleetKey:
         return True
 
     def _run(self, at_us: int, instance: int) -> None:
-        """Run the cycle of an instance that is scheduled for this time, unless it was scheduled anew."""
+        """Run the cycle or urgent tick that an instance scheduled for a time, if it is still scheduled."""
         key = self._keys[instance]
         if key is None:
             return
@@ -223,7 +223,7 @@ class FleetKey:
             self._synchronise(key, at_us, is_dirty=is_dirty)
         elif at_us == key.urgent_us:
             key.urgent_us = 0
-            key.is_contested = True  # as in SyncCycle.run: reading first saves a write
+            key.is_contested = True  # as in SyncCycle.run: a read first saves a failed write
             self._synchronise(key, at_us)
 
     def _synchronise(self, key: InstanceKey, at_us: int, *, is_dirty: bool = True) -> None:
@@ -274,7 +274,7 @@ class FleetKey:
             self._set_alert(key, now_s)
 
     def _pull(self, key: InstanceKey, unsent: dict[int, int] | None, at_us: int, now_s: float) -> bool:
-        """Read the document, and return whether it has changed."""
+        """Read the document. Return True if it has changed."""
         fleet = self._fleet
         fleet.tally.operations += 1
         is_changed = key.version != self._version
@@ -283,7 +283,7 @@ class FleetKey:
         key.peers = max(1, len([last_us for last_us in self._written_us.values() if last_us >= since_us]))
         fleet.most_peers[key.instance] = max(fleet.most_peers[key.instance], key.peers)
         key.denied_until_us = 0
-        if is_changed or unsent:  # most reads find nothing new, and the bucket holds the rest
+        if is_changed or unsent:  # else the bucket already holds it
             key.bucket.load(now_s, self.frames, unsent or {})
         self._set_alert(key, now_s)
         return is_changed

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 SECOND_US = 1_000_000
-MAX_TIME_S = 1e11  # in the year 5138; a larger number has a smaller unit
+MAX_TIME_S = 1e11  # in the year 5138; a larger number is in a smaller unit
 MAX_NAME_LENGTH = 1024  # of a client or user, as in the configuration
 MISSING = 1 << 30  # position of a column that a header lacks
 ACCESS_LOG = re.compile(
@@ -62,9 +62,9 @@ class ColumnNames:
     """Names of the columns of a CSV file, or of the members of a JSON object.
 
     Args:
-        time: The time of the request.
-        client: The client.
-        user: The user; the column may be missing.
+        time: Name of the column with the time.
+        client: Name of the column with the client.
+        user: Name of the column with the user; the column may be missing.
     """
 
     time: str = "time"
@@ -73,7 +73,7 @@ class ColumnNames:
 
 
 class Parser(Protocol):
-    """Parses one format."""
+    """Parser of one format."""
 
     def parse(self, line: str) -> Row | None:
         """Return the row of a line, None for a line without one, such as a header.
@@ -85,7 +85,7 @@ class Parser(Protocol):
 
 
 class CsvParser:
-    """Parses ``time,client[,user]``, and other orders after a header.
+    """Parser of CSV: columns ``time,client[,user]``, or any order after a header.
 
     Args:
         names: Names in the header.
@@ -121,7 +121,7 @@ def _quoted(line: str) -> list[str]:
 
 
 class JsonParser:
-    """Parses one object per line.
+    """Parser of JSON lines.
 
     Args:
         names: Names of its members.
@@ -145,13 +145,13 @@ class JsonParser:
 
 
 class AccessLogParser:
-    """Parses the common and the combined log format.
+    """Parser of the common and the combined log format.
 
     Args:
         path: Read only requests of this path; None reads all.
-        client_pattern: Finds the client in a line, in its group ``client`` or its first one, and the user in its group
-            ``user``, if it has one; lines without a match are skipped. None reads the authenticated user of the log,
-            which is the client if clients authenticate by HTTP Basic, or the host if there is none.
+        client_pattern: Pattern that finds the client in its group ``client`` or its first group, and the user in its
+            group ``user`` if it has one. Lines without a match are skipped. None reads the authenticated user of the
+            log, which is the client if clients authenticate by HTTP Basic, or the host if there is none.
     """
 
     def __init__(self, *, path: str | None = None, client_pattern: re.Pattern[str] | None = None) -> None:
@@ -202,7 +202,7 @@ def parse_time_us(value: object) -> int:
             UTC if it names no zone.
 
     Raises:
-        ValueError: It is neither, or before 1970.
+        ValueError: The value is neither, or before 1970.
     """
     if isinstance(value, str):
         try:
@@ -241,12 +241,12 @@ def _iso_us(text: str) -> int:
     return _since_epoch_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
-@lru_cache(maxsize=1024)  # a busy log has many lines of one second
+@lru_cache(maxsize=1024)  # busy logs have many lines with the same second
 def parse_log_time_us(text: str) -> int:
-    """Return a time that an access log writes as ``01/Aug/1995:00:00:07 -0400``, in microseconds since the epoch.
+    """Return a time of an access log, such as ``01/Aug/1995:00:00:07 -0400``, in microseconds since the epoch.
 
     Raises:
-        ValueError: It has another form.
+        ValueError: The text has another form.
     """
     try:
         day, month, rest = text.split("/")

@@ -1,4 +1,4 @@
-"""Draws a chart with matplotlib, which the extra ``charts`` installs.
+"""Charts drawn with matplotlib, which the extra ``charts`` installs.
 
 The background is white with a border, for light and dark pages. The colours are those of Okabe and Ito, which
 colour-blind readers can tell apart; the strokes differ in print.
@@ -29,7 +29,7 @@ STROKES = (
 )
 STYLE = {
     "svg.fonttype": "none",  # text stays text: small, searchable, accessible
-    "svg.hashsalt": "oauth_ratelimit",  # the same data gives the same file
+    "svg.hashsalt": "oauth_ratelimit",  # fixed, so that the same data gives the same file
     "font.size": 10,
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -62,11 +62,11 @@ def require_charts() -> None:
 
 
 def draw(data: ChartData, path: Path) -> None:
-    """Write a chart: above, the estimates and the exact count; below, the requests that each algorithm admitted.
+    """Write a chart with estimates and the exact count above, and admitted requests of each algorithm below.
 
     Args:
-        data: The data.
-        path: The file, ``.svg`` or ``.png``.
+        data: Content of the chart.
+        path: File to write, ``.svg`` or ``.png``.
 
     Raises:
         NoCharts: matplotlib is not installed.
@@ -96,18 +96,18 @@ def draw(data: ChartData, path: Path) -> None:
 
 
 def _plot_exact(axes: "Axes", times: Sequence[float], line: Line) -> None:
-    places = _bends(line.values)
-    times, values = [times[place] for place in places], [line.values[place] for place in places]
+    indexes = _bends(line.values)
+    times, values = [times[index] for index in indexes], [line.values[index] for index in indexes]
     axes.fill_between(times, values, step="post", color="#e4e4e4", linewidth=0)
     axes.plot(times, values, label=line.label, color="#777777", linewidth=1, drawstyle="steps-post")
 
 
 def _plot(axes: "Axes", times: Sequence[float], line: Line, stroke: tuple[str, Any], **options: Any) -> None:
     colour, dashes = stroke
-    places = _bends(line.values)
+    indexes = _bends(line.values)
     axes.plot(
-        [times[place] for place in places],
-        [line.values[place] for place in places],
+        [times[index] for index in indexes],
+        [line.values[index] for index in indexes],
         label=line.label,
         color=colour,
         linestyle=dashes,
@@ -117,17 +117,17 @@ def _plot(axes: "Axes", times: Sequence[float], line: Line, stroke: tuple[str, A
 
 
 def _bends(values: Sequence[float]) -> list[int]:
-    """Return the places where values change, and the ends, to keep files small."""
+    """Return the indexes of both ends and of changes, because constant values in between only make the file larger."""
     last = len(values) - 1
     return [
-        place
-        for place, value in enumerate(values)
-        if place in (0, last) or value != values[place - 1] or value != values[place + 1]
+        index
+        for index, value in enumerate(values)
+        if index in (0, last) or value != values[index - 1] or value != values[index + 1]
     ]
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a figure so that the same data gives the same file."""
+    """Write a figure without a date, so that the same data gives the same file."""
     metadata = {"Date": None, "Creator": None} if path.suffix == ".svg" else {"Software": None}
     figure.savefig(path, dpi=150, metadata=metadata)
 
@@ -144,7 +144,7 @@ def _finish(axes: "Axes", data: ChartData, *, title: str) -> None:
 
 
 def _unit(window_s: int) -> tuple[int, str]:
-    """Return the length and the name of the unit for a chart of some windows."""
+    """Return the unit of the time axis, in seconds and as a word."""
     if window_s < 10:
         return 1, "seconds"
     if window_s < 1800:

@@ -1,4 +1,4 @@
-"""The same rows through every contender."""
+"""Replay of the same rows with several algorithms."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ ALGORITHMS = (*COMMON, *(estimator.value for estimator in Estimator))
 MAX_UNDECIDED = 1000  # requests of a key that are held before the contenders decide about them
 
 ClientUser = tuple[str, str | None]
-"""Client and user."""
+"""Client and user, None for a request without a user."""
 
 OnDecisions = Callable[[int, ClientUser, Sequence[int], Sequence[bool]], None]
 """Called with the index of a contender, a key, the times of its requests and the decisions about them."""
@@ -24,12 +24,12 @@ OnDecisions = Callable[[int, ClientUser, Sequence[int], Sequence[bool]], None]
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The limit.
+    """Limit to replay.
 
     Args:
         limit: Requests per window.
         window_s: Length of the window in whole seconds.
-        burst: Capacity of a token bucket; None is the limit.
+        burst: Capacity of a token bucket; None for the limit.
     """
 
     limit: int
@@ -44,13 +44,13 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """An algorithm and its settings.
+    """Algorithm and its settings.
 
     Args:
         algorithm: One of ``ALGORITHMS``.
         frame_count: Frames per window; 0 for algorithms without frames.
-        plan: The fleet that runs it; None decides in one place.
-        asks_database: Whether that place is the database, for which each request waits.
+        plan: Fleet that runs the algorithm; None for a single counter that sees all requests.
+        asks_database: True if that counter is in the database, so that each request waits for it.
     """
 
     algorithm: str
@@ -60,7 +60,7 @@ class Contender:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is one of the package's estimators."""
+        """True if the algorithm is an estimator of this package."""
         return self.algorithm not in COMMON
 
 
@@ -73,13 +73,13 @@ class Result:
 
 
 class Replay:
-    """Sends rows through contenders, each key on its own.
+    """Replay of rows with every contender, key by key.
 
-    A key is forgotten when it has been quiet for so long that its past has no effect any more.
+    A key is dropped once its last request has left every window.
 
     Args:
-        rate: The limit.
-        contenders: The contenders, which all get the same rows.
+        rate: Limit to replay.
+        contenders: Algorithms to compare. All get the same rows.
         on_decisions: Called for each key and contender in a batch.
 
     Attributes:
@@ -97,7 +97,7 @@ class Replay:
         slowest_s = max((plan.interval_s for plan in plans), default=0)
         self._memory_us = int(2 * refill * rate.window_us + 2 * slowest_s * SECOND_US)
         self._on_decisions = on_decisions
-        # A fleet synchronises for each request, and an observer wants to see each.
+        # Fleets and ``on_decisions`` need each request at once.
         decides_all = on_decisions is not None or bool(plans)
         self._max_undecided = 0 if decides_all else min(rate.limit, rate.burst or rate.limit, MAX_UNDECIDED)
         self._keys: dict[ClientUser, _KeyState] = {}
@@ -118,8 +118,8 @@ class Replay:
                 if state is None:
                     state = self._keys[key] = _KeyState()
                 self._add(key, state, times)
-            self._forget_before(batch[-1].at_us - self._memory_us)
-        self._forget_before(None)
+            self._drop_before(batch[-1].at_us - self._memory_us)
+        self._drop_before(None)
         for result in self.results:
             if result.contender.asks_database:
                 result.tally.operations = result.tally.waits = result.tally.requests
@@ -143,10 +143,10 @@ class Replay:
             if self._on_decisions is not None:
                 self._on_decisions(index, key, times, decisions)
 
-    def _forget_before(self, before_us: int | None) -> None:
-        """Forget keys whose last request came before a time; None forgets all."""
-        gone = [key for key, state in self._keys.items() if before_us is None or state.last_us < before_us]
-        for key in gone:
+    def _drop_before(self, before_us: int | None) -> None:
+        """Drop the keys whose last request came before a time; None drops all."""
+        dropped = [key for key, state in self._keys.items() if before_us is None or state.last_us < before_us]
+        for key in dropped:
             state = self._keys.pop(key)
             for counter, _ in state.counters or ():
                 counter.finish()
@@ -160,12 +160,12 @@ class Replay:
 
 @dataclass(slots=True)
 class _KeyState:
-    """State of a key.
+    """State of one key during a replay.
 
     Attributes:
-        last_us: Time of its last request.
-        undecided: Its requests while they are so few that every algorithm admits them all.
-        counters: Counter and error log of each contender; None while no decision was needed.
+        last_us: Time of the last request.
+        undecided: Requests without a decision, so few that every algorithm would admit them all.
+        counters: Counter and error log of each contender; None while requests are undecided.
     """
 
     last_us: int = 0

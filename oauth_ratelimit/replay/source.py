@@ -27,10 +27,10 @@ from oauth_ratelimit.replay.formats import (
 
 STANDARD_INPUT = "-"
 BLOCK_SIZE = 1 << 20  # bytes read at a time
-MAX_LINE_LENGTH = 65_536  # characters; a longer line is malformed and never held as a whole
-MAX_PROBLEMS = 5  # that are reported; the others are counted
+MAX_LINE_LENGTH = 65_536  # characters; a longer line is malformed and is never held in memory as a whole
+MAX_PROBLEMS = 5  # that are reported; others are only counted
 GZIP_MAGIC = b"\x1f\x8b"
-BATCH_SIZE = 100_000  # rows: about 20 MB; two requests further apart in the file are not sorted
+BATCH_SIZE = 100_000  # rows, about 20 MB; a row that is late by more than a batch is not sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,11 @@ class Recording:
 
     Args:
         path: The file; ``-`` is the standard input, which can be read only once.
-        form: Its format; None detects it.
-        names: Names of its columns or members.
+        form: Format of the file; None detects it.
+        names: Names of the columns or members.
         request_path: Read only requests of this path from an access log.
         client_pattern: Finds the client in a line of an access log.
-        is_per_client: Ignore users.
+        is_per_client: True to count all users of a client together.
         spread: See ``OrderedRows``.
     """
 
@@ -57,7 +57,7 @@ class Recording:
 
     @contextmanager
     def opened(self) -> Iterator[tuple["Source", "OrderedRows"]]:
-        """Yield the file's facts and its rows. Both are filled while the rows are read.
+        """Yield the source and its sorted rows. Their attributes are filled while the rows are read.
 
         Raises:
             OSError: The file cannot be read.
@@ -91,8 +91,8 @@ class Problem:
     """A malformed line.
 
     Args:
-        line_number: Its number, from 1.
-        reason: The reason.
+        line_number: Number of the line, from 1.
+        reason: Reason for people.
     """
 
     line_number: int
@@ -100,7 +100,7 @@ class Problem:
 
 
 class Source:
-    """Reads a file once, from its beginning.
+    """Rows of a file, which is read once from its start.
 
     Args:
         stream: The file in bytes, with or without gzip.
@@ -110,10 +110,10 @@ class Source:
     Attributes:
         form: The format; None until the first line is read.
         row_count: Lines with a row.
-        left_out_count: Lines without one: blank lines, headers, other paths of an access log.
+        left_out_count: Lines without a row: blank lines, headers, other paths of an access log.
         bad_count: Malformed lines.
-        problems: The first of them.
-        is_cut_short: Whether the file could not be decompressed to its end.
+        problems: The first malformed lines.
+        is_cut_short: True if the file could not be decompressed to its end.
     """
 
     def __init__(
@@ -170,8 +170,8 @@ class Source:
 
     def _blocks(self) -> Iterator[bytes]:
         head = self._stream.read(len(GZIP_MAGIC))
-        stream = _Rejoined(head, self._stream)
-        # GzipFile.read would lose what it has decompressed before a truncated file ends.
+        stream = _PrependedStream(head, self._stream)
+        # ``GzipFile.read`` would lose the decompressed data of a truncated file; ``read1`` returns it.
         read = gzip.GzipFile(fileobj=stream).read1 if head == GZIP_MAGIC else stream.read
         try:
             while block := read(BLOCK_SIZE):
@@ -180,7 +180,7 @@ class Source:
             self.is_cut_short = True
 
 
-class _Rejoined(io.RawIOBase):
+class _PrependedStream(io.RawIOBase):
     """A stream with its first bytes put back, because a pipe cannot seek."""
 
     def __init__(self, head: bytes, rest: BinaryIO) -> None:
@@ -197,17 +197,17 @@ class _Rejoined(io.RawIOBase):
 class OrderedRows:
     """Rows sorted by time; rows of the same time keep their order.
 
-    Servers log a request when it ends, so logs are a little out of order. A row that comes later than a whole batch
-    gets the time that has been reached.
+    Servers log a request when it ends, so logs are a little out of order. A row that is late by more than a batch gets
+    the time of the last row before it.
 
     Args:
         rows: The rows in the order of the file.
-        spread: Spread the rows of one second evenly over it; None does so if the first batch has only whole seconds.
-            Otherwise all requests of a second would come at its beginning.
+        spread: True to spread the rows of each second evenly over it, so that they do not all come at its start. None
+            does so if all times in the first batch are whole seconds.
         batch_size: Rows that are sorted together.
 
     Attributes:
-        is_spread: Whether the rows of a second are spread; None until the first batch is read.
+        is_spread: True if rows are spread; None until the first batch is read.
         late_count: Rows that came too late to be sorted.
         first_us, last_us: First and last time; None without rows.
     """
@@ -221,7 +221,7 @@ class OrderedRows:
         self.last_us: int | None = None
 
     def batches(self) -> Iterator[list[Row]]:
-        """Yield the rows, sorted within a batch and from one to the next."""
+        """Yield the rows in batches, sorted within and across batches."""
         held: list[Row] = []
         while more := list(islice(self._rows, self._batch_size)):
             if self.is_spread is None:
@@ -236,7 +236,7 @@ class OrderedRows:
             yield self._released(held)
 
     def _complete_count(self, held: list[Row]) -> int:
-        """Return the number of rows to release, without cutting a second that is spread."""
+        """Return the number of rows to release. A second that will be spread is not split."""
         count = len(held) - self._batch_size
         if count <= 0 or not self.is_spread:
             return max(0, count)
@@ -262,7 +262,7 @@ class OrderedRows:
 
 
 def _spread(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows, those of each second at the middles of as many equal parts of it."""
+    """Yield the rows of each second at even distances within it."""
     for second, group in groupby(rows, key=lambda row: row.at_us // SECOND_US):
         together = list(group)
         start_us, parts = second * SECOND_US, 2 * len(together)

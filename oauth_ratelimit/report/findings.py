@@ -21,7 +21,7 @@ CERTAIN_RATIO = 1.25  # estimated numbers of users are off by some 6 %
 MIN_REQUESTS = 20  # below it nothing is said about what a client needs
 BURST_RATIO = 10.0  # of the busiest minute to the average of the hours with requests
 MIN_BURST = 60  # requests in the busiest minute
-MIN_DENIED = 10  # denied requests before retries are judged
+MIN_DENIED = 10  # denied requests before retries count as a fault
 RETRY_SHARE = 0.25  # of the denied requests
 REFRESH_SHARE = 0.5  # of the requests for users
 

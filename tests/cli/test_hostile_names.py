@@ -65,7 +65,7 @@ def config_path(mongodb: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def is_writable(name: str) -> bool:
-    """Whether MongoDB takes it as text."""
+    """Return True if MongoDB accepts the name as text."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
@@ -120,7 +120,7 @@ def assert_is_harmless_table(result: Result) -> None:
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell is just a number."""
+    """Return True if a cell is a plain number."""
     try:
         float(cell)
     except ValueError:
