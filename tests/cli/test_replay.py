@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from oauth_ratelimit.core.window import Estimator
+from oauth_ratelimit.replay.run import COMMON
 from tests.cli.conftest import run_command
 
 SHIPPED = Path(__file__).parents[2] / "demo" / "nasa19950801.csv.gz"
@@ -40,10 +42,11 @@ def test_recorded_traffic_of_the_demo_gives_the_documented_numbers() -> None:
     found = data(str(SHIPPED), "--limit", "10/minute", "--frames", "1,10")
     assert (30_969, "csv", True, 0) == tuple(found[name] for name in ("requests", "format", "is_spread", "bad_lines"))
     by_name = {(one["algorithm"], one["frames"]): one for one in found["contenders"]}
-    assert 10 == len(by_name)
-    fixed, ours = by_name["fixed-window", None], by_name["sliding", 10]
+    assert len(COMMON) + 2 * len(Estimator) == len(by_name)
+    fixed, ours, strict = by_name["fixed-window", None], by_name["sliding", 10], by_name["strict", 10]
     assert (2.125, 2.0) == (fixed["wrongly_allowed_percent"], fixed["peak_over_limit"])
     assert (14, 60, 12) == (ours["wrongly_allowed"], ours["wrongly_denied"], ours["peak"])
+    assert (0, 117, 10) == (strict["wrongly_allowed"], strict["wrongly_denied"], strict["peak"])
 
 
 def test_results_are_a_table(recording: Path) -> None:
