@@ -63,7 +63,7 @@ class Guard:
 
     @property
     def is_on(self) -> bool:
-        """Whether failures are counted."""
+        """True if failures are counted."""
         return self._mode is not Mode.OFF
 
     def is_watching(self, address: str) -> bool:

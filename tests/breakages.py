@@ -314,8 +314,8 @@ BREAKAGES = (
     Breakage(
         "write leaves no mark of its writer",
         "oauth_ratelimit/store/mongo/document.py",
-        'mark = f"writers.{writer}"',
-        'mark = f"nobody.{writer}"',
+        'mark, seen = f"writers.{writer}", f"seen.{writer}"',
+        'mark, seen = f"nobody.{writer}", f"seen.{writer}"',
         "tests/store/test_contract.py",
     ),
     Breakage(

@@ -249,7 +249,7 @@ class KeyBuckets(Bucket):
 
     @property
     def is_near_limit(self) -> bool:
-        """Whether a bucket has reached its alert."""
+        """True if a bucket has reached its alert."""
         return any(bucket.full >= bucket.alert for bucket in self.buckets)
 
     def has_used(self, ratio: float) -> bool:

@@ -19,7 +19,7 @@ class DirtyQueue:
 
     @property
     def has_urgent(self) -> bool:
-        """Whether a key should be synchronised before the next cycle."""
+        """True if a key should be synchronised before the next cycle."""
         return bool(self._urgent)
 
     def mark_dirty(self, state: KeyState) -> None:

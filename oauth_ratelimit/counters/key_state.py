@@ -52,7 +52,7 @@ class Due(enum.Enum):
 
 
 class Horizons(enum.Enum):
-    """Whether the document holds the horizons of the key's tiers."""
+    """State of the horizons of the key's tiers."""
 
     MISSING = enum.auto()
     """Not known, so the next write raises them."""
@@ -206,7 +206,7 @@ class KeyState(KeyBuckets):
 
     @property
     def is_total(self) -> bool:
-        """Whether the key counts all users of the client together."""
+        """True if the key counts all users of the client together."""
         return self.scope != self.client.scope
 
     def take(self) -> int:
@@ -236,7 +236,7 @@ class KeyState(KeyBuckets):
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether the document is damaged, so that it is not written. Hits are kept while they matter."""
+        """True if the document is damaged, so that it is not written. Hits are kept while they matter."""
         return self.version == UNUSABLE_VERSION
 
     def resolve(self, writer: str, snapshot: Snapshot | None) -> None:
@@ -369,12 +369,12 @@ class KeyState(KeyBuckets):
 
     @property
     def is_filling(self) -> bool:
-        """Whether so much of a limit is used up that the hits of other instances may soon matter."""
+        """True if so much of a limit is used up that the hits of other instances may soon matter."""
         return self.has_used(FOLLOWED_RATIO)
 
     @property
     def is_followed(self) -> bool:
-        """Whether the document is read although no request comes here."""
+        """True if the document is read although no request comes here."""
         return not self.pull_gap or self.is_filling
 
     def is_idle(self, now_s: float) -> bool:
@@ -383,7 +383,7 @@ class KeyState(KeyBuckets):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the key can be forgotten without losing a hit. The client's lock is held."""
+        """True if the key can be forgotten without losing a hit. The client's lock is held."""
         return not (self.is_dirty or self.unsent or self.attempt)
 
 
