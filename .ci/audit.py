@@ -1,7 +1,7 @@
-"""Looks at what users install with this package: is anything withdrawn, is anything known to be vulnerable?
+"""Checks the packages that users install: conflicts, withdrawn versions and known vulnerabilities.
 
-Every dependency and extra for production, at the newest versions that setup.cfg allows. Advisories are asked for
-with pip-audit; where nobody tells them, that is said, and the rest holds all the same.
+It looks at every dependency and extra at the newest version that setup.cfg allows. pip-audit looks up advisories;
+without a source of advisories the script says so and checks the rest.
 """
 
 import json
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("charts", "cli", "otel", "prometheus")
+EXTRAS = "charts,cli,otel,prometheus"
 KNOWN_TO_BE_VULNERABLE = "flask==0.12.2"
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input")
 
 
 def main() -> int:
-    """Return the exit code: 1 if anything is wrong."""
+    """Return the exit code: 1 if a check fails."""
     broken = subprocess.run([*PIP, "check"], capture_output=True, text=True, check=False)
     if broken.returncode:
         print(broken.stdout, end="")
@@ -29,18 +29,18 @@ def main() -> int:
     if withdrawn:
         print(f"withdrawn from the index: {', '.join(withdrawn)}")
         return 1
-    print(f"{len(pins)} packages that users install: they fit together, and none is withdrawn")
+    print(f"{len(pins)} packages that users install: no conflicts, none withdrawn")
     if not has_advisories():
-        print("advisories were not looked up: nobody here tells them")
+        print("advisories were not looked up: no source answers here")
         return 0
     return audit(pins)
 
 
 def resolve() -> list[dict[str, object]]:
-    """Return what pip would install into an empty environment."""
+    """Return the packages that pip would install into an empty environment."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
-        what = f"{ROOT}[{','.join(EXTRAS)}]"
+        what = f"{ROOT}[{EXTRAS}]"
         options = ["--dry-run", "--ignore-installed", f"--report={report}"]
         done = subprocess.run([*PIP, "install", *options, what], capture_output=True, text=True, check=False)
         if done.returncode:
@@ -50,14 +50,12 @@ def resolve() -> list[dict[str, object]]:
 
 
 def has_advisories() -> bool:
-    """Return whether advisories can be asked for here. A mirror of the index may not know them."""
+    """Return whether advisories are available. A mirror of the index may not have them."""
     return bool(audit([KNOWN_TO_BE_VULNERABLE], quietly=True))
 
 
 def audit(pins: Sequence[str], *, quietly: bool = False) -> int:
-    """
-    Ask for advisories on these versions, and return 1 if there are any; if asked quietly, 0 where nobody answers, too.
-    """
+    """Look up advisories, and return 1 if there are any. With ``quietly`` a failed look-up returns 0."""
     with tempfile.TemporaryDirectory() as folder:
         requirements = Path(folder, "requirements.txt")
         requirements.write_text("\n".join(pins))

@@ -1,4 +1,4 @@
-"""Prints the lowest version that setup.cfg allows of each package: of the dependencies and of the extras named."""
+"""Prints the lowest version that setup.cfg allows of each dependency, those of the given extras included."""
 
 import configparser
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def main(extras: list[str]) -> None:
-    """Print one pin in a line; what has no lower bound is left out."""
+    """Print one pin per line, without packages that have no lower bound."""
     setup = configparser.ConfigParser()
     setup.read(Path(__file__).parents[1] / "setup.cfg")
     allowed = [setup["options"]["install_requires"], *(setup["options.extras_require"][extra] for extra in extras)]

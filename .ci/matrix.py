@@ -1,4 +1,4 @@
-"""Tries what setup.cfg says is supported: versions of Python and of dependencies, and the wheel by itself.
+"""Tests what setup.cfg supports: versions of Python and of dependencies, and the wheel.
 
 ``python .ci/matrix.py [WORD...]`` runs the rows whose name contains one of the words; all take half an hour.
 """
@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PLACE = ROOT / ".venv-matrix"
-LOG = PLACE / "failed.log"
+FOLDER = ROOT / ".venv-matrix"
+LOG = FOLDER / "failed.log"
 EXTRAS = "charts,cli,otel,prometheus"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 AUTHLIBS = ("authlib>=1.3.2,<1.4", "authlib==1.6.*", "authlib==1.7.*", "authlib==1.9.*")
@@ -29,12 +29,12 @@ Row = tuple[str, Callable[[], str]]
 
 
 class Failed(Exception):
-    """A command did not end well. Its output is in the log."""
+    """A command failed. Its output is in the log."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the rows and print the table; 1 if one failed."""
-    PLACE.mkdir(exist_ok=True)
+    """Run the rows, print the table, and return 1 if a row failed."""
+    FOLDER.mkdir(exist_ok=True)
     has_failed = False
     for name, attempt in rows():
         if words and not any(word in name for word in words):
@@ -50,7 +50,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def rows() -> Iterator[Row]:
-    """Yield everything that there is to try."""
+    """Yield all rows."""
     for version in PYTHONS:
         yield f"Python {version}", partial(attempt, version, ALL)
     lowest = run(sys.executable, ".ci/lowest.py", "cli", "prometheus").split()
@@ -61,38 +61,38 @@ def rows() -> Iterator[Row]:
 
 
 def attempt(version: str, tests: Sequence[str], *, pins: Sequence[str] = ()) -> str:
-    """Run tests on a version of Python, with the newest of everything but what is pinned."""
+    """Run tests on a version of Python, with the newest version of every package without a pin."""
     program = interpreter(version)
     if program is None:
-        return "left out: this Python is not here"
+        return "left out: this Python is not installed"
     needed = ("--editable", f"{ROOT}[{EXTRAS}]", "--requirement", ROOT / "requirements" / "test.txt")
     python = environment(program, f"python{version}", *needed)
     env = {}
     if pins:
-        override_cache = PLACE / "overlay"
-        shutil.rmtree(override_cache, ignore_errors=True)
-        run(python, "-m", "pip", "-qq", "install", "--target", override_cache, *pins)
-        env["PYTHONPATH"] = str(override_cache)
+        overlay = FOLDER / "overlay"
+        shutil.rmtree(overlay, ignore_errors=True)
+        run(python, "-m", "pip", "-qq", "install", "--target", overlay, *pins)
+        env["PYTHONPATH"] = str(overlay)
     output = run(python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *tests, env=env)
     authlib = run(python, "-c", "import authlib; print(authlib.__version__)", env=env).strip()
     return f"{output.strip().splitlines()[-1]}  (Authlib {authlib})"
 
 
 def wheel() -> str:
-    """Build, check, install into an empty environment, and run the demo on what is installed."""
+    """Build and check the package, install it into an empty environment, and run the demo on it."""
     program = next(found for found in map(interpreter, reversed(PYTHONS)) if found)
     python = environment(program, "release", "build", "twine")
-    dist = PLACE / "dist"
+    dist = FOLDER / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     run(python, "-m", "build", "--outdir", dist, ROOT)
     files = sorted(dist.iterdir())
     run(python, "-m", "twine", "check", "--strict", *files)
-    beside = PLACE / "beside"  # the demo without the package's sources
+    beside = FOLDER / "beside"  # the demo without the package's sources
     shutil.rmtree(beside, ignore_errors=True)
     for folder in ("demo", "tests/support"):
         shutil.copytree(ROOT / folder, beside / folder)
     for file in files:
-        shutil.rmtree(PLACE / "installed", ignore_errors=True)
+        shutil.rmtree(FOLDER / "installed", ignore_errors=True)
         needed = (f"{file}[cli]", "--requirement", ROOT / "requirements" / "demo.txt")
         fresh = environment(program, "installed", *needed)
         run(fresh, "-m", "demo", "--requests=1000", "--speed=500", cwd=beside)
@@ -111,19 +111,19 @@ def interpreter(version: str) -> str | None:
 
 def environment(program: str, name: str, *packages: str | Path) -> Path:
     """Return the Python of a virtual environment with these packages."""
-    place = PLACE / name
-    if not place.exists():
-        run(program, "-m", "venv", place)
-    python = place / "bin" / "python"
+    folder = FOLDER / name
+    if not folder.exists():
+        run(program, "-m", "venv", folder)
+    python = folder / "bin" / "python"
     run(python, "-m", "pip", "-qq", "install", "--upgrade", *packages)
     return python
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None, cwd: Path = ROOT) -> str:
-    """Return what a command prints.
+    """Return the output of a command.
 
     Raises:
-        Failed: It did not end with status 0.
+        Failed: Its status is not 0.
     """
     done = subprocess.run(
         command, env={**os.environ, **(env or {})}, cwd=cwd, capture_output=True, text=True, check=False

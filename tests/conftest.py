@@ -1,4 +1,4 @@
-"""Real servers and a clock for every test that asks for them."""
+"""Servers, databases and a clock as fixtures."""
 
 import contextlib
 import os
@@ -21,14 +21,12 @@ _MONGO_FIXTURES = {"mongod", "mongodb", "replica_set"}
 
 
 def pytest_configure() -> None:
-    """Have SIGINT end what tests start, even if a shell runs them in the background and so has it ignored; let older
-    versions of Authlib serve plain HTTP; let no example of a property fail for its time, which is the machine's affair.
-    """
+    """Allow plain HTTP for older versions of Authlib, restore SIGINT, and give examples of properties no deadline."""
     os.environ.setdefault("AUTHLIB_INSECURE_TRANSPORT", "1")
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell ignores it for background jobs
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    settings.register_profile("unhurried", deadline=None)  # all else as it was, here and in CI
-    settings.load_profile("unhurried")
+    settings.register_profile("no deadline", deadline=None)
+    settings.load_profile("no deadline")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,20 +40,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def clock() -> Clock:
-    """A clock that the test moves."""
+    """Clock that the test moves."""
     return Clock()
 
 
 @pytest.fixture(scope="session")
 def mongod() -> Iterator[Mongod]:
-    """The session's MongoDB, fail points allowed. A test that stops or kills a server starts one of its own."""
+    """MongoDB of the session, with fail points. A test that stops or kills a server starts its own."""
     with Mongod(allow_failpoints=True) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def mongodb(request: pytest.FixtureRequest) -> str:
-    """The URI of the session's MongoDB: the one named in the environment, else ``mongod``."""
+    """URI of the session's MongoDB: the one in the environment, else ``mongod``."""
     given = os.environ.get(MONGO_URI_VARIABLE)
     if given:
         return given
@@ -65,21 +63,21 @@ def mongodb(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def mongo_uri(mongodb: str) -> Iterator[str]:
-    """The URI of an empty database that is this test's own."""
+    """URI of an empty database for this test."""
     with _own_database(mongodb) as uri:
         yield uri
 
 
 @pytest.fixture(scope="session")
 def replica_set() -> Iterator[ReplicaSet]:
-    """The session's replica set of three, as the last test left it: ``replica_set_uri`` makes it whole first."""
+    """Replica set of three members for the session, as the last test left it. ``replica_set_uri`` heals it first."""
     with ReplicaSet(3, allow_failpoints=True) as servers:
         yield servers
 
 
 @pytest.fixture
 def replica_set_uri(replica_set: ReplicaSet) -> Iterator[str]:
-    """The URI of an empty database that is this test's own, on a replica set with all members running."""
+    """URI of an empty database for this test, on a replica set with all members running."""
     replica_set.heal()
     with _own_database(replica_set.uri, heal=replica_set) as uri:
         yield uri
@@ -87,7 +85,7 @@ def replica_set_uri(replica_set: ReplicaSet) -> Iterator[str]:
 
 @pytest.fixture
 def quick_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let clients made from now on look for a lost server at once, not half a second later. Needs a proxy's ``uri``."""
+    """Have new clients look for a lost server at once instead of after half a second. Needs a proxy's ``uri``."""
     monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.01)
 
 

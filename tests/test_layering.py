@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "oauth_ratelimit"
 LINT = "from importlinter.cli import lint_imports_command; lint_imports_command()"

@@ -319,6 +319,7 @@ class _Outdated(dict[str, Any]):
         return self._found.pop() if self._found else super().get(name, default)
 
 
+@pytest.mark.slow
 def test_requests_during_sweeps_and_evictions_are_counted_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """However requests, evictions and sweeps meet, each request is counted exactly once: no key ever has two states."""
     monkeypatch.setattr("oauth_ratelimit.counters.registry.SPARE_CLIENTS", -1_000_000)  # there are always too many

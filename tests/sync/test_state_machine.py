@@ -258,4 +258,4 @@ def quiet() -> Iterator[None]:
 
 
 ExactlyOnce.TestCase.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
-TestExactlyOnce = pytest.mark.no_cover(ExactlyOnce.TestCase)
+TestExactlyOnce = pytest.mark.slow(pytest.mark.no_cover(ExactlyOnce.TestCase))
