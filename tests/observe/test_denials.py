@@ -19,6 +19,7 @@ from oauth_ratelimit.observe.denials import WRITE_EVERY_S, DenialQueue, DenialRe
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.observer import Callbacks
 from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.denials import DenialStore
 from tests.support.helpers import Clock
 
@@ -140,10 +141,11 @@ def test_records_of_a_process_have_the_corrected_time(
     mongo_uri: str, monkeypatch: pytest.MonkeyPatch, offset_s: float
 ) -> None:
     """The count of those that follow is written, too, where the clock of the machine is wrong."""
-    monkeypatch.setattr(Limiter, "clock_offset_s", offset_s)
+    monkeypatch.setattr(MongoStore, "time_s", lambda _: time.time() + offset_s)
     settings = load_config({**CONFIG, "mode": "enforce", "store": {"uri": mongo_uri}})
     worker = Worker(LiveSettings(settings, lambda: None), callbacks=Callbacks(has_grant=bool), clock=time.time)
-    worker.after_cycle(None)
+    worker.limiter.check("another", "bob")  # a cycle without keys measures nothing
+    worker.after_cycle(worker.health_monitor.sync())
     ids = [worker.limiter.check("app", "alice").decision_id for _ in range(4)]
     worker.stop()
 
