@@ -11,7 +11,7 @@
 # make bench        the benchmarks
 # make accuracy     measure accuracy and write its page; LCG2005=FILE names the larger trace
 # make instructions compare instruction counts with the committed ones; needs valgrind
-# make chaos        the long form of the fault tests
+# make chaos        the long form of the fault tests, and a million steps of the simulation
 # make breakages    check that the tests notice when the package is broken on purpose: ten minutes
 # make fuzz         coverage-guided fuzzing, a minute for each target; FUZZ=600 takes ten
 # make soak         ten minutes of load, on a protected server and on two that are not; SOAK=60 takes one
@@ -86,6 +86,7 @@ instructions: .venv/installed-test
 
 chaos: .venv/installed-test
 	@CHAOS=long $(PYTHON) -m pytest tests/chaos -m chaos
+	@$(PYTHON) -m tests.simulation
 
 breakages: .venv/installed-test
 	@$(PYTHON) -m tests.breakages

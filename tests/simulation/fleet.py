@@ -5,9 +5,10 @@ each series that it was admitted under, in the frame of the instance's clock at 
 """
 
 import random
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, cast
 
 from oauth_ratelimit import Limiter, load_config
@@ -18,6 +19,11 @@ from tests.support.simulated_mongo import Fate, Server, SimulatedCollection, Sim
 
 START_S = 1_800_000_000.0
 FAULTS = tuple(fate for fate in Fate if fate is not Fate.ANSWERED)
+
+SPARE_FRAMES = 10  # of a series, besides those of the widest window
+SPARE_ENTRIES, ENTRIES_PER_CELL = 20, 6
+NOT_IN_FLIGHT = frozenset(("past", "prunable", "cached_denial", "others", "tier", "client", "username", "scope"))
+ROUNDS, ROUND_S = 14, 70.0  # longer than the longest horizon and the slack, measured each minute
 
 Cell = tuple[str, str | None, str | None, str, int]  # client, user, scope, series, frame start
 
@@ -52,6 +58,11 @@ class Config:
     client: tuple[Series, ...]
     total: tuple[Series, ...] = ()
     max_keys: int = 1000
+
+    @property
+    def horizon_s(self) -> int:
+        """The longest horizon."""
+        return max(series.horizon_s for series in (*self.user, *self.client, *self.total))
 
 
 MINUTE = Series("6", 6, 66)
@@ -124,6 +135,8 @@ class Instance:
         self.in_request = False
         self.was_wrong = False
         self.pending: Counter[Cell] = Counter()  # admitted since everything was known to be sent
+        self.counted: defaultdict[tuple[str, str | None, str | None], set[Cell]] = defaultdict(set)
+        self.horizon_s = config.horizon_s
         collection = SimulatedCollection(fleet.server, fleet.fate, self._on_command)
         connection = cast(Connection, SimulatedConnection(collection))
         self.limiter = Limiter(
@@ -148,6 +161,7 @@ class Instance:
                 start_s = int(now_s // series.frame_s) * series.frame_s
                 cell = (*key, series.name, start_s)
                 self.fleet.truth[cell] += cost
+                self.counted[key].add(cell)
                 if not self.was_wrong:
                     self.fleet.certain[cell] += cost
                     self.pending[cell] += cost
@@ -160,16 +174,20 @@ class Instance:
 
     def sync(self, *, urgent: bool) -> None:
         """Run one cycle."""
-        if urgent:
-            self.limiter.sync_urgent()
-            return
-        report = self.limiter.sync()
-        if report.error is None and not report.in_flight_hits:
+        before_s = self.correction_s
+        report = self.limiter.sync_urgent() if urgent else self.limiter.sync()
+        if self.correction_s != before_s:
+            self._distrust_clock()
+        if report is not None and not urgent and report.error is None and not report.in_flight_hits:
             self.pending.clear()
+            self.counted.clear()
 
     def set_clock(self, *, offset_s: float = 0.0, drift: float = 0.0) -> None:
-        """Make its clock wrong. From now on nobody can say in which frames its own hits are."""
+        """Make its clock wrong. From now on nobody can say in which frames its own hits are, nor if it is corrected."""
         self.clock.offset_s, self.clock.drift = offset_s, drift
+        self._distrust_clock()
+
+    def _distrust_clock(self) -> None:
         self.was_wrong = self.fleet.was_wrong = True
         self.fleet.lost.update(self.pending)
         self.pending.clear()
@@ -177,7 +195,22 @@ class Instance:
     def reconfigure(self, config: Config) -> None:
         """Take over another configuration. The number of keys in memory stays."""
         self.config = replace(config, max_keys=self.config.max_keys)
+        self.horizon_s = max(self.horizon_s, config.horizon_s)
         self.limiter.reconfigure(settings_of(self.config))
+
+    def check_memory(self) -> None:
+        """Fail if a key holds more than what may be still to be sent, or more frames of it than their bound."""
+        for client in self.limiter._clients:
+            for state in (*client.keys.values(), *client.former.values(), client.total, client.former_total):
+                if state is None or state.key in self.fleet.damaged:
+                    continue
+                for series, frames in (state.unsent or {}).items():
+                    most = 2 * (self.horizon_s // series.frame_s + SPARE_FRAMES)
+                    assert len(frames) <= most, f"{state.key} holds {len(frames)} frames of {series}, not {most}"
+                counted = len(self.counted[state.key])
+                entries = sum(_entry_count(getattr(state, name)) for name in _in_flight_slots(type(state)))
+                most = SPARE_ENTRIES + ENTRIES_PER_CELL * counted
+                assert entries <= most, f"{state.key} holds {entries} entries for {counted} frames to be sent"
 
     def _on_command(self, command: str) -> None:
         assert not self.in_request, f"a request waited for MongoDB ({command})"
@@ -201,6 +234,7 @@ class Fleet:
         damaged: Documents that somebody has damaged; nothing is expected of them.
         backup: The documents as they once were.
         fault_rate: Share of the commands that something happens to.
+        only_writes_fail: Whether reads are always answered.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -214,9 +248,11 @@ class Fleet:
         self.damaged: set[tuple[str, str | None, str | None]] = set()
         self.backup: State | None = None
         self.fault_rate = 0.0
+        self.only_writes_fail = False
         self.commands: Counter[str] = Counter()
         self.history: list[str] = []
         self.server_offset_s = 0.0
+        self.started_count = 0
         self.server = Server(lambda: self.true_s + self.server_offset_s)
         self.instances: list[Instance] = []
 
@@ -226,15 +262,17 @@ class Fleet:
 
     def fate(self, command: str) -> Fate:
         """Return what happens to the next command."""
-        if self.rng.random() >= self.fault_rate:
+        if self.rng.random() >= self.fault_rate or (self.only_writes_fail and command != "update"):
             return Fate.ANSWERED
         fate = self.rng.choice(FAULTS)
         self.history.append(f"    {command}: {fate.name.lower()}")
         return fate
 
     def start(self, config: Config) -> Instance:
-        """Start an instance."""
-        instance = Instance(self, Clock(self.true_time), config, follows_store_clock=self.rng.random() < 0.5)
+        """Start an instance. Every other one corrects its clock."""
+        self.started_count += 1
+        follows = self.started_count % 2 == 0
+        instance = Instance(self, Clock(self.true_time), config, follows_store_clock=follows)
         self.instances.append(instance)
         return instance
 
@@ -263,11 +301,30 @@ class Fleet:
             self.server.release(0)
         self.server.commit()
         for instance in [*self.instances] * 4:
-            instance.limiter.sync()
+            instance.sync(urgent=False)
         for instance in self.instances:
             report = instance.limiter.sync()
             assert report.error is None, f"the server answers, and a cycle failed: {report}"
             assert not report.in_flight_hits or self.damaged, f"the server answers, and hits stay in flight: {report}"
+
+    def check_marks(self) -> None:
+        """Let time pass until all other marks are over, and fail if a document has more marks than instances run.
+
+        It must have been written since by two instances: one that is alone with a document seldom reads it.
+        """
+        keys = [(key_of(document)[0], key_of(document)[1]) for document in self.server.documents()]
+        for _ in range(ROUNDS):
+            self.true_s += ROUND_S
+            for instance in self.instances:
+                for client_id, username in keys:
+                    instance.ask(client_id, username, 1)
+                instance.sync(urgent=False)
+        since_s = self.server.clock() - 2 * ROUND_S
+        for document in self.server.documents():
+            recent = [name for name, seen in document.get("seen", {}).items() if seen.timestamp() >= since_s]
+            if len(recent) >= 2 and key_of(document) not in self.damaged:
+                marks = document["writers"].keys() | document["seen"].keys()
+                assert len(marks) <= len(self.instances), f"{len(marks)} marks in {key_of(document)}"
 
     def stored(self) -> Counter[Cell]:
         """Return the hits in the documents on the primary."""
@@ -309,3 +366,18 @@ def key_of(document: dict[str, Any]) -> tuple[str, str | None, str | None]:
     """Return client, user and scope of a document."""
     identity = document["_id"]
     return identity["clientId"], identity["username"], identity.get("scope")
+
+
+@cache
+def _in_flight_slots(kind: type) -> frozenset[str]:
+    """Return the attributes of a key's state that may hold hits to be sent, whatever they are called."""
+    return frozenset(name for base in kind.__mro__ for name in getattr(base, "__slots__", ())) - NOT_IN_FLIGHT
+
+
+def _entry_count(value: object) -> int:
+    """Return the number of entries in containers, those of what they contain included."""
+    if isinstance(value, Mapping):
+        return sum(1 + _entry_count(entry) for entry in value.values())
+    if isinstance(value, list | tuple):
+        return sum(1 + _entry_count(entry) for entry in value)
+    return sum(_entry_count(getattr(value, each.name)) for each in fields(value)) if is_dataclass(value) else 0

@@ -13,6 +13,7 @@ USERS = (None, "ann", "bob")
 INSTANCE_COUNT = 3
 WAITS_S = (0.05, 0.3, 1.0, 3.0, 7.0)
 OFFSETS_S = (-3600.0, -300.0, -61.0, -7.0, -1.0, 0.0, 0.0, 1.0, 7.0, 61.0, 300.0, 3600.0)
+SERVER_OFFSETS_S = (-25.0, -5.0, 0.0, 0.0, 5.0, 25.0)  # clocks of two servers agree within a minute
 DAMAGE: tuple[tuple[str, Any], ...] = (
     ("requestCounters", []),
     ("requestCounters", {"6": {"0": 0.5}}),
@@ -48,7 +49,8 @@ def _wait(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
 
 def _network(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
     fleet.fault_rate = rng.choice((0.0, 0.0, 0.2, 0.6, 1.0))
-    return f"{fleet.fault_rate:.0%} of the commands fail"
+    fleet.only_writes_fail = rng.random() < 0.5
+    return f"{fleet.fault_rate:.0%} of the {'writes' if fleet.only_writes_fail else 'commands'} fail"
 
 
 def _release(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
@@ -77,6 +79,11 @@ def _step_clock(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
     instance = fleet.instances[-1]  # always the last one, so that there are others to be harmed
     instance.set_clock(offset_s=rng.choice(OFFSETS_S))
     return f"the last one's clock is {instance.clock.offset_s} s ahead"
+
+
+def _elect_other_clock(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
+    fleet.server_offset_s = rng.choice(SERVER_OFFSETS_S)
+    return f"the new primary's clock is {fleet.server_offset_s} s ahead"
 
 
 def _drift(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
@@ -140,7 +147,7 @@ def _some_document(fleet: Fleet, rng: random.Random) -> dict[str, Any] | None:
 DIMENSIONS: dict[str, tuple[tuple[Action, float], ...]] = {
     "network": ((_network, 2.0), (_release, 2.0), (_replicate, 1.0), (_elect, 0.5)),
     "expiry": ((_expire, 0.5),),
-    "clocks": ((_step_clock, 1.0), (_drift, 0.5)),
+    "clocks": ((_step_clock, 1.0), (_drift, 0.5), (_elect_other_clock, 0.2)),
     "configuration": ((_reconfigure, 1.0),),
     "restarts": ((_kill, 0.3), (_restart, 0.5)),
     "removal": ((_remove, 0.3),),
@@ -187,10 +194,14 @@ def run(steps: Sequence[Step]) -> Fleet:
             instance = fleet.instances[number]
             fleet.history.append(f"instance {number}: {step.action(fleet, instance, rng)}")
             fleet.check_nothing_doubled()
+            instance.check_memory()
         fleet.history.append("everything arrives, and all synchronise")
         fleet.settle()
         fleet.check_nothing_doubled()
         fleet.check_nothing_lost()
+        fleet.history.append("time passes, and all make requests")
+        fleet.check_marks()
+        fleet.check_nothing_doubled()
     except AssertionError as exc:
         exc.add_note("\n".join(fleet.history))
         raise
