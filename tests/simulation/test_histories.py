@@ -12,6 +12,7 @@ STEPS = 200
 
 
 @pytest.mark.no_cover
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dimensions",
     [(), *((name,) for name in DIMENSIONS), tuple(DIMENSIONS)],
