@@ -1,6 +1,6 @@
 """Every store there is, for the tests that any store has to pass."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,22 +21,17 @@ FAR_S = 4_000_000_000.0  # in 2096: nothing expires by itself
 
 @dataclass(frozen=True)
 class Shared:
-    """A store, and what an operator could do to it.
+    """A store, and a way around it.
 
     Args:
-        collection: Where it keeps its documents, None if it is in memory.
+        store: The store.
+        remove: Removes a document, as its expiry or an operator would.
+        collection: The documents, None if they are not in MongoDB.
     """
 
     store: CounterStore
+    remove: Callable[[Key], object]
     collection: "Collection[dict[str, Any]] | None" = None
-
-    def remove(self, key: Key) -> None:
-        """Remove a document, as its expiry or an operator would."""
-        if self.collection is not None:
-            self.collection.delete_one({"_id": document_id(key)})
-        else:
-            assert isinstance(self.store, MemoryStore)
-            self.store.remove(key)
 
 
 def mongo_store(uri: str, *, collection: str = "ratelimits", timeout_s: float = 2.0) -> MongoStore:
@@ -48,13 +43,15 @@ def mongo_store(uri: str, *, collection: str = "ratelimits", timeout_s: float = 
 def shared(request: pytest.FixtureRequest) -> Iterator[Shared]:
     """An empty store."""
     if request.param == "memory":
-        yield Shared(MemoryStore())
+        memory = MemoryStore()
+        yield Shared(memory, memory.remove)
         return
     uri = request.getfixturevalue("mongo_uri")
     store = mongo_store(uri)
     client: MongoClient[dict[str, Any]] = MongoClient(uri)
     with client:
-        yield Shared(store, client.get_default_database()["ratelimits"])
+        documents = client.get_default_database()["ratelimits"]
+        yield Shared(store, lambda key: documents.delete_one({"_id": document_id(key)}), documents)
     store.close()
 
 
