@@ -396,6 +396,20 @@ BREAKAGES = (
         "tests/flask_authlib/test_responses.py",
     ),
     Breakage(
+        "quota headers are sent in a dry run",
+        "oauth_ratelimit/core/decision.py",
+        "elif not self.tier.is_enforced:",
+        "elif self.tier.limit < 0:",
+        "tests/flask_authlib/test_middleware.py",
+    ),
+    Breakage(
+        "quota headers describe a dry run beside an enforced limit",
+        "oauth_ratelimit/core/decision.py",
+        "[each for each in self.by_tier() if each.tier.is_enforced]",
+        "[*self.by_tier()]",
+        "tests/flask_authlib/test_middleware.py",
+    ),
+    Breakage(
         "quota header shows the limit as what is left",
         "oauth_ratelimit/flask_authlib/responses.py",
         '("X-RateLimit-Remaining", f"{remaining}")',

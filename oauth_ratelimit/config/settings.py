@@ -132,7 +132,8 @@ class DenialSettings:
     headers: tuple[HeaderFamily, ...] = setting(
         list_of(choice(HEADER_FAMILIES), build=unique),
         default=list(HEADER_FAMILIES),
-        doc="Families of quota headers: RateLimit and RateLimit-Policy, X-RateLimit-*; [] sends none.",
+        doc="Families of quota headers: RateLimit and RateLimit-Policy, X-RateLimit-*; [] sends none. They describe "
+        "enforced limits only.",
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
-from oauth_ratelimit.core.decision import Decision, FullDecision
+from oauth_ratelimit.core.decision import Decision, FullDecision, Quota
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 
@@ -125,6 +125,11 @@ class RepeatedDenial(Decision):
     def decision_id(self) -> str | None:
         """See ``Decision.decision_id``."""
         return None if self.allowed else self.cached.suppression.decision_id(self.number)
+
+    def enforced_quota(self) -> Quota | None:
+        """See ``Decision.enforced_quota``."""
+        quota = self.cached.first.enforced_quota()
+        return quota and quota._replace(reset_after_s=self.reset_after_s)
 
     def used_hits(self) -> Iterable[tuple[Policy, float]]:
         """See ``Decision.used_hits``."""

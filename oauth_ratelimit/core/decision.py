@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Literal, final
+from typing import Literal, NamedTuple, final
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
@@ -14,6 +14,20 @@ from oauth_ratelimit.core.window import estimate_hits
 
 Outcome = Literal["allowed", "denied", "would_deny", "trusted"]
 """Outcome of a request in metrics, traces and statistics. ``would_deny`` is over a limit in a dry run."""
+
+
+class Quota(NamedTuple):
+    """Quota of one policy.
+
+    Attributes:
+        policy: The policy.
+        remaining: Hits left in its window.
+        reset_after_s: Seconds until the whole quota is back if nothing else happens.
+    """
+
+    policy: Policy
+    remaining: int
+    reset_after_s: float
 
 
 class Decision(ABC):
@@ -88,6 +102,13 @@ class Decision(ABC):
         return self.rule.window.window_s if self.rule else None
 
     @abstractmethod
+    def enforced_quota(self) -> Quota | None:
+        """Return the quota of the enforced policy that denies, else of the one with least left.
+
+        None if no policy is enforced for this request: a dry run tells clients nothing.
+        """
+
+    @abstractmethod
     def used_hits(self) -> Iterable[tuple[Policy, float]]:
         """Return the checked policies, each with the hits in its window."""
 
@@ -116,6 +137,16 @@ class FullDecision(Decision):
     retry_after_s: float = 0.0
     decision_id: str | None = field(default=None, compare=False)
     is_repeat: bool = field(default=False, init=False, compare=False)
+    beside: "Admission | None" = field(default=None, init=False, compare=False)
+    """Admission by the enforced policies, if others would deny the request in a dry run."""
+
+    def enforced_quota(self) -> Quota | None:
+        """See ``Decision.enforced_quota``."""
+        if self.beside is not None:
+            return self.beside.enforced_quota()
+        if self.rule is None or self.trusted or self.mode is not Mode.ENFORCE:
+            return None
+        return Quota(self.rule, self.remaining, self.reset_after_s)
 
     def used_hits(self) -> Iterable[tuple[Policy, float]]:
         """See ``Decision.used_hits``. Only the described policy."""
@@ -204,6 +235,18 @@ class Admission(Decision):
         """See ``Decision.reset_after_s``."""
         nearest = self.nearest
         return nearest.tier.window_s + nearest.left_s
+
+    def enforced_quota(self) -> Quota | None:
+        """See ``Decision.enforced_quota``."""
+        one = self
+        if self.also is not None:
+            enforced = [each for each in self.by_tier() if each.tier.is_enforced]
+            if not enforced:
+                return None
+            one = min(enforced, key=attrgetter("room"))
+        elif not self.tier.is_enforced:
+            return None
+        return Quota(one.tier.policy, int(one.room), one.tier.window_s + one.left_s)
 
     def used_hits(self) -> Iterable[tuple[Policy, float]]:
         """See ``Decision.used_hits``."""

@@ -305,6 +305,7 @@ class ClientState(ClientScope):
         denial = describe_denial(tiers, over, now_s, cost=cost)
         for bucket in admitting:  # afterwards, or it would describe the denial of the next request
             bucket.add(cost)
+            denial.beside = Admission(tiers[bucket], bucket.full, bucket.edge, bucket.frame_end_s, now_s, denial.beside)
         is_constant = not counting and not admitting and self.total is None  # other users change a total
         if state is not None and cost == 1 and is_constant and grant_type not in self.grant_tiers:
             state.cached_denial = CachedDenial(denial, now_s, now_s + denial.retry_after_s - ROUNDING_S)

@@ -98,23 +98,21 @@ class RequestOutcome:
 
 
 def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
-    """Return the headers that describe a client's quota; none if no policy applied or the client is trusted.
+    """Return the headers that describe a client's quota under the policies that are enforced for this request.
 
-    The reset is in seconds from now, so that it needs no common clock. With a denial it equals ``Retry-After``.
+    None in a dry run, outside a canary's share and for a trusted client: a client that paces itself by headers would
+    change what the dry run measures. The reset is in seconds from now, so that it needs no common clock. With a denial
+    it equals ``Retry-After``.
 
     Args:
         decision: The decision about the request.
         families: Names of ``HEADER_WRITERS``.
     """
-    if decision.trusted or not families:
+    quota = decision.enforced_quota() if families else None
+    if quota is None:
         return []
-    policy, remaining = decision.rule, decision.remaining
-    if policy is None:
-        return []
-    if decision.allowed:
-        reset_s = whole_seconds(decision.reset_after_s)
-    else:
-        reset_s = whole_seconds(decision.retry_after_s, at_least=1)
+    policy, remaining, reset_after_s = quota
+    reset_s = whole_seconds(reset_after_s) if decision.allowed else whole_seconds(decision.retry_after_s, at_least=1)
     return [header for family in families for header in HEADER_WRITERS[family](policy, remaining, reset_s)]
 
 

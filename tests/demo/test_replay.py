@@ -34,7 +34,6 @@ def server(statuses: Iterator[int]) -> Iterator[tuple[Any, list[int]]]:
             status = next(statuses, 200)
             answered.append(status)  # before the client can know of it
             self.send_response(status)
-            self.send_header("RateLimit", '"client";r=1;t=1')
             self.send_header("Content-Length", "0")
             self.end_headers()
 

@@ -26,9 +26,9 @@ def quota_of(response: TestResponse) -> list[str]:
     return [name for name, _ in response.headers if name in QUOTA]
 
 
-def protected(view: Callable[[Any], Any], *, limit: int = 5) -> Flask:
+def protected(view: Callable[[Any], Any], *, limit: int = 5, **more: Any) -> Flask:
     """Return an application whose token endpoint is a view of its own."""
-    app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=limit))
+    app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=limit) | more)
     server = make_server(app)
     app.view_functions["token"] = lambda: view(server)
     FrozenRateLimit(FrozenClock()).init_app(app, server)
@@ -63,6 +63,55 @@ def test_view_that_fails_after_the_decision_has_quota_headers() -> None:
 
     assert 500 == response.status_code
     assert QUOTA == quota_of(response)
+
+
+def answer(server: Any) -> Any:
+    """Answer as Authlib does."""
+    return server.create_token_response()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"mode": "dry-run"},
+        {"mode": "off"},
+        {"canary": {"percent": 0}},
+        {"canary": {"instances": ["another-host"]}},
+        {"clients": {CLIENT.client_id: {"mode": "dry-run"}}},
+        {"grants": {"client_credentials": {"mode": "dry-run"}}},
+        {"trusted_clients": [CLIENT.client_id]},
+        {"limits": {"client": [{"limit": 5, "window": 10, "mode": "dry-run"}]}},
+        {"limits": {"client": []}},
+    ],
+    ids=str,
+)
+def test_request_without_an_enforced_limit_has_no_quota_headers(more: dict[str, Any]) -> None:
+    """A client that paces itself by the headers would change what a dry run measures."""
+    app = protected(answer, **more)
+
+    assert [(200, [])] * 7 == [(response.status_code, quota_of(response)) for response in (ask(app) for _ in range(7))]
+
+
+@pytest.mark.parametrize("trial", [1, 100], ids=["trial limit reached", "trial limit not reached"])
+@pytest.mark.parametrize("kind", ["client", "client_total"])
+def test_quota_headers_describe_the_enforced_limit_beside_one_in_a_dry_run(kind: str, trial: int) -> None:
+    """Whichever of them has less left."""
+    on_trial = {"limit": trial, "window": 10, "mode": "dry-run", "name": "trial"}
+    limits: dict[str, Any] = {"client": [{"limit": 4, "window": 60, "name": "enforced"}]}
+    limits.setdefault(kind, []).append(on_trial)
+    app = protected(answer, limits=limits)
+
+    admitted, denied = [ask(app) for _ in range(4)], ask(app)
+
+    assert ["3", "2", "1", "0"] == [response.headers["X-RateLimit-Remaining"] for response in admitted]
+    assert {'"enforced";q=4;w=60'} == {response.headers["RateLimit-Policy"] for response in (*admitted, denied)}
+    assert (429, denied.headers["Retry-After"]) == (denied.status_code, denied.headers["X-RateLimit-Reset"])
+
+
+def test_client_inside_the_canary_has_quota_headers() -> None:
+    app = protected(answer, canary={"percent": 100})
+
+    assert QUOTA == quota_of(ask(app))
 
 
 def test_other_views_have_no_quota_headers() -> None:
