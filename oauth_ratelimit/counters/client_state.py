@@ -248,15 +248,24 @@ class ClientState(ClientScope):
             self.dirty_queue.mark_dirty(state)
         if total is not None and not total.is_dirty:
             self.dirty_queue.mark_dirty(total)
-        admission: Admission | None = None
-        buckets = (*self._total_buckets, *state.others, state)
-        for index, bucket in enumerate(buckets):
-            if not bucket.try_add(cost, now_s):
-                for counted in buckets[:index]:
-                    counted.full -= cost
+        others = state.others + self._total_buckets
+        # No calls, and the key apart from its other buckets: the loops are twice as fast on objects of one class.
+        if now_s >= state.frame_end_s:
+            state.turn(now_s)
+        full = state.full + cost
+        if full > state.ceiling:
+            return None
+        for bucket in others:
+            if now_s >= bucket.frame_end_s:
+                bucket.turn(now_s)
+            if bucket.full + cost > bucket.ceiling:
                 return None
+        admission: Admission | None = None
+        for bucket in others:
+            bucket.full += cost
             admission = Admission(bucket.tier, bucket.full, bucket.edge, bucket.frame_end_s, now_s, admission)
-        return admission
+        state.full = full
+        return Admission(state.tier, full, state.edge, state.frame_end_s, now_s, admission)
 
     def decide(
         self, state: KeyState | None, now_s: float, cost: int, *, grant_type: str | None = None
