@@ -141,9 +141,7 @@ class Limiter:
         if endpoint is TOKEN_ENDPOINT and grant_type not in clients.grants:
             client = clients.plain.get(client_id)
         else:
-            client = clients.find(client_id, endpoint=endpoint, grant_type=grant_type)
-            if client is not None and grant_type in client.grant_tiers:
-                client = None  # the grant type has another mode than the client
+            client = self._find(client_id, endpoint, grant_type)
         if client is not None:
             if client.exempt is not None:
                 return client.exempt
@@ -157,29 +155,33 @@ class Limiter:
                             client.dirty_queue.mark_dirty(state)
                         state.full = full = full + cost
                         return Admission(tier, full, state.edge, state.frame_end_s, now_s)
-                    cached_denial = state.cached_denial
-                    if (
-                        cached_denial is not None
-                        and cached_denial.since_s <= now_s < cached_denial.until_s
-                        and cost == 1
-                    ):
+                    denial = state.cached_denial
+                    if denial is not None and cost == 1 and denial.since_s <= now_s < denial.until_s:
                         if not state.is_dirty:
                             client.dirty_queue.mark_dirty(state)
-                        return cached_denial.repeat(now_s)
+                        return denial.repeat(now_s)
                     admission = client.try_admit(state, now_s, cost)
                     if admission is not None:
                         return admission
             finally:
                 client.lock.release()
-        request = _Request(client_id, pseudonym, endpoint, grant_type, cost, now_s)
+        return self._decide(_Request(client_id, pseudonym, endpoint, grant_type, cost, now_s))
+
+    def _find(self, client_id: str, endpoint: str, grant_type: str | None) -> ClientState | None:
+        """Return the state of a client under one mode; None if it is new, or the grant type has a mode of its own."""
+        client = self._clients.find(client_id, endpoint=endpoint, grant_type=grant_type)
+        return None if client is None or grant_type in client.grant_tiers else client
+
+    def _decide(self, request: "_Request") -> Decision:
+        """Decide about a request of a new key, or near a limit. Reserve the last requests of a quota if asked to."""
         if self._reservations is not None:
             near_limit = self._near_limit(request)
             if near_limit:
-                return self._reservations.decide(near_limit, lambda: self._decide(request))
-        return self._decide(request)
+                return self._reservations.decide(near_limit, lambda: self._decide_here(request))
+        return self._decide_here(request)
 
-    def _decide(self, request: "_Request") -> Decision:
-        """Decide about a request of a new key, or near a limit, and report a denial."""
+    def _decide_here(self, request: "_Request") -> Decision:
+        """Decide about a request by the counts of this instance, and report a denial."""
         _, username, endpoint, grant_type, cost, now_s = request
         client = self._clients.acquire(request.client_id, endpoint=endpoint, grant_type=grant_type)
         try:
