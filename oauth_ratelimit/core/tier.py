@@ -1,6 +1,7 @@
 """Tiers: policies that apply to the same requests, each with the series of its counters."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from oauth_ratelimit.core.mode import Mode
@@ -32,6 +33,7 @@ class Tier:
 
     Attributes:
         series: Counters in the document that hold its hits.
+        horizon_s: Seconds for which a frame can matter, from its start: the window and one frame.
         is_alone: True if no other tier applies to the same requests.
     """
 
@@ -41,6 +43,7 @@ class Tier:
         "edge_per_hit",
         "frame_count",
         "frame_s",
+        "horizon_s",
         "is_alone",
         "is_enforced",
         "limit",
@@ -56,6 +59,7 @@ class Tier:
         self.limit = policy.limit
         self.window_s = policy.window.window_s
         self.frame_s = policy.window.frame_s
+        self.horizon_s = self.window_s + self.frame_s
         self.frame_count = policy.window.frame_count
         self.is_enforced = mode is Mode.ENFORCE
         self.edge_per_hit = policy.estimator.edge_per_hit
@@ -88,3 +92,16 @@ def tiers_of(policies: Iterable[Policy], mode: Mode, *, alone: bool = False) -> 
     enforced = any(own is Mode.ENFORCE for _, own in chosen)
     tiers = [Tier(policy, own, on_trial=enforced and own is not Mode.ENFORCE, alone=alone) for policy, own in chosen]
     return tuple(sorted(tiers, key=lambda tier: -tier.window_s))
+
+
+def raised(horizons: Mapping[Series, int], tiers: Iterable[Tier]) -> Mapping[Series, int]:
+    """Return horizons by series, raised to those of tiers. Equal ones are the same object, to save memory."""
+    higher = dict(horizons)
+    for tier in tiers:
+        higher[tier.series] = max(tier.horizon_s, higher.get(tier.series, 0))
+    return _shared(tuple(sorted(higher.items())))
+
+
+@lru_cache(maxsize=1000)
+def _shared(items: tuple[tuple[Series, int], ...]) -> Mapping[Series, int]:
+    return dict(items)

@@ -10,7 +10,7 @@ from oauth_ratelimit.core.decision import Admission, FullDecision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, Limits
-from oauth_ratelimit.core.tier import Tier, tiers_of
+from oauth_ratelimit.core.tier import Tier, raised, tiers_of
 from oauth_ratelimit.core.window import ROUNDING_S
 from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.dirty_queue import DirtyQueue
@@ -165,6 +165,9 @@ class ClientState(ClientScope):
         self.former_total: KeyState | None = None
         self._total_buckets: tuple[Bucket, ...] = ()
         self.is_gone = False
+        self.user_tiers: tuple[Tier, ...] = ()
+        self.client_tiers: tuple[Tier, ...] = ()
+        self.total_tiers: tuple[Tier, ...] = ()
         self.apply(policies, now_s, grants=grants)
 
     def apply(
@@ -189,13 +192,13 @@ class ClientState(ClientScope):
             self._set_tiers(counted.limits, counted.mode, now_s)
 
     def _set_tiers(self, limits: Limits, mode: Mode, now_s: float) -> None:
+        self.former_horizons = raised(self.former_horizons, self._tiers_of_all_kinds)
         alone = not limits.client_total
         self.user_tiers = tiers_of(limits.user, mode, alone=alone)
         self.client_tiers = tiers_of(limits.client, mode, alone=alone)
         self.total_tiers = tiers_of(limits.client_total, mode)
-        tiers = (*self.user_tiers, *self.client_tiers, *self.total_tiers)
         # Never shorter than before, because hits of a wider window are still to be sent.
-        self.horizon_s = max(self.horizon_s, *(tier.window_s + tier.frame_s for tier in tiers), 0)
+        self.horizon_s = max(self.horizon_s, *(tier.horizon_s for tier in self._tiers_of_all_kinds), 0)
         if self.former:
             self.former.update(self.keys)
         else:
@@ -210,6 +213,10 @@ class ClientState(ClientScope):
             total = KeyState(self, None, scope, self.total_tiers, now_s)
         self.total, self.former_total = (total, None) if self.total_tiers else (None, total)
         self._total_buckets = self.total.buckets if self.total else ()
+
+    @property
+    def _tiers_of_all_kinds(self) -> tuple[Tier, ...]:
+        return (*self.user_tiers, *self.client_tiers, *self.total_tiers)
 
     def exempt_all(self) -> None:
         """Admit every request uncounted."""

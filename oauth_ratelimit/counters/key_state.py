@@ -113,16 +113,18 @@ class ClientScope:
         client_id: The client, in its storable form.
         scope: The scope of the keys, None for the plain token counter.
         horizon_s: Seconds for which a frame can matter, from its start.
+        former_horizons: The same by series, as far as former tiers had it: their hits may still be to be sent.
         peers: Other instances.
         lock: Guards the buckets of all keys, and the attributes of ``KeyState`` that say so.
     """
 
-    __slots__ = ("client_id", "horizon_s", "lock", "peers", "scope")
+    __slots__ = ("client_id", "former_horizons", "horizon_s", "lock", "peers", "scope")
 
     def __init__(self, client_id: str, scope: str | None, peers: Peers) -> None:
         self.client_id = client_id
         self.scope = scope
         self.horizon_s = 0
+        self.former_horizons = NO_HORIZONS
         self.peers = peers
         self.lock = threading.Lock()
 
@@ -316,11 +318,13 @@ class KeyState(KeyBuckets):
             return self._own_horizons()
 
     def _own_horizons(self) -> dict[Series, int]:
-        horizons: dict[Series, int] = {}
+        """Return the horizons of the tiers, and of the series with hits to be sent."""
+        former = self.client.former_horizons
+        horizons = {series: former.get(series, self.client.horizon_s) for series in self.unsent or ()}
         for bucket in self.buckets:
             tier = bucket.tier
-            horizon_s = min(tier.window_s + tier.frame_s, MAX_HORIZON_S)
-            horizons[tier.series] = max(horizon_s, horizons.get(tier.series, 0))
+            known_s = horizons.get(tier.series, former.get(tier.series, 0))
+            horizons[tier.series] = min(max(tier.horizon_s, known_s), MAX_HORIZON_S)
         return horizons
 
     def commit(self, version: int, hits: Hits, now_s: float) -> None:

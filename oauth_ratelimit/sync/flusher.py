@@ -251,9 +251,6 @@ def _change(state: KeyState, flush_id: int) -> Change:
     if state.attempt is not None:  # the same write once more: its outcome shows whether either was applied
         flush_id, hits = state.attempt.flush_id, state.attempt.hits
     newest_s = max(max(frames) for frames in hits.values())
-    horizons = state.raise_horizons()
-    if state.version is None:  # of former tiers, too, because nobody may know their windows any more
-        horizons = {**dict.fromkeys(hits, state.client.horizon_s), **horizons}
     return Change(
         key=state.key,
         version=state.version,
@@ -264,7 +261,7 @@ def _change(state: KeyState, flush_id: int) -> Change:
         expire_at_s=float(newest_s + state.client.horizon_s + SLACK_S),
         expired_frames=state.prunable.frames[:MAX_PRUNED],
         expired_writers=state.prunable.writers[:MAX_PRUNED],
-        horizons=horizons,
+        horizons=state.raise_horizons(),
     )
 
 

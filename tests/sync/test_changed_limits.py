@@ -11,7 +11,7 @@ from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.helpers import Clock
-from tests.support.limiters import CLIENT, KEY, MANY, a_limiter, a_policy, some_settings, stored_hits
+from tests.support.limiters import CLIENT, KEY, MANY, a_limiter, a_policy, send_hits, some_settings, stored_hits
 from tests.sync.faulty_store import Fault, FaultyStore
 
 HOUR, TWO_HOURS = a_policy(100, 3600), a_policy(100, 7200)
@@ -58,6 +58,27 @@ def test_window_changed_on_several_instances_one_after_another(store: CounterSto
         limiter.peek(CLIENT)
         limiter.sync()
         assert 100 - 18 == limiter.peek(CLIENT).remaining
+
+
+def test_hits_of_a_wider_window_are_kept_after_it_is_narrowed(clock: Clock) -> None:
+    """They are sent after the change, to a document that knows the narrow window only, and the change is taken back."""
+    store = MemoryStore(clock)
+    wide, narrow = a_policy(100, 600, frames=100), a_policy(100, 60, frames=10)
+    here, there = a_limiter(store, clock, wide), a_limiter(store, clock, narrow)
+    here.check(CLIENT, cost=40)
+    here.reconfigure(some_settings(narrow))
+    send_hits(there, 1, CLIENT)
+    here.peek(CLIENT)
+    here.sync()
+    for _ in range(4):
+        clock.now_s += 70
+        for limiter in (here, there):
+            send_hits(limiter, 1, CLIENT)
+
+    here.reconfigure(some_settings(wide))
+    here.peek(CLIENT)
+    here.sync()
+    assert 100 - 40 - 1 - 8 == here.peek(CLIENT).remaining
 
 
 def test_series_is_found_again_when_a_change_is_taken_back(store: CounterStore, clock: Clock) -> None:
