@@ -15,6 +15,7 @@
 # make breakages    check that the tests notice when the package is broken on purpose: ten minutes
 # make fuzz         coverage-guided fuzzing, a minute for each target; FUZZ=600 takes ten
 # make soak         ten minutes of load, on a protected server and on two that are not; SOAK=60 takes one
+# make dist         the wheel and the source distribution, checked
 # make matrix       each supported version of Python and Authlib on this machine, and the wheel
 #
 # Everything runs in .venv, which is made on first use and updated when setup.cfg or requirements/ change.
@@ -35,7 +36,7 @@ MISSING := $(foreach program,chromium promtool,$(if $(shell command -v $(program
 LEFT_OUT := $(strip $(foreach mark,$(MISSING),$(if $(shell grep -rl --include='*.py' 'mark\.$(mark)\b' tests),$(mark))))
 SPACE := $() $()
 
-.PHONY: demo serve test quick format lint docs oldest audit bench accuracy instructions chaos breakages fuzz soak matrix clean
+.PHONY: demo serve test quick format lint docs oldest audit bench accuracy instructions chaos breakages fuzz soak dist matrix clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed-demo
@@ -96,6 +97,13 @@ fuzz: .venv/installed-fuzz
 
 soak: .venv/installed-test
 	@$(PYTHON) -m benchmarks.soak
+
+dist: .venv/installed-release
+	@rm -rf dist
+	@$(PYTHON) -m build --outdir dist . >.venv/build.log 2>&1 || { cat .venv/build.log; exit 1; }
+	@.venv/bin/twine check --strict dist/*
+	@.venv/bin/check-wheel-contents dist/*.whl
+	@.venv/bin/pyroma --min 8 dist/*.tar.gz # 10 when the owner has set url and author_email
 
 matrix:
 	@$(PYTHON3) .ci/matrix.py

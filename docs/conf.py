@@ -5,7 +5,6 @@ The pages are plain Markdown that reads well in a repository, too. What only the
 
 import re
 import sys
-from configparser import ConfigParser
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -16,15 +15,14 @@ sys.path[:0] = [str(ROOT), str(ROOT / "docs")]  # the reference describes these 
 
 import generate  # noqa: E402
 
-generate.main()
+from oauth_ratelimit import __version__  # noqa: E402
 
-metadata = ConfigParser()
-metadata.read(ROOT / "setup.cfg")
+generate.main()
 
 project = "oauth_ratelimit"
 author = "the authors of oauth_ratelimit"
 project_copyright = author
-version = release = metadata["metadata"]["version"]
+version = release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "markdown"}

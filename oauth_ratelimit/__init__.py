@@ -36,6 +36,8 @@ from oauth_ratelimit.flask_authlib.hooks import RateLimitMixin
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.limiter import Limiter
 
+__version__ = "0.1.0"
+
 __all__ = [
     "ConfigError",
     "Decision",

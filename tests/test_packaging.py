@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+import oauth_ratelimit
+
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 SOURCES = (
-    *(".ci", "benchmarks", "config", "demo", "docs", "examples"),
+    *(".ci", ".github", "benchmarks", "config", "demo", "docs", "examples"),
     *("migrations", "oauth_ratelimit", "requirements", "tests"),
 )
 IGNORED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*cache")
@@ -79,7 +81,7 @@ def test_source_distribution(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile"} <= names
+    assert {"LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile", ".editorconfig"} <= names
     tree = built.parent
     files = {path for folder in SOURCES for path in (tree / folder).rglob("*") if path.is_file()}
     assert set() == {path.relative_to(tree).as_posix() for path in files} - names
@@ -87,7 +89,9 @@ def test_source_distribution(built: Path) -> None:
 
 def test_metadata(metadata: Message) -> None:
     """The metadata names the licence, the versions of Python and the extras for users, and holds the README."""
-    assert "MIT" == metadata["License"]
+    assert "MIT" == metadata["License-Expression"]
+    assert oauth_ratelimit.__version__ == metadata["Version"]
+    assert {"LICENSE", "oauth_ratelimit/admin/static/vendor/uPlot.LICENSE"} == set(metadata.get_all("License-File", []))
     assert ">=3.11" == metadata["Requires-Python"]
     assert "text/markdown" == metadata["Description-Content-Type"]
     assert {"charts", "cli", "otel", "prometheus"} == set(metadata.get_all("Provides-Extra", []))

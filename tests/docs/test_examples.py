@@ -14,6 +14,7 @@ import types
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import kubernetes_validate
@@ -204,6 +205,28 @@ MANIFESTS = [
 def test_kubernetes(manifest: dict[str, object]) -> None:
     """Each manifest is one that Kubernetes' own schema allows, with no key that it does not know."""
     kubernetes_validate.validate(manifest, "1.30", strict=True)
+
+
+@pytest.mark.parametrize(
+    "manifest", [param for param in MANIFESTS if "Job" in str(param.id) or "Depl" in str(param.id)]
+)
+def test_pods_keep_to_the_restricted_profile(manifest: dict[str, Any]) -> None:
+    """See https://kubernetes.io/docs/concepts/security/pod-security-standards/."""
+    pod = manifest["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert "RuntimeDefault" == pod["securityContext"]["seccompProfile"]["type"]
+    for container in pod["containers"]:
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert ["ALL"] == container["securityContext"]["capabilities"]["drop"]
+    assert {"configMap", "emptyDir"} >= {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
+
+
+def test_member_of_the_compose_replica_set_keeps_its_name() -> None:
+    """A new container has another host name unless one is set, and would not find itself in the configuration."""
+    (compose,) = documents(EXAMPLES / "compose" / "compose.yaml")
+    mongodb = compose["services"]["mongodb"]  # type: ignore[index]
+    assert "mongodb" == mongodb["hostname"]
+    assert "host: 'mongodb:27017'" in mongodb["healthcheck"]["test"][-1]
 
 
 def test_schema_refuses() -> None:

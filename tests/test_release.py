@@ -1,0 +1,58 @@
+"""The check before a release, and the README for readers outside the repository."""
+
+import datetime
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HOME = "https://example.org/owner/oauth_ratelimit"
+
+
+@pytest.fixture(scope="module")
+def release() -> ModuleType:
+    """The program."""
+    spec = importlib.util.spec_from_file_location("release", ROOT / ".ci" / "release.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A tree that is ready."""
+    (tmp_path / "oauth_ratelimit").mkdir()
+    (tmp_path / "oauth_ratelimit" / "__init__.py").write_text('__version__ = "1.2.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text("## [Unreleased]\n\n## [1.2.0] - 2026-11-22\n")
+    (tmp_path / "setup.cfg").write_text("[metadata]\nauthor_email = a@example.org\nurl = https://example.org\n")
+    (tmp_path / "README.md").write_text("[docs](docs/a.md#b), ![](docs/c.png), [site](https://example.org), [up](#top)")
+    return tmp_path
+
+
+def test_ready_tree_gets_links_into_the_repository(release: ModuleType, tree: Path) -> None:
+    """Links that are absolute, or stay on the page, do not change."""
+    assert 0 == release.main(["v1.2.0", HOME], tree)
+    links = [f"[docs]({HOME}/blob/v1.2.0/docs/a.md#b)", f"![]({HOME}/raw/v1.2.0/docs/c.png)"]
+    assert ", ".join([*links, "[site](https://example.org)", "[up](#top)"]) == (tree / "README.md").read_text()
+
+
+def test_everything_that_is_missing_is_named_at_once(release: ModuleType, tree: Path) -> None:
+    """The tree has another version, and the owner has filled in nothing."""
+    (tree / "setup.cfg").write_text("[metadata]\n")
+    assert [
+        'oauth_ratelimit/__init__.py: __version__ is not "1.3.0"',
+        "CHANGELOG.md: no heading such as ## [1.3.0] - 2026-12-01",
+        "setup.cfg: author_email is not set",
+        "setup.cfg: url is not set",
+    ] == release.missing("1.3.0", tree, today=datetime.date(2026, 12, 1))
+
+
+def test_readme_has_no_link_that_breaks_elsewhere(release: ModuleType) -> None:
+    """After the rewriting, every link of the README is absolute or stays on the page; nested pictures, too."""
+    text = release.with_absolute_links((ROOT / "README.md").read_text(), HOME, "v1")
+    assert f"({HOME}/raw/v1/docs/flow.svg)" in text
+    assert [] == release.RELATIVE_LINK.findall(text)
