@@ -3,7 +3,7 @@
 # make test         every check and every test
 # make quick        the tests without MongoDB, a browser or other programs, in less than a minute
 # make format       format the code
-# make lint         format, style, types and layers only
+# make lint         format, style, types, spelling and layers only
 # make docs         the site, into .venv/docs/index.html
 # make oldest       tests with the lowest version of each dependency
 # make audit        look for withdrawn and vulnerable dependencies
@@ -61,8 +61,9 @@ lint: .venv/installed-test
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/ruff format --quiet --check .
 	@.venv/bin/mypy --no-error-summary
+	@.venv/bin/codespell
 	@.venv/bin/lint-imports --no-cache >.venv/lint-imports.log 2>&1 || { cat .venv/lint-imports.log; exit 1; }
-	@echo "ruff, mypy --strict and the import layers: no complaints"
+	@echo "ruff, mypy --strict, the spelling and the import layers: no complaints"
 
 docs: .venv/installed-docs
 	@.venv/bin/sphinx-build --quiet --fail-on-warning --keep-going docs .venv/docs
