@@ -73,6 +73,7 @@ class FrozenRateLimit(OAuthRateLimit):
     """
 
     _app_limiter_type = _FrozenAppLimiter
+    _reports_start = False
 
     def __init__(self, clock: FrozenClock, **options: Any) -> None:
         super().__init__(clock=clock, **options)

@@ -10,6 +10,7 @@ import structlog
 from oauth_ratelimit.config import Settings, describe_changes
 from oauth_ratelimit.core.overrides import Override, active, apply_overrides
 from oauth_ratelimit.errors import StoreError
+from oauth_ratelimit.operations.summary import warnings_of
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 
@@ -98,6 +99,8 @@ class LiveSettings:
             changes=describe_changes(old, new),
             restart_needed=(old.store, old.sync, old.privacy) != (new.store, new.sync, new.privacy),
         )
+        for warning in set(warnings_of(new)) - set(warnings_of(old)):
+            log.warning("counters_not_shared", hint=warning)
         if old.policies.mode is not new.policies.mode:
             log.warning("mode_changed", old=old.policies.mode.value, new=new.policies.mode.value)
         return True

@@ -3,12 +3,20 @@
 import click
 
 from oauth_ratelimit.cli.options import json_option
-from oauth_ratelimit.cli.output import print_json, visible
+from oauth_ratelimit.cli.output import Cell, mode_cell, print_facts, print_json, visible
 from oauth_ratelimit.config import Settings, load_config
 from oauth_ratelimit.config.reference import schema_text
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.operations.format import counted
+from oauth_ratelimit.operations.format import canary_text, counted
+from oauth_ratelimit.operations.summary import (
+    NO_LIMIT,
+    limits_by_kind,
+    names_text,
+    store_text,
+    summary_data,
+    warnings_of,
+)
 from oauth_ratelimit.store.mongo.client import problem_of
 
 
@@ -19,41 +27,54 @@ from oauth_ratelimit.store.mongo.client import problem_of
 def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
     """Check a configuration FILE.
 
-    Lists all problems at once. Exits with 1 if the file is not valid.
+    Lists all problems at once, or what the file means: the mode, the limits by kind, the store, the trusted clients.
+    A worker logs the same as ratelimit_started when it starts. Exits with 1 if the file is not valid.
     """
     problems: tuple[str, ...] = ()
-    summary = ""
+    settings = None
     try:
         settings = load_config(file)
         problem = settings.store.uri and problem_of(settings.store.uri)
         problems = (f"store.uri: {problem}",) if problem else ()
-        summary = _summary(settings)
     except ConfigError as exc:
         problems = exc.problems
     if as_json:
-        print_json({"file": file, "ok": not problems, "problems": problems})
+        more = summary_data(settings) if settings else {}
+        warnings = warnings_of(settings) if settings else []
+        print_json({"file": file, "ok": not problems, "problems": problems, "warnings": warnings, "summary": more})
     elif problems:
         for problem in problems:
             click.echo(visible_name(problem), err=True)
         click.secho(f"{visible(file)}: {counted(len(problems), 'problem')}", fg="red", err=True)
-    else:
-        click.secho(f"{visible(file)}: valid ({summary})", fg="green")
+    elif settings is not None:
+        click.secho(f"{visible(file)}: valid (mode {settings.policies.mode.value})", fg="green")
+        _print_summary(settings)
+        for warning in warnings_of(settings):
+            click.secho(f"Warning: {warning}", fg="yellow", err=True)
     ctx.exit(1 if problems else 0)
 
 
-def _summary(settings: Settings) -> str:
+def _print_summary(settings: Settings) -> None:
+    """Print what applies to whom, as ``ratelimit_started`` logs it."""
     policies, privacy = settings.policies, settings.privacy
-    parts = [
-        f"mode {policies.mode.value}",
-        counted(len(policies.clients), "client"),
-        f"{len(policies.trusted)} trusted",
-        counted(len(policies.endpoints), "other endpoint"),
+    former = ", ".join(map(str, privacy.former_keys))
+    names = f"hashed under {privacy.key}" if privacy.key is not None else "plain"
+    facts: list[tuple[str, str | Cell]] = [
+        ("mode", mode_cell(policies.mode.value)),
+        ("canary", canary_text(policies.canary)),
     ]
-    if privacy.key is not None:
-        parts.append(f"user names hashed under {privacy.key}")
-    if privacy.former_keys:
-        parts.append(f"former keys {', '.join(map(str, privacy.former_keys))}")
-    return ", ".join(parts)
+    for kind, text in limits_by_kind(policies).items():
+        facts.append((f"limit of {kind}", Cell(text, "yellow") if text == NO_LIMIT else text))
+    facts += [
+        ("store", store_text(settings.store)),
+        ("trusted clients", ", ".join(policies.trusted) or "none"),
+        ("clients", ", ".join(names_text(list(policies.clients))) or "none with rules of its own"),
+        ("grants", ", ".join(policies.grants) or "none with rules of its own"),
+        ("endpoints", ", ".join(policies.endpoints) or "token only"),
+        ("guard", mode_cell(settings.guard.mode.value)),
+        ("user names", f"{names}, former keys {former}" if former else names),
+    ]
+    print_facts(facts)
 
 
 @click.command()

@@ -17,9 +17,17 @@ from oauth_ratelimit.flask_authlib.endpoints import decide_caller, decide_token
 from oauth_ratelimit.flask_authlib.hooks import attach, has_grant
 from oauth_ratelimit.flask_authlib.middleware import with_quota_headers
 from oauth_ratelimit.flask_authlib.responses import RateLimited
+from oauth_ratelimit.flask_authlib.start_report import StartReport, run_pending
 from oauth_ratelimit.observe.observer import Callbacks, Hook
 
 MIDDLEWARE = f"{EXTENSION}.middleware"  # in app.extensions: an application is wrapped once
+PENDING = f"{EXTENSION}.pending"  # in app.extensions: reports that wait for the first request
+START = f"{EXTENSION}.start"  # in app.extensions: the report of this start
+
+SUPPORTED = (
+    "OAuthRateLimit supports Flask applications with the AuthorizationServer of authlib.integrations.flask_oauth2: "
+    "OAuthRateLimit().init_app(app, server). Quart, FastAPI, Django and others can call oauth_ratelimit.Limiter."
+)
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +52,7 @@ class OAuthRateLimit:
     """
 
     _app_limiter_type: type[AppLimiter] = AppLimiter
+    _reports_start = True
 
     def __init__(
         self,
@@ -92,6 +101,7 @@ class OAuthRateLimit:
         """
         if app is None or server is None:
             raise TypeError("OAuthRateLimit needs both the Flask application and its Authlib server")
+        check_supported(app, server)
         if EXTENSION in app.extensions:
             raise RuntimeError("this application has an OAuthRateLimit already; create one and initialise it once")
         is_off = is_switched_off()
@@ -110,7 +120,8 @@ class OAuthRateLimit:
         token_authenticated.connect(decide_token, weak=False)  # connects once, however often this is called
         app.extensions[EXTENSION] = app_limiter
         if MIDDLEWARE not in app.extensions:
-            app.extensions[MIDDLEWARE] = with_quota_headers(app.wsgi_app)
+            app.extensions[PENDING] = []
+            app.extensions[MIDDLEWARE] = with_quota_headers(app.wsgi_app, app.extensions[PENDING])
             app.wsgi_app = app.extensions[MIDDLEWARE]  # type: ignore[method-assign]
         if app.config.get(CONFIG_KEY) is None:
             log.warning(
@@ -119,6 +130,9 @@ class OAuthRateLimit:
                 shared=app_limiter.settings.store.uri is not None,
                 hint=f"set {CONFIG_KEY} to the path of a configuration file",
             )
+        if self._reports_start:
+            app.extensions[START] = StartReport(app, server, app_limiter, app.extensions[PENDING])
+            app.extensions[START].attached()
 
     @staticmethod
     def start(app: Flask) -> None:
@@ -135,6 +149,7 @@ class OAuthRateLimit:
             KeyError: It is not protected.
         """
         app_limiter: AppLimiter = app.extensions[EXTENSION]
+        run_pending(app.extensions[PENDING])
         app_limiter.start()
 
     @staticmethod
@@ -156,3 +171,23 @@ class OAuthRateLimit:
         except RateLimited as exc:
             status, body, headers = exc()
             abort(Response(json.dumps(dict(body)), status=status, headers=headers))
+
+
+def check_supported(app: Any, server: Any) -> None:
+    """Check that these are a Flask application and a server for Flask.
+
+    Raises:
+        TypeError: They are not. The message names what is supported.
+    """
+    if isinstance(server, Flask):
+        raise TypeError(f"the application comes first, then the server. {SUPPORTED}")
+    if not isinstance(app, Flask):
+        raise TypeError(f"got {_type_name(app)} as the application. {SUPPORTED}")
+    for parent in type(server).__mro__:
+        if parent.__module__.startswith("authlib.integrations.") and ".flask_" not in parent.__module__:
+            raise TypeError(f"got {_type_name(server)} as the server, which is not for Flask. {SUPPORTED}")
+
+
+def _type_name(value: Any) -> str:
+    kind = value if isinstance(value, type) else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"

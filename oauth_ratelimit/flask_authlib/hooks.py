@@ -10,9 +10,11 @@ from typing import Any
 
 from flask import after_this_request
 
+from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.endpoints import decide_client
 from oauth_ratelimit.flask_authlib.failed_auth import check_guard, record_authenticated_client, record_failure
+from oauth_ratelimit.flask_authlib.grants import WITHOUT_SERVER
 from oauth_ratelimit.flask_authlib.request_state import RequestState, current_state, open_state, token_request
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 
@@ -43,7 +45,11 @@ def choose_grant(inner: Method, /, request: Any) -> Any:
         state = open_state()
         if state is not None:
             after_this_request(partial(report_undecided, state))
-    return inner(request)
+    grant = inner(request)
+    state = current_state()
+    if state is not None:
+        state.grant = grant
+    return grant
 
 
 def answer_authorization_request(
@@ -196,7 +202,14 @@ def redirect_denial(error: Any, oauth_request: Any) -> None:
 def report_undecided(state: RequestState, response: Any) -> Any:
     """Return the response as it is, and log a token of a grant that neither generates nor saves with the server."""
     if state.outcome is None and getattr(response, "status_code", None) == 200:
-        state.app_limiter.log.error("token_without_decision")
+        request = getattr(state.grant, "request", None)
+        client = getattr(request, "client", None)
+        state.app_limiter.log.error(
+            "token_without_decision",
+            grant_type=getattr(_payload(request), "grant_type", None),
+            client_id=None if client is None else visible_name(str(client.get_client_id())),
+            hint=WITHOUT_SERVER,
+        )
     return response
 
 

@@ -8,15 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from oauth_ratelimit.flask_authlib.request_state import QUOTA_KEY
 from oauth_ratelimit.flask_authlib.responses import Headers
+from oauth_ratelimit.flask_authlib.start_report import StartReport, run_pending
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 
-def with_quota_headers(wsgi_app: "WSGIApplication") -> "WSGIApplication":
-    """Return a WSGI application (PEP 3333) that adds the headers collected in the environment to its responses."""
+def with_quota_headers(wsgi_app: "WSGIApplication", pending: list[StartReport]) -> "WSGIApplication":
+    """Return a WSGI application (PEP 3333) that adds the headers collected in the environment to its responses.
+
+    Args:
+        wsgi_app: The application.
+        pending: Reports to run before the first request.
+    """
 
     def respond(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if pending:
+            run_pending(pending)
         quota_headers: Headers = []
         outer = environ.get(QUOTA_KEY)
         environ[QUOTA_KEY] = quota_headers  # an application inside another has a list of its own

@@ -24,7 +24,7 @@ class RequestState:
         app_limiter: Decides the request.
         is_authorize: True at the authorization endpoint, where a denial goes to the redirect URI.
         quota_headers: Headers that the middleware adds to the response.
-        grant: The grant that the application has chosen there, None if Authlib looks for it.
+        grant: The grant of a token request, or the one that the application has chosen at the authorization endpoint.
         client: The client of the decision, None before the decision.
         outcome: Effect of the decision on the response, None before the decision.
         guard: Facts of the guard against guessing, None if it does not check the request.

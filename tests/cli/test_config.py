@@ -15,7 +15,8 @@ SHIPPED = Path(__file__).parents[2] / "config" / "oauth_ratelimit.yaml"
 def test_valid_file_exits_with_zero() -> None:
     assert "valid" in run_command("check-config", str(SHIPPED)).stdout
     data = json.loads(run_command("check-config", str(SHIPPED), "--json").stdout)
-    assert {"file": str(SHIPPED), "ok": True, "problems": []} == data
+    assert (str(SHIPPED), True, [], []) == (data["file"], data["ok"], data["problems"], data["warnings"])
+    assert "dry-run" == data["summary"]["mode"]
 
 
 def test_invalid_file_exits_with_one_and_lists_all_problems(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_connection_string_is_checked_without_printing_the_password(
 
 @pytest.mark.parametrize(
     ("user_names", "summary"),
-    [("hashed", "user names hashed under 49b6a2, former keys {new}"), ("plain", "former keys 49b6a2, {new}")],
+    [("hashed", "hashed under 49b6a2, former keys {new}"), ("plain", "plain, former keys 49b6a2, {new}")],
 )
 def test_summary_has_labels_of_pseudonym_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user_names: str, summary: str
@@ -68,11 +69,32 @@ def test_summary_has_labels_of_pseudonym_keys(
     assert summary.format(new=PseudonymKey.of(b"t" * 32)) in run_command("check-config", str(path)).stdout
 
 
-def test_summary_uses_singular_for_one(tmp_path: Path) -> None:
+def test_summary_says_what_applies(tmp_path: Path) -> None:
+    """A kind without a limit is named."""
     path = tmp_path / "ratelimit.yaml"
-    path.write_text("clients: {a: {mode: enforce}}\nendpoints: {revocation: {limits: {client: [600/minute]}}}")
+    path.write_text(
+        "mode: enforce\nlimits: {user: [10/second, {limit: 50, window: 10s, mode: dry-run}]}\n"
+        "trusted_clients: [our-own-app]\nclients: {partner: {mode: dry-run}}\n"
+        "endpoints: {revocation: {limits: {client: [600/minute]}}}\n"
+    )
+    result = run_command("check-config", str(path))
 
-    assert "(mode dry-run, 1 client, 0 trusted, 1 other endpoint)" in run_command("check-config", str(path)).stdout
+    assert [
+        f"{path}: valid (mode enforce)",
+        "mode                   enforce",
+        "canary                 none",
+        "limit of client        no limit",
+        "limit of user          10/1s, 50/10s (dry-run)",
+        "limit of client_total  no limit",
+        "store                  none: each process counts alone",
+        "trusted clients        our-own-app",
+        "clients                partner",
+        "grants                 none with rules of its own",
+        "endpoints              revocation",
+        "guard                  off",
+        "user names             plain",
+    ] == result.stdout.splitlines()
+    assert "Warning: limits are enforced without store.uri" in result.stderr
 
 
 def test_missing_file_is_a_problem_and_its_name_is_escaped() -> None:

@@ -161,4 +161,4 @@ def test_sighup_that_the_server_handles_below_python_is_left_alone(path: Path, m
     with capture_logs() as logs:
         protect(path)
 
-    assert ["sighup_not_available"] == [entry["event"] for entry in logs]
+    assert "sighup_not_available" in [entry["event"] for entry in logs]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from authlib.integrations.flask_oauth2 import AuthorizationServer
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import OAuthRateLimit
@@ -27,17 +28,15 @@ def test_application_without_configuration_runs_dry_and_says_so_once() -> None:
     assert settings.store.uri is None
     assert decision.limit is not None
     assert [("running_unconfigured", "dry-run", False)] == [
-        (entry["event"], entry["mode"], entry["shared"]) for entry in logs
+        (entry["event"], entry["mode"], entry["shared"]) for entry in logs if entry["event"] != "ratelimit_started"
     ]
 
 
 @pytest.mark.parametrize("kind", [dict, str, Path])
 def test_configuration_is_a_mapping_or_the_path_of_a_file(tmp_path: Path, kind: Any) -> None:
-    """With a configuration nothing is logged at the start."""
     path = tmp_path / "limits.yaml"
     path.write_text(yaml.safe_dump(config(limit=1)))
-    with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=config() if kind is dict else kind(path)) as app:
-        assert [] == logs
+    with protected_app(OAUTH_RATELIMIT_CONFIG=config() if kind is dict else kind(path)) as app:
         assert [200, 429] == [token_status(app), token_status(app)]
 
 
@@ -63,7 +62,7 @@ def test_emergency_switch_wins_over_everything(monkeypatch: pytest.MonkeyPatch, 
         assert [200, 200, 200] == [token_status(app) for _ in range(3)]
         assert Mode.OFF is app_limiter_of(app).settings.policies.mode
 
-    assert [] == logs
+    assert [("ratelimit_started", "off")] == [(entry["event"], entry["mode"]) for entry in logs]
 
 
 def test_environment_with_another_mode_is_ignored_and_logged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +114,43 @@ def test_application_without_server_or_server_without_application_is_refused(mis
 
     with pytest.raises(TypeError, match="needs both"):
         OAuthRateLimit(**arguments)
+
+
+class Starlette:
+    """An application of another framework."""
+
+    def __init__(self) -> None:
+        self.extensions: dict[str, Any] = {}
+
+
+class DjangoServer(AuthorizationServer):  # type: ignore[misc]
+    """Authlib's server for Django has the same methods as the one for Flask."""
+
+    __module__ = "authlib.integrations.django_oauth2.authorization_server"
+
+
+@pytest.mark.parametrize("application", [Starlette(), Starlette, lambda environ, start_response: []])
+def test_application_of_another_framework_is_refused(application: Any) -> None:
+    with pytest.raises(TypeError, match=r"got .* as the application\. OAuthRateLimit supports Flask") as caught:
+        OAuthRateLimit(application, make_server(make_app()))
+
+    assert "Quart, FastAPI, Django and others can call oauth_ratelimit.Limiter" in str(caught.value)
+
+
+def test_server_of_another_framework_is_refused() -> None:
+    app = make_app()
+
+    with pytest.raises(TypeError, match="DjangoServer as the server, which is not for Flask"):
+        OAuthRateLimit(app, make_server(app, DjangoServer))
+
+    assert "oauth_ratelimit" not in app.extensions
+
+
+def test_swapped_arguments_are_refused() -> None:
+    app = make_app()
+
+    with pytest.raises(TypeError, match="the application comes first"):
+        OAuthRateLimit(make_server(app), app)
 
 
 def test_one_extension_and_one_server_serve_several_applications() -> None:

@@ -285,16 +285,21 @@ def save_without_a_client(grant: CustomGrant) -> Any:
     return {"access_token": "mine"}
 
 
-@pytest.mark.parametrize("issue", [lambda grant: {"access_token": "mine"}, save_without_a_client])
-def test_token_that_bypasses_the_server_is_logged(setup: Setup, issue: Callable[[CustomGrant], Any]) -> None:
-    """It cannot be stopped. The log has one entry per interval."""
+@pytest.mark.parametrize(
+    ("issue", "client_id"), [(lambda grant: {"access_token": "mine"}, CLIENT.client_id), (save_without_a_client, None)]
+)
+def test_token_that_bypasses_the_server_is_logged(
+    setup: Setup, issue: Callable[[CustomGrant], Any], client_id: str | None
+) -> None:
+    """It cannot be stopped. The log has one entry per interval, with grant and client."""
     with_grant(setup, issue)
 
     with capture_logs() as logs:
         answers = [setup.post("custom") for _ in range(3)]
 
     assert [200, 200, 200] == [answer.status_code for answer in answers]
-    assert ["token_without_decision"] == [entry["event"] for entry in logs]
+    [entry] = [entry for entry in logs if entry["event"] == "token_without_decision"]
+    assert ("custom", client_id) == (entry["grant_type"], entry["client_id"])
 
 
 def test_token_generated_outside_of_the_token_endpoint_is_not_limited(setup: Setup) -> None:

@@ -41,7 +41,7 @@ LENIENT_DECODING: dict[str, Any] = {
 
 # The user and password end at the last @, so no part of an unescaped password is taken for a host.
 _SERVER = r"([\w.\-]+|\[[\w:.%]+\])(:\d+)?"
-_SERVERS = re.compile(rf"mongodb(\+srv)?://([^@]*@)?(?P<servers>{_SERVER}(,{_SERVER})*)([/?][^@]*)?", re.ASCII)
+_SERVERS = re.compile(rf"mongodb(\+srv)?://([^@]*@)?(?P<servers>{_SERVER}(,{_SERVER})*)(?P<rest>[/?][^@]*)?", re.ASCII)
 
 _parents_clients: list[MongoClient[Document]] = []  # never collected: that would close what the parent uses
 
@@ -134,6 +134,15 @@ def connect(uri: str, *, timeout_s: float) -> "MongoClient[Document]":
 def database_of(client: "MongoClient[Document]") -> Database[Document]:
     """Return the connection string's database, else ``oauth_ratelimit``."""
     return client.get_default_database(DEFAULT_DATABASE)
+
+
+def location_of(uri: str) -> str:
+    """Return the servers and the database of a connection string, such as ``db.example:27017/oauth``, and no more."""
+    found = _SERVERS.fullmatch(uri)
+    if found is None:
+        return "an address that is not shown"
+    database = (found["rest"] or "").partition("?")[0].strip("/")
+    return f"{found['servers']}/{database or DEFAULT_DATABASE}"
 
 
 def problem_of(uri: str) -> str | None:
