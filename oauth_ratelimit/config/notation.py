@@ -1,29 +1,38 @@
-"""Notation of durations and limits: ``500ms``, ``1h``, ``100/minute``, ``5 per 10 second; 100/hour``."""
+"""Notation of durations and limits: ``500ms``, ``1h``, ``100/minute``, ``40/5s``, ``5 per 10 second; 100/hour``.
+
+The file, the command line and the admin page all read it here.
+"""
 
 import re
 from decimal import Decimal
 
-DURATION_PATTERN = r"^[0-9]{1,12}(\.[0-9]{1,6})?(ms|s|m|h|d)$"
+_UNITS_MS = {
+    1: ("ms",),
+    1000: ("s", "sec", "secs", "second", "seconds"),
+    60_000: ("m", "min", "mins", "minute", "minutes"),
+    3_600_000: ("h", "hr", "hrs", "hour", "hours"),
+    86_400_000: ("d", "day", "days"),
+}
+_UNIT_MS = {word: unit_ms for unit_ms, words in _UNITS_MS.items() for word in words}
+_DURATION = rf"([0-9]{{1,12}}(?:\.[0-9]{{1,6}})?) ?({'|'.join(sorted(_UNIT_MS, key=len, reverse=True))})"
+
+DURATION_PATTERN = f"^{_DURATION}$"
 DURATION_NOTATION = "seconds as a number, or text such as 500ms, 10s, 1m, 1h, 1d"
 
 MAX_DURATION_S = 10**12  # still exact as a float
 
-_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
 _RATE = r"\s*[0-9]{1,20}\s*(?:/|[Pp][Ee][Rr])\s*(?:[0-9]{1,12}\s*)?[A-Za-z]+\s*"
 RATES_PATTERN = rf"^{_RATE}(?:[,;|]{_RATE})*$"
-RATES_NOTATION = "text such as 100/minute, 5 per 10 second, 10/second; 100/hour"
+RATES_NOTATION = "text such as 100/minute, 40/5s, 5 per 10 second, 10/second; 100/hour"
 
-_RATE_PARTS = re.compile(r"\s*([0-9]{1,20})\s*(?:/|per)\s*(?:([0-9]{1,12})\s*)?([a-z]+?)s?\s*", re.IGNORECASE)
+_RATE_PARTS = re.compile(r"\s*([0-9]{1,20})\s*(?:/|per)\s*(?:([0-9]{1,12})\s*)?([a-z]+)\s*", re.IGNORECASE)
 
 # A month is 30 days and a year twelve of them, as in the limits library.
-_GRANULARITY_S = {
-    "second": 1,
-    "minute": 60,
-    "hour": 3600,
-    "day": 86_400,
+_GRANULARITY_S = {word: unit_ms // 1000 for word, unit_ms in _UNIT_MS.items() if unit_ms >= 1000} | {
     "month": 30 * 86_400,
+    "months": 30 * 86_400,
     "year": 360 * 86_400,
+    "years": 360 * 86_400,
 }
 
 
@@ -37,7 +46,7 @@ def parse_duration(value: object) -> float:
         ValueError: It is neither.
     """
     if isinstance(value, str):
-        match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)", value)
+        match = re.fullmatch(_DURATION, value)
         if match is None:
             raise ValueError(DURATION_NOTATION)
         # Decimal, so that 1.1m is 66 s and not a little more.
@@ -58,7 +67,8 @@ def parse_rates(text: str) -> tuple[tuple[int, int], ...]:
 
 def _parse_rate(text: str) -> tuple[int, int]:
     match = _RATE_PARTS.fullmatch(text)
-    granularity_s = _GRANULARITY_S.get(match[3].lower()) if match else None
+    word = match[3] if match else ""
+    granularity_s = _GRANULARITY_S.get(word.lower() if len(word) > 1 else word)  # M could be a month
     if match is None or granularity_s is None:
         raise ValueError(RATES_NOTATION)
     return int(match[1]), int(match[2] or 1) * granularity_s

@@ -26,7 +26,7 @@ AMOUNT = "a whole number from 1 to 2^53 (9007199254740992)"
 WINDOW = f"whole seconds from 1 s to 366 days {DURATION}"
 FRAMES = "a whole number from 1 to 3600 that divides the window"
 POLICY_NAME = "1 to 64 printable ASCII characters other than quotation mark and backslash, no space at the ends"
-RATES = "text such as 100/minute, 5 per 10 second, 10/second; 100/hour"
+RATES = "text such as 100/minute, 40/5s, 5 per 10 second, 10/second; 100/hour"
 LIMIT = f"a mapping with limit and window, or {RATES}"
 RATES_IN_BOUNDS = "1 to 2^53 requests per 1 second to 366 days"
 MAX_KEYS = "a whole number from 1 to 1000000000"
@@ -58,7 +58,7 @@ REFUSED: list[tuple[str, str, list[object]]] = [
     ("limits.user[0]", RATES, ["ten/minute", "1/minute;", ""]),
     ("limits.user[0]", RATES_IN_BOUNDS, ["0/minute", "1/0 second", "1/2 years"]),
     ("limits.user[0].limit", AMOUNT, [0, -1, 1.5, 5.0, 2**53 + 1, 10**20, "10", True, None]),
-    ("limits.user[0].window", WINDOW, [0, -60, 1.5, "500ms", "1 minute", "367d", 10**20, True, None]),
+    ("limits.user[0].window", WINDOW, [0, -60, 1.5, "500ms", "1 fortnight", "367d", 10**20, True, None]),
     ("limits.user[0].frames", FRAMES, [0, -2, 3601, 2.0, "2", True]),
     ("limits.user[0].frames", "a number that divides the window of 60 s into whole seconds", [7]),
     ("limits.user[0].name", POLICY_NAME, ["", " x", 'say "x"', "a\nb", "x\n", 5]),
@@ -97,7 +97,7 @@ REFUSED: list[tuple[str, str, list[object]]] = [
     ("store.collection", COLLECTION, ["", "$cmd"]),
     ("store.namespace", NAME, ["a b"]),
     ("store.timeout", f"10 ms to 60 s {DURATION}", [0, "2m"]),
-    ("sync.interval", f"10 ms to 1 h {DURATION}", [0, "1 second", "2h", False]),
+    ("sync.interval", f"10 ms to 1 h {DURATION}", [0, "1 moment", "2h", False]),
     ("sync.near_limit", "flush or reserve", ["reject"]),
     ("sync.deadline", f"1 ms to 10 s {DURATION}", [0, "11s"]),
     ("sync.preload", "a whole number from 0 to 1000000", [-1]),

@@ -18,6 +18,11 @@ from oauth_ratelimit.config.notation import parse_duration, parse_rates
         ("1.5h", 5400.0),
         ("1.1m", 66.0),
         ("0s", 0.0),
+        ("1min", 60.0),
+        ("10 s", 10.0),
+        ("10sec", 10.0),
+        ("2 hours", 7200.0),
+        ("1day", 86_400.0),
     ],
 )
 def test_duration_is_a_number_or_text_with_a_unit(written: object, expected_s: float) -> None:
@@ -30,12 +35,12 @@ def test_duration_is_a_number_or_text_with_a_unit(written: object, expected_s: f
     [
         "",
         "10",
-        "10 s",
+        "10  s",
         "s",
         "-1s",
         "1e3s",
         "1M",
-        "10sec",
+        "10secnd",
         "1h30m",
         "١s",
         "1s\n",
@@ -71,6 +76,12 @@ def test_other_values_are_no_duration(written: object) -> None:
         ("7/month", ((7, 2_592_000),)),
         ("7/2 years", ((7, 62_208_000),)),
         ("0/day", ((0, 86_400),)),
+        ("10/min", ((10, 60),)),
+        ("40/5s", ((40, 5),)),
+        ("40 per 5 s", ((40, 5),)),
+        ("5/second", ((5, 1),)),
+        ("100/m", ((100, 60),)),
+        ("100/1h, 7/2days", ((100, 3600), (7, 172_800))),
     ],
 )
 def test_shorthand_means_what_the_limits_library_means(written: str, expected: tuple[tuple[int, int], ...]) -> None:
@@ -86,7 +97,8 @@ def test_shorthand_means_what_the_limits_library_means(written: str, expected: t
         "/minute",
         "100/",
         "100/fortnight",
-        "100/m",
+        "100/M",
+        "100/5ms",
         "-1/minute",
         "1.5/minute",
         "100 minute",
@@ -102,5 +114,5 @@ def test_shorthand_means_what_the_limits_library_means(written: str, expected: t
 )
 def test_other_text_is_no_shorthand(written: str) -> None:
     """The message has examples of what is allowed."""
-    with pytest.raises(ValueError, match="text such as 100/minute, 5 per 10 second, 10/second; 100/hour"):
+    with pytest.raises(ValueError, match="text such as 100/minute, 40/5s, 5 per 10 second, 10/second; 100/hour"):
         parse_rates(written)
