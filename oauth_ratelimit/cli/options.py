@@ -186,14 +186,14 @@ def frame_counts(ctx: click.Context, param: click.Parameter, value: str | None) 
     return tuple(dict.fromkeys(map(int, value.split(","))))
 
 
-def columns(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    """Return the column names of ``time``, ``client`` and ``user`` in a file, from texts such as ``time=ts``."""
-    names = {}
+def columns(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Return the column names of ``time``, ``client``, ``user`` and ``grant`` in a file, from such as ``time=ts``."""
+    names: dict[str, tuple[str, ...]] = {}
     for item in value:
         name, equals, column = item.partition("=")
-        if name not in ("time", "client", "user") or not equals or not column:
-            raise _invalid(item, "is not time=FIELD, client=FIELD or user=FIELD")
-        names[name] = column
+        if name not in ("time", "client", "user", "grant") or not equals or not column:
+            raise _invalid(item, "is not time=FIELD, client=FIELD, user=FIELD or grant=FIELD")
+        names[name] = (*names.get(name, ()), column)
     return names
 
 

@@ -149,7 +149,7 @@ def _rows_of(segment: Segment, batches: Iterable[Sequence[Row]]) -> Iterable[Seq
     for batch in batches:
         if batch[0].at_us > segment.until_us:
             return
-        rows = [row for row in batch if row[1:] == segment.key and row.at_us <= segment.until_us]
+        rows = [row for row in batch if (row.client, row.user) == segment.key and row.at_us <= segment.until_us]
         if rows:
             yield rows
 

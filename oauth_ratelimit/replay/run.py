@@ -106,7 +106,7 @@ class Replay:
         """Replay batches of rows, in the order of time."""
         for batch in batches:
             groups: dict[ClientUser, list[int]] = {}
-            for at_us, client, user in batch:
+            for at_us, client, user, _ in batch:
                 key = (client, user)
                 times = groups.get(key)
                 if times is None:

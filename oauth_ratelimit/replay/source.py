@@ -41,8 +41,8 @@ class Recording:
         path: The file; ``-`` is the standard input, which can be read only once.
         form: Format of the file; None detects it.
         names: Names of the columns or members.
-        request_path: Read only requests of this path from an access log.
-        client_pattern: Finds the client in a line of an access log.
+        request_path: Read only requests of this path from an access log, or from JSON lines that name a path.
+        client_pattern: Finds the client in a line of an access log or of JSON.
         is_per_client: True to count all users of a client together.
         spread: See ``OrderedRows``.
     """
@@ -55,15 +55,26 @@ class Recording:
     is_per_client: bool = False
     spread: bool | None = None
 
+    @property
+    def byte_count(self) -> int | None:
+        """Size of the file; None if it is not known before it is read."""
+        path = Path(self.path)
+        return path.stat().st_size if self.path != STANDARD_INPUT and path.is_file() else None
+
     @contextmanager
-    def opened(self) -> Iterator[tuple["Source", "OrderedRows"]]:
+    def opened(
+        self, *, on_read: Callable[[int], object] = lambda byte_count: None
+    ) -> Iterator[tuple["Source", "OrderedRows"]]:
         """Yield the source and its sorted rows. Their attributes are filled while the rows are read.
+
+        Args:
+            on_read: Called with the number of bytes of each block that was read.
 
         Raises:
             OSError: The file cannot be read.
         """
         with Path(self.path).open("rb") if self.path != STANDARD_INPUT else _standard_input() as stream:
-            source = Source(stream, self.parser, form=self.form)
+            source = Source(stream, self.parser, form=self.form, on_read=on_read)
             rows = source.rows()
             yield source, OrderedRows(_without_users(rows) if self.is_per_client else rows, spread=self.spread)
 
@@ -73,7 +84,7 @@ class Recording:
             case Format.CSV:
                 return CsvParser(self.names)
             case Format.JSON_LINES:
-                return JsonParser(self.names)
+                return JsonParser(self.names, path=self.request_path, client_pattern=self.client_pattern)
         return AccessLogParser(path=self.request_path, client_pattern=self.client_pattern)
 
 
@@ -83,7 +94,7 @@ def _standard_input() -> Iterator[BinaryIO]:
 
 
 def _without_users(rows: Iterable[Row]) -> Iterator[Row]:
-    return (Row(at_us, client) for at_us, client, _ in rows)
+    return (row._replace(user=None) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +117,7 @@ class Source:
         stream: The file in bytes, with or without gzip.
         choose_parser: Returns the parser of a format.
         form: The format; None detects it from the first line.
+        on_read: Called with the number of bytes of each block that was read.
 
     Attributes:
         form: The format; None until the first line is read.
@@ -117,9 +129,16 @@ class Source:
     """
 
     def __init__(
-        self, stream: BinaryIO, choose_parser: Callable[[Format], Parser], *, form: Format | None = None
+        self,
+        stream: BinaryIO,
+        choose_parser: Callable[[Format], Parser],
+        *,
+        form: Format | None = None,
+        on_read: Callable[[int], object] = lambda byte_count: None,
     ) -> None:
         self._stream = stream
+        self._on_read = on_read
+        self._parser: Parser | None = None
         self._choose_parser = choose_parser
         self.form = form
         self.row_count = 0
@@ -128,8 +147,17 @@ class Source:
         self.problems: list[Problem] = []
         self.is_cut_short = False
 
+    @property
+    def address_count(self) -> int:
+        """Number of rows without a client, whose address is taken for it."""
+        return self._parser.address_count if self._parser else 0
+
     def rows(self) -> Iterator[Row]:
-        """Yield the rows in the order of the file."""
+        """Yield the rows in the order of the file.
+
+        Raises:
+            MissingColumn: There is no column for the time or the client.
+        """
         parser: Parser | None = None
         for number, line in enumerate(self._lines(), start=1):
             if not line or line.isspace():
@@ -137,7 +165,7 @@ class Source:
                 continue
             if parser is None:
                 self.form = self.form or detect_format(line)
-                parser = self._choose_parser(self.form)
+                parser = self._parser = self._choose_parser(self.form)
             try:
                 if len(line) > MAX_LINE_LENGTH:
                     raise ValueError(f"longer than {MAX_LINE_LENGTH} characters")
@@ -170,7 +198,7 @@ class Source:
 
     def _blocks(self) -> Iterator[bytes]:
         head = self._stream.read(len(GZIP_MAGIC))
-        stream = _PrependedStream(head, self._stream)
+        stream = _PrependedStream(head, self._stream, self._on_read)
         # ``GzipFile.read`` would lose the decompressed data of a truncated file; ``read1`` returns it.
         read = gzip.GzipFile(fileobj=stream).read1 if head == GZIP_MAGIC else stream.read
         try:
@@ -181,17 +209,20 @@ class Source:
 
 
 class _PrependedStream(io.RawIOBase):
-    """A stream with its first bytes put back, because a pipe cannot seek."""
+    """A stream with its first bytes put back, because a pipe cannot seek. It reports the size of each block."""
 
-    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+    def __init__(self, head: bytes, rest: BinaryIO, on_read: Callable[[int], object]) -> None:
         self._head = head
         self._rest = rest
+        self._on_read = on_read
 
     def read(self, size: int = -1) -> bytes:
         if self._head:
             head, self._head = self._head, b""
             return head
-        return self._rest.read(size)
+        block = self._rest.read(size)
+        self._on_read(len(block))
+        return block
 
 
 class OrderedRows:
@@ -266,5 +297,5 @@ def _spread(rows: Iterable[Row]) -> Iterator[Row]:
     for second, group in groupby(rows, key=lambda row: row.at_us // SECOND_US):
         together = list(group)
         start_us, parts = second * SECOND_US, 2 * len(together)
-        for rank, (_, client, user) in enumerate(together):
-            yield Row(start_us + (2 * rank + 1) * SECOND_US // parts, client, user)
+        for rank, row in enumerate(together):
+            yield row._replace(at_us=start_us + (2 * rank + 1) * SECOND_US // parts)

@@ -5,12 +5,13 @@ import io
 import re
 import tracemalloc
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.replay.formats import Format, Row
+from oauth_ratelimit.replay.formats import Format, MissingColumn, Row
 from oauth_ratelimit.replay.source import BLOCK_SIZE, MAX_LINE_LENGTH, MAX_PROBLEMS, OrderedRows, Recording, Source
 
 SECOND = 1_000_000
@@ -35,10 +36,28 @@ def test_csv_header_gives_the_order_of_columns() -> None:
     assert [Row(5 * SECOND, 'a, "b"', "u")] == rows
 
 
-def test_header_without_a_client_column_is_not_guessed() -> None:
-    source, rows = read("time,customer\n5,a\n6,b\n")
-    assert ([], 2) == (rows, source.bad_count)
-    assert "column" in source.problems[0].reason
+@pytest.mark.parametrize("delimiter", (",", ";", "\t", "|"), ids=("comma", "semicolon", "tab", "pipe"))
+def test_delimiter_is_found_in_the_first_line(delimiter: str) -> None:
+    _, rows = read("time,client,user\n5,a,u\n".replace(",", delimiter))
+    assert [Row(5 * SECOND, "a", "u")] == rows
+    _, rows = read(f'5{delimiter}"a, b; c | d"{delimiter}u\n')
+    assert [Row(5 * SECOND, "a, b; c | d", "u")] == rows
+
+
+def test_decimal_comma_is_no_delimiter() -> None:
+    _, rows = read("5,25;a;u\n")
+    assert [Row(5_250_000, "a", "u")] == rows
+
+
+def test_usual_names_of_columns_are_understood() -> None:
+    _, rows = read("grant_type,username,client_id,timestamp\npassword,u,a,5\n")
+    assert [Row(5 * SECOND, "a", "u", "password")] == rows
+
+
+@pytest.mark.parametrize("header", ("when;app;who", "time;app;who", "when;client;who"))
+def test_header_without_time_or_client_names_the_columns_found(header: str) -> None:
+    with pytest.raises(MissingColumn, match=", ".join(header.split(";"))):
+        read(f"{header}\n5;a;u\n")
 
 
 def test_json_lines() -> None:
@@ -47,6 +66,37 @@ def test_json_lines() -> None:
     )
     assert [Row(5 * SECOND, "a"), Row(6 * SECOND, "7")] == rows
     assert Format.JSON_LINES == source.form
+
+
+def test_json_without_time_or_client_names_the_members_found() -> None:
+    source, _ = read('{"at": 5, "app": "a"}\n{"time": 5, "app": "a"}\n{"time": null, "client": "a"}\n')
+    reasons = [problem.reason for problem in source.problems]
+    assert ["time; found: at, app.", "client; found: time, app.", "the time or the client is null"] == [
+        reason.removeprefix("no column for the ").partition(" Name it")[0] for reason in reasons
+    ]
+
+
+NGINX = (
+    '{"time_local": "01/Aug/1995:00:00:07 -0400", "remote_addr": "192.0.2.7", "remote_user": "my-app",'
+    ' "request": "POST /oauth/token?client_id=x HTTP/1.1"}\n'
+    '{"time_local": "01/Aug/1995:00:00:08 -0400", "remote_addr": "192.0.2.8", "remote_user": "",'
+    ' "request": "POST /oauth/token?client_id=y HTTP/1.1"}\n'
+    '{"time_local": "01/Aug/1995:00:00:09 -0400", "remote_addr": "192.0.2.9", "remote_user": "-",'
+    ' "request": "GET /other HTTP/1.1"}\n'
+)
+
+
+def test_json_of_nginx_is_read_with_its_own_names() -> None:
+    source, rows = read(NGINX, request_path="/oauth/token")
+    assert [("my-app", 7), ("192.0.2.8", 8)] == [(row.client, row.at_us // SECOND - 807249600) for row in rows]
+    assert (1, 1, 0) == (source.address_count, source.left_out_count, source.bad_count)
+    source, rows = read(NGINX, client_pattern=re.compile(r"client_id=(\w+)"))
+    assert (["x", "y"], 0) == ([row.client for row in rows], source.address_count)
+
+
+def test_json_without_a_path_cannot_be_compared_with_one() -> None:
+    source, rows = read('{"time": 5, "client": "a"}\n{"time": 5, "client": "a", "uri": "/t?x"}', request_path="/t")
+    assert (1, 1) == (len(rows), source.bad_count)
 
 
 LOG = (
@@ -60,7 +110,7 @@ def test_access_log_client_is_the_authenticated_user_or_the_host() -> None:
     source, rows = read(LOG)
     assert ["my-app", "host2", "two words"] == [row.client for row in rows]
     assert [7, 8, 9] == [row.at_us // SECOND - 807249600 for row in rows]
-    assert Format.ACCESS_LOG == source.form
+    assert (Format.ACCESS_LOG, 1) == (source.form, source.address_count)
 
 
 def test_other_paths_are_left_out_and_counted() -> None:
@@ -165,9 +215,10 @@ def test_damaged_gzip_is_read_as_far_as_it_goes() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_file_is_read_without_an_exception(data: bytes) -> None:
-    source, rows = read(data)
-    assert len(rows) == source.row_count
+def test_any_file_is_read_or_lacks_a_column(data: bytes) -> None:
+    with suppress(MissingColumn):
+        source, rows = read(data)
+        assert len(rows) == source.row_count
 
 
 def test_empty_file_has_no_format() -> None:
