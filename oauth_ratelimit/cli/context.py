@@ -26,17 +26,20 @@ class CliContext(OperatorContext):
         config_path: A configuration file; None for the application's configuration.
         mongo_uri: Replaces ``store.uri`` of the configuration.
         script: Loads the Flask application; None outside of Flask.
+
+    Attributes:
+        config_path: The configuration file; None for the application's configuration.
     """
 
     def __init__(self, config_path: str | None, mongo_uri: str | None, script: ScriptInfo | None) -> None:
         super().__init__(self._load, self._open, clock=time.time)
-        self._config_path = config_path
+        self.config_path = config_path
         self._mongo_uri = mongo_uri
         self._script = script
 
     def _load(self) -> Settings:
-        if self._config_path is not None:
-            return load_config(self._config_path, uri=self._mongo_uri)
+        if self.config_path is not None:
+            return load_config(self.config_path, uri=self._mongo_uri)
         if self._script is None:
             raise click.UsageError("name a configuration file with --config")
         app = self._script.load_app()

@@ -110,8 +110,12 @@ def required_text(ctx: click.Context, param: click.Parameter, value: str) -> str
     return text(ctx, param, value)
 
 
-def rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
-    """Return the limit and the window in seconds of a text such as ``100/minute``."""
+def rate(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    """Return the limit and the window in seconds of a text such as ``100/minute``; None for an option not given."""
+    return None if value is None else _parsed_rate(value)
+
+
+def _parsed_rate(value: str) -> tuple[int, int]:
     try:
         ((limit, window_s),) = parse_rates(value)
     except ValueError:
@@ -123,7 +127,7 @@ def rate(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, i
 
 def rate_in_minutes(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
     """Return the limit and the window in seconds of a text such as ``100/minute``; the window is whole minutes."""
-    limit, window_s = rate(ctx, param, value)
+    limit, window_s = _parsed_rate(value)
     if window_s % MINUTE_S:
         raise _invalid(value, "needs a window of whole minutes, because statistics are kept by the minute")
     return limit, window_s
@@ -153,8 +157,10 @@ def lifetime_s(ctx: click.Context, param: click.Parameter, value: str | None) ->
     return seconds
 
 
-def interval_s(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """Return the seconds of a sync interval such as ``200ms``."""
+def interval_s(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Return the seconds of a sync interval such as ``200ms``; None for an option not given."""
+    if value is None:
+        return None
     try:
         seconds = parse_duration(float(value) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", value) else value)
     except ValueError:

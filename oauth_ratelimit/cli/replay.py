@@ -1,256 +1,125 @@
-"""Command that replays recorded traffic. It needs neither the application nor a database."""
+"""Command that replays recorded traffic. It needs no database."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from heapq import nsmallest
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from oauth_ratelimit.cli.context import CliContext, Function, pass_context
 from oauth_ratelimit.cli.options import columns, frame_counts, interval_s, json_option, pattern, rate
-from oauth_ratelimit.cli.output import Cell, Column, Row, print_facts, print_json, print_table, visible
+from oauth_ratelimit.cli.output import print_json
 from oauth_ratelimit.core.policy import MAX_LIMIT
 from oauth_ratelimit.core.window import MAX_FRAMES, default_frame_count
-from oauth_ratelimit.operations.format import counted, duration, utc_time
-from oauth_ratelimit.replay.chart_data import BusiestSegment, chart_data
 from oauth_ratelimit.replay.fleet import FleetPlan, Sharing
-from oauth_ratelimit.replay.formats import SECOND_US, ColumnNames, Format
+from oauth_ratelimit.replay.formats import Format
 from oauth_ratelimit.replay.plot import SUFFIXES, NoCharts, draw, require_charts
-from oauth_ratelimit.replay.run import ALGORITHMS, COMMON, EXACT_LOG, ClientUser, Contender, Rate, Replay, Result
-from oauth_ratelimit.replay.source import STANDARD_INPUT, OrderedRows, Recording, Source
+from oauth_ratelimit.replay.run import ALGORITHMS, COMMON, EXACT_LOG, Contender, Rate, Replay
+from oauth_ratelimit.replay.source import STANDARD_INPUT, Recording
 
 MAX_INSTANCES = 1000
-MOST_DENIED_ROWS, MOST_DENIED_RECORDS = 5, 20
-COLUMNS = (
-    ("algorithm", False),
-    ("k", True),
-    ("instances", True),
-    ("shared", False),
-    ("denied", True),
-    ("wrongly allowed", True),
-    ("wrongly denied", True),
-    ("peak", True),
-    ("operations", True),
-    ("conflicts", True),
-    ("waits", True),
-)
+INSTANCES = 3  # beside a single one, in the answer to "what would be denied"
+OF_COMPARISON = ("algorithms", "frames", "burst", "sharings", "picture")  # options that only a comparison has
 
 
-@dataclass(slots=True)
-class DeniedClient:
-    """A client with denied requests.
-
-    Args:
-        client_id: The client.
-        denied: Number of denied requests.
-        user_count: Number of users with denied requests.
-    """
-
-    client_id: str
-    denied: int = 0
-    user_count: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Results of all contenders on one recording.
-
-    Args:
-        path: The file.
-        source: Format and problems of the file.
-        rows: The requests, all read.
-        rate: The limit.
-        results: The contenders, the exact log first.
-        denied: Number of requests of each key that the exact log denied.
-    """
-
-    path: str
-    source: Source
-    rows: OrderedRows
-    rate: Rate
-    results: Sequence[Result]
-    denied: Mapping[ClientUser, int]
-
-    def data(self) -> Mapping[str, object]:
-        """Return the results as a record."""
-        source, rows = self.source, self.rows
-        return {
-            "file": self.path,
-            "format": source.form and source.form.value,
-            "requests": source.row_count,
-            "first": None if rows.first_us is None else utc_time(rows.first_us / SECOND_US),
-            "last": None if rows.last_us is None else utc_time(rows.last_us / SECOND_US),
-            "is_spread": bool(rows.is_spread),
-            "left_out_lines": source.left_out_count,
-            "bad_lines": source.bad_count,
-            "problems": [asdict(problem) for problem in source.problems],
-            "late_rows": rows.late_count,
-            "is_cut_short": source.is_cut_short,
-            "limit": self.rate.limit,
-            "window_s": self.rate.window_s,
-            "contenders": [self._result_data(result) for result in self.results],
-            "most_denied": [asdict(each) for each in self._most_denied(MOST_DENIED_RECORDS)],
-        }
-
-    def _result_data(self, result: Result) -> Mapping[str, object]:
-        contender, tally, plan = result.contender, result.tally, result.contender.plan
-        return {
-            "algorithm": contender.algorithm,
-            "frames": contender.frame_count or None,
-            "instances": plan and plan.instance_count,
-            "interval_s": plan and plan.interval_s,
-            "near_limit": plan and plan.sharing.value,
-            **asdict(tally),
-            "wrongly_allowed_percent": tally.percent(tally.wrongly_allowed),
-            "wrongly_denied_percent": tally.percent(tally.wrongly_denied),
-            "peak_over_limit": tally.peak / self.rate.limit,
-        }
-
-    def print(self) -> None:
-        """Print the results; problems of the file go to the standard error."""
-        source, rows = self.source, self.rows
-        self._print_problems()
-        if rows.first_us is None or rows.last_us is None:
-            click.secho(f"{visible(self.path)}: no requests", fg="red", err=True)
-            return
-        seconds = Cell("spread evenly, the file has whole seconds", "dim") if rows.is_spread else "as they are"
-        print_facts(
-            [
-                ("file", f"{self.path}, {source.form and source.form.value}"),
-                ("requests", f"{source.row_count:,}"),
-                ("from", utc_time(rows.first_us / SECOND_US)),
-                ("for", duration((rows.last_us - rows.first_us) / SECOND_US)),
-                ("seconds", seconds),
-                ("limit", f"{self.rate.limit} in {duration(self.rate.window_s)}"),
-            ]
+def recording_options(command: Function) -> Function:
+    """Add the options of commands that read recorded traffic."""
+    for option in reversed(
+        (
+            click.option(
+                "--format", "form", type=click.Choice([form.value for form in Format]), help="Default: detected."
+            ),
+            click.option(
+                "--column",
+                "columns",
+                metavar="NAME=FIELD",
+                multiple=True,
+                callback=columns,
+                help="Column name of time, client, user or grant in the file: time=ts. Repeatable.",
+            ),
+            click.option(
+                "--path",
+                "request_path",
+                metavar="PATH",
+                help="Only these requests of an access log, or of JSON with a path: /oauth/token.",
+            ),
+            click.option(
+                "--client-pattern",
+                metavar="REGEX",
+                callback=pattern,
+                help="Client in a line of an access log or of JSON: 'client_id=(?P<client>[^& ]+)'. Default: the "
+                "authenticated user.",
+            ),
+            click.option(
+                "--spread/--no-spread",
+                default=None,
+                help="Spread the requests of a second over it. Default: if all times are whole seconds.",
+            ),
         )
-        click.echo()
-        print_table([Column(name, is_number=number) for name, number in COLUMNS], list(map(self._row, self.results)))
-        click.echo(
-            "\nShares of all requests; peak: most in a window / limit; operations: documents per 1,000 requests."
-            "\nWrong compares with an exact log of the algorithm's own admissions. In a flood one free hit is denied to"
-            "\nmany requests, and each counts as wrongly denied: compare the total share of denied requests."
-        )
-        self._print_most_denied()
-
-    def _print_most_denied(self) -> None:
-        total = sum(self.denied.values())
-        if not total:
-            return
-        click.echo()
-        has_users = any(user is not None for _, user in self.denied)
-        columns = [Column("client"), *(Column(name, is_number=True) for name in ("denied", "of all denied"))]
-        rows: list[Row] = [
-            (each.client_id, f"{each.denied:,}", f"{each.denied / total:.0%}", *[f"{each.user_count:,}"] * has_users)
-            for each in self._most_denied(MOST_DENIED_ROWS)
-        ]
-        users = [Column("denied users", is_number=True)] * has_users
-        print_table([*columns, *users], rows, title="Most denied clients, by the exact log")
-
-    def _most_denied(self, count: int) -> list[DeniedClient]:
-        clients: dict[str, DeniedClient] = {}
-        for (client_id, user), denied in self.denied.items():
-            client = clients.setdefault(client_id, DeniedClient(client_id))
-            client.denied += denied
-            client.user_count += user is not None
-        return nsmallest(count, clients.values(), key=lambda client: (-client.denied, client.client_id))
-
-    def _row(self, result: Result) -> Sequence[str | Cell]:
-        contender, tally, plan = result.contender, result.tally, result.contender.plan
-        is_shared = plan is not None or contender.asks_database
-        is_reference = contender.algorithm == EXACT_LOG
-        return (
-            contender.algorithm,
-            str(contender.frame_count or ""),
-            str(plan.instance_count) if plan else "",
-            f"{plan.sharing.value}, {plan.interval_s:g} s" if plan else "each request" if is_shared else "",
-            f"{tally.percent(tally.requests - tally.admitted):.3f} %",
-            Cell("0", "dim") if is_reference else f"{tally.percent(tally.wrongly_allowed):.3f} %",
-            Cell("0", "dim") if is_reference else f"{tally.percent(tally.wrongly_denied):.3f} %",
-            f"{tally.peak / self.rate.limit:.2f}",
-            f"{1000 * tally.operations / tally.requests:,.0f}" if is_shared else "",
-            f"{tally.conflicts:,}" if plan else "",
-            f"{tally.percent(tally.waits):.1f} %" if is_shared else "",
-        )
-
-    def _print_problems(self) -> None:
-        source = self.source
-        for problem in source.problems:
-            click.echo(f"line {problem.line_number}: {visible(problem.reason)}", err=True)
-        if source.bad_count:
-            click.secho(f"{counted(source.bad_count, 'line')} not understood and not counted", fg="yellow", err=True)
-        if self.rows.late_count:
-            click.secho(f"{counted(self.rows.late_count, 'row')} too late to be sorted", fg="yellow", err=True)
-        if source.is_cut_short:
-            click.secho("the file is truncated: it could not be decompressed to its end", fg="yellow", err=True)
+    ):
+        command = option(command)
+    return command
 
 
 @click.command("replay")
 @click.argument("file", type=click.Path(allow_dash=True))
-@click.option("--limit", metavar="RATE", required=True, callback=rate, help="Such as 100/minute or 5 per 10 second.")
+@click.option(
+    "--limit",
+    metavar="RATE",
+    callback=rate,
+    help="One limit instead of those of the configuration, such as 100/minute or 5 per 10 second.",
+)
 @click.option(
     "--per",
     type=click.Choice(["user", "client"]),
     default="user",
     show_default=True,
-    help="Limit of each user or each client.",
+    help="With --limit: limit of each user or each client.",
 )
 @click.option(
-    "--algorithm", "algorithms", multiple=True, type=click.Choice(ALGORITHMS), help="Only this one; repeatable."
+    "--instances",
+    type=click.IntRange(1, MAX_INSTANCES),
+    help=f"Also replay on this many instances; the file is read twice.  [default: {INSTANCES}; with --compare none]",
 )
-@click.option("--frames", metavar="K,...", callback=frame_counts, help="Frames per window of our estimators: 1,2,10.")
+@click.option("--compare", "is_comparison", is_flag=True, help="Compare algorithms under --limit.")
+@click.option(
+    "--algorithm", "algorithms", multiple=True, type=click.Choice(ALGORITHMS), help="Compare this one; repeatable."
+)
+@click.option("--frames", metavar="K,...", callback=frame_counts, help="Compare these frames per window: 1,2,10.")
 @click.option("--burst", type=click.IntRange(1, MAX_LIMIT), help="For token bucket and GCRA; default: the limit.")
-@click.option(
-    "--instances", type=click.IntRange(1, MAX_INSTANCES), help="Also replay our estimators on this many instances."
-)
 @click.option(
     "--interval",
     metavar="DURATION",
-    default="1s",
-    show_default=True,
     callback=interval_s,
-    help="The sync interval of instances.",
+    help="The sync interval of instances.  [default: the configuration's; with --limit 1s]",
 )
 @click.option(
     "--near-limit",
     "sharings",
     multiple=True,
     type=click.Choice([sharing.value for sharing in Sharing]),
-    default=[Sharing.FLUSH.value],
-    show_default=True,
-    help="How instances share counts near a limit; interval: only at the sync interval. Repeatable.",
-)
-@click.option("--format", "form", type=click.Choice([form.value for form in Format]), help="Default: detected.")
-@click.option(
-    "--column",
-    "columns",
-    metavar="NAME=FIELD",
-    multiple=True,
-    callback=columns,
-    help="Column name of time, client or user in the file: time=ts. Repeatable.",
-)
-@click.option("--path", "request_path", metavar="PATH", help="Only these requests of an access log: /oauth/token.")
-@click.option(
-    "--client-pattern",
-    metavar="REGEX",
-    callback=pattern,
-    help="Client in an access log: 'client_id=(?P<client>[^& ]+)'. Default: the authenticated user.",
-)
-@click.option(
-    "--spread/--no-spread",
-    default=None,
-    help="Spread the requests of a second over it. Default: if all times are whole seconds.",
+    help="Compare how instances share counts near a limit; interval: only at the sync interval. Repeatable.  "
+    "[default: flush]",
 )
 @click.option("--picture", metavar="FILE", help=f"Draw the busiest stretch: {' or '.join(SUFFIXES)}.")
+@recording_options
 @json_option
+@pass_context
 @click.pass_context
-def replay_command(ctx: click.Context, /, **options: Any) -> None:
-    """Replay recorded traffic through algorithms.
+def replay_command(ctx: click.Context, context: CliContext, /, **options: Any) -> None:
+    """Show what the configuration would have denied.
 
-    FILE holds the requests: CSV or JSON lines with time, client and user, or an access log, gzipped or not; - is the
-    standard input. Each algorithm enforces the limit on the same requests, and each decision is compared with an exact
-    log of the requests that this algorithm admitted.
+    FILE holds recorded requests: CSV or JSON lines with time, client and user, or an access log, gzipped or not; - is
+    the standard input. The limiter itself decides them, under the configuration of the application or of --config
+    and without overrides: how many are denied, of whom, by which limit, in which minute; on one instance and on three
+    that share their counts. Requests count as over a limit whether it is enforced or a dry run.
+
+    \b
+    flask oauth-ratelimit --config ratelimit.yaml replay access.log.gz --path /oauth/token
+    flask oauth-ratelimit replay tokens.csv --column client=app --limit 100/minute
+
+    With --compare each algorithm enforces --limit on the same requests, and each decision is compared with an exact
+    log of the requests that this algorithm admitted. The options about algorithms, frames and pictures imply it.
 
     \b
     wrongly allowed   admitted although the window already held the limit
@@ -260,30 +129,93 @@ def replay_command(ctx: click.Context, /, **options: Any) -> None:
     With --instances our estimators also run on several instances, each request on a random one, sharing counts as
     they do through MongoDB; the other algorithms then query the database for each request.
     """
+    is_comparison = options["is_comparison"] or any(options[name] for name in OF_COMPARISON)
+    if is_comparison and options["limit"] is None:
+        raise click.UsageError("a comparison needs one limit: --limit 100/minute")
+    request_count = _compare(options) if is_comparison else _print_denials(context, options)
+    ctx.exit(0 if request_count else 1)
+
+
+def _print_denials(context: CliContext, options: Mapping[str, Any]) -> int:
+    """Print the requests that the configuration would deny. Return the number of all requests."""
+    from oauth_ratelimit.cli.denials import Denials
+    from oauth_ratelimit.cli.recording import RecordingFacts, opened, recording_of
+    from oauth_ratelimit.replay.configured import ConfiguredReplay
+
+    settings, origin = _settings(context, options)
+    recording = recording_of(options)
+    alone = ConfiguredReplay(settings, instance_count=1)
+    with opened(recording) as (source, rows):
+        alone.run(rows.batches())
+    outcomes = [alone.outcomes]
+    instance_count = options["instances"] or INSTANCES
+    if instance_count > 1 and recording.path != STANDARD_INPUT:
+        fleet = ConfiguredReplay(settings, instance_count=instance_count, clients=alone.outcomes.over_clients)
+        with opened(recording) as (_, again):
+            fleet.run(again.batches())
+        outcomes.append(fleet.outcomes)
+    denials = Denials(
+        RecordingFacts(recording.path, source, rows),
+        origin,
+        settings.policies.mode,
+        outcomes,
+    )
+    if options["as_json"]:
+        print_json(denials.data())
+    else:
+        denials.print()
+    return source.row_count
+
+
+def _settings(context: CliContext, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Return the configuration to replay, and its origin in words."""
+    from dataclasses import replace
+
+    from oauth_ratelimit.config import load_config
+    from oauth_ratelimit.operations.format import duration
+
+    if options["limit"] is None:
+        settings, origin = context.settings, context.config_path or "the configuration of the application"
+    else:
+        amount, window_s = options["limit"]
+        limit = [{"limit": amount, "window": window_s}]
+        limits = {"user": limit, "client": limit} if options["per"] == "user" else {"client_total": limit}
+        settings = load_config({"mode": "enforce", "limits": limits})
+        origin = f"{amount} in {duration(window_s)} per {options['per']}"
+    if options["interval"]:
+        settings = replace(settings, sync=replace(settings.sync, interval_s=options["interval"]))
+    return settings, origin
+
+
+def _compare(options: Mapping[str, Any]) -> int:
+    """Print the errors of each algorithm. Return the number of requests."""
+    from oauth_ratelimit.cli.comparison import Comparison
+    from oauth_ratelimit.cli.recording import RecordingFacts, opened, recording_of
+    from oauth_ratelimit.replay.chart_data import BusiestSegment, chart_data
+
     limit, window_s = options["limit"]
     rate = Rate(limit, window_s, options["burst"])
     contenders = _contenders(options, window_s)
-    recording = _recording(options)
+    recording = recording_of(options, is_per_client=options["per"] == "client")
     picture = _picture(options["picture"], recording)
     busiest = BusiestSegment(rate)
     run = Replay(rate, contenders, on_decisions=busiest if picture else None)
-    try:
-        with recording.opened() as (source, rows):
-            run.run(rows.batches())
-        segment = busiest.found()
-        if picture and segment:
-            with recording.opened() as (_, again):
+    with opened(recording) as (source, rows):
+        run.run(rows.batches())
+    segment = busiest.found()
+    if picture and segment:
+        try:
+            with opened(recording) as (_, again):
                 draw(chart_data(again.batches(), segment, rate, contenders=contenders), picture)
-    except OSError as exc:
-        raise click.ClickException(f"{visible(str(exc.filename or recording.path))}: {exc.strerror}") from None
-    except NoCharts as exc:
-        raise click.ClickException(str(exc)) from None
-    comparison = Comparison(recording.path, source, rows, rate, run.results, run.denied)
+        except NoCharts as exc:
+            raise click.ClickException(str(exc)) from None
+    facts = RecordingFacts(recording.path, source, rows)
+    comparison = Comparison(facts, rate, run.results, run.denied)
     if options["as_json"]:
         print_json(comparison.data())
     else:
         comparison.print()
-    ctx.exit(0 if source.row_count else 1)
+    return source.row_count
 
 
 def _contenders(options: Mapping[str, Any], window_s: int) -> list[Contender]:
@@ -296,21 +228,10 @@ def _contenders(options: Mapping[str, Any], window_s: int) -> list[Contender]:
     chosen = [name for name in ALGORITHMS if name in (options["algorithms"] or ALGORITHMS) or name == EXACT_LOG]
     common = [Contender(name, asks_database=count is not None) for name in chosen if name in COMMON]
     ours = [(name, frame_count) for name in chosen if name not in COMMON for frame_count in frames]
-    plans = [FleetPlan(count, options["interval"], Sharing(sharing)) for sharing in options["sharings"] if count]
+    sharings, interval = options["sharings"] or (Sharing.FLUSH,), options["interval"] or 1.0
+    plans = [FleetPlan(count, interval, Sharing(sharing)) for sharing in sharings if count]
     alone = [Contender(name, frame_count) for name, frame_count in ours]
     return common + alone + [Contender(name, frame_count, plan) for plan in plans for name, frame_count in ours]
-
-
-def _recording(options: Mapping[str, Any]) -> Recording:
-    return Recording(
-        options["file"],
-        form=options["form"] and Format(options["form"]),
-        names=ColumnNames(**options["columns"]),
-        request_path=options["request_path"],
-        client_pattern=options["client_pattern"],
-        is_per_client=options["per"] == "client",
-        spread=options["spread"],
-    )
 
 
 def _picture(name: str | None, recording: Recording) -> Path | None:

@@ -1,9 +1,10 @@
-"""Replay of recorded traffic: effect of a limit, and errors of each algorithm against an exact log.
+"""Replay of recorded traffic: denials under a configuration, and errors of each algorithm against an exact log.
 
 ::
 
     formats.py       rows from lines of CSV, JSON and access logs
     source.py        a file, plain or gzipped, and its rows sorted by time
+    configured.py    denials under a configuration, decided by the limiter itself
     algorithms.py    fixed window, exact log, token bucket, GCRA, sliding window counter
     fleet.py         the sliding window counter on several instances with a sync interval
     accuracy.py      errors against an exact log: wrongly allowed, wrongly denied, peak

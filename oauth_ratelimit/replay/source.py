@@ -122,6 +122,7 @@ class Source:
     Attributes:
         form: The format; None until the first line is read.
         row_count: Lines with a row.
+        user_count: Rows with a user.
         left_out_count: Lines without a row: blank lines, headers, other paths of an access log.
         bad_count: Malformed lines.
         problems: The first malformed lines.
@@ -142,6 +143,7 @@ class Source:
         self._choose_parser = choose_parser
         self.form = form
         self.row_count = 0
+        self.user_count = 0
         self.left_out_count = 0
         self.bad_count = 0
         self.problems: list[Problem] = []
@@ -179,6 +181,7 @@ class Source:
                 self.left_out_count += 1
             else:
                 self.row_count += 1
+                self.user_count += row.user is not None
                 yield row
 
     def _lines(self) -> Iterator[str]:
@@ -198,6 +201,7 @@ class Source:
 
     def _blocks(self) -> Iterator[bytes]:
         head = self._stream.read(len(GZIP_MAGIC))
+        self._on_read(len(head))
         stream = _PrependedStream(head, self._stream, self._on_read)
         # ``GzipFile.read`` would lose the decompressed data of a truncated file; ``read1`` returns it.
         read = gzip.GzipFile(fileobj=stream).read1 if head == GZIP_MAGIC else stream.read

@@ -2,15 +2,21 @@
 
 import builtins
 import gzip
+import io
 import json
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import Result
 
+from oauth_ratelimit.cli.recording import opened
 from oauth_ratelimit.core.window import Estimator
 from oauth_ratelimit.replay.run import COMMON
+from oauth_ratelimit.replay.source import Recording
 from tests.cli.conftest import run_command
 
 SHIPPED = Path(__file__).parents[2] / "demo" / "nasa19950801.csv.gz"
@@ -23,7 +29,16 @@ def run(*words: str, stdin: str | None = None) -> Result:
 
 def data(*words: str) -> Any:
     """Run the command and return its JSON."""
-    result = run(*words, "--json")
+    return parsed(run(*words, "--json"))
+
+
+def compare(*words: str) -> Any:
+    """Compare algorithms and return the JSON."""
+    return data(*words, "--compare")
+
+
+def parsed(result: Result) -> Any:
+    """Return the JSON of a command that succeeded."""
     assert 0 == result.exit_code, result.output
     assert result.stdout.isascii()
     return json.loads(result.stdout)
@@ -38,8 +53,99 @@ def recording(tmp_path: Path) -> Path:
     return path
 
 
+def under(config: Mapping[str, object], path: Path, *words: str) -> tuple[Result, Any]:
+    """Replay a file under a configuration. Return the output for people, and the JSON."""
+    config_path = path.parent / "ratelimit.yaml"
+    config_path.write_text(yaml.safe_dump(config))
+    command = ("--config", str(config_path), "replay", str(path), *words)
+    return run_command(*command), parsed(run_command(*command, "--json"))
+
+
+def test_answer_names_clients_users_limits_and_the_minute(tmp_path: Path) -> None:
+    path = tmp_path / "traffic.csv"
+    rows = [f"{1_700_000_040 + n};busy;ann" for n in range(30)] + [f"{1_700_000_100 + n};calm;bob" for n in range(5)]
+    path.write_text("\n".join(["time;client;user", *rows]))
+    result, found = under({"mode": "dry-run", "limits": {"user": ["10/minute"]}}, path)
+    assert [(1, 0, 20, 1, 1), (3, 0, 20, 1, 1)] == [
+        tuple(one[name] for name in ("instances", "denied", "over", "client_count", "user_count"))
+        for one in found["replays"]
+    ]
+    assert ("2023-11-14T22:14:00Z", 20) == tuple(
+        found["replays"][0][name] for name in ("busiest_minute", "busiest_minute_over")
+    )
+    assert [{"client_id": "busy", "requests": 30, "over": 20, "user_count": 1}] == found["clients"]
+    assert [{"client_id": "busy", "username": "ann", "over": 20}] == found["users"]
+    assert [{"policy": "user", "limit": 10, "window_s": 60, "over": 20}] == found["by_limit"]
+    assert [] == found["notes"]
+    assert "denies 0; would deny 20 requests over a limit, of 1 client" in result.stdout
+    assert "" == result.stderr
+
+
+def test_clients_without_a_user_column_are_said_to_be_limited_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "traffic.csv"
+    path.write_text("".join(f"{1_700_000_000 + n}\tbusy\n" for n in range(30)))
+    result, found = under({"mode": "enforce", "limits": {"client": ["10/minute"], "user": ["1/minute"]}}, path)
+    assert "limits.user does not" in result.stderr
+    assert (1, 20) == (len(found["notes"]), found["replays"][0]["denied"])
+    assert "denies 20 requests over a limit" in result.stdout
+
+
+def test_addresses_that_stand_for_clients_are_announced(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    path.write_text('192.0.2.7 - - [01/Aug/1995:00:00:07 -0400] "POST /token HTTP/1.1" 200 1\n' * 3)
+    result, found = under({"limits": {"client": ["1/minute"]}}, path)
+    assert "3 requests without a client: the address is taken for the client" in result.stderr
+    assert (3, "192.0.2.7") == (found["address_count"], found["clients"][0]["client_id"])
+
+
+def test_single_limit_needs_no_configuration(recording: Path) -> None:
+    alone, shared = data(str(recording), "--limit", "10/minute")["replays"]
+    assert 20 == alone["denied"]
+    assert 10 <= shared["denied"] <= 20
+    assert [20] == [
+        one["denied"] for one in data(str(recording), "--limit", "10/minute", "--instances", "1")["replays"]
+    ]
+    total = data(str(recording), "--limit", "10/minute", "--per", "client", "--interval", "200ms")
+    assert ["client_total"] == [one["policy"] for one in total["by_limit"]]
+
+
+def test_nothing_is_denied_while_the_mode_is_off(recording: Path) -> None:
+    result, found = under({"mode": "off", "limits": {"user": ["1/minute"]}}, recording)
+    assert "the mode is off" in result.stdout
+    assert [0, 0] == [one["over"] for one in found["replays"]]
+
+
+def test_missing_column_ends_with_the_columns_found(tmp_path: Path) -> None:
+    path = tmp_path / "traffic.csv"
+    path.write_text("when;app;who\n5;a;u\n")
+    result = run(str(path), "--limit", "3/minute")
+    assert 1 == result.exit_code
+    assert "no column for the time; found: when, app, who" in result.stderr
+
+
+class Terminal(io.StringIO):
+    """Standard error on a terminal."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
+def test_large_file_shows_progress_on_a_terminal(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oauth_ratelimit.cli.recording.MIN_BAR_BYTES", 1)
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with opened(Recording(str(recording))) as (_, rows):
+        assert 35 == sum(map(len, rows.batches()))
+    assert "100%" in terminal.getvalue()
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    with opened(Recording(str(recording))) as (_, rows):
+        list(rows.batches())
+    assert "" == sys.stderr.getvalue()
+
+
 def test_recorded_traffic_of_the_demo_gives_the_documented_numbers() -> None:
-    found = data(str(SHIPPED), "--limit", "10/minute", "--frames", "1,10")
+    found = compare(str(SHIPPED), "--limit", "10/minute", "--frames", "1,10")
     assert (30_969, "csv", True, 0) == tuple(found[name] for name in ("requests", "format", "is_spread", "bad_lines"))
     by_name = {(one["algorithm"], one["frames"]): one for one in found["contenders"]}
     assert len(COMMON) + 2 * len(Estimator) == len(by_name)
@@ -50,7 +156,7 @@ def test_recorded_traffic_of_the_demo_gives_the_documented_numbers() -> None:
 
 
 def test_results_are_a_table(recording: Path) -> None:
-    result = run(str(recording), "--limit", "10/minute")
+    result = run(str(recording), "--limit", "10/minute", "--compare")
     assert 0 == result.exit_code
     lines = result.stdout.splitlines()
     assert any(line.split()[:1] == ["exact-log"] and "57.143 %" in line for line in lines)  # 20 of 35
@@ -68,15 +174,15 @@ def test_most_denied_clients_are_listed_with_their_users(tmp_path: Path) -> None
     assert [
         {"client_id": "busy", "denied": 30, "user_count": 2},
         {"client_id": "rude\x1b", "denied": 2, "user_count": 1},
-    ] == data(str(path), "--limit", "10/minute")["most_denied"]
-    lines = run(str(path), "--limit", "10/minute").stdout.splitlines()
+    ] == compare(str(path), "--limit", "10/minute")["most_denied"]
+    lines = run(str(path), "--limit", "10/minute", "--compare").stdout.splitlines()
     assert [["busy", "30", "94%", "2"], ["rude\\x1b", "2", "6%", "1"]] == [line.split() for line in lines[-2:]]
-    assert [] == data(str(path), "--limit", "100/minute")["most_denied"]
-    assert "Most denied" not in run(str(path), "--limit", "100/minute").stdout
+    assert [] == compare(str(path), "--limit", "100/minute")["most_denied"]
+    assert "Most denied" not in run(str(path), "--limit", "100/minute", "--compare").stdout
 
 
 def test_instances_share_counts_in_each_chosen_way(recording: Path) -> None:
-    found = data(
+    found = compare(
         str(recording), "--limit", "10/minute", "--instances", "3", "--interval", "200ms",
         "--near-limit", "flush", "--near-limit", "reserve", "--algorithm", "sliding", "--algorithm", "gcra",
     )  # fmt: skip
@@ -91,15 +197,15 @@ def test_instances_share_counts_in_each_chosen_way(recording: Path) -> None:
     assert 35 == found["contenders"][1]["waits"]
     assert 0.2 == found["contenders"][3]["interval_s"]
     assert found["contenders"][3]["operations"] > 0
-    assert "each request" in run(str(recording), "--limit", "10/minute", "--instances", "3").stdout
+    assert "each request" in run(str(recording), "--limit", "10/minute", "--instances", "3", "--compare").stdout
 
 
 def test_limit_is_per_user_or_per_client(tmp_path: Path) -> None:
     path = tmp_path / "traffic.jsonl"
     path.write_text("".join(json.dumps({"ts": n, "app": "a", "who": str(n)}) + "\n" for n in range(9)))
     columns = ("--column", "time=ts", "--column", "client=app", "--column", "user=who")
-    assert 9 == data(str(path), "--limit", "5/minute", *columns)["contenders"][0]["admitted"]
-    assert 5 == data(str(path), "--limit", "5/minute", *columns, "--per", "client")["contenders"][0]["admitted"]
+    assert 9 == compare(str(path), "--limit", "5/minute", *columns)["contenders"][0]["admitted"]
+    assert 5 == compare(str(path), "--limit", "5/minute", *columns, "--per", "client")["contenders"][0]["admitted"]
 
 
 def test_access_log_is_filtered_by_path_and_pattern(tmp_path: Path) -> None:
@@ -107,7 +213,9 @@ def test_access_log_is_filtered_by_path_and_pattern(tmp_path: Path) -> None:
     line = '1.2.3.4 - - [01/Aug/1995:00:00:0{} -0400] "POST {}?client_id=app{} HTTP/1.1" 200 5 "-" "x"\n'
     text = "".join(line.format(n, path, n % 2) for n in range(8) for path in ("/token", "/other"))
     path.write_bytes(gzip.compress(text.encode()))
-    found = data(str(path), "--limit", "3/minute", "--path", "/token", "--client-pattern", r"client_id=(?P<client>\w+)")
+    found = compare(
+        str(path), "--limit", "3/minute", "--path", "/token", "--client-pattern", r"client_id=(?P<client>\w+)"
+    )
     assert ("access-log", 8, 8) == (found["format"], found["requests"], found["left_out_lines"])
     assert 6 == found["contenders"][0]["admitted"]
 
@@ -121,7 +229,7 @@ def test_invalid_lines_are_reported_and_counted(tmp_path: Path) -> None:
     assert "1 line not understood" in result.stderr
     assert "\x1b[31mn" not in result.stderr
     assert [{"line_number": 2}] == [
-        {"line_number": one["line_number"]} for one in data(str(path), "--limit", "3/minute")["problems"]
+        {"line_number": one["line_number"]} for one in compare(str(path), "--limit", "3/minute")["problems"]
     ]
 
 
@@ -165,7 +273,8 @@ def test_standard_input_is_read() -> None:
         (["--limit", "1/minute", "--client-pattern", "x"], "no group"),
         (["--limit", "1/minute", "--column", "date=x"], "is not time=FIELD"),
         (["--limit", "1/minute", "--picture", "x.gif"], ".svg or .png"),
-        ([], "--limit"),
+        (["--compare"], "--limit 100/minute"),
+        ([], "--config"),
     ),
 )
 def test_invalid_option_is_a_usage_error(recording: Path, words: list[str], message: str) -> None:
