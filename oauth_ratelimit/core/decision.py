@@ -203,12 +203,13 @@ class Admission(Decision):
     @property
     def left_s(self) -> float:
         """Seconds until the frame ends."""
-        return min(self.frame_end_s - self.now_s, self.tier.frame_s)  # more only if the clock stepped back
+        left_s, frame_s = self.frame_end_s - self.now_s, self.tier.frame_s
+        return left_s if left_s < frame_s else frame_s  # more only if the clock stepped back
 
     @property
     def estimate(self) -> float:
         """Hits in this tier's window."""
-        return estimate_hits(self.full, self.edge, self.left_s, self.tier.frame_s)
+        return estimate_hits(self.full, self.edge, self.left_s, self.tier.frame_s) if self.edge else self.full
 
     @property
     def room(self) -> float:
@@ -250,6 +251,8 @@ class Admission(Decision):
 
     def used_hits(self) -> Iterable[tuple[Policy, float]]:
         """See ``Decision.used_hits``."""
+        if self.also is None:
+            return ((self.tier.policy, self.estimate),)
         return [(one.tier.policy, one.estimate) for one in self.by_tier()]
 
 

@@ -5,7 +5,8 @@ from heapq import nlargest
 from oauth_ratelimit.core.decision import Decision, outcome_of
 from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.key import storable_name
-from oauth_ratelimit.core.statistics import COUNTS, ClientMinute, Peak, Source, Tally, UserLoad
+from oauth_ratelimit.core.policy import Policy
+from oauth_ratelimit.core.statistics import COUNTS, ClientMinute, Kind, Peak, Source, Tally, UserLoad
 
 TRACKED_RATIO = 10  # tracked users per reported one, so that the heaviest are among them
 
@@ -44,22 +45,25 @@ class OpenMinute:
         self.written_count = 0
         self.users: dict[str, list[int]] = {}
         self._max_users = max_users
-        self._tallies: dict[Source, dict[str, int]] = {}
-        self._peaks: dict[str, Peak] = {}
+        # Plain tuples, because creating a Source and a Peak takes longer than all the rest of a request.
+        self._tallies: dict[tuple[Kind, str], dict[str, int]] = {}
+        self._peaks: dict[str, tuple[float, float, Policy]] = {}
         self._registers: dict[int, int] = {}  # of users that were dropped
         self._second = 0
         self._second_count = 0
         self._burst = 0
 
-    def count(self, decision: Decision, source: Source, *, policy_prefix: str = "") -> None:
+    def count(self, decision: Decision, kind: Kind, grant: str, *, policy_prefix: str = "") -> None:
         """Count a request at any endpoint.
 
         Args:
             decision: The decision about the request.
-            source: Origin of the request.
+            kind: See ``Source``.
+            grant: See ``Source``.
             policy_prefix: Text before the names of policies.
         """
         self.request_count += 1
+        source = (kind, grant)
         tally = self._tallies.get(source)
         if tally is None:
             tally = self._tallies[source] = dict.fromkeys(COUNTS, 0)
@@ -71,8 +75,8 @@ class OpenMinute:
             name = policy_prefix + policy.name
             known = self._peaks.get(name)
             share = used / policy.limit
-            if known is None or share > known.share:
-                self._peaks[name] = Peak(share, used, policy.limit, policy.window.window_s)
+            if known is None or share > known[0]:
+                self._peaks[name] = (share, used, policy)
 
     def count_token_request(self, decision: Decision, username: str | None, now_s: float) -> None:
         """Count the user and the burst of a request at the token endpoint."""
@@ -86,7 +90,8 @@ class OpenMinute:
         second = int(now_s)
         self._second_count = self._second_count + 1 if second == self._second else 1
         self._second = second
-        self._burst = max(self._burst, self._second_count)
+        if self._second_count > self._burst:
+            self._burst = self._second_count
 
     def _track(self, username: str) -> list[int]:
         """Return the counts of a user that is new, or whose name is too long to be kept as it is."""
@@ -111,8 +116,11 @@ class OpenMinute:
         return ClientMinute(
             client_id=self.client_id,
             minute_s=minute_s,
-            tallies={source: Tally(**tally) for source, tally in self._tallies.items()},
-            peaks=dict(self._peaks),
+            tallies={Source(*source): Tally(**tally) for source, tally in self._tallies.items()},
+            peaks={
+                name: Peak(share, used, policy.limit, policy.window.window_s)
+                for name, (share, used, policy) in self._peaks.items()
+            },
             users=tuple(UserLoad(name, *counts) for name, counts in heaviest),
             registers=self._all_registers() if is_complete else {},
             burst=self._burst,

@@ -18,7 +18,7 @@ from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.core.statistics import ENDPOINT, MINUTE_S, OTHER_CLIENTS, Share, Source
+from oauth_ratelimit.core.statistics import ENDPOINT, MINUTE_S, OTHER_CLIENTS, Kind, Share
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe.lost_records import LostRecords
 from oauth_ratelimit.observe.minute import OpenMinute
@@ -186,7 +186,7 @@ class StatisticsRecorder:
         is_token = endpoint == TOKEN_ENDPOINT
         if not is_token:
             prefix, grant = f"{endpoint}/", ENDPOINT + endpoint
-        source = Source("client" if username is None else "user", grant)
+        kind: Kind = "client" if username is None else "user"
         now_s = self._clock()
         with self._lock:
             if not self._minute_s <= now_s < self._end_s:
@@ -194,7 +194,7 @@ class StatisticsRecorder:
             client = self._clients.get(client_id)
             if client is None:
                 client = self._add_client(client_id)
-            client.count(decision, source, policy_prefix=prefix)
+            client.count(decision, kind, grant, policy_prefix=prefix)
             if is_token:
                 client.count_token_request(decision, username, now_s)
 
