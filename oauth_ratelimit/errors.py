@@ -21,10 +21,12 @@ class ConfigError(RateLimitError, ValueError):
     """The configuration is not valid.
 
     Attributes:
-        problems: One line per bad value, such as ``limits.client: got 0, expected ...``.
+        problems: One line per bad value, such as ``limits.client: got 0, allowed: ... (line 7)``.
+        source: Path of the file, else a word for where the values come from.
     """
 
     def __init__(self, problems: Sequence[str], *, source: str = "configuration") -> None:
+        self.source = source
         self.problems = tuple(problems)
         super().__init__(f"{source}: " + "; ".join(self.problems))
 

@@ -46,7 +46,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except ConfigError as exc:
             for problem in exc.problems:
-                click.echo(f"Error: {visible_name(problem)}", err=True)
+                click.echo(f"Error: {visible_name(exc.source)}: {visible_name(problem)}", err=True)
             ctx.exit(BAD_CONFIGURATION)
         except click.NoSuchOption as exc:
             option = next((each for each in self.params if exc.option_name in each.opts), None)

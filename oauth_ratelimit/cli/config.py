@@ -44,7 +44,7 @@ def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
         print_json({"file": file, "ok": not problems, "problems": problems, "warnings": warnings, "summary": more})
     elif problems:
         for problem in problems:
-            click.echo(visible_name(problem), err=True)
+            click.echo(f"{visible(file)}: {visible_name(problem)}", err=True)
         click.secho(f"{visible(file)}: {counted(len(problems), 'problem')}", fg="red", err=True)
     elif settings is not None:
         click.secho(f"{visible(file)}: valid (mode {settings.policies.mode.value})", fg="green")

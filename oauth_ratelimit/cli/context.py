@@ -47,9 +47,7 @@ class CliContext(OperatorContext):
         if app_limiter is None:
             raise click.UsageError("this application has no OAuthRateLimit; name a configuration file with --config")
         # Commands are about the instances, so the emergency switch of this environment is ignored.
-        settings: Settings = (
-            configured_settings(app.config) if self.is_switched_off else app_limiter.configured_settings
-        )
+        settings: Settings = configured_settings(app) if self.is_switched_off else app_limiter.configured_settings
         if self._mongo_uri is None:
             return settings
         return replace(settings, store=replace(settings.store, uri=self._mongo_uri))

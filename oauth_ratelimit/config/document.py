@@ -1,21 +1,26 @@
 """Reading of YAML files that may be huge, half written or hostile."""
 
+import codecs
 import errno
 import os
 import re
+import shlex
 import stat
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from oauth_ratelimit.config.errors import show
+from oauth_ratelimit.config.errors import dotted, show
 from oauth_ratelimit.errors import ConfigError
 
 MAX_FILE_BYTES = 1_000_000  # some ten thousand clients; YAML takes seconds to parse beyond that
 MAX_DEPTH = 20  # the configuration needs 8; deeper nesting only exhausts the stack
 
+ABSOLUTE = "an absolute one such as /etc/myauth/ratelimit.yaml works from everywhere"
+NOT_A_MAPPING = "allowed: a mapping; for example mode: dry-run, with a space after the colon"
 EMPTY = "the file is empty, as one that is being written; for nothing but defaults write {}"
 
 
@@ -45,7 +50,9 @@ def read_file(path: str | os.PathLike[str]) -> tuple[bytes, Stamp]:
         return _read(path)
     except (OSError, ValueError) as exc:
         reason = getattr(exc, "strerror", None) or type(exc).__name__
-    raise ConfigError([f"cannot be read: {reason}"], source=os.fspath(path))
+    name = os.fspath(path)
+    where = "" if Path(name).is_absolute() else f"; the path is relative to {Path.cwd()}, {ABSOLUTE}"
+    raise ConfigError([f"cannot be read: {reason}{where}"], source=name)
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[bytes, Stamp]:
@@ -67,10 +74,10 @@ def parse_yaml(content: bytes, *, source: str) -> dict[str, object]:
     Raises:
         ConfigError: It is not YAML, is empty, is no mapping, is nested too deeply, or has an alias or a doubled key.
     """
-    problem: str | None = None
+    problem = _encoding_problem(content, source)
     value: object = None
     try:
-        value = yaml.load(content, Loader=_Loader)  # a SafeLoader that accepts less
+        value = None if problem else yaml.load(content, Loader=_Loader)  # a SafeLoader that accepts less
     except yaml.MarkedYAMLError as exc:
         problem = _describe(exc)
     except yaml.reader.ReaderError as exc:
@@ -80,9 +87,52 @@ def parse_yaml(content: bytes, *, source: str) -> dict[str, object]:
     # Raised outside of the except clauses, because the error of PyYAML quotes the line with any password in it.
     if problem is None and isinstance(value, dict):
         return value
-    raise ConfigError(
-        [problem or (EMPTY if value is None else f"got {show(value)}, allowed: a mapping")], source=source
-    )
+    raise ConfigError([problem or (EMPTY if value is None else f"got {show(value)}, {NOT_A_MAPPING}")], source=source)
+
+
+def _encoding_problem(content: bytes, source: str) -> str | None:
+    """Return the problem of a text that is not UTF-8, such as Latin-1; None if it is or has another mark."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return None
+    try:
+        content.decode()
+    except UnicodeDecodeError as exc:
+        line = content.count(b"\n", 0, exc.start) + 1
+        return (
+            f"not UTF-8: byte 0x{content[exc.start]:02x} in line {line}; if the file is in Latin-1, convert it: "
+            f"iconv -f latin1 -t utf-8 {shlex.quote(source)} > new.yaml"
+        )
+    return None
+
+
+def line_numbers(content: bytes) -> Callable[[str], int | None]:
+    """Return a function from the path of a key to its line in a YAML document, or to that of the nearest one above."""
+    lines: dict[str, int] = {}
+    loader = _Loader(content)
+    try:
+        _note_lines(loader.get_single_node(), "", lines)
+    finally:
+        loader.dispose()
+
+    def line_of(path: str) -> int | None:
+        while path and path not in lines:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return lines.get(path)
+
+    return line_of
+
+
+def _note_lines(node: yaml.Node | None, at: str, lines: dict[str, int]) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            path = dotted(at, key.value)
+            lines[path] = key.start_mark.line + 1
+            _note_lines(value, path, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            path = f"{at}[{index}]"
+            lines[path] = value.start_mark.line + 1
+            _note_lines(value, path, lines)
 
 
 def plain_mapping(source: Mapping[str, object]) -> dict[str, object]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from oauth_ratelimit.config.document import parse_yaml, plain_mapping, read_file
+from oauth_ratelimit.config.document import line_numbers, parse_yaml, plain_mapping, read_file
 from oauth_ratelimit.config.errors import Problems
 from oauth_ratelimit.config.limits import LIMITS, MODE
 from oauth_ratelimit.config.policies import find_clashes, find_dangling_names
@@ -29,12 +29,28 @@ def load_config(
     if isinstance(source, Mapping):
         return parse_settings(plain_mapping(source), source="configuration", mode=mode, uri=uri)
     content, _ = read_file(source)
-    path = os.fspath(source)
-    return parse_settings(parse_yaml(content, source=path), source=path, mode=mode, uri=uri)
+    return parse_file(content, source=os.fspath(source), mode=mode, uri=uri)
 
 
-def parse_settings(values: dict[str, Any], *, source: str, mode: str | None = None, uri: str | None = None) -> Settings:
-    """Return the settings in plain values, with ``mode`` and ``uri`` on top.
+def parse_file(content: bytes, *, source: str, mode: str | None = None, uri: str | None = None) -> Settings:
+    """Return the settings in the content of a file.
+
+    Raises:
+        ConfigError: As ``load_config``; each problem with its line.
+    """
+    values = parse_yaml(content, source=source)
+    return parse_settings(values, source=source, mode=mode, uri=uri, content=content)
+
+
+def parse_settings(
+    values: dict[str, Any],
+    *,
+    source: str,
+    mode: str | None = None,
+    uri: str | None = None,
+    content: bytes | None = None,
+) -> Settings:
+    """Return the settings in plain values, with ``mode`` and ``uri`` on top. ``content`` is for lines in problems.
 
     Raises:
         ConfigError: As ``load_config``; ``source`` is the origin of the values.
@@ -48,7 +64,7 @@ def parse_settings(values: dict[str, Any], *, source: str, mode: str | None = No
     if settings:
         find_clashes(settings.policies, problems)
     if problems or settings is None:
-        raise problems.error(source=source)
+        raise problems.error(source=source, line_of=line_numbers(content) if content else lambda _: None)
     if own_mode:
         settings = replace(settings, policies=replace(settings.policies, mode=own_mode))
     if uri is not None:

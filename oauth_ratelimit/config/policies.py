@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from oauth_ratelimit.config.errors import Problems, dotted
+from oauth_ratelimit.config.errors import Problems, did_you_mean, dotted
 from oauth_ratelimit.config.limits import BUILT_IN_LIMITS, LIMITS, MODE, SWITCH, own_mode
 from oauth_ratelimit.config.types import Key, Section, flag, list_of, map_of, number, or_null, text, unique
 from oauth_ratelimit.core.mode import Canary, Mode
@@ -17,6 +17,8 @@ GRANT_TYPES = {
     "saml2-bearer": "urn:ietf:params:oauth:grant-type:saml2-bearer",
     "token-exchange": "urn:ietf:params:oauth:grant-type:token-exchange",
 }
+
+STANDARD_GRANTS = ("authorization_code", "client_credentials", "implicit", "password", "refresh_token")
 
 RESERVED_ENDPOINTS = (TOKEN_ENDPOINT, "client_total")  # they name counters of their own
 
@@ -58,7 +60,17 @@ def full_grant_type(name: str) -> str:
     return GRANT_TYPES.get(name, name)
 
 
+def _folded(name: str) -> str:
+    """Return a grant type without what is often written differently: case, hyphens, a plural."""
+    return name.lower().replace("-", "_").rstrip("s")
+
+
 def _by_full_name(rules: dict[str, Rules]) -> dict[str, Rules]:
+    known = {_folded(name): name for name in (*STANDARD_GRANTS, *GRANT_TYPES, *GRANT_TYPES.values())}
+    for name in rules:
+        meant = known.get(_folded(name), name)
+        if name != meant:
+            raise ValueError(f"{name} can never match; did you mean {meant}?")
     for short, full in GRANT_TYPES.items():
         if short in rules and full in rules:
             raise ValueError(f"{short} and {full} are the same grant type")
@@ -260,14 +272,16 @@ def find_dangling_names(values: Mapping[str, object], problems: Problems) -> Non
         for owner, rules in _mapping(values.get(section)).items():
             plan = _mapping(rules).get("plan") if section == "clients" else None
             if isinstance(plan, str) and plan not in plans:
-                problems.bad_value(dotted(section, owner, "plan"), plan, _existing("plans", plans))
+                problems.bad_value(dotted(section, owner, "plan"), plan, _existing("plans", plans, plan))
             for name in _mapping(_mapping(rules).get("endpoints")):
                 if name not in endpoints:
-                    problems.bad_value(dotted(section, owner, "endpoints"), name, _existing("endpoints", endpoints))
+                    problems.bad_value(
+                        dotted(section, owner, "endpoints"), name, _existing("endpoints", endpoints, name)
+                    )
 
 
-def _existing(section: str, names: list[str]) -> str:
-    return ", ".join(names) or f"none, because {section} is empty"
+def _existing(section: str, names: list[str], found: str) -> str:
+    return f"{', '.join(names) or f'none, because {section} is empty'}{did_you_mean(found, names)}"
 
 
 def _mapping(value: object) -> dict[str, object]:

@@ -38,7 +38,7 @@ MAX_NETWORK_LENGTH = 50
 
 _OAUTH_TEXT = r"^[ !#-\[\]-~]+$"  # RFC 6749, section 5.2; anything else makes Authlib answer 500
 
-MONGO_URI = text("text that begins with mongodb:// or mongodb+srv://", pattern=r"^mongodb(\+srv)?://.")
+MONGO_URI = text("text that begins with mongodb:// or mongodb+srv://", pattern=r"^mongodb(\+srv)?://(?!.*\$\{).")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import structlog
 
-from oauth_ratelimit.config.document import Stamp, parse_yaml, read_file
-from oauth_ratelimit.config.loader import parse_settings
+from oauth_ratelimit.config.document import Stamp, read_file
+from oauth_ratelimit.config.loader import parse_file
 from oauth_ratelimit.config.settings import Settings
 from oauth_ratelimit.errors import ConfigError
 
@@ -85,7 +85,7 @@ class ConfigSource:
         return settings if is_new else None
 
     def _parse(self, content: bytes) -> Settings:
-        return parse_settings(parse_yaml(content, source=self.path), source=self.path, mode=self._mode, uri=self._uri)
+        return parse_file(content, source=self.path, mode=self._mode, uri=self._uri)
 
     def _report(self, error: ConfigError, *, identity: bytes) -> None:
         if identity != self._rejected:

@@ -3,12 +3,13 @@
 Each type parses a value, reports what is not allowed, and describes itself in JSON Schema and in the reference page.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from oauth_ratelimit.config.errors import Problems, dotted
+from oauth_ratelimit.config.errors import EXAMPLES, MAX_SHOWN, Problems, dotted
 from oauth_ratelimit.config.notation import DURATION_NOTATION, DURATION_PATTERN, parse_duration
 
 NULL = {"type": "null"}
@@ -80,7 +81,22 @@ def text(
             value.encode()  # raises UnicodeEncodeError, which is a ValueError
         return value
 
-    return scalar(convert, allowed, schema={"type": "string", **restrictions}, words="text")
+    def parse(value: object, at: str, problems: Problems) -> Any:
+        try:
+            return convert(value)
+        except ValueError:
+            problems.bad_value(at, value, allowed + _quoted(value))
+            return None
+
+    def _quoted(value: object) -> str:
+        """Return advice for a number that would be right as text."""
+        try:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            return f'; in quotes it is text: "{convert(str(value))}"' if is_number else ""
+        except ValueError:
+            return ""
+
+    return Kind(parse, {"type": "string", **restrictions}, "text")
 
 
 def whole(low: int, high: int, allowed: str = "") -> Kind:
@@ -176,11 +192,19 @@ def list_of(item: Kind, *, shortest: int = 0, build: Callable[[list[Any]], Any] 
     def parse(value: object, at: str, problems: Problems) -> Any:
         if not isinstance(value, list) or len(value) < shortest:
             allowed = "a list with at least one item" if isinstance(value, list) else "a list"
-            problems.bad_value(at, value, allowed)
+            problems.bad_value(at, value, allowed, example=_as_list(value, at))
             return None
         known = len(problems)
         items = [item.parse(each, f"{at}[{index}]", problems) for index, each in enumerate(value)]
         return _built(build, items, at, problems, known=known)
+
+    def _as_list(value: object, at: str) -> str:
+        """Return an item that is not in a list as a list, if it is a short text that could be one."""
+        attempt = Problems()
+        if not isinstance(value, str) or len(value) > MAX_SHOWN or "://" in value:
+            return ""
+        item.parse(value, "", attempt)
+        return "" if attempt else f"{at.rpartition('.')[2]}: [{json.dumps(value, ensure_ascii=False)}]"
 
     schema = {"type": "array", "items": item.schema, **({"minItems": shortest} if shortest else {})}
     return Kind(parse, schema, f"list: {item.words}", item.sections)
@@ -246,6 +270,10 @@ class Key:
         """Return the value when the key is left out."""
         return None if self.default is None else self.kind.parse(self.default, self.name, Problems())
 
+    def example(self) -> str:
+        """Return a value as it is written in the file."""
+        return EXAMPLES.get(self.name) or json.dumps(self.default)
+
     def schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the value, with default and description."""
         is_shown = NULL in self.kind.schema.get("anyOf", ()) if self.default is None else self.default not in ([], {})
@@ -295,17 +323,20 @@ class Section(Kind):
         known = len(problems)
         values = {}
         for name, key in self.keys.items():
+            before = len(problems)
             parsed = key.kind.parse(value[name], dotted(at, name), problems) if name in value else key.parse_default()
             values[key.attribute or name] = parsed
             if key.is_required and name not in value:
-                problems.add(dotted(at, name), "missing")
+                problems.missing(dotted(at, name))
+            if len(problems) > before:
+                problems.give_example(name, key.example(), since=before)
         if self._check:
             self._check(values, at, problems)
         for name in value:
             if not isinstance(name, str):
                 problems.bad_value(dotted(at, name), name, "text; put it in quotes")
             elif name not in self.keys:
-                problems.unknown_key(dotted(at, name), self.keys)
+                problems.unknown_key(dotted(at, name), name, self.keys)
         return _built(lambda values: self._build(**values), values, at, problems, known=known)
 
     def definition(self) -> dict[str, Any]:

@@ -4,10 +4,13 @@ import os
 import signal
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import structlog
+from flask import Flask
 
 from oauth_ratelimit.background.live_settings import LiveSettings
 from oauth_ratelimit.config import Settings, load_config
@@ -69,18 +72,19 @@ def reload_on_sighup(file: WatchedFile) -> bool:
     return True
 
 
-def live_settings(config: Mapping[str, Any], *, is_switched_off: bool) -> LiveSettings:
+def live_settings(app: Flask, *, is_switched_off: bool) -> LiveSettings:
     """Return the settings that the application's configuration names. A file is watched for changes.
 
     Raises:
         ConfigError: The configuration cannot be used.
     """
+    config = app.config
     overrides = _overrides(config)
     if is_switched_off:
         overrides["mode"] = Mode.OFF.value
-    source = config.get(CONFIG_KEY)
-    if source is None or isinstance(source, Mapping):
-        return LiveSettings(load_config(source or {}, **overrides), lambda: None)
+    source = config_source(app)
+    if isinstance(source, Mapping):
+        return LiveSettings(load_config(source, **overrides), lambda: None)
     found = ConfigSource(source, **overrides)
     settings, file = found.load(), WatchedFile(found)
     if config.get(SIGHUP_KEY) and not reload_on_sighup(file):
@@ -88,9 +92,27 @@ def live_settings(config: Mapping[str, Any], *, is_switched_off: bool) -> LiveSe
     return LiveSettings(settings, file.poll)
 
 
-def configured_settings(config: Mapping[str, Any]) -> Settings:
+def configured_settings(app: Flask) -> Settings:
     """Return the settings that the application's configuration names now, without the emergency switch."""
-    return load_config(config.get(CONFIG_KEY) or {}, **_overrides(config))
+    return load_config(config_source(app), **_overrides(app.config))
+
+
+def config_source(app: Flask) -> Mapping[str, Any] | str:
+    """Return the configuration that the application names: a mapping, or the path of the file.
+
+    A relative path is looked for in the application's root folder, then in its instance folder. If the file is in
+    neither, the path is relative to the working directory, which differs between a server, cron and a terminal.
+    """
+    source = app.config.get(CONFIG_KEY)
+    if source is None or isinstance(source, Mapping):
+        return source or {}
+    path = str(os.fspath(source))
+    for folder in (app.root_path, app.instance_path):
+        found = Path(folder, path)  # an absolute path stays as it is
+        with suppress(PermissionError):
+            if found.exists():
+                return str(found)
+    return path
 
 
 def is_switched_off() -> bool:

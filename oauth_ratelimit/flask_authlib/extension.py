@@ -80,8 +80,9 @@ class OAuthRateLimit:
 
         Reads from ``app.config``, once:
 
-        - ``OAUTH_RATELIMIT_CONFIG``: path of the configuration file, or a mapping. None runs a dry run with the
-          default limits, in this process only.
+        - ``OAUTH_RATELIMIT_CONFIG``: path of the configuration file, or a mapping. A relative path is looked for in
+          ``app.root_path``, then in ``app.instance_path``. None runs a dry run with the default limits, in this
+          process only.
         - ``OAUTH_RATELIMIT_MONGO_URI``: overrides the file's ``store.uri``.
         - ``OAUTH_RATELIMIT_MODE``: overrides the file's ``mode``.
         - ``OAUTH_RATELIMIT_RELOAD_ON_SIGHUP``: read the file at once on SIGHUP. Without it, a changed file is read
@@ -106,7 +107,7 @@ class OAuthRateLimit:
             raise RuntimeError("this application has an OAuthRateLimit already; create one and initialise it once")
         is_off = is_switched_off()
         app_limiter = self._app_limiter_type(
-            live_settings(app.config, is_switched_off=is_off),
+            live_settings(app, is_switched_off=is_off),
             username_of=self._username_of,
             caller_of=self._caller_of,
             callbacks=Callbacks(

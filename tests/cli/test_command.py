@@ -99,7 +99,8 @@ def test_invalid_configuration_exits_with_one(terminal: Terminal) -> None:
     result = terminal.run("top")
 
     assert 1 == result.exit_code
-    assert ['Error: mode: got "loud", allowed: off, dry-run or enforce'] == result.stderr.splitlines()
+    problem = 'mode: got "loud", allowed: off, dry-run or enforce; for example mode: dry-run (line 1)'
+    assert [f"Error: {terminal.config_path}: {problem}"] == result.stderr.splitlines()
 
 
 def run_flask(create_app: Any, *words: str) -> Any:

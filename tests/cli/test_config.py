@@ -49,7 +49,7 @@ def test_connection_string_is_checked_without_printing_the_password(
     result = run_command("check-config", str(path))
 
     assert (problem is not None) == result.exit_code
-    assert problem is None or result.stderr.startswith(problem)
+    assert problem is None or result.stderr.startswith(f"{path}: {problem}")
     assert "p@ss" not in result.output
 
 

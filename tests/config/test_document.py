@@ -44,7 +44,10 @@ def test_empty_document_is_refused(content: bytes) -> None:
         (b"a: 1\n---\nb: 2\n", "not usable YAML: but found another document (line 2, column 1)"),
         (b"? [1]\n: 2\n", "not usable YAML: found unhashable key (line 1, column 3)"),
         (b"mode: \x00\n", "not YAML: special characters are not allowed"),
-        (b"mode: \xff\n", "not YAML: invalid start byte"),
+        (
+            b"mode: off\nreason: \xfcber\n",
+            "not UTF-8: byte 0xfc in line 2; if the file is in Latin-1, convert it: iconv ",
+        ),
         (b"limit: " + b"9" * 5000, "not YAML: a number is too long"),
     ],
 )

@@ -199,7 +199,10 @@ def test_error_names_the_file_and_every_problem_in_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(path)
     amount = "a whole number from 1 to 2^53 (9007199254740992)"
-    problems = ('mode: got "on", allowed: off, dry-run or enforce', f"limits.user[0].limit: got 0, allowed: {amount}")
+    problems = (
+        'mode: got "on", allowed: off, dry-run or enforce; for example mode: dry-run (line 1)',
+        f"limits.user[0].limit: got 0, allowed: {amount}; for example limit: 100 (line 2)",
+    )
     assert problems == caught.value.problems
     assert f"{path}: {'; '.join(problems)}" == str(caught.value)
     assert isinstance(caught.value, ValueError)

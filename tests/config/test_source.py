@@ -131,7 +131,11 @@ def test_link_to_another_file_is_a_change(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (BROKEN, "limits.user[0].limit: got 0, allowed: a whole number from 1 to 2^53 (9007199254740992)"),
+        (
+            BROKEN,
+            "limits.user[0].limit: got 0, allowed: a whole number from 1 to 2^53 (9007199254740992); for example "
+            "limit: 100 (line 2)",
+        ),
         ("", EMPTY),
         ("# mode: enforce\n", EMPTY),
         (None, "cannot be read: No such file or directory"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from flask import Flask
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import OAuthRateLimit
@@ -162,3 +163,21 @@ def test_sighup_that_the_server_handles_below_python_is_left_alone(path: Path, m
         protect(path)
 
     assert "sighup_not_available" in [entry["event"] for entry in logs]
+
+
+def test_relative_path_is_in_the_root_or_the_instance_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory comes last: it differs between a server, cron and a terminal."""
+    folders = {name: tmp_path / name for name in ("root", "instance", "working")}
+    for name, folder in folders.items():
+        folder.mkdir()
+        write(folder / "ratelimit.yaml", {"instance": name})
+    monkeypatch.chdir(folders["working"])
+    found = []
+    for name in folders:
+        app = Flask("some-app", root_path=str(folders["root"]), instance_path=str(folders["instance"]))
+        app.config["OAUTH_RATELIMIT_CONFIG"] = "ratelimit.yaml"
+        OAuthRateLimit(app, make_server(app))
+        found.append(app_limiter_of(app).settings.policies.instance)
+        (folders[name] / "ratelimit.yaml").unlink()
+
+    assert list(folders) == found
