@@ -484,7 +484,7 @@ BREAKAGES = (
         "oauth_ratelimit/blueprints.py",
         "503 if is_lagging else 200",
         "200",
-        "tests/observe/test_pages.py",
+        "tests/flask_authlib/test_pages.py",
     ),
     Breakage(
         "guard does not deny guessing",

@@ -10,8 +10,12 @@ from typing import Any
 import pymongo.common
 import pytest
 from hypothesis import settings
+from prometheus_client import CollectorRegistry
 from pymongo import MongoClient
 
+from oauth_ratelimit import blueprints
+from oauth_ratelimit.observe import metrics
+from oauth_ratelimit.observe.prometheus import PrometheusMetrics
 from tests.support.helpers import Clock, patient, with_database
 from tests.support.mongod import Mongod
 from tests.support.mongod_program import MONGO_URI_VARIABLE
@@ -98,3 +102,11 @@ def _own_database(uri: str, *, heal: ReplicaSet | None = None) -> Iterator[str]:
     client: MongoClient[dict[str, Any]] = MongoClient(uri, serverSelectionTimeoutMS=30_000)
     with client:
         client.drop_database(name)
+
+
+@pytest.fixture
+def own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the page of metrics show what this test counts, and nothing that the process counted before."""
+    registry = CollectorRegistry()
+    monkeypatch.setattr(blueprints, "REGISTRY", registry)
+    monkeypatch.setattr(metrics, "_opened", [metrics.Metrics(PrometheusMetrics(registry))])

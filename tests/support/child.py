@@ -4,8 +4,11 @@ import contextlib
 import os
 import signal
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 # A watcher reads a pipe whose other end only this process holds. At its end of file it kills the child's process group,
 # itself included. PR_SET_PDEATHSIG would fire as soon as the *thread* that started the child ends.
@@ -14,6 +17,30 @@ exec 3<&0 </dev/null
 ( { read -r _ <&3 || kill -KILL -$$; } >/dev/null 2>&1 & )
 exec "$@" 3<&-
 """
+
+
+class Server(ABC):
+    """A server that ``with`` starts and ends."""
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            self.start_and_wait()
+            undo.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def start_and_wait(self) -> None:
+        """Start it, and return when it is ready."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Kill it if it runs, and remove its files. Idempotent."""
 
 
 class Child:

@@ -7,11 +7,9 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from oauth_ratelimit.errors import RateLimitError
-from tests.support.child import Child
+from tests.support.child import Child, Server
 from tests.support.helpers import is_running, wait_until
 from tests.support.mongod import free_port
 
@@ -35,7 +33,7 @@ class ServerFailed(RateLimitError):
     """A server did not start. The message holds the end of its log."""
 
 
-class Gunicorn:
+class Gunicorn(Server):
     """A gunicorn master with its workers on a free port. ``with`` starts it and ends it.
 
     Args:
@@ -85,19 +83,6 @@ class Gunicorn:
         self._log = ""
         self._child: Child | None = None
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as undo:
-            undo.callback(self.close)
-            self.start()
-            self.wait_until_ready()
-            undo.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     @property
     def address(self) -> str:
         """Host and port."""
@@ -122,6 +107,11 @@ class Gunicorn:
     def exit_code(self) -> int | None:
         """Exit code of the master, None while it runs."""
         return self._running().exit_code
+
+    def start_and_wait(self) -> None:
+        """Start it, and wait until every worker is ready."""
+        self.start()
+        self.wait_until_ready()
 
     def start(self) -> None:
         """Start it without waiting until it is ready."""

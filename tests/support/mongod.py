@@ -8,13 +8,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from tests.support.child import Child
+from tests.support.child import Child, Server
 from tests.support.mongod_program import MONGO_URI_VARIABLE, MongodUnavailable, find_mongod
 
 _HOST = "127.0.0.1"
@@ -33,7 +32,7 @@ def running_mongodb() -> Iterator[str]:
         yield mongod.uri
 
 
-class Mongod:
+class Mongod(Server):
     """One server. ``with`` or ``start()`` starts it; ``close()`` or the end of ``with`` removes its data.
 
     Args:
@@ -46,19 +45,6 @@ class Mongod:
         self._arguments = [*arguments, *(["--setParameter=enableTestCommands=1"] if allow_failpoints else [])]
         self._directory = tempfile.TemporaryDirectory(prefix="oauth_ratelimit-mongod-")
         self._child: Child | None = None
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def address(self) -> str:
@@ -79,6 +65,10 @@ class Mongod:
     def log(self) -> str:
         """Log of the server so far."""
         return self._log_path.read_text(errors="replace") if self._log_path.exists() else ""
+
+    def start_and_wait(self) -> None:
+        """See ``start``."""
+        self.start()
 
     def start(self) -> None:
         """Start the server with its former port and data, and return when it answers.

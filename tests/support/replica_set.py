@@ -1,11 +1,10 @@
 """A replica set on this machine, whose members can be killed."""
 
-import contextlib
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
+from tests.support.child import Server
 from tests.support.mongod import Mongod
 from tests.support.mongod_program import MongodUnavailable
 
@@ -16,7 +15,7 @@ _POLL_S = 0.02
 Found = TypeVar("Found")
 
 
-class ReplicaSet:
+class ReplicaSet(Server):
     """Several servers with the same data. ``with`` starts them, and its end removes the data.
 
     Args:
@@ -37,18 +36,6 @@ class ReplicaSet:
         arguments = [f"--replSet={_SET_NAME}", "--oplogSize=64"]
         self.members = tuple(Mongod(arguments, allow_failpoints=allow_failpoints) for _ in range(member_count))
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as undo:
-            undo.callback(self.close)
-            self.heal()
-            undo.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     @property
     def uri(self) -> str:
         """URI with all members, so that a client follows the primary."""
@@ -68,6 +55,10 @@ class ReplicaSet:
         """Start a member that was killed or stopped, and wait until it has joined."""
         member.start()
         _wait_for(lambda: _has_joined(member) or None, f"did not take {member.address} back")
+
+    def start_and_wait(self) -> None:
+        """See ``heal``."""
+        self.heal()
 
     def heal(self) -> None:
         """Start the members that do not run, and wait until all follow a primary."""

@@ -20,10 +20,8 @@ from tests.support.mongod import free_port
 
 
 @pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch, own_metrics: None) -> None:
-    """No settings from the environment, plain HTTP for older Authlib, and metrics of the test's own."""
-    monkeypatch.setenv("AUTHLIB_INSECURE_TRANSPORT", "1")
-    monkeypatch.delenv("OAUTH_RATELIMIT_MODE", raising=False)
+def metrics_of_this_process(monkeypatch: pytest.MonkeyPatch, own_metrics: None) -> None:
+    """No metrics of other worker processes, nor of other tests."""
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
 
 
