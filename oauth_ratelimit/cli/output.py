@@ -35,6 +35,11 @@ class Column:
     is_number: bool = False
 
 
+def columns(*titles: str, numbers: Sequence[str] = ()) -> list[Column]:
+    """Return columns with these titles, those of numbers after the others."""
+    return [*map(Column, titles), *(Column(title, is_number=True) for title in numbers)]
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A cell of a table with a style.
@@ -157,17 +162,14 @@ def used_cell(ratio: float) -> Cell:
     return Cell(f"{'█' * filled}{'·' * (BAR_WIDTH - filled)} {ratio:4.0%}", style)
 
 
-USAGE_COLUMNS = (
-    Column("client"),
-    Column("user"),
-    Column("counted at"),
-    Column("policy"),
-    Column("mode"),
-    Column("used"),
-    Column("hits", is_number=True),
-    Column("limit", is_number=True),
-    Column("window", is_number=True),
-    Column("next in", is_number=True),
+USAGE_COLUMNS = columns(
+    "client",
+    "user",
+    "counted at",
+    "policy",
+    "mode",
+    "used",
+    numbers=("hits", "limit", "window", "next in"),
 )
 
 
@@ -194,14 +196,20 @@ def _usage_row(usage: LimitUsage) -> Row:
 
 def print_overrides(overrides: Sequence[Override]) -> None:
     """Print active overrides."""
-    columns = [Column(name) for name in ("what", "client", "value", "until", "by", "made", "reason")]
-    print_table(columns, list(map(_override_row, overrides)), empty="No overrides: the configuration applies.")
+    print_table(
+        columns("what", "client", "value", "until", "by", "made", "reason"),
+        list(map(_override_row, overrides)),
+        empty="No overrides: the configuration applies.",
+    )
 
 
 def print_history(entries: Sequence[HistoryEntry]) -> None:
     """Print changes, including resets of counters."""
-    columns = [Column(name) for name in ("when", "by", "action", "what", "client", "value", "until", "reason")]
-    print_table(columns, list(map(_history_row, entries)), empty="No overrides and no resets so far.")
+    print_table(
+        columns("when", "by", "action", "what", "client", "value", "until", "reason"),
+        list(map(_history_row, entries)),
+        empty="No overrides and no resets so far.",
+    )
 
 
 def _override_row(override: Override) -> Row:

@@ -14,7 +14,7 @@ from oauth_ratelimit.cli.options import (
     output_format,
     rate_in_minutes,
 )
-from oauth_ratelimit.cli.output import Cell, Column, Row, json_text, print_json, print_table, user_cell, visible
+from oauth_ratelimit.cli.output import Cell, Row, columns, json_text, print_json, print_table, user_cell, visible
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.what_if import By, Effect, effects, excluded_count, loads
@@ -36,26 +36,16 @@ APPROXIMATE = (
 HEAVIEST_ONLY = "Users count only in minutes in which they were among the heaviest of their client."
 EXCLUDED = "Not included: {requests} of clients that the statistics count together."
 
-WHAT_IF_COLUMNS = (
-    Column("client"),
-    Column("user"),
-    Column("requests", is_number=True),
-    Column("denied, about", is_number=True),
-    Column("share", is_number=True),
-    Column("at least", is_number=True),
-    Column("at most", is_number=True),
-    Column("busiest minute", is_number=True),
+WHAT_IF_COLUMNS = columns(
+    "client",
+    "user",
+    numbers=("requests", "denied, about", "share", "at least", "at most", "busiest minute"),
 )
-REPORT_COLUMNS = (
-    Column("client"),
-    Column("verdict"),
-    Column("faults"),
-    Column("requests", is_number=True),
-    Column("needless", is_number=True),
-    Column("denied", is_number=True),
-    Column("users", is_number=True),
-    Column("per user and hour", is_number=True),
-    Column("refreshes", is_number=True),
+REPORT_COLUMNS = columns(
+    "client",
+    "verdict",
+    "faults",
+    numbers=("requests", "needless", "denied", "users", "per user and hour", "refreshes"),
 )
 
 
