@@ -3,6 +3,7 @@
 import gc
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from benchmarks import subjects
 from benchmarks.measuring import in_new_process, resident_bytes
@@ -55,6 +56,10 @@ class EmptyStore:
     def time_s(self) -> float:
         """Have the same clock."""
         return time.time()
+
+    def time_limit(self, seconds: float) -> AbstractContextManager[None]:
+        """Have no need of one."""
+        return nullcontext()
 
     def close(self) -> None:
         """Do nothing."""

@@ -6,6 +6,7 @@
     ├── ConfigError                also a ValueError; lists every bad key, its value and what is allowed
     ├── StoreError
     │   ├── StoreUnavailable       retry may help; the outcome of a write is unknown
+    │   │   └── StoreUnreachable   no server was found, so nothing was sent
     │   └── StoreRejected          the server refuses, such as for missing rights; a retry does not help
     └── RateLimited                in flask_authlib/responses.py, also an Authlib OAuth2Error; carries the Decision
 """
@@ -37,6 +38,10 @@ class StoreError(RateLimitError):
 
 class StoreUnavailable(StoreError):
     """The store is unreachable or did not answer. A write may or may not have been applied."""
+
+
+class StoreUnreachable(StoreUnavailable):
+    """No server of the store was found, so the operation was not sent."""
 
 
 class StoreRejected(StoreError):

@@ -16,6 +16,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.metrics import Metrics
+from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.base import CounterStore
 
 
@@ -139,14 +140,10 @@ class Guard:
         if self._limiter is not None:
             self._limiter.sync()
 
-    def close(self, *, is_failing: bool) -> None:
-        """Flush once more and release everything.
-
-        Args:
-            is_failing: MongoDB is unreachable, so the last flush is left out.
-        """
+    def close(self, deadline: Deadline | None = None) -> None:
+        """Flush once more and release everything. See ``Limiter.close``."""
         if self._limiter is not None:
-            self._limiter.close(flush=not is_failing)
+            self._limiter.close(deadline)
 
     def _trusts(self, client_ids: tuple[str, ...]) -> bool:
         trusted = self._settings.policies.trusted

@@ -14,6 +14,7 @@ from oauth_ratelimit.counters.dirty_queue import DirtyQueue
 from oauth_ratelimit.counters.key_state import Counts, KeyState, Peers
 from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.observe.events import DenialEvents
+from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.fork import call_in_child
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.factory import open_counters
@@ -21,9 +22,6 @@ from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.reservation import Reservations
-
-CLOSING_TRIES = 3
-CLOSING_S = 5.0  # well within the 30 s that gunicorn gives a worker
 
 
 class _Request(NamedTuple):
@@ -309,26 +307,19 @@ class Limiter:
     def _now(self) -> float:
         return self._clock()
 
-    def close(self, *, flush: bool = True) -> None:
-        """Flush once more, remove this instance's marks and release everything.
+    def close(self, deadline: Deadline | None = None) -> None:
+        """Flush once more, remove this instance's marks and release everything, within seven seconds.
 
-        Logs ``hits_undelivered`` with the hits that could not be sent.
+        Logs ``hits_undelivered`` with the hits that could not be sent, and ``hits_unconfirmed`` with those that were
+        sent without an answer.
 
         Args:
-            flush: Try up to three times to send the last hits, and begin nothing new after five seconds.
+            deadline: When to give up; None gives it all the time that a process has to end.
         """
         if self._reservations is not None:
             self._reservations.close()
-        deadline_s = time.monotonic() + CLOSING_S
-        for _ in range(CLOSING_TRIES if flush else 0):
-            if self.sync().error is None:
-                self._cycle.leave(deadline_s)
-                break
-            if time.monotonic() > deadline_s:
-                break
         self.denial_events.end_minute(math.inf)
-        self._cycle.log_undelivered()
-        self._cycle.close()
+        self._cycle.end(deadline or Deadline(monotonic=self._monotonic))
 
     def forget_parent(self) -> None:
         """In a forked child: drop the hits that the parent will send."""

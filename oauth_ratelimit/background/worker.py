@@ -5,6 +5,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.metrics import open_metrics
 from oauth_ratelimit.observe.observer import Callbacks, Observer
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
+from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.store.factory import open_stores
 from oauth_ratelimit.sync.flusher import CycleReport
@@ -28,6 +30,8 @@ from oauth_ratelimit.sync.scheduler import SyncScheduler
 log = structlog.get_logger(__name__)
 
 REPEAT_S = 60.0  # between two log entries about the same task
+WAITING_SHARE = 1 / 2  # of the time to end, for the tick that runs
+TASK_SHARE = 1 / 2  # of the time that is left, for each task that has something to write
 
 
 class BackgroundTask(Protocol):
@@ -36,8 +40,8 @@ class BackgroundTask(Protocol):
     def run(self) -> None:
         """Run due work. Called after each full sync cycle that reached MongoDB; may block on it."""
 
-    def close(self) -> None:
-        """Finish at process exit. Called after the last flush, if that reached MongoDB."""
+    def close(self, deadline: Deadline) -> None:
+        """Finish at process exit, before a deadline. Called after the last flush."""
 
 
 class Worker:
@@ -105,6 +109,7 @@ class Worker:
         self._scheduler = SyncScheduler(
             self.health_monitor, interval_s=settings.sync.interval_s, on_tick=self.after_cycle
         )
+        self._is_ending = False
         self._has_preloaded = False
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 
@@ -120,17 +125,28 @@ class Worker:
                 self.limiter.preload(count)
             self._has_preloaded = True
 
-    def stop(self) -> None:
-        """Flush for the last time and release everything."""
-        self._scheduler.stop()
-        self.limiter.close()
-        self.health_monitor.stop()
-        self.guard.close(is_failing=self.health_monitor.is_failing)
-        if not self.health_monitor.is_failing:
-            for task in self._tasks:
-                self._attempt(task.close)
-        if self.stores is not None:
-            self.stores.close()
+    def stop(self, deadline: Deadline | None = None) -> None:
+        """Flush for the last time and release everything, within seven seconds.
+
+        Args:
+            deadline: When to give up; None gives it all the time that a process has to end.
+        """
+        deadline = deadline or Deadline()
+        self._is_ending = True
+        self._scheduler.stop(timeout_s=deadline.part(WAITING_SHARE).remaining_s)
+        self.limiter.close(deadline)
+        self.guard.close(deadline)
+        for task in self._tasks:
+            part = deadline.part(TASK_SHARE)
+            with self._time_limit(part):
+                self._attempt(partial(task.close, part))
+        with self._time_limit(deadline):
+            self.health_monitor.stop()
+            if self.stores is not None:
+                self.stores.close()
+
+    def _time_limit(self, deadline: Deadline) -> AbstractContextManager[None]:
+        return self.stores.time_limit(deadline.remaining_s) if self.stores else nullcontext()
 
     def after_cycle(self, report: CycleReport | None) -> None:
         """Apply changes of configuration and overrides, then run the tasks. The scheduler calls this.
@@ -141,14 +157,14 @@ class Worker:
         now_s = self._clock()
         is_reachable = report is None or report.error is None  # else MongoDB would only delay the next cycle
         if is_reachable:
-            self._attempt(self.preload)
-            self._attempt(self._override_cache.refresh)
-        self._attempt(partial(self._update_settings, now_s))
+            self._attempt_unless_ending(self.preload)
+            self._attempt_unless_ending(self._override_cache.refresh)
+        self._attempt_unless_ending(partial(self._update_settings, now_s))
         if is_reachable:
-            self._attempt(partial(self.health_monitor.beat, override_count=self._live.override_count))
-            self._attempt(self.guard.run)
+            self._attempt_unless_ending(partial(self.health_monitor.beat, override_count=self._live.override_count))
+            self._attempt_unless_ending(self.guard.run)
             for task in self._tasks:
-                self._attempt(task.run)
+                self._attempt_unless_ending(task.run)
 
     def _now(self) -> float:
         return self._clock() + self._clock_offset_s()
@@ -163,6 +179,11 @@ class Worker:
             self.limiter.reconfigure(settings)
             self.guard.reconfigure(settings)
             self._settings = settings  # last, so that the next tick tries again after a failure
+
+    def _attempt_unless_ending(self, work: Callable[[], None]) -> None:
+        """Run one task, unless the process ends: then the rest of a tick only takes the time of the last flush."""
+        if not self._is_ending:
+            self._attempt(work)
 
     def _attempt(self, work: Callable[[], None]) -> None:
         """Run one task and log its failure, so that the other tasks still run."""

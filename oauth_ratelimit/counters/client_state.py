@@ -379,6 +379,11 @@ class ClientState(ClientScope):
         self.former.pop(state.username, None)
         return True
 
+    def states(self) -> list[KeyState]:
+        """Return the states of all keys, those of former policies included."""
+        totals = (self.total, self.former_total)
+        return [*self.keys.values(), *self.former.values(), *(state for state in totals if state is not None)]
+
     def is_empty(self, now_s: float) -> bool:
         """Return whether nothing is lost if the client is dropped. The lock is held."""
         total = self.total or self.former_total

@@ -74,10 +74,12 @@ class Attempt:
     Attributes:
         flush_id: The number that the document holds as this writer's mark if the write was applied.
         hits: The hits of the write.
+        was_sent: False if it surely never reached a server. For reports alone.
     """
 
     flush_id: int
     hits: Hits
+    was_sent: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,11 +360,20 @@ class KeyState(KeyBuckets):
             self.carried or NO_FRAMES,
             {self.frame_start_s: self.full - self.sent},
         ]
-        series = {bucket.tier.series for bucket in self.buckets}
-        of_former_tiers = (sum(hits.values()) for name, hits in taken.items() if name not in series)
-        in_flight = sum(sum(hits.values()) for hits in own) + max(of_former_tiers, default=0)
+        fresh = sum(sum(hits.values()) for hits in own[1:])
         known = sum(hits for source in own for start_s, hits in source.items() if start_s in frames)
-        return Counts(max(0, sum(frames.values()) - known), in_flight)
+        return Counts(max(0, sum(frames.values()) - known), self._request_count(taken) + fresh)
+
+    @property
+    def unconfirmed_hits(self) -> int:
+        """Number of hits in a write that may have been applied."""
+        return self._request_count(self.attempt.hits) if self.attempt and self.attempt.was_sent else 0
+
+    def _request_count(self, hits: Hits) -> int:
+        """Return the number of requests in hits. A request is in the hits of every tier: one of them is enough."""
+        series = {bucket.tier.series for bucket in self.buckets}
+        of_former_tiers = (sum(frames.values()) for name, frames in hits.items() if name not in series)
+        return sum(hits.get(self.tier.series, NO_FRAMES).values()) + max(of_former_tiers, default=0)
 
     def must_read(self, now_s: float) -> bool:
         """Return whether the document is read although the write was no conflict.

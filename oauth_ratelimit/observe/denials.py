@@ -1,6 +1,5 @@
 """Records of denials on their way to the store, so that each can be explained later."""
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from oauth_ratelimit.core.cached_denial import SuppressionPeriod
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe.lost_records import LostRecords
+from oauth_ratelimit.process.deadline import Deadline
 
 log = structlog.get_logger(__name__)
 
@@ -19,7 +19,6 @@ MAX_QUEUED = 5000  # a few MB
 MAX_ENTRIES = 10_000
 WRITE_EVERY_S = 10.0
 BATCH = 500  # records; one bulk must not keep the interpreter busy for long
-CLOSING_S = 2.0  # the last flush of the counters needs some of the time that a process has to end
 
 
 class DenialWriter(Protocol):
@@ -143,11 +142,15 @@ class DenialRecorder:
             self._due = []  # the next round tries again
         self._log_lost()
 
-    def close(self) -> None:
-        """Write the remaining records, for at most two seconds."""
-        deadline_s = time.monotonic() + CLOSING_S
+    def close(self, deadline: Deadline | None = None) -> None:
+        """Write the remaining records.
+
+        Args:
+            deadline: When to give up; None gives it all the time that a process has to end.
+        """
+        deadline = deadline or Deadline()
         self._collect_due(self._clock())
-        while self._due and time.monotonic() < deadline_s and self._write_batch():
+        while self._due and not deadline.is_over and self._write_batch():
             pass
         self._lost.add(sum(entry.is_new for entry in self._due), reason="the process has ended")
         self._log_lost(is_final=True)

@@ -6,7 +6,6 @@ client, and what waits while the store is unreachable; ``statistics_unrecorded``
 
 import secrets
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -22,6 +21,7 @@ from oauth_ratelimit.core.statistics import ENDPOINT, MINUTE_S, OTHER_CLIENTS, K
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe.lost_records import LostRecords
 from oauth_ratelimit.observe.minute import OpenMinute
+from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.yielding import yield_between
 
 log = structlog.get_logger(__name__)
@@ -30,7 +30,6 @@ WRITE_EVERY_S = 10.0
 BATCH = 500  # one bulk must not keep the interpreter busy for long
 MAX_WAITING = 100_000  # clients and users in ended minutes, about 20 MB
 CLOSING_TRIES = 2
-CLOSING_S = 2.0  # the last flush of the counters needs some of the time that a process has to end
 
 
 class StatisticsWriter(Protocol):
@@ -239,12 +238,16 @@ class StatisticsRecorder:
             self._outbox.write_batch(keep_s=self._settings.keep_s)
         self._log_lost()
 
-    def close(self) -> None:
-        """Write the remaining records, for at most two seconds. The current minute counts as complete."""
+    def close(self, deadline: Deadline | None = None) -> None:
+        """Write the remaining records. The current minute counts as complete.
+
+        Args:
+            deadline: When to give up; None gives it all the time that a process has to end.
+        """
+        deadline = deadline or Deadline()
         failure_count = 0
-        deadline_s = time.monotonic() + CLOSING_S
         self._fill_outbox(self._end_s)
-        while self._outbox and failure_count < CLOSING_TRIES and time.monotonic() < deadline_s:
+        while self._outbox and failure_count < CLOSING_TRIES and not deadline.is_over:
             failure_count += not self._outbox.write_batch(keep_s=self._settings.keep_s)
             if not self._outbox:
                 self._fill_outbox(self._end_s)  # with minutes that did not fit before

@@ -1,1 +1,1 @@
-"""Building blocks of every background part: yielding, forks, throttled logs."""
+"""Building blocks of every background part: yielding, forks, throttled logs, deadlines."""

@@ -1,6 +1,7 @@
 """Protocol of the shared counters, and the values that cross it."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -85,9 +86,9 @@ class WriteResult:
 class CounterStore(Protocol):
     """Shared, versioned counters. Implementations compare and set; they never decide.
 
-    All methods may block on the network. They raise ``StoreUnavailable`` if the store does not answer,
-    ``StoreRejected`` if it refuses, and nothing else. One sync cycle uses a store at a time; ``latest`` may run beside
-    it. A store can be created before a fork and used in the child.
+    All methods may block on the network. They raise ``StoreUnavailable`` if the store does not answer, its subclass
+    ``StoreUnreachable`` if nothing was sent, ``StoreRejected`` if it refuses, and nothing else. One sync cycle uses a
+    store at a time; ``latest`` may run beside it. A store can be created before a fork and used in the child.
     """
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
@@ -112,6 +113,12 @@ class CounterStore(Protocol):
 
     def time_s(self) -> float:
         """Return the time of the store's clock in seconds since the epoch."""
+
+    def time_limit(self, seconds: float) -> AbstractContextManager[None]:
+        """Let all operations of this thread in a ``with`` block end within some seconds together.
+
+        Blocks may be nested; the one that ends first counts. An operation that is cut off raises ``StoreUnavailable``.
+        """
 
     def close(self) -> None:
         """Release connections. Idempotent."""

@@ -1,5 +1,6 @@
 """Stores of a configuration: the one place that knows which kinds exist."""
 
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import final
 
@@ -77,6 +78,10 @@ class Stores:
     def erasure_of(self, person: Person) -> Erasure:
         """Return all records of a person, to count or remove."""
         return Erasure(self._connection, collection=self._collection, person=person)
+
+    def time_limit(self, seconds: float) -> AbstractContextManager[None]:
+        """Let all operations of this thread in a ``with`` block end within some seconds together."""
+        return self._connection.time_limit(seconds)
 
     def close(self) -> None:
         """Close the connection. Idempotent."""

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from oauth_ratelimit.core.key import Key
@@ -82,6 +83,10 @@ class MemoryStore:
     def time_s(self) -> float:
         """See ``CounterStore.time_s``."""
         return self._clock()
+
+    def time_limit(self, seconds: float) -> AbstractContextManager[None]:
+        """See ``CounterStore.time_limit``. Nothing blocks here."""
+        return nullcontext()
 
     def close(self) -> None:
         """See ``CounterStore.close``."""

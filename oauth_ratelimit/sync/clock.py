@@ -49,6 +49,11 @@ class ServerClock:
         self._wall_epoch_s = 0.0  # the same of the wall clock
         self._asked: tuple[float | None] | None = None  # the answer in this cycle
 
+    @property
+    def is_measured(self) -> bool:
+        """True if the store's clock was measured."""
+        return self._measured_s is not None
+
     def begin_cycle(self) -> None:
         """Measure if it is time to. Logs ``clock_skew`` when the clocks drift apart, or come together again.
 

@@ -11,6 +11,7 @@ import structlog
 from oauth_ratelimit.counters.key_state import KeyState
 from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
+from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.store.base import CounterStore, Snapshot
 from oauth_ratelimit.sync.clock import ServerClock
@@ -22,6 +23,8 @@ log = structlog.get_logger(__name__)
 PART_SIZE = 10_000  # keys
 MAX_CLIENTS_LOGGED = 50
 LOG_INTERVAL_S = 60.0  # between two events of a lasting outage
+TRY_SHARES = (1 / 2, 1 / 2, 1)  # of the time left at the end: a try that hangs leaves time for the next
+LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for other parts of the process
 
 
 class SyncCycle:
@@ -146,19 +149,6 @@ class SyncCycle:
                     state.merge(snapshot, now_s, writer=self._flusher.writer)
             self.schedule.add(states)
 
-    def log_undelivered(self) -> None:
-        """Log the hits in flight by client, because they will not be sent any more."""
-        undelivered: Counter[str] = Counter()
-        for state in self.schedule.listed():
-            undelivered[state.client.client_id] += state.counts().in_flight_hits
-        undelivered = +undelivered
-        if undelivered:
-            log.error(
-                "hits_undelivered",
-                hits=undelivered.total(),
-                by_client=dict(undelivered.most_common(MAX_CLIENTS_LOGGED)),
-            )
-
     def _synchronise_in_parts(
         self, states: list[KeyState], now_s: float, report: CycleReport, *, requested: bool
     ) -> None:
@@ -196,8 +186,7 @@ class SyncCycle:
             report.error = exc
             is_failed = report.is_cut_short = True
         except Exception as exc:  # noqa: BLE001  # a bug must not drop keys from the schedule
-            log.error("cycle_failed", error=repr(exc), traceback=traceback.format_exc())
-            report.error = StoreUnavailable(f"the cycle failed: {type(exc).__name__}")
+            report.error = _logged_bug(exc)
             is_failed = True
         for state in states:
             if requested:
@@ -240,18 +229,85 @@ class SyncCycle:
             log.info("flush_recovered", failed_for_s=round(now_s - self._failing_since_s, 1))
             self._failing_since_s = None
 
-    def leave(self, deadline_s: float) -> None:
-        """Remove this instance's marks from the documents, as far as the time allows.
+    def end(self, deadline: Deadline) -> None:
+        """Flush for the last time, remove this instance's marks, and release the store. No cycle may follow.
+
+        Logs ``hits_undelivered`` and ``hits_unconfirmed`` if hits are left.
 
         Args:
-            deadline_s: Time of the monotonic clock.
+            deadline: When to give up.
         """
-        if self._flusher is None:
+        store, flusher = self._store, self._flusher
+        if store is None or flusher is None:
             return
-        with self._lock, suppress(StoreError):  # the next writers remove them
-            self._flusher.leave(self.schedule.all(), deadline_s)
+        is_idle = self._lock.acquire(timeout=deadline.remaining_s)  # a cycle that waits for the store may hold it
+        if is_idle:
+            try:
+                self._flush_last(store, flusher, deadline)
+            finally:
+                self._lock.release()
+        self._log_left(is_idle=is_idle)
+        with store.time_limit(deadline.remaining_s):
+            store.close()
 
-    def close(self) -> None:
-        """Release the store."""
-        if self._store is not None:
-            self._store.close()
+    def _flush_last(self, store: CounterStore, flusher: Flusher, deadline: Deadline) -> None:
+        """Flush, with further tries if the store fails, and read only what that needs. The lock is held."""
+        queue = self._clients.dirty_queue
+        states = list(dict.fromkeys(queue.take_urgent() + queue.take_dirty() + self.schedule.listed()))
+        for share in TRY_SHARES:
+            if deadline.is_over:
+                break
+            report = CycleReport()
+            with store.time_limit(deadline.part(share).remaining_s):
+                try:
+                    if states and self._server_clock and not self._server_clock.is_measured:
+                        self._server_clock.begin_cycle()
+                    for start in range(0, len(states), PART_SIZE):
+                        flusher.flush(states[start : start + PART_SIZE], self._clock(), report)
+                except StoreError as exc:
+                    report.error = exc
+                except Exception as exc:  # noqa: BLE001  # a bug must not keep other parts from ending
+                    report.error = _logged_bug(exc)
+            self._log_report(report, self._clock())
+            if report.error is None and not any(state.unsent for state in states):
+                break
+        if not deadline.is_over:
+            part = deadline.part(LEAVING_SHARE)
+            with store.time_limit(part.remaining_s), suppress(StoreError):  # the next writers remove the marks
+                flusher.leave(states + self.schedule.all(), part)
+
+    def _log_left(self, *, is_idle: bool) -> None:
+        """Log the hits that are left, by client, because they will not be sent any more.
+
+        Args:
+            is_idle: False if a cycle still runs, so that any of them may be on their way.
+        """
+        undelivered, unconfirmed = Counter[str](), Counter[str]()
+        for client in self._clients:
+            left = in_doubt = left_total = in_doubt_total = 0
+            for state in client.states():
+                hits = state.counts().in_flight_hits
+                doubtful_hits = state.unconfirmed_hits if is_idle else hits
+                if state.is_total:
+                    left_total, in_doubt_total = hits, doubtful_hits
+                else:
+                    left, in_doubt = left + hits, in_doubt + doubtful_hits
+            # Users that have no limit of their own are in the total alone.
+            left, in_doubt = max((left, in_doubt), (left_total, in_doubt_total))
+            unconfirmed[client.client_id] += in_doubt
+            undelivered[client.client_id] += left - in_doubt
+        if undelivered.total():
+            log.error("hits_undelivered", hits=undelivered.total(), by_client=_largest(undelivered))
+        if unconfirmed.total():
+            log.error("hits_unconfirmed", hits=unconfirmed.total(), by_client=_largest(unconfirmed))
+
+
+def _largest(counted: Counter[str]) -> dict[str, int]:
+    """Return the clients with the most hits."""
+    return dict((+counted).most_common(MAX_CLIENTS_LOGGED))
+
+
+def _logged_bug(exc: Exception) -> StoreError:
+    """Log an unexpected error, and return the error to report for it."""
+    log.error("cycle_failed", error=repr(exc), traceback=traceback.format_exc())
+    return StoreUnavailable(f"the cycle failed: {type(exc).__name__}")

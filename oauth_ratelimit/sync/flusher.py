@@ -16,7 +16,8 @@ import structlog
 from oauth_ratelimit.core.key import Key, visible_name
 from oauth_ratelimit.counters.key_state import Attempt, KeyState
 from oauth_ratelimit.counters.pruning import MAX_PRUNED, NOTHING_PRUNABLE, SLACK_S, prunable_of
-from oauth_ratelimit.errors import StoreError
+from oauth_ratelimit.errors import StoreError, StoreUnreachable
+from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.process.yielding import collect_young_garbage, yield_between
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change, CounterStore
@@ -156,19 +157,19 @@ class Flusher:
         current += [state for state in pending if id(state) not in contested and not state.unsent]
         return lost
 
-    def leave(self, states: Iterable[KeyState], deadline_s: float) -> None:
+    def leave(self, states: Iterable[KeyState], deadline: Deadline) -> None:
         """Remove this instance's marks from documents until a deadline, because it writes no more.
 
         Args:
             states: The keys. Those with an outcome that is still unknown keep their marks.
-            deadline_s: Time of the monotonic clock.
+            deadline: When to stop.
 
         Raises:
             StoreError: The store did not answer.
         """
         marked = [state for state in dict.fromkeys(states) if state.is_marked and state.attempt is None]
         for batch in _batches(marked):
-            if time.monotonic() > deadline_s:
+            if deadline.is_over:
                 break
             self._store.leave(self.writer, [state.key for state in batch])
             for state in batch:
@@ -215,9 +216,11 @@ class Flusher:
             changes = [_change(state, flush_id) for state in yield_between(batch)]
             try:
                 result = self._store.compare_and_set(self.writer, changes)
-            except Exception:  # the server may have applied the changes, whatever the error is
+            except Exception as exc:  # the server may have applied the changes, whatever the error is
+                was_sent = not isinstance(exc, StoreUnreachable)
                 for state, change in zip(batch, changes, strict=True):
-                    state.attempt = Attempt(change.flush_id, change.hits)
+                    was_sent_before = state.attempt is not None and state.attempt.was_sent
+                    state.attempt = Attempt(change.flush_id, change.hits, was_sent or was_sent_before)
                 raise
             failed = {*result.lost, *result.rejected}
             for index, (state, change) in enumerate(zip(yield_between(batch), changes, strict=True)):

@@ -7,9 +7,7 @@ for another thread. It serves all requests that wait at the same time in one cyc
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.counters.key_state import KeyState
@@ -27,8 +25,10 @@ class Reservations:
     def __init__(self, cycle: SyncCycle, *, deadline_s: float) -> None:
         self._cycle = cycle
         self._deadline_s = deadline_s
-        self._waiting: deque[tuple[tuple[KeyState, ...], threading.Event]] = deque()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="oauth_ratelimit-reserve")
+        self._changed = threading.Condition()  # guards the attributes below
+        self._waiting: list[tuple[tuple[KeyState, ...], threading.Event]] = []
+        self._is_closed = False
+        self._thread: threading.Thread | None = None  # started by the first request
 
     def decide(self, states: tuple[KeyState, ...], decide: Callable[[], Decision]) -> Decision:
         """Decide about a request between two synchronisations of its keys. No lock may be held.
@@ -46,19 +46,34 @@ class Reservations:
 
     def _synchronise(self, states: tuple[KeyState, ...], deadline_s: float) -> None:
         done = threading.Event()
-        self._waiting.append((states, done))
-        self._executor.submit(self._work)
+        with self._changed:
+            if self._is_closed:
+                return
+            self._waiting.append((states, done))
+            if self._thread is None or not self._thread.is_alive():
+                # The exit of the process would wait for a thread that is no daemon, as those of an executor.
+                self._thread = threading.Thread(target=self._run, daemon=True, name="oauth_ratelimit-reserve")
+                self._thread.start()
+            self._changed.notify()
         done.wait(max(0.0, deadline_s - time.monotonic()))
 
-    def _work(self) -> None:
-        waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        if waiting:
+    def _run(self) -> None:
+        while waiting := self._take():
             try:
                 self._cycle.run_for([state for states, _ in waiting for state in states])
             finally:
                 for _, done in waiting:
                     done.set()
 
+    def _take(self) -> list[tuple[tuple[KeyState, ...], threading.Event]]:
+        """Wait for requests and take them. None are left after ``close``."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            waiting, self._waiting = self._waiting, []
+            return waiting
+
     def close(self) -> None:
-        """Accept no further request, and wait for those that have come."""
-        self._executor.shutdown()
+        """Accept no further request. The last flush sends the hits of those that have come."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()

@@ -152,7 +152,7 @@ def settled(limiter: Limiter) -> CycleReport:
 
 
 def test_stopped_while_mongodb_is_down(record: list[Books]) -> None:
-    """A limiter that cannot deliver its last hits says how many, by client, and soon."""
+    """A limiter that cannot deliver its last hits logs how many, by client. The connection may have taken a write."""
     with Mongod() as mongod:
         instance = Instance(mongod.uri, timeout_s=0.3)
         instance.hit(USER)
@@ -163,4 +163,5 @@ def test_stopped_while_mongodb_is_down(record: list[Books]) -> None:
         with capture_logs() as logs:
             instance.limiter.close()
     record.append(Books(requests=4, lost=0))
-    assert {CLIENT: 3} == next(entry["by_client"] for entry in logs if entry["event"] == "hits_undelivered")
+    left = [entry["by_client"] for entry in logs if entry["event"] in ("hits_undelivered", "hits_unconfirmed")]
+    assert [{CLIENT: 3}] == left

@@ -32,7 +32,7 @@ def a_guard(mongo_uri: str | None, clock: Clock, **more: Any) -> Iterator[Guard]
     try:
         yield found
     finally:
-        found.close(is_failing=mongo_uri is None)
+        found.close()
         if stores is not None:
             stores.close()
 

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,6 +15,7 @@ from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Peak, S
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe import statistics
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
+from oauth_ratelimit.process.deadline import Deadline
 from tests.support.helpers import Clock
 
 CREDENTIALS, PASSWORD, REFRESH = "client_credentials", "password", "refresh_token"
@@ -373,7 +373,7 @@ def test_closing_during_an_outage_logs_what_is_lost(instance: Instance) -> None:
     assert [("statistics_unrecorded", 2)] == [(entry["event"], entry["count"]) for entry in logs]
 
 
-def test_closing_takes_two_seconds_at_most(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_ends_at_the_deadline(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of minutes that are not written is logged."""
     clock = Clock()
     put = instance.writer.put
@@ -383,12 +383,11 @@ def test_closing_takes_two_seconds_at_most(instance: Instance, monkeypatch: pyte
         return put(writer, shares, keep_s=keep_s)
 
     monkeypatch.setattr(statistics, "BATCH", 10)
-    monkeypatch.setattr(statistics, "time", SimpleNamespace(monotonic=clock))
     monkeypatch.setattr(instance.writer, "put", put_slowly)
     for number in range(55):
         instance.ask(f"client-{number}")
     with capture_logs() as logs:
-        instance.recorder.close()
+        instance.recorder.close(Deadline(2.0, monotonic=clock))
 
     assert [10, 10] == instance.writer.batches
     assert [("statistics_unrecorded", 35)] == [(entry["event"], entry["count"]) for entry in logs]

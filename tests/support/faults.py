@@ -90,7 +90,9 @@ class FaultyProxy:
         self._plan = FaultPlan()
         self._swallows_requests = False
         self._swallows_replies = False
+        self._delay_s = 0.0
         self._is_closed = False
+        self._closing = threading.Event()
         self._links: set[_Link] = set()
         self._held: list[_Link] = []
         self._threads: list[threading.Thread] = []
@@ -161,6 +163,11 @@ class FaultyProxy:
         for link in broken:
             link.cut()
 
+    def delay_replies(self, delay_s: float) -> None:
+        """Deliver each reply so much later from now on."""
+        with self._lock:
+            self._delay_s = delay_s
+
     def release(self) -> list[dict[str, Any]]:
         """Deliver the held requests to the server in their order, although their clients are gone.
 
@@ -176,6 +183,7 @@ class FaultyProxy:
 
     def close(self) -> None:
         """Close all connections, drop held requests, and end all threads. Idempotent."""
+        self._closing.set()
         with self._lock:
             self._is_closed = True
             links, held, threads = list(self._links), self._held, self._threads
@@ -259,6 +267,9 @@ class FaultyProxy:
                 return False
             if self._swallows_replies:
                 return self._swallowed(link)
+            delay_s = self._delay_s
+        if delay_s:
+            self._closing.wait(delay_s)
         link.client.sendall(message.data)
         return True
 

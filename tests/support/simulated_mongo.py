@@ -10,6 +10,7 @@ is acknowledged is committed with all that came before it. An election drops wha
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -340,6 +341,10 @@ class SimulatedConnection:
     def collection(self, _name: str) -> SimulatedCollection:
         """Return the collection."""
         return self._collection
+
+    def time_limit(self, _seconds: float) -> AbstractContextManager[None]:
+        """Return a limit that nothing reaches, because nothing waits."""
+        return nullcontext()
 
     def close(self) -> None:
         """Nothing to close."""

@@ -3,10 +3,11 @@
 import enum
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.errors import StoreUnavailable
+from oauth_ratelimit.errors import StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.store.base import Change, CounterStore, Snapshot, WriteResult
 
 
@@ -57,7 +58,7 @@ class FaultyStore:
         self.calls.append(("read", len(keys)))
         self.before_read()
         if self.is_down:
-            raise StoreUnavailable("down")
+            raise StoreUnreachable("down")
         return self.inner.read(keys)
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
@@ -65,7 +66,7 @@ class FaultyStore:
         self.calls.append(("write", len(changes)))
         self.before_write()
         if self.is_down:
-            raise StoreUnavailable("down")
+            raise StoreUnreachable("down")
         fault = self.faults.popleft() if self.faults else None
         if fault is None:
             return self._apply(writer, changes)
@@ -104,6 +105,10 @@ class FaultyStore:
     def time_s(self) -> float:
         """See ``CounterStore.time_s``."""
         return self.inner.time_s()
+
+    def time_limit(self, seconds: float) -> AbstractContextManager[None]:
+        """See ``CounterStore.time_limit``."""
+        return self.inner.time_limit(seconds)
 
     def close(self) -> None:
         """See ``CounterStore.close``."""

@@ -4,20 +4,22 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 from urllib.parse import unquote_plus
 
+import pymongo
 import structlog
 from bson.errors import BSONError
 from pymongo import MongoClient, ReadPreference
 from pymongo.collection import Collection
 from pymongo.database import Database
-from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
+from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import parse_uri
 from pymongo.write_concern import WriteConcern
 
-from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
+from oauth_ratelimit.errors import StoreRejected, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.process.fork import call_in_child
 
 log = structlog.get_logger(__name__)
@@ -31,6 +33,7 @@ MIGRATIONS = "ratelimit_migrations"
 
 MAX_SCAN_MS = 2000  # for operators' queries: where an index is missing, MongoDB would scan the whole collection
 DEFAULT_DATABASE = "oauth_ratelimit"
+SHORTEST_LIMIT_S = 0.001  # the driver takes 0 for no limit
 AUTHENTICATION_FAILED = 18
 UNAUTHORIZED = frozenset({13, AUTHENTICATION_FAILED})
 # One text that is not UTF-8 or one date after the year 9999 must not make a whole batch unreadable.
@@ -43,6 +46,7 @@ LENIENT_DECODING: dict[str, Any] = {
 _SERVER = r"([\w.\-]+|\[[\w:.%]+\])(:\d+)?"
 _SERVERS = re.compile(rf"mongodb(\+srv)?://([^@]*@)?(?P<servers>{_SERVER}(,{_SERVER})*)(?P<rest>[/?][^@]*)?", re.ASCII)
 
+_operation_s: ContextVar[float | None] = ContextVar("_operation_s", default=None)  # set inside a time limit
 _parents_clients: list[MongoClient[Document]] = []  # never collected: that would close what the parent uses
 
 
@@ -95,12 +99,23 @@ class Connection:
             write_concern=WriteConcern(w="majority", j=True),
         )
 
+    @contextmanager
+    def time_limit(self, seconds: float) -> Iterator[None]:
+        """Let all operations of this thread in the block end within some seconds together, their retries included."""
+        token = _operation_s.set(self._timeout_s)
+        try:
+            with pymongo.timeout(max(seconds, SHORTEST_LIMIT_S)):
+                yield
+        finally:
+            _operation_s.reset(token)
+
     def close(self) -> None:
         """Close the client. Idempotent; the next use connects again."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
-            client.close()
+            with _operation_limit():  # it tells the server
+                client.close()
 
     def _leave_client_to_parent(self) -> None:
         self._lock = threading.Lock()
@@ -129,6 +144,17 @@ def connect(uri: str, *, timeout_s: float) -> "MongoClient[Document]":
     except (ValueError, TypeError, OSError, PyMongoError) as exc:
         reason = f"the connection string cannot be used: {_without_secrets(str(exc), uri)}"
         raise StoreRejected(reason) from None  # the driver's message may repeat the password
+
+
+@contextmanager
+def _operation_limit() -> Iterator[None]:
+    """Keep an operation to the connection's timeout inside a time limit, which overrides the driver's own timeouts."""
+    operation_s = _operation_s.get()
+    if operation_s is None:
+        yield
+    else:
+        with pymongo.timeout(operation_s):
+            yield
 
 
 def database_of(client: "MongoClient[Document]") -> Database[Document]:
@@ -187,7 +213,8 @@ def create_expiry_index(collection: Collection[Document]) -> None:
 def translated_errors() -> Iterator[None]:
     """Turn the driver's errors into ``StoreError``, except ``BulkWriteError``, which names the changes that failed."""
     try:
-        yield
+        with _operation_limit():
+            yield
     except BulkWriteError:
         raise
     except OperationFailure as exc:
@@ -196,7 +223,9 @@ def translated_errors() -> Iterator[None]:
         raise StoreUnavailable(f"MongoDB failed: {exc.details and exc.details['errmsg']}") from exc
     except PyMongoError as exc:
         reasons = filter(None, (type(exc).__name__, _advice_on(str(exc))))
-        raise StoreUnavailable(f"MongoDB is unreachable: {': '.join(reasons)}") from exc
+        # The driver raises this one only if it has not sent anything: after a retry it raises the first error.
+        kind = StoreUnreachable if isinstance(exc, ServerSelectionTimeoutError) else StoreUnavailable
+        raise kind(f"MongoDB is unreachable: {': '.join(reasons)}") from exc
     except BSONError as exc:
         raise StoreUnavailable(f"MongoDB's answer cannot be decoded: {type(exc).__name__}") from exc
 

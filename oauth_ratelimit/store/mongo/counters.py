@@ -8,7 +8,7 @@ document has: it inserts, or answers with duplicate key, 11000. So a late write 
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 from pymongo import DESCENDING, MongoClient
@@ -91,6 +91,10 @@ class MongoStore:
         """See ``CounterStore.time_s``. The clock of the primary."""
         with translated_errors():
             return float(self._open().collection.database.command("hello")["localTime"].timestamp())
+
+    def time_limit(self, seconds: float) -> AbstractContextManager[None]:
+        """See ``CounterStore.time_limit``."""
+        return self._connection.time_limit(seconds)
 
     def close(self) -> None:
         """See ``CounterStore.close``."""

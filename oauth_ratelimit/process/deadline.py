@@ -1,0 +1,33 @@
+"""The time that a process has to end, shared by all parts that finish their work then."""
+
+import time
+from collections.abc import Callable
+
+ENDING_S = 5.0  # of the seven that the documentation promises; the driver may take two more to stop its threads
+
+
+class Deadline:
+    """A point in time up to which work may go on.
+
+    Args:
+        seconds: Seconds from now.
+        monotonic: Returns the time of a clock that is never set, in seconds.
+    """
+
+    def __init__(self, seconds: float = ENDING_S, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._end_s = monotonic() + seconds
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds that are left, 0.0 if none are."""
+        return max(0.0, self._end_s - self._monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        """True if no time is left."""
+        return not self.remaining_s
+
+    def part(self, share: float) -> "Deadline":
+        """Return a deadline after a share of the time that is left."""
+        return Deadline(self.remaining_s * share, monotonic=self._monotonic)
