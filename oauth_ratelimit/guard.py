@@ -1,23 +1,32 @@
 """Guard against guessed passwords and secrets: limits on failed authentications.
 
+A guess is reserved before it is checked, and counted or released afterwards. So guesses that are checked at the same
+time cannot pass a limit together, and only failures are kept, sent and stored.
+
 Failures are counted by a limiter of their own, in documents of their own. So nobody who fails uses up a quota of
 tokens, and a flood of failures takes no memory from the keys of tokens.
 """
 
+import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from oauth_ratelimit.config import PrivacySettings, Settings
 from oauth_ratelimit.core.decision import FullDecision
-from oauth_ratelimit.core.failed_auth import AuthAttempt, FailureKey, failure_policies, is_within
+from oauth_ratelimit.core.failed_auth import ANYONE, FAILURE_SCOPES, FailureKey, failure_policies, is_within
 from oauth_ratelimit.core.key import matches_any
 from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.policy import Policy, PolicySet
+from oauth_ratelimit.core.tier import tiers_of
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.observe.metrics import Metrics
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.base import CounterStore
+
+WAIT_S = 5.0  # longest time that an attempt waits for guesses that are being checked
+CHECK_S = 60.0  # longest time that a guess is expected to be checked; one that is lost is forgotten after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +42,21 @@ class Alarm:
     decision: FullDecision
 
 
+@dataclass(eq=False, slots=True)
+class Guess:
+    """A password or a secret that is being checked.
+
+    Attributes:
+        keys: Keys that it counts against if it is wrong; none after too many failures, in a dry run.
+        begun_s: Time at which it was reserved, by the monotonic clock.
+    """
+
+    keys: Sequence[FailureKey]
+    begun_s: float = field(default_factory=time.monotonic)
+
+
 class Guard:
-    """Counts failed authentications and finds attempts that come after too many. Costs nothing while it is off.
+    """Counts failed authentications and denies attempts that come after too many. Costs nothing while it is off.
 
     Its owner calls ``run`` after each sync cycle of the token counters.
 
@@ -60,6 +82,8 @@ class Guard:
         self._metrics = metrics
         self._events = events
         self._limiter: Limiter | None = None
+        self._guesses: dict[FailureKey, set[Guess]] = {}
+        self._settled = threading.Condition()  # guards _guesses; held while a guess is reserved or counted
         self.reconfigure(settings)
 
     @property
@@ -71,45 +95,50 @@ class Guard:
         """Return whether failures from an address are counted."""
         return self.is_on and not is_within(address, self._settings.guard.trusted_addresses)
 
-    def look(self, attempt: AuthAttempt) -> Alarm | None:
-        """Return an alarm if an attempt comes after too many failures. Counts nothing.
+    def trusts(self, client_id: str) -> bool:
+        """Return whether a client is trusted, if it has proven that it is this client."""
+        return matches_any(self._settings.policies.trusted, client_id)
 
+    def reserve(self, keys: Sequence[FailureKey], *, is_exempt: bool = False) -> Guess | Alarm:
+        """Return a guess that may be checked, or the alarm that denies it.
+
+        If only guesses that are being checked stand in the way, it waits until enough of them turn out to be right.
         The answer does not depend on whether the user exists or the password is right, so a guesser learns nothing
-        from it. Trusted clients are never denied; their alarms are a dry run.
-        """
-        limiter = self._limiter
-        if limiter is None or not self.is_on:
-            return None
-        alarms = []
-        for key in attempt.targets():
-            decision = limiter.peek_if_known(key.client_id, key.name, endpoint=key.kind.scope)
-            if decision is not None and decision.would_deny:
-                alarms.append(Alarm(key, decision))
-        if not alarms:
-            return None
-        alarm = max(alarms, key=lambda alarm: (not alarm.decision.allowed, alarm.decision.retry_after_s))
-        if not alarm.decision.allowed and self._trusts(attempt.client_ids):
-            alarm = replace(alarm, decision=replace(alarm.decision, allowed=True, mode=Mode.DRY_RUN))
-        limiter.denial_events.report(
-            alarm.key.client_id,
-            alarm.key.name,
-            scope=alarm.key.kind.scope,
-            grant_type=None,
-            decision=alarm.decision,
-            is_canary=False,
-            now_s=self._clock(),
-        )
-        if self._metrics is not None:
-            self._metrics.record_alarm(alarm.decision)
-        return alarm
+        from it.
 
-    def count(self, keys: Iterable[FailureKey]) -> None:
-        """Count a failure for each key."""
-        if self._limiter is not None and self.is_on:
-            for key in keys:
-                self._limiter.count(key.client_id, key.name, endpoint=key.kind.scope)
-                if self._metrics is not None:
-                    self._metrics.record_failure(key.kind.value)
+        Args:
+            keys: Keys that the guess counts against if it is wrong.
+            is_exempt: True to report a denial as a dry run does, for a trusted client that has proven itself.
+        """
+        with self._settled:
+            alarm = self._look(keys)
+            if not is_exempt:
+                alarm = self._wait_for_room(keys, alarm)
+            is_denied = alarm is not None and not alarm.decision.allowed
+            guess = None
+            if is_exempt or not is_denied:
+                # What would be denied is not counted, unless other limits are enforced and need it.
+                is_counted = alarm is None or (not is_denied and any(key.scope in self._enforced for key in keys))
+                guess = Guess(tuple(keys) if is_counted else ())
+                for key in guess.keys:
+                    self._guesses.setdefault(key, set()).add(guess)
+        if alarm is None:
+            return guess or Guess(())
+        if guess is not None:
+            alarm = replace(alarm, decision=replace(alarm.decision, allowed=True, mode=Mode.DRY_RUN))
+        self._report(alarm)
+        return guess or alarm
+
+    def settle(self, guess: Guess, *, failed: Collection[FailureKey] = ()) -> None:
+        """Count a guess against the keys for which it was wrong, and release it for the others."""
+        with self._settled:
+            for key in guess.keys:
+                self._release(key, guess)
+                if key in failed:
+                    self._count(key)
+            if guess.keys:
+                guess.keys = ()
+                self._settled.notify_all()
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits and modes; counts stay."""
@@ -124,6 +153,7 @@ class Guard:
             privacy=PrivacySettings(),  # the names in the keys are pseudonyms already
             max_keys=settings.guard.max_keys,
         )
+        self._enforced = _lowest_enforced(own.policies)
         if self._limiter is not None:
             self._limiter.reconfigure(own)
         elif self.is_on:
@@ -145,6 +175,92 @@ class Guard:
         if self._limiter is not None:
             self._limiter.close(deadline)
 
-    def _trusts(self, client_ids: tuple[str, ...]) -> bool:
-        trusted = self._settings.policies.trusted
-        return bool(client_ids) and all(matches_any(trusted, client_id) for client_id in client_ids)
+    def _look(self, keys: Sequence[FailureKey]) -> Alarm | None:
+        """Return an alarm if an attempt comes after too many failures. Counts nothing."""
+        limiter = self._limiter
+        if limiter is None or not self.is_on:
+            return None
+        alarms = []
+        for key in keys:
+            decision = limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope)
+            if decision is not None and decision.would_deny:
+                alarms.append(Alarm(key, decision))
+        return max(alarms, key=lambda alarm: (not alarm.decision.allowed, alarm.decision.retry_after_s), default=None)
+
+    def _wait_for_room(self, keys: Sequence[FailureKey], alarm: Alarm | None) -> Alarm | None:
+        """Return the alarm once guesses that are being checked do not matter any more. The condition is held."""
+        deadline_s = time.monotonic() + WAIT_S
+        while alarm is None or alarm.decision.allowed:
+            crowded = self._crowded(keys)
+            if crowded is None:
+                return alarm
+            is_settled = self._settled.wait(deadline_s - time.monotonic())
+            alarm = self._look(keys) if is_settled else Alarm(crowded, self._busy(crowded))
+        return alarm
+
+    def _crowded(self, keys: Sequence[FailureKey]) -> FailureKey | None:
+        """Return a key that would be over its limit if all guesses that are being checked were wrong."""
+        for key in keys:
+            policy = self._enforced.get(key.scope)
+            guesses = self._guesses.get(key)
+            if policy is None or not guesses or self._limiter is None:
+                continue
+            expired_s = time.monotonic() - CHECK_S
+            for lost in [guess for guess in guesses if guess.begun_s < expired_s]:
+                self._release(key, lost)
+            if len(guesses) >= policy.limit:
+                return key
+            cost = 1 + len(guesses)
+            decision = self._limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope, cost=cost)
+            if decision is not None and not decision.allowed:
+                return key
+        return None
+
+    def _busy(self, key: FailureKey) -> FullDecision:
+        """Return the denial of an attempt that has waited too long for guesses that are being checked."""
+        return FullDecision(
+            allowed=False,
+            would_deny=True,
+            mode=Mode.ENFORCE,
+            rule=self._enforced[key.scope],
+            remaining=0,
+            reset_after_s=WAIT_S,
+            retry_after_s=WAIT_S,
+        )
+
+    def _release(self, key: FailureKey, guess: Guess) -> None:
+        guesses = self._guesses.get(key, set())
+        guesses.discard(guess)
+        if not guesses:
+            self._guesses.pop(key, None)
+
+    def _count(self, key: FailureKey) -> None:
+        if self._limiter is not None and self.is_on:
+            self._limiter.count(key.client_id, key.name, endpoint=key.scope)
+            if self._metrics is not None:
+                self._metrics.record_failure(key.kind.value)
+
+    def _report(self, alarm: Alarm) -> None:
+        if self._limiter is not None:
+            self._limiter.denial_events.report(
+                alarm.key.client_id,
+                alarm.key.name,
+                scope=alarm.key.scope,
+                grant_type=None,
+                decision=alarm.decision,
+                is_canary=False,
+                now_s=self._clock(),
+            )
+        if self._metrics is not None:
+            self._metrics.record_alarm(alarm.decision)
+
+
+def _lowest_enforced(policies: PolicySet) -> dict[str, Policy]:
+    """Return the lowest enforced limit of each scope that has one."""
+    lowest = {}
+    for scope in FAILURE_SCOPES:
+        found = policies.matching(ANYONE, endpoint=scope)
+        enforced = [tier.policy for tier in tiers_of(found.limits.user, found.mode) if tier.is_enforced]
+        if enforced:
+            lowest[scope] = min(enforced, key=lambda policy: policy.limit)
+    return lowest

@@ -240,7 +240,7 @@ class Limiter:
             return client.preview(state, now_s, cost=cost, grant_type=grant_type)
 
     def peek_if_known(
-        self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT
+        self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT, cost: int = 1
     ) -> FullDecision | None:
         """Decide as ``peek`` does, but return None if this instance does not know the key, and keep no memory of it."""
         pseudonym = username if self._names is None else self._names(username)
@@ -251,10 +251,10 @@ class Limiter:
         with client.lock:
             if pseudonym not in client.keys and pseudonym not in client.former:
                 return None
-            return client.preview(self._clients.key_of(client, pseudonym, now_s), now_s, cost=1)
+            return client.preview(self._clients.key_of(client, pseudonym, now_s), now_s, cost=cost)
 
     def count(self, client_id: str, username: str | None = None, *, endpoint: str = TOKEN_ENDPOINT) -> None:
-        """Count a request without deciding about it, even above the limit."""
+        """Count a request that was admitted before: in all limits but those on trial that deny it."""
         pseudonym = username if self._names is None else self._names(username)
         now_s = self._clock()
         with self._clients.locked(client_id, endpoint=endpoint) as client:

@@ -150,7 +150,7 @@ def _failures_key(kind: str, doc: str) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class GuardSettings:
-    """Failed authentications at the token endpoint, counted apart: against guessing of passwords and secrets."""
+    """Failed authentications, counted apart: against guessing of passwords and secrets."""
 
     mode: Mode = setting(
         MODE,
@@ -172,14 +172,22 @@ class GuardSettings:
                     "address. The address is that of the client's server: enforcing this lets anyone who knows a "
                     "name lock its owner out there.",
                 ),
+                _failures_key(
+                    "passed_on_total",
+                    "All wrong passwords that a client with a secret has passed on, per client. Denies the client's "
+                    "password requests alone.",
+                ),
                 _failures_key("client", "Wrong client secrets and unknown clients, per claimed client and address."),
-                _failures_key("address", "All but those that were passed on, per address alone, whatever is claimed."),
+                _failures_key(
+                    "address", "Wrong passwords through clients without a secret, per address. Denies those alone."
+                ),
             ),
             build=FailureLimits,
         ),
         default={
             "user": [{"limit": 10, "window": "10m"}],
             "passed_on": [{"limit": 10, "window": "10m", "mode": "dry-run"}],
+            "passed_on_total": [{"limit": 1000, "window": "10m"}],
             "client": [{"limit": 20, "window": "10m"}],
             "address": [{"limit": 100, "window": "10m"}],
         },

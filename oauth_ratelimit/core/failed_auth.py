@@ -1,30 +1,38 @@
 """Keys and limits of failed authentications.
 
-There are four kinds. Each has counters of its own, apart from those of tokens:
+There are five kinds. Each has counters of its own, apart from those of tokens:
 
 - a wrong password through a client without a secret: per client, username and address;
 - a wrong password that a client with a secret passed on: the same, with limits of its own. Its address is that of the
   client's server for all users, so anybody who knows a username could get its owner denied there;
+- all wrong passwords that a client with a secret passed on: per client, from all addresses;
 - a wrong client secret, or an unknown client: per client and address;
-- all of these except passwords that were passed on: per address.
+- all wrong passwords through clients without a secret: per address.
+
+An IPv6 address counts with its /64, and with its /48 under ten times the limit.
 """
 
 import enum
+import re
 import unicodedata
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
-from ipaddress import IPv6Address, ip_address, ip_network
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import NamedTuple
 
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.policy import OwnLimits, Policy, PolicySet, Rules
+from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICY_NAME_LENGTH, OwnLimits, Policy, PolicySet, Rules
 
-ANY_CLIENT = "*"  # in keys of an address alone; their scope differs from that of a client with this name
-IPV6_NETWORK_BITS = 64  # a single customer can use any address of such a network
+ANYONE = "*"  # in keys without a client or without a name; their scopes differ from those of keys with one
 MAX_CLAIM_LENGTH = 400  # with an address before it, such a name is still stored as it is
-IGNORED = frozenset({"Mn", "Me", "Cf", "Cc"})  # Unicode categories of accents and invisible characters
+
+IPV6_NETWORK_BITS = 64  # a single customer can use any address of such a network
+IPV6_WIDE_BITS = 48  # a site, which has 65,536 of them; or as many customers of a mobile network
+WIDE_FACTOR = 10
+_WIDE_ENDING = f"/{IPV6_WIDE_BITS}"
+NAT64 = ip_network("64:ff9b::/96")  # the last 32 bits are the IPv4 address (RFC 6052)
 
 
 class FailureKind(enum.StrEnum):
@@ -32,6 +40,7 @@ class FailureKind(enum.StrEnum):
 
     USER = "user"
     PASSED_ON = "passed_on"
+    PASSED_ON_TOTAL = "passed_on_total"
     CLIENT = "client"
     ADDRESS = "address"
 
@@ -40,98 +49,150 @@ class FailureKind(enum.StrEnum):
         """Scope of its keys. No endpoint in the configuration can have such a name."""
         return f"failures:{self.value}"
 
+    @property
+    def wide_scope(self) -> str:
+        """Scope of its keys for a /48."""
+        return f"{self.scope}{_WIDE_ENDING}"
+
 
 class FailureKey(NamedTuple):
     """Key of the counter of a failure.
 
     Attributes:
         kind: Kind of failure.
-        client_id: OAuth client, ``ANY_CLIENT`` for an address alone.
-        name: The address, or ``<address> <username>``.
+        client_id: OAuth client, ``ANYONE`` for an address alone.
+        name: The address, ``<address> <username>``, or ``ANYONE`` for a client alone.
     """
 
     kind: FailureKind
     client_id: str
     name: str
 
+    @property
+    def scope(self) -> str:
+        """Scope of the key."""
+        return _scope_of(self.kind, self.name.partition(" ")[0].endswith(_WIDE_ENDING))
 
-NAMING_SCOPES = [FailureKind.USER.scope, FailureKind.PASSED_ON.scope]  # their keys contain a username
+
+@cache
+def _scope_of(kind: FailureKind, is_wide: bool) -> str:
+    return kind.wide_scope if is_wide else kind.scope
 
 
-@dataclass(frozen=True, slots=True)
-class AuthAttempt:
-    """Unverified identities of a request. It may name several clients and users at once; each is checked.
+_NAMING = (FailureKind.USER, FailureKind.PASSED_ON)
+_WIDE = (FailureKind.USER, FailureKind.CLIENT, FailureKind.ADDRESS)
+NAMING_SCOPES = [*(kind.scope for kind in _NAMING), FailureKind.USER.wide_scope]  # their keys contain a username
+FAILURE_SCOPES = frozenset((*(kind.scope for kind in FailureKind), *(kind.wide_scope for kind in _WIDE)))
+
+
+def secret_keys(client_id: str, networks: Sequence[str]) -> list[FailureKey]:
+    """Return the keys of a wrong secret.
 
     Args:
-        client_ids: Clients that the request names.
-        usernames: Users that it names with a password, as pseudonyms.
-        address: Address that it comes from, see ``address_of``.
+        client_id: Client that the request names, as ``folded`` returns it.
+        networks: Where the request comes from, see ``networks_of``.
     """
+    return [FailureKey(FailureKind.CLIENT, client_id, network) for network in networks]
 
-    client_ids: tuple[str, ...]
-    usernames: tuple[str, ...]
-    address: str
 
-    def targets(self) -> Iterator[FailureKey]:
-        """Yield the keys of all failures that this attempt can be."""
-        for client_id in self.client_ids:
-            yield self.client_key(client_id)
-            yield from self.user_keys(client_id)
-            yield from self.user_keys(client_id, FailureKind.PASSED_ON)
-        yield self.address_key()
+def password_keys(
+    client_id: str, usernames: Sequence[str], networks: Sequence[str], *, is_public: bool
+) -> list[FailureKey]:
+    """Return the keys of a wrong password.
 
-    def user_keys(self, client_id: str, kind: FailureKind = FailureKind.USER) -> Iterator[FailureKey]:
-        """Yield the keys of wrong passwords through a client."""
-        for name in self.usernames:
-            yield FailureKey(kind, client_id, f"{self.address} {name}")
+    Args:
+        client_id: Client that was authenticated.
+        usernames: Users that the request names, as pseudonyms of what ``folded`` returns.
+        networks: Where the request comes from, see ``networks_of``.
+        is_public: True if the client has no secret.
+    """
+    if is_public:
+        users = [FailureKey(FailureKind.USER, client_id, f"{where} {name}") for where in networks for name in usernames]
+        return [*users, *(FailureKey(FailureKind.ADDRESS, ANYONE, network) for network in networks)]
+    passed_on = [FailureKey(FailureKind.PASSED_ON, client_id, f"{networks[0]} {name}") for name in usernames]
+    return [*passed_on, FailureKey(FailureKind.PASSED_ON_TOTAL, client_id, ANYONE)]
 
-    def client_key(self, client_id: str) -> FailureKey:
-        """Return the key of wrong secrets of a client."""
-        return FailureKey(FailureKind.CLIENT, client_id, self.address)
 
-    def address_key(self) -> FailureKey:
-        """Return the key of the address alone."""
-        return FailureKey(FailureKind.ADDRESS, ANY_CLIENT, self.address)
+MAX_FOLDED_LENGTH = 256  # characters of a name beyond ASCII; some expand 18-fold
+LONG_NAME = "~"  # of all longer ones: hardly anybody has one, and no spelling makes another of it
+
+_IGNORED_CATEGORIES = frozenset({"Mn", "Me", "Cf", "Cc", "Cn", "Cs"})  # accents, invisible and unassigned characters
+_IGNORED = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # fillers, which are letters to Unicode
+_BASE_LETTER = re.compile(r"LATIN (?:SMALL|CAPITAL) LETTER ([A-Z]) WITH ")
+_BASE_LETTERS = {"æ": "ae", "œ": "oe", "ð": "d", "þ": "th", "ı": "i", "ŋ": "n"}
+_NOT_IN_PLANE_0 = "\ufffd"  # the one letter that older collations take all characters beyond U+FFFF for
 
 
 def folded(name: str) -> str:
-    """Return one form for all spellings of a name that a server may take for the same user.
+    """Return one form for all spellings of a name that a server may take for the same user or client.
 
-    Otherwise guesses in capitals, with accents or with invisible characters, which databases ignore by default, would
-    be counted apart. Two users with the same form share their failures at one address, and nothing else. A long name is
-    cut before it is normalised, because some characters expand 18-fold.
+    Otherwise guesses in capitals, with accents or strokes, or with invisible characters would be counted apart, which
+    databases ignore by default. Two names with the same form share their failures at one address, and nothing else.
     """
-    if len(name) <= MAX_CLAIM_LENGTH:
-        if not (name.isascii() and name.isprintable()):
-            letters = unicodedata.normalize("NFD", name)
-            name = "".join(letter for letter in letters if unicodedata.category(letter) not in IGNORED)
-        name = unicodedata.normalize("NFKC", name).strip().casefold()
-    return storable_name(name, MAX_CLAIM_LENGTH)
+    name = name.strip()
+    if not (name.isascii() and name.isprintable()):
+        if len(name) > MAX_FOLDED_LENGTH:
+            return LONG_NAME
+        name = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", name).casefold())
+        name = unicodedata.normalize("NFC", "".join(map(_base_of, name)))
+    return storable_name(name.strip().casefold(), MAX_CLAIM_LENGTH)
+
+
+@lru_cache(maxsize=10_000)
+def _base_of(letter: str) -> str:
+    """Return the letter, or the letters that it is sorted with; nothing for one that is ignored."""
+    if letter in _IGNORED or unicodedata.category(letter) in _IGNORED_CATEGORIES:
+        return ""
+    if letter > "\uffff":
+        return _NOT_IN_PLANE_0
+    derived = _BASE_LETTER.match(unicodedata.name(letter, ""))
+    return derived[1].lower() if derived else _BASE_LETTERS.get(letter, letter)
 
 
 def claimed_name(failure_name: str) -> str | None:
-    """Return the user in the name of a ``FailureKey``, None for an address alone."""
+    """Return the user in the name of a ``FailureKey``, None for an address or a client alone."""
     _, separator, name = failure_name.partition(" ")
     return name if separator else None
 
 
 @lru_cache(maxsize=10_000)
-def address_of(remote_addr: str | None) -> str | None:
-    """Return the IPv4 address or the IPv6 network that failures are counted by, None if the text is no address."""
+def networks_of(remote_addr: str | None) -> tuple[str, ...]:
+    """Return where a request comes from: the IPv4 address, or the /64 and /48 of the IPv6 address.
+
+    Args:
+        remote_addr: An address, with a port, brackets or zone as some servers add them.
+
+    Returns:
+        The networks, the narrowest first; none if the text is no address.
+    """
+    address = _address_of(remote_addr or "")
+    if isinstance(address, IPv6Address):
+        wide = (IPV6_NETWORK_BITS, IPV6_WIDE_BITS)
+        return tuple(str(ip_network((address, bits), strict=False)) for bits in wide)
+    return () if address is None else (str(address),)
+
+
+_IN_BRACKETS = re.compile(r"\[([^]]*)\](?::\d*)?")
+_WITH_PORT = re.compile(r"([0-9.]+):\d*")
+
+
+def _address_of(text: str) -> IPv4Address | IPv6Address | None:
+    """Return an address, that of the IPv4 host behind a mapped or translated one; None if the text is none."""
+    decorated = _IN_BRACKETS.fullmatch(text) or _WITH_PORT.fullmatch(text)
     try:
-        address = ip_address((remote_addr or "").partition("%")[0])
+        address = ip_address((decorated[1] if decorated else text).partition("%")[0])
     except ValueError:
         return None
     if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is None:
-            return str(ip_network((address, IPV6_NETWORK_BITS), strict=False))
-        address = address.ipv4_mapped
-    return str(address)
+        if address in NAT64:
+            return IPv4Address(int(address) & 0xFFFFFFFF)
+        return address.ipv4_mapped or address
+    return address
 
 
 @lru_cache(maxsize=10_000)
 def is_within(address: str, networks: tuple[str, ...]) -> bool:
-    """Return True if an address, as ``address_of`` returns it, is in one of the networks."""
+    """Return True if a network of ``networks_of`` is in one of the networks."""
     own = ip_network(address)
     found = map(ip_network, networks)
     return any(own.version == network.version and own.subnet_of(network) for network in found)  # type: ignore[arg-type]
@@ -143,14 +204,29 @@ class FailureLimits:
 
     user: tuple[Policy, ...] = ()
     passed_on: tuple[Policy, ...] = ()
+    passed_on_total: tuple[Policy, ...] = ()
     client: tuple[Policy, ...] = ()
     address: tuple[Policy, ...] = ()
 
 
 def failure_policies(limits: FailureLimits, mode: Mode, *, ceiling: Mode | None) -> PolicySet:
-    """Return a policy set in which each kind of failure is an endpoint."""
+    """Return a policy set in which each kind of failure is an endpoint, once more for a /48."""
     return PolicySet(
         mode=mode,
-        endpoints={kind.scope: Rules(limits=OwnLimits(user=getattr(limits, kind.value))) for kind in FailureKind},
+        endpoints={scope: Rules(limits=OwnLimits(user=policies)) for scope, policies in _by_scope(limits)},
         ceiling=ceiling,
     )
+
+
+def _by_scope(limits: FailureLimits) -> Iterator[tuple[str, tuple[Policy, ...]]]:
+    for kind in FailureKind:
+        policies: tuple[Policy, ...] = getattr(limits, kind.value)
+        yield kind.scope, policies
+        if kind in _WIDE:
+            yield kind.wide_scope, tuple(map(_widened, policies))
+
+
+def _widened(policy: Policy) -> Policy:
+    ending = f"-{IPV6_WIDE_BITS}"
+    name = policy.name[: MAX_POLICY_NAME_LENGTH - len(ending)].rstrip() + ending
+    return replace(policy, name=name, limit=min(WIDE_FACTOR * policy.limit, MAX_LIMIT))

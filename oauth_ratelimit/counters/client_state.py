@@ -356,13 +356,13 @@ class ClientState(ClientScope):
         return describe_admission(tiers, now_s)
 
     def count(self, state: KeyState | None, now_s: float) -> None:
-        """Count a request without deciding about it. The lock is held."""
+        """Count a request that was admitted before: in all limits but those on trial that deny it. The lock is held."""
         if state is None:
             return
         self.dirty_queue.mark_dirty(state)
         for bucket in state.buckets:
-            bucket.left_s(now_s)
-            bucket.add(1)
+            if bucket.estimate(now_s) <= bucket.tier.limit - 1 or bucket.tier.is_enforced:
+                bucket.add(1)
 
     def forget(self, state: KeyState) -> bool:
         """Drop a settled key, and return whether it was one that counts towards the number of keys. The lock is held.

@@ -13,7 +13,7 @@ from flask import after_this_request
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.endpoints import decide_client
-from oauth_ratelimit.flask_authlib.failed_auth import check_guard, record_authenticated_client, record_failure
+from oauth_ratelimit.flask_authlib.failed_auth import authenticate_guarded, reserve_password, settle_password
 from oauth_ratelimit.flask_authlib.grants import WITHOUT_SERVER
 from oauth_ratelimit.flask_authlib.request_state import RequestState, current_state, open_state, token_request
 from oauth_ratelimit.flask_authlib.responses import RateLimited
@@ -36,6 +36,7 @@ def answer_token_request(inner: Method, /, request: Any = None) -> Any:
         response = inner(request)
     finally:
         token_request.reset(token)
+        settle_password(state)
     return report_undecided(state, response)
 
 
@@ -44,7 +45,7 @@ def choose_grant(inner: Method, /, request: Any) -> Any:
     if current_state() is None:
         state = open_state()
         if state is not None:
-            after_this_request(partial(report_undecided, state))
+            after_this_request(partial(end_token_request, state))
     grant = inner(request)
     state = current_state()
     if state is not None:
@@ -73,19 +74,18 @@ def save_token(inner: Method, /, token: Any, request: Any) -> Any:
 
 
 def authenticate_client(inner: Method, /, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
-    """Check the guard before a client is authenticated; at other endpoints, decide afterwards."""
-    is_guarded = endpoint == TOKEN_ENDPOINT and check_guard()
-    client = inner(request, methods, endpoint)
+    """Ask the guard before a client is authenticated. Then decide, or ask about the user's password."""
+    client = authenticate_guarded(lambda: inner(request, methods, endpoint), request)
     if endpoint != TOKEN_ENDPOINT:
         decide_client(endpoint, client, oauth_request=request)
-    elif is_guarded:
-        record_authenticated_client(client, request)
+    else:
+        reserve_password(client, request)
     return client
 
 
 def answer_error(inner: Method, /, request: Any, error: Any) -> Any:
-    """Count a failed authentication, and redirect a denial at the authorization endpoint."""
-    record_failure(error)
+    """Count a wrong password, and redirect a denial at the authorization endpoint."""
+    settle_password(current_state(), error)
     redirect_denial(error, request)
     return inner(request, error)
 
@@ -197,6 +197,12 @@ def redirect_denial(error: Any, oauth_request: Any) -> None:
     redirect_uri = payload.redirect_uri or state.client.get_default_redirect_uri()
     if redirect_uri and state.client.check_redirect_uri(redirect_uri):  # a custom grant may not have validated it
         error.redirect_to(redirect_uri, state=payload.state)
+
+
+def end_token_request(state: RequestState, response: Any) -> Any:
+    """Return the response of a token request as it is, after all that is to be done at its end."""
+    settle_password(state)
+    return report_undecided(state, response)
 
 
 def report_undecided(state: RequestState, response: Any) -> Any:

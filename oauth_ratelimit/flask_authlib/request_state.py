@@ -2,15 +2,13 @@
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flask import Flask, current_app, request
 
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.flask_authlib.responses import Headers, RequestOutcome
-
-if TYPE_CHECKING:
-    from oauth_ratelimit.flask_authlib.failed_auth import GuardState
+from oauth_ratelimit.guard import Guess
 
 STATE_KEY = "oauth_ratelimit.request"  # in the WSGI environment, because two requests may share flask.g
 QUOTA_KEY = "oauth_ratelimit.quota"  # in the WSGI environment: the headers that the middleware adds to the response
@@ -27,7 +25,7 @@ class RequestState:
         grant: The grant of a token request, or the one that the application has chosen at the authorization endpoint.
         client: The client of the decision, None before the decision.
         outcome: Effect of the decision on the response, None before the decision.
-        guard: Facts of the guard against guessing, None if it does not check the request.
+        guess: The user's password as the guard sees it, None if it sees none.
     """
 
     app_limiter: AppLimiter
@@ -36,7 +34,7 @@ class RequestState:
     grant: Any = None
     client: Any = None
     outcome: RequestOutcome | None = None
-    guard: "GuardState | None" = None
+    guess: Guess | None = None
 
     def record(self, outcome: RequestOutcome) -> None:
         """Store the outcome and pass its headers to the middleware."""

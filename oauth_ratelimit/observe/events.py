@@ -13,7 +13,7 @@ import structlog
 from oauth_ratelimit.core.cached_denial import SuppressionPeriod
 from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.denial_record import Denial, Trace
-from oauth_ratelimit.core.failed_auth import FailureKind
+from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES
 from oauth_ratelimit.core.key import storable_name, visible_name
 from oauth_ratelimit.observe.denials import DenialQueue, PendingDenial
 
@@ -26,7 +26,6 @@ MAX_NAMED = 5  # of them in the log
 
 REPEAT_S = 60.0  # seconds between two events of one key
 MAX_KEYS = 10_000  # keys whose last event is remembered
-GUARD_SCOPES = frozenset(kind.scope for kind in FailureKind)
 
 Key = tuple[str, str | None, str | None]
 """Client id, username and scope of a denial."""
@@ -170,7 +169,7 @@ class DenialEvents:
             return last
         last = last or self._ended_periods.pop(key, None)
         suppressed_count = last.suppressed_count if last else 0
-        budget = self._guard_budget if scope in GUARD_SCOPES else self._budget
+        budget = self._guard_budget if scope in FAILURE_SCOPES else self._budget
         is_logged = budget.admit(client_id, now_s)
         queue = self._queue if not decision.allowed else None
         is_lost = queue is not None and not queue.has_room()

@@ -61,9 +61,7 @@ SNAPSHOT_AGE = Metric(
     "Time since the last full sync cycle without an error, of the process that lags most.",
     aggregation="livemax",
 )
-FAILURES = Metric(
-    "counter", "failures", "Failed authentications, counted by client, user, passed_on and address.", labels=("kind",)
-)
+FAILURES = Metric("counter", "failures", "Failed authentications, by kind of limit that counts them.", labels=("kind",))
 ALARMS = Metric(
     "counter", "alarms", "Requests that came after too many failed authentications.", labels=("decision", "policy")
 )

@@ -15,9 +15,10 @@ from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.cli import command
-from oauth_ratelimit.core.failed_auth import AuthAttempt, folded
+from oauth_ratelimit.core.failed_auth import folded, password_keys
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.guard import Guess
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from tests.support.apps import protected_app
@@ -50,9 +51,11 @@ def config_path(mongodb: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
             for _ in range(3):
                 gate.decide_request(Named(name), name, grant_type="password")
                 gate.decide_request(Named(name), None, grant_type="client_credentials")
-            attempt = AuthAttempt((name,), (folded(name),), "192.0.2.7")
-            gate.guard().count(attempt.targets())
-            gate.guard().look(attempt)
+            keys = password_keys(name, (folded(name),), ("192.0.2.7",), is_public=True)
+            guess = gate.guard().reserve(keys)
+            if isinstance(guess, Guess):
+                gate.guard().settle(guess, failed=keys)
+            gate.guard().reserve(keys)
     with closing(Connection(uri)) as connection:
         store = OverrideStore(connection)
         for name in filter(is_writable, NAMES.values()):

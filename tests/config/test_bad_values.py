@@ -118,6 +118,7 @@ REFUSED: list[tuple[str, str, list[object]]] = [
     ("guard.max_keys", MAX_KEYS, [0]),
     ("guard.limits.user[0]", RATES, ["ten"]),
     ("guard.limits.passed_on[0]", LIMIT, [5]),
+    ("guard.limits.passed_on_total[0]", LIMIT, [5]),
     ("guard.limits.client[0]", LIMIT, [5]),
     ("guard.limits.address", "a list", ["1/minute"]),
     ("guard.trusted_addresses", "a list", ["::1"]),
@@ -241,7 +242,7 @@ UNKNOWN = {
     "sync.every": "interval, near_limit, deadline, preload",
     "denial.status": "error, error_description, error_uri, headers",
     "guard.limit": "mode, limits, trusted_addresses, max_keys",
-    "guard.limits.name": "user, passed_on, client, address",
+    "guard.limits.name": "user, passed_on, passed_on_total, client, address",
 }
 
 BAD: list[tuple[dict[Any, Any], str]] = [

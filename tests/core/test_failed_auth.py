@@ -6,15 +6,16 @@ from hypothesis import strategies as st
 
 from oauth_ratelimit.core.failed_auth import (
     MAX_CLAIM_LENGTH,
-    AuthAttempt,
     FailureKey,
     FailureKind,
     FailureLimits,
-    address_of,
     claimed_name,
     failure_policies,
     folded,
     is_within,
+    networks_of,
+    password_keys,
+    secret_keys,
 )
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH, storable_name
 from oauth_ratelimit.core.mode import Mode
@@ -24,22 +25,21 @@ from tests.support.limiters import a_policy
 @pytest.mark.parametrize(
     ("remote_addr", "expected"),
     [
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("2001:db8:1:2::", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("", None),
-        (None, None),
-        ("unix:", None),
-        ("192.0.2.7:4711", None),
-        ("192.0.2", None),
-        ("x" * 10_000, None),
+        *((text, ("192.0.2.7",)) for text in ("192.0.2.7", "192.0.2.7:4711", "192.0.2.7:", "::ffff:192.0.2.7")),
+        *((text, ("192.0.2.7",)) for text in ("[::ffff:192.0.2.7]:4711", "64:ff9b::192.0.2.7", "[64:ff9b::c000:207]")),
+        ("2001:db8:1:2:3:4:5:6", ("2001:db8:1:2::/64", "2001:db8:1::/48")),
+        ("[2001:db8:1:2::]:443", ("2001:db8:1:2::/64", "2001:db8:1::/48")),
+        ("[2001:db8::1]", ("2001:db8::/64", "2001:db8::/48")),
+        ("[fe80::1%eth0]:80", ("fe80::/64", "fe80::/48")),
+        *(
+            (text, ())
+            for text in ("", None, "unix:", "192.0.2", "192.0.2.7:x", "[192.0.2.7", "1.2.3.4:5:6", "x" * 10_000)
+        ),
     ],
 )
-def test_address_that_failures_are_counted_by(remote_addr: str | None, expected: str | None) -> None:
-    """An IPv4 address is counted alone, an IPv6 address with its /64, anything else not at all."""
-    assert expected == address_of(remote_addr)
+def test_networks_that_failures_are_counted_by(remote_addr: str | None, expected: tuple[str, ...]) -> None:
+    """An IPv4 address is counted alone, an IPv6 address with its /64 and /48, anything else not at all."""
+    assert expected == networks_of(remote_addr)
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,13 @@ def test_address_is_within_networks_of_its_version(address: str, expected: bool)
         *("Alice", " alice ", "ALICE", "\uff21lice", "alice\u3000", "\u24d0lice"),
         *("\xe1lice", "a\u0301lice", "AL\u0130CE", "alice\u20dd"),  # an accent, composed or not; a circle
         *("al\u200bice", "\ufeffalice", "al\xadice", "alice\0", "al\u202eice", "\u200b alice \u200b"),
+        *("al\u0131ce", "a\u0142ice", "A\u0141ICE", "al\u3164\u115f\u1160\uffa0ice", "al\u2800ice", "al\u2065ice"),
+        *("alice" + " " * 10_000, "\u200b" * 200 + "alice", "\U0001d41alice"),
     ],
     ids=ascii,
 )
 def test_spellings_that_a_server_may_take_for_one_user_become_one(spelling: str) -> None:
-    """Case, width, accents and invisible characters do not matter."""
+    """Case, width, accents, strokes, invisible characters and length do not matter."""
     assert "alice" == folded(spelling)
 
 
@@ -77,27 +79,65 @@ def test_claimed_name_is_stored_as_it_is_with_any_address(name: str) -> None:
     assert claim == claimed_name(stored)
 
 
-def test_long_name_is_cut_before_it_expands() -> None:
-    """Two long names stay different."""
-    assert len(folded("\ufdfa" * 5_000_000)) <= MAX_CLAIM_LENGTH
-    assert len(folded("\ufdfa" * MAX_CLAIM_LENGTH)) <= MAX_CLAIM_LENGTH
-    assert folded("x" * 5_000_000 + "a") != folded("x" * 5_000_000 + "b")
+@pytest.mark.parametrize(
+    ("spelling", "plain"),
+    [
+        ("s\xf8n", "son"),
+        ("\xc6gir", "aegir"),
+        ("\u0153uvre", "oeuvre"),
+        ("\u0110or\u0111e", "dorde"),
+        ("Stra\xdfe", "strasse"),
+    ],
+    ids=ascii,
+)
+def test_letters_that_collations_equate_become_one(spelling: str, plain: str) -> None:
+    """Letters with strokes, and those that are two."""
+    assert plain == folded(spelling)
 
 
-def test_attempt_is_counted_by_each_client_with_each_name_and_by_its_address() -> None:
-    """An address alone has no name."""
-    attempt = AuthAttempt(("a", "b"), ("x y",), "192.0.2.7")
+def test_hangul_and_emoji_stay_readable_names() -> None:
+    """Older collations take all characters beyond the first plane for one."""
+    assert "\ud55c\uae00" == folded("\ud55c\uae00")
+    assert folded("a\U0001f600") == folded("a\U0001f601") != folded("a")
 
+
+@given(st.text(max_size=60))
+def test_folding_twice_changes_nothing(name: str) -> None:
+    """So a name that was stored is found again."""
+    assert folded(name) == folded(folded(name))
+
+
+def test_cost_of_a_long_name_is_bounded() -> None:
+    """Names that nobody has are one, however they are spelt."""
+    assert len(folded("\ufdfa" * 256)) <= MAX_CLAIM_LENGTH
+    assert {"~"} == {folded("\ufdfa" * 5_000_000), folded("al" + "\u200b" * 2_000 + "ice"), folded("\u200b" * 2_000)}
+    assert folded("x" * 500 + "a") != folded("x" * 500 + "b")
+
+
+def test_keys_of_guesses() -> None:
+    """A secret by client and network; a password by the client that was proven, each name and network."""
+    wide = ("2001:db8::/64", "2001:db8::/48")
+    assert [FailureKey(FailureKind.CLIENT, "a", network) for network in wide] == secret_keys("a", wide)
     assert [
-        FailureKey(FailureKind.CLIENT, "a", "192.0.2.7"),
         FailureKey(FailureKind.USER, "a", "192.0.2.7 x y"),
-        FailureKey(FailureKind.PASSED_ON, "a", "192.0.2.7 x y"),
-        FailureKey(FailureKind.CLIENT, "b", "192.0.2.7"),
-        FailureKey(FailureKind.USER, "b", "192.0.2.7 x y"),
-        FailureKey(FailureKind.PASSED_ON, "b", "192.0.2.7 x y"),
         FailureKey(FailureKind.ADDRESS, "*", "192.0.2.7"),
-    ] == list(attempt.targets())
-    assert [None, "x y", "x y", None, "x y", "x y", None] == [claimed_name(target.name) for target in attempt.targets()]
+    ] == password_keys("a", ("x y",), ("192.0.2.7",), is_public=True)
+    passed_on = password_keys("a", ("x", "y"), wide, is_public=False)
+    assert [
+        FailureKey(FailureKind.PASSED_ON, "a", "2001:db8::/64 x"),
+        FailureKey(FailureKind.PASSED_ON, "a", "2001:db8::/64 y"),
+        FailureKey(FailureKind.PASSED_ON_TOTAL, "a", "*"),
+    ] == passed_on
+    assert ["x", "y", None] == [claimed_name(key.name) for key in passed_on]
+    assert ["failures:client", "failures:client/48"] == [key.scope for key in secret_keys("a", wide)]
+
+
+def test_wide_network_has_ten_times_the_limit() -> None:
+    """Under a name of its own."""
+    found = failure_policies(FailureLimits(user=(a_policy(3, name="u"),)), Mode.ENFORCE, ceiling=None)
+    (policy,) = found.matching("app", endpoint=FailureKind.USER.wide_scope).limits.user
+
+    assert ("u-48", 30) == (policy.name, policy.limit)
 
 
 def test_each_kind_of_failure_has_limits_and_a_scope_of_its_own() -> None:
@@ -108,6 +148,6 @@ def test_each_kind_of_failure_has_limits_and_a_scope_of_its_own() -> None:
 
     found = {kind: enforced.matching("app", endpoint=kind.scope) for kind in FailureKind}
     assert {kind: kind.scope for kind in FailureKind} == {kind: policies.scope for kind, policies in found.items()}
-    assert [limits.user, (), (), limits.address] == [policies.limits.user for policies in found.values()]
+    assert [limits.user, (), (), (), limits.address] == [policies.limits.user for policies in found.values()]
     assert Mode.ENFORCE is found[FailureKind.USER].mode
     assert Mode.DRY_RUN is spared.matching("app", endpoint=FailureKind.USER.scope).mode

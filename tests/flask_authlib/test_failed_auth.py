@@ -1,5 +1,7 @@
 """The guard against guessed passwords and secrets, over real HTTP."""
 
+import base64
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -110,13 +112,15 @@ def test_answers_are_the_same_for_users_who_exist_and_who_do_not(server: Guarded
 def test_denied_attempt_checks_no_password_or_secret(server: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashing passwords is expensive."""
     statuses(server.login, USER_LIMIT)
+    statuses(lambda: server.job(BATCH_JOBS, "guess"), CLIENT_LIMIT)
 
     def check(*_args: Any) -> None:
         raise AssertionError("a password was checked")
 
     monkeypatch.setattr(grants.PasswordGrant, "authenticate_user", check)
-    monkeypatch.setattr("demo.models.Client.check_client_secret", check)
     assert 429 == server.login().status_code
+    monkeypatch.setattr("demo.models.Client.check_client_secret", check)
+    assert 429 == server.job(BATCH_JOBS, "guess").status_code
 
 
 def test_client_is_denied_at_an_address_after_too_many_wrong_secrets(server: Guarded) -> None:
@@ -195,14 +199,6 @@ def test_address_is_denied_after_one_try_for_each_of_many_users(server: Guarded)
     assert 200 == server.login("alice", password_of("alice"), client=MOBILE_APP, address=ELSEWHERE).status_code
 
 
-def test_address_is_denied_after_one_try_for_each_of_many_clients(server: Guarded) -> None:
-    """Each of them is tried once."""
-    form = {"grant_type": "client_credentials"}
-    tries = [server.send(form, auth=(f"client-{number}", "x")).status_code for number in range(ADDRESS_LIMIT + 1)]
-
-    assert [401] * ADDRESS_LIMIT + [429] == tries
-
-
 def test_passwords_that_a_client_passes_on_do_not_count_against_its_address(server: Guarded) -> None:
     """All users of the client share the address of its server."""
     tries = [server.login(f"user-{number}").status_code for number in range(2 * ADDRESS_LIMIT)]
@@ -267,25 +263,16 @@ def test_requests_oauthlib_raises_its_typed_error(server: Guarded, monkeypatch: 
         )
 
 
-def test_trusted_client_is_never_denied_but_reported(database: Path) -> None:
-    """Even while its secret is guessed from its own address."""
-    settings = {**guard(), "trusted_clients": ["web-*"]}
-    with guarded(database, settings) as server, capture_logs() as logs:
-        assert {401} == set(statuses(lambda: server.job(secret="guess"), 2 * CLIENT_LIMIT))
-        assert 200 == server.job().status_code
-        mixed = server.send({"grant_type": "client_credentials", "client_id": "n"}, auth=("web-shop", "guess"))
-
-    assert 429 == mixed.status_code
-    assert ["request_would_be_denied", "dry-run"] == [logs[0][name] for name in ("event", "mode")]
-
-
 @pytest.fixture
 def assertions(monkeypatch: pytest.MonkeyPatch) -> Callable[[Guarded], None]:
-    """Lets the clients of a server prove themselves with an assertion that names them, and with nothing else."""
+    """Lets the clients of a server prove themselves with an assertion, which holds their secret for a signature."""
 
     def proven(query_client: Callable[[str], Any], oauth_request: Any) -> Any:
-        _, signed, client_id = oauth_request.form.get("client_assertion", "").partition("signed by ")
-        return query_client(client_id) if signed else None
+        _, payload, secret = f"{oauth_request.form.get('client_assertion')}..".split(".")[:3]
+        if not secret:
+            return None
+        client = query_client(json.loads(base64.urlsafe_b64decode(payload + "==="))["sub"])
+        return client if client and client.client_secret == secret else None
 
     monkeypatch.setattr(grants.ClientCredentialsGrant, "TOKEN_ENDPOINT_AUTH_METHODS", [*grants.WITH_SECRET, "asserted"])
     monkeypatch.setattr("demo.models.Client.check_endpoint_auth_method", lambda *_args: True)
@@ -296,21 +283,38 @@ def assertions(monkeypatch: pytest.MonkeyPatch) -> Callable[[Guarded], None]:
     return register
 
 
-def test_trusted_client_with_an_assertion_is_never_denied(
+def asserted(client_id: str, secret: str | None) -> dict[str, str]:
+    """Return a form with an assertion."""
+    payload = base64.urlsafe_b64encode(json.dumps({"sub": client_id}).encode()).decode().rstrip("=")
+    return {"grant_type": "client_credentials", "client_assertion": f"e30.{payload}.{secret}"}
+
+
+def test_secret_in_an_assertion_is_guarded_for_the_client_that_it_names(
     database: Path, assertions: Callable[[Guarded], None]
 ) -> None:
-    """Another client with an assertion is denied, and so is a guess with an assertion added."""
-    form = {"grant_type": "client_credentials"}
-    with guarded(database, {**guard(), "trusted_clients": ["web-*"]}) as server:
+    """Another name beside it does not help, and other clients with an assertion go on."""
+    with guarded(database, guard()) as server:
         assertions(server)
-        for number in range(ADDRESS_LIMIT):
-            assert 401 == server.send(form, auth=(f"client-{number}", "x")).status_code
+        guesses = [
+            server.send({**asserted("web-shop", f"guess {number}"), "client_id": f"n{number}"}).status_code
+            for number in range(CLIENT_LIMIT + 1)
+        ]
+        own = server.send(asserted("web-shop", SECRET)).status_code
+        other = server.send(asserted("batch-jobs", BATCH_JOBS.client_secret)).status_code
 
-        assert 200 == server.send({**form, "client_assertion": "signed by web-shop"}).status_code
-        assert 429 == server.send({**form, "client_assertion": "signed by batch-jobs"}).status_code
-        assert 401 == server.send({**form, "client_assertion": "forged"}).status_code
-        assert 429 == server.send({**form, "client_assertion": "forged"}, auth=("batch-jobs", "guess")).status_code
-        assert 429 == server.send(form).status_code
+    assert [401] * CLIENT_LIMIT + [429] == guesses
+    assert (429, 200) == (own, other)
+
+
+@pytest.mark.parametrize(
+    "assertion", ["", "x", "a.b.c", "e30.W10.x", "e30.eyJzdWIiOjF9.x", "e30." + "WyJb" * 9_000 + ".x"]
+)
+def test_attempt_that_names_no_client_counts_for_all_such_at_the_address(server: Guarded, assertion: str) -> None:
+    """Clients that are named go on."""
+    form = {"grant_type": "client_credentials", "client_assertion": assertion}
+
+    assert [401] * CLIENT_LIMIT + [429] == statuses(lambda: server.send(form), CLIENT_LIMIT + 1)
+    assert 200 == server.job().status_code
 
 
 def test_passed_on_passwords_are_only_reported_by_default(database: Path) -> None:
@@ -447,16 +451,16 @@ def test_ipv6_network_of_64_bits_is_one_address(server: Guarded) -> None:
     assert 400 == guess("2001:db8:0:1::1")
 
 
+@pytest.mark.parametrize("method", ["reserve", "settle"])
 def test_server_answers_as_without_a_guard_when_the_guard_breaks(
-    database: Path, monkeypatch: pytest.MonkeyPatch
+    database: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """The guard fails open, and no secret is logged."""
 
     def broken(*_args: Any) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("oauth_ratelimit.guard.Guard.look", broken)
-    monkeypatch.setattr("oauth_ratelimit.guard.Guard.count", broken)
+    monkeypatch.setattr(f"oauth_ratelimit.guard.Guard.{method}", broken)
     with guarded(database, guard()) as server, capture_logs() as logs:
         assert {400} == set(statuses(server.login, 2))
         assert 200 == server.login("alice", password_of("alice")).status_code

@@ -15,7 +15,7 @@ from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.loader import parse_settings
 from oauth_ratelimit.config.notation import parse_duration, parse_rates
 from oauth_ratelimit.config.settings import Settings
-from oauth_ratelimit.core.failed_auth import address_of, claimed_name, folded
+from oauth_ratelimit.core.failed_auth import claimed_name, folded, networks_of
 from oauth_ratelimit.core.key import MAX_NAME_LENGTH, storable_name, visible_name
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
@@ -90,7 +90,8 @@ def fuzz_names(data: bytes) -> None:
     assert visible_name(kept).isprintable()
     claim = folded(name)
     assert claimed_name(f"192.0.2.7 {claim}") == claim
-    address_of(name)
+    networks_of(name)
+    assert folded(claim) == claim
     trace_of_request(name)
 
 
