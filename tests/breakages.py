@@ -765,6 +765,20 @@ BREAKAGES = (
         "tests/test_pytest_plugin.py",
     ),
     Breakage(
+        "report takes the lifetime of tokens from the settings",
+        "oauth_ratelimit/report/findings.py",
+        "None if token_lifetime_s else total.lifetime_range",
+        "None",
+        "tests/report/test_findings.py",
+    ),
+    Breakage(
+        "lifetimes of issued tokens are not recorded",
+        "oauth_ratelimit/flask_authlib/hooks.py",
+        "    record_lifetime(token)\n",
+        "",
+        "tests/flask_authlib/test_statistics.py",
+    ),
+    Breakage(
         "replay tells nobody that the address stood for the client",
         "oauth_ratelimit/cli/denials.py",
         "for note in self.facts.notes:",

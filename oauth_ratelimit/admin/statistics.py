@@ -106,9 +106,9 @@ def client_day(cache: ReadCache, params: Params) -> object:
 
 def _client_day(context: OperatorContext, client_id: str) -> Record:
     settings = context.settings
-    period = Period(context.now_s - DAY_S, context.now_s, settings.statistics.token_lifetime_s)
+    period = Period(context.now_s - DAY_S, context.now_s)
     minutes = context.stores.statistics.minutes(period.since_s, period.until_s, storable_name(client_id))
-    findings = find(minutes, token_lifetime_s=period.token_lifetime_s)
+    findings = find(minutes, assumed_lifetime_s=settings.statistics.token_lifetime_s)
     if not findings:
         return {"span_s": DAY_S, "offered": 0}
     (finding,) = findings

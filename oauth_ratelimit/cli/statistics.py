@@ -21,7 +21,7 @@ from oauth_ratelimit.core.what_if import By, Effect, effects, excluded_count, lo
 from oauth_ratelimit.operations.format import counted, duration, utc_time
 from oauth_ratelimit.operations.serialize import bearer_data, effects_data
 from oauth_ratelimit.report.findings import ClientFinding, Verdict, find
-from oauth_ratelimit.report.letter import Period
+from oauth_ratelimit.report.letter import Period, lifetime_text
 from oauth_ratelimit.report.page import html_page
 from oauth_ratelimit.report.table import csv_text, record_of
 
@@ -34,6 +34,7 @@ APPROXIMATE = (
     "them. Denied clients may also have sent more requests than they otherwise would."
 )
 HEAVIEST_ONLY = "Users count only in minutes in which they were among the heaviest of their client."
+LETTERS = "Letters to the owners: --format html -o report.html, or --json for programs. Of one client: --client CLIENT."
 EXCLUDED = "Not included: {requests} of clients that the statistics count together."
 
 WHAT_IF_COLUMNS = columns(
@@ -45,6 +46,7 @@ REPORT_COLUMNS = columns(
     "client",
     "verdict",
     "faults",
+    "token valid for",
     numbers=("requests", "needless", "denied", "users", "per user and hour", "refreshes"),
 )
 
@@ -151,7 +153,7 @@ def _effect_row(effect: Effect) -> Row:
     "lifetime_s",
     metavar="TIME",
     callback=lifetime_s,
-    help="Lifetime of a token, such as 1h.  [default: statistics.token_lifetime]",
+    help="Lifetime of a token, such as 1h.  [default: that of the tokens issued, else statistics.token_lifetime]",
 )
 @click.option("-o", "--output", "path", type=click.Path(path_type=Path, dir_okay=False), help="File to write.")
 @json_option
@@ -170,13 +172,19 @@ def report(
     Per client: requests per user and hour against the lifetime of a token, refreshes, bursts, retries while denied; a
     rank by needless requests, a verdict, and a letter to the owner. From the statistics in MongoDB. Numbers of users
     are estimates.
+
+    \b
+    flask oauth-ratelimit report --last week --format html -o report.html
     """
     form = output_format(chosen_format, as_json=as_json, default="table")
-    period = Period(context.now_s - span_s, context.now_s, lifetime_s or context.settings.statistics.token_lifetime_s)
+    period = Period(context.now_s - span_s, context.now_s)
     minutes = context.stores.statistics.minutes(period.since_s, period.until_s, client_id and storable_name(client_id))
-    findings = find(minutes, token_lifetime_s=period.token_lifetime_s)
+    assumed_s = context.settings.statistics.token_lifetime_s
+    findings = find(minutes, token_lifetime_s=lifetime_s, assumed_lifetime_s=assumed_s)
     if form == "table" and path is None:
         print_table(REPORT_COLUMNS, list(map(_finding_row, findings)), title=str(period), empty=NO_STATISTICS)
+        if any(finding.faults for finding in findings):
+            click.echo(LETTERS)
         return
     text = _report_text(
         findings, period, "html" if form == "table" else form, error_uri=context.settings.denial.error_uri
@@ -199,7 +207,6 @@ def _report_text(findings: list[ClientFinding], period: Period, form: str, *, er
     data = {
         "since": utc_time(period.since_s),
         "until": utc_time(period.until_s),
-        "token_lifetime_s": period.token_lifetime_s,
         "clients": records,
     }
     return json_text(data) + "\n"
@@ -212,6 +219,7 @@ def _finding_row(finding: ClientFinding) -> Row:
         finding.client_id,
         Cell(finding.verdict.value, VERDICT_STYLES[finding.verdict]),
         ", ".join(finding.faults) or NO_VALUE,
+        lifetime_text(finding) or NO_VALUE,
         str(tally.offered),
         str(finding.needless),
         str(tally.denied) if not tally.would_deny else f"{tally.denied} + {tally.would_deny} dry",

@@ -264,11 +264,11 @@ class StatisticsSettings:
         default=20,
         doc="Largest number of a client's users that a process records in a minute, the heaviest; 0 keeps no names.",
     )
-    token_lifetime_s: float = setting(
-        seconds(1, MAX_KEPT_S, "1 s to 366 days"),
-        default="1h",
+    token_lifetime_s: float | None = setting(
+        or_null(seconds(1, MAX_KEPT_S, "1 s to 366 days")),
         name="token_lifetime",
-        doc="Lifetime of a token. The report compares what clients ask for with what they need.",
+        doc="Lifetime of a token where it is not recorded: the report takes it from expires_in of the tokens issued, "
+        "and without either from an hour, and says nothing of it in letters.",
     )
 
 

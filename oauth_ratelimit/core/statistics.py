@@ -11,6 +11,8 @@ MINUTE_S = 60
 OTHER_CLIENTS = ""
 """Id of all clients together that a process had no room for in a minute. No client has it."""
 
+MIN_LIFETIME_SHARE = 10  # one in ten tokens; rarer lifetimes are exceptions
+
 ENDPOINT = "endpoint:"
 
 Kind = Literal["client", "user"]
@@ -158,6 +160,7 @@ class ClientMinute(Load):
         users: Users with most requests at the token endpoint, the heaviest first. Empty until the minute is over.
         registers: HyperLogLog registers of the users. Empty until the minute is over.
         burst: Most token requests within a second in one process.
+        lifetimes: Number of issued tokens by their lifetime in seconds, ``expires_in``; not all if there are many.
     """
 
     client_id: str
@@ -167,6 +170,7 @@ class ClientMinute(Load):
     users: tuple[UserLoad, ...] = ()
     registers: Registers = field(default_factory=dict)
     burst: int = 0
+    lifetimes: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +202,7 @@ class ClientSum(Load):
         registers: HyperLogLog registers of the users.
         burst: Most token requests within a second in one process.
         busiest: Token requests in the busiest minute, and the start of that minute.
+        lifetimes: Number of issued tokens by their lifetime in seconds.
     """
 
     client_id: str
@@ -208,6 +213,7 @@ class ClientSum(Load):
     registers: dict[int, int] = field(default_factory=dict)
     burst: int = 0
     busiest: tuple[int, int] = (0, 0)
+    lifetimes: dict[int, int] = field(default_factory=dict)
 
     def add(self, minute: ClientMinute) -> None:
         """Add a minute."""
@@ -220,8 +226,18 @@ class ClientSum(Load):
             known = self.users.get(user.username)
             self.users[user.username] = known.plus(user) if known else user
         merge_into(self.registers, minute.registers)
+        for lifetime_s, count in minute.lifetimes.items():
+            self.lifetimes[lifetime_s] = self.lifetimes.get(lifetime_s, 0) + count
         self.burst = max(self.burst, minute.burst)
         self.busiest = max(self.busiest, (minute.tally().offered, minute.minute_s))
+
+    @property
+    def lifetime_range(self) -> tuple[int, int] | None:
+        """Shortest and longest lifetime that at least a tenth of the tokens have, in seconds; None if not recorded."""
+        total = sum(self.lifetimes.values())
+        usual = [seconds for seconds, count in self.lifetimes.items() if count * MIN_LIFETIME_SHARE >= total]
+        usual = usual or list(self.lifetimes)
+        return (min(usual), max(usual)) if usual else None
 
     def heaviest(self, count: int) -> list[UserLoad]:
         """Return the users with most requests, the heaviest first."""

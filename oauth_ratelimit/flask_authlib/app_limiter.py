@@ -28,6 +28,7 @@ from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 
 EXTENSION = "oauth_ratelimit"  # key of the AppLimiter in app.extensions
+MAX_LIFETIME_S = 100 * 366 * 86_400  # of a token; more is a mistake
 LOG_INTERVAL_S = 10.0  # between two log lines about the same problem
 
 log = structlog.get_logger(__name__)
@@ -144,6 +145,13 @@ class AppLimiter:
                 return RequestOutcome(quota_headers(decision, settings.denial.headers))
             return RequestOutcome(denial=RateLimited(decision, settings.denial, grant_type=grant_type))
         return RequestOutcome()
+
+    def record_lifetime(self, client: Any, lifetime_s: object) -> None:
+        """Record the lifetime of a token that was issued to a client, if it is whole seconds."""
+        if self.is_switched_off or type(lifetime_s) is not int or not 0 < lifetime_s <= MAX_LIFETIME_S:
+            return
+        with self.fail_open("observer_failed"):
+            self._running_worker().observer.report_lifetime(f"{client.get_client_id()}", lifetime_s)
 
     def health(self) -> Health:
         """Return the state of this process's synchronisation. Starts the worker if needed."""

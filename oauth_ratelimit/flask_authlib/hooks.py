@@ -4,7 +4,7 @@ Every grant calls ``generate_token`` after client and user are authenticated and
 revoked. So a request that fails earlier costs nobody anything, and a denied one burns no code and no refresh token.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any
 
@@ -68,9 +68,11 @@ def generate_token(inner: Method, /, grant_type: str, client: Any, user: Any = N
 
 
 def save_token(inner: Method, /, token: Any, request: Any) -> Any:
-    """Decide before a token is saved, for grants that generate it themselves."""
+    """Decide before a token is saved, for grants that generate it themselves, and record its lifetime afterwards."""
     decide_before_saving(request)
-    return inner(token, request)
+    saved = inner(token, request)
+    record_lifetime(token)
+    return saved
 
 
 def authenticate_client(inner: Method, /, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
@@ -186,6 +188,13 @@ def decide_before_saving(oauth_request: Any) -> None:
     client = getattr(oauth_request, "client", None)
     if client is not None:
         decide(getattr(_payload(oauth_request), "grant_type", None), client, getattr(oauth_request, "user", None))
+
+
+def record_lifetime(token: Any) -> None:
+    """Record the lifetime of a token that was issued."""
+    state = current_state()
+    if state is not None and state.client is not None and isinstance(token, Mapping):
+        state.app_limiter.record_lifetime(state.client, token.get("expires_in"))
 
 
 def redirect_denial(error: Any, oauth_request: Any) -> None:

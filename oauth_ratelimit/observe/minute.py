@@ -8,6 +8,7 @@ from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import COUNTS, ClientMinute, Kind, Peak, Source, Tally, UserLoad
 
+MAX_LIFETIMES = 8  # different ones in a minute; a server that computes each from the time of day would have thousands
 TRACKED_RATIO = 10  # tracked users per reported one, so that the heaviest are among them
 
 
@@ -27,6 +28,7 @@ class OpenMinute:
 
     __slots__ = (
         "_burst",
+        "_lifetimes",
         "_max_users",
         "_peaks",
         "_registers",
@@ -52,6 +54,7 @@ class OpenMinute:
         self._second = 0
         self._second_count = 0
         self._burst = 0
+        self._lifetimes: dict[int, int] = {}
 
     def count(self, decision: Decision, kind: Kind, grant: str, *, policy_prefix: str = "") -> None:
         """Count a request at any endpoint.
@@ -93,6 +96,12 @@ class OpenMinute:
         if self._second_count > self._burst:
             self._burst = self._second_count
 
+    def count_lifetime(self, lifetime_s: int) -> None:
+        """Count the lifetime of a token that was issued."""
+        count = self._lifetimes.get(lifetime_s, 0)
+        if count or len(self._lifetimes) < MAX_LIFETIMES:
+            self._lifetimes[lifetime_s] = count + 1
+
     def _track(self, username: str) -> list[int]:
         """Return the counts of a user that is new, or whose name is too long to be kept as it is."""
         name = storable_name(username)
@@ -124,6 +133,7 @@ class OpenMinute:
             users=tuple(UserLoad(name, *counts) for name, counts in heaviest),
             registers=self._all_registers() if is_complete else {},
             burst=self._burst,
+            lifetimes=dict(self._lifetimes),
         )
 
     def _heaviest_users(self, max_count: int) -> list[tuple[str, list[int]]]:

@@ -129,6 +129,11 @@ class Observer:
         if hook is not None:
             hook(decision, client_id=client_id, username=username, grant_type=grant_type)
 
+    def report_lifetime(self, client_id: str, lifetime_s: int) -> None:
+        """Count the lifetime of a token that was issued, after its request was reported."""
+        if self._statistics is not None:
+            self._statistics.count_lifetime(client_id, lifetime_s)
+
 
 def is_near_limit(decision: Decision) -> bool:
     """Return True if a request was admitted with less than a fifth of its quota left."""

@@ -197,6 +197,13 @@ class StatisticsRecorder:
             if is_token:
                 client.count_token_request(decision, username, now_s)
 
+    def count_lifetime(self, client_id: str, lifetime_s: int) -> None:
+        """Count the lifetime of a token, unless the minute of its request is over."""
+        with self._lock:
+            client = self._clients.get(client_id)
+            if client is not None:
+                client.count_lifetime(lifetime_s)
+
     def _add_client(self, client_id: str) -> OpenMinute:
         name = client_id if len(self._clients) < self._settings.clients_per_minute else OTHER_CLIENTS
         client = self._clients.get(name)

@@ -72,6 +72,7 @@ class ClientFinding:
         user_hours: Estimated number of users with requests, summed over the hours.
         needed: Estimated number of tokens that it needs.
         faults: Its faults.
+        lifetime_s: Shortest and longest usual lifetime of its tokens in seconds; None if nothing is known about it.
     """
 
     total: ClientSum
@@ -80,6 +81,7 @@ class ClientFinding:
     user_hours: float
     needed: float
     faults: tuple[Fault, ...]
+    lifetime_s: tuple[float, float] | None = None
 
     @property
     def client_id(self) -> str:
@@ -144,18 +146,21 @@ class ClientFinding:
         return Verdict.WASTEFUL if self.faults else Verdict.FINE
 
 
-def find(minutes: Iterable[ClientMinute], *, token_lifetime_s: float = HOUR_S) -> list[ClientFinding]:
+def find(
+    minutes: Iterable[ClientMinute], *, token_lifetime_s: float | None = None, assumed_lifetime_s: float | None = None
+) -> list[ClientFinding]:
     """Return a finding for each client, the one with most needless requests first.
 
     Args:
         minutes: Minutes of the clients, in order of time, with all parts.
-        token_lifetime_s: Seconds for which a token is valid.
+        token_lifetime_s: Seconds for which a token is valid; None takes the lifetimes of the tokens issued.
+        assumed_lifetime_s: The same for clients of which no lifetime is recorded; None assumes an hour.
     """
     clients: dict[str, _ClientHours] = {}
     for minute in minutes:
         if minute.client_id != OTHER_CLIENTS and minute.tally().offered:
             clients.setdefault(minute.client_id, _ClientHours(minute.client_id)).add(minute)
-    findings = [client.finding(token_lifetime_s) for client in clients.values()]
+    findings = [client.finding(token_lifetime_s, assumed_lifetime_s) for client in clients.values()]
     return sorted(findings, key=lambda finding: (-finding.needless, -finding.offered, finding.client_id))
 
 
@@ -186,10 +191,14 @@ class _ClientHours:
         self._own_hour_count += self._has_own
         self._has_own = False
 
-    def finding(self, token_lifetime_s: float) -> ClientFinding:
+    def finding(self, token_lifetime_s: float | None, assumed_lifetime_s: float | None) -> ClientFinding:
         self._end_hour()
         total = self._total
-        per_hour = max(1.0, HOUR_S / token_lifetime_s)
+        lifetime_s: tuple[float, float] | None = None if token_lifetime_s else total.lifetime_range
+        given_s = token_lifetime_s or assumed_lifetime_s
+        if lifetime_s is None and given_s is not None:
+            lifetime_s = (given_s, given_s)
+        per_hour = max(1.0, HOUR_S / (lifetime_s[0] if lifetime_s else HOUR_S))
         for_users, own = total.tally("user").offered, total.tally("client").offered
         needed_by_users = min(for_users, self._user_hours * per_hour)
         needed_own = min(own, self._own_hour_count * per_hour * PROCESSES)
@@ -200,6 +209,7 @@ class _ClientHours:
             user_hours=self._user_hours,
             needed=needed_by_users + needed_own,
             faults=(),
+            lifetime_s=lifetime_s,
         )
         faults = []
         if for_users >= MIN_REQUESTS and self._user_hours and for_users > TOLERANCE * self._user_hours * per_hour:

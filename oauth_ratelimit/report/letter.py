@@ -28,24 +28,14 @@ class Period:
     Args:
         since_s: Start, seconds since the epoch.
         until_s: End, seconds since the epoch.
-        token_lifetime_s: Seconds for which a token was valid.
     """
 
     since_s: float
     until_s: float
-    token_lifetime_s: float
 
     def __str__(self) -> str:
         begin, end = (f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M}" for at_s in (self.since_s, self.until_s))
         return f"{begin} to {end} UTC"
-
-    @property
-    def token_lifetime(self) -> str:
-        """Lifetime of a token in words."""
-        for unit_s, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
-            if self.token_lifetime_s >= unit_s and self.token_lifetime_s % unit_s == 0:
-                return _counted(int(self.token_lifetime_s // unit_s), unit)
-        return _counted(round(self.token_lifetime_s), "second")
 
 
 HELP = {
@@ -99,15 +89,32 @@ def letter_to(finding: ClientFinding, period: Period, *, error_uri: str | None =
     seen = "\n".join(f"- {text}" for _, text in observations(finding))
     advice = [HELP[fault] for fault in finding.faults if fault in HELP] or [HELP[Fault.TOKEN_PER_CALL]]
     excess = f", about {_number(finding.excess_ratio)} times as many as it needs" if finding.excess_ratio >= 2 else ""
+    lifetime = lifetime_text(finding)
+    valid_for = f" An access token is valid for {lifetime}." if lifetime else ""
     parts = [
         f"Hello,\n\nFrom {period}, your OAuth client {name} sent {_counted(finding.offered, 'request')} for access "
-        f"tokens to our token endpoint{excess}. An access token is valid for {period.token_lifetime}.",
+        f"tokens to our token endpoint{excess}.{valid_for}",
         f"What we saw:\n{seen}" if seen else "We found no problem.",
         "What helps:\n" + "\n".join(f"- {text}" for text in advice) if seen else "",
         f"More information: {error_uri}" if error_uri else "",
     ]
     subject = f"Your client {name} requests too many access tokens" if seen else f"Access tokens of your client {name}"
     return Letter(subject, "\n\n".join(filter(None, parts)) + "\n")
+
+
+def lifetime_text(finding: ClientFinding) -> str | None:
+    """Return the lifetime of a client's tokens: ``1 hour``, ``5 minutes to 10 days``; None if it is not known."""
+    if finding.lifetime_s is None:
+        return None
+    shortest, longest = map(_lifetime, finding.lifetime_s)
+    return shortest if shortest == longest else f"{shortest} to {longest}"
+
+
+def _lifetime(seconds: float) -> str:
+    for unit_s, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= unit_s and seconds % unit_s == 0:
+            return _counted(int(seconds // unit_s), unit)
+    return _counted(round(seconds), "second")
 
 
 def _per_user(finding: ClientFinding, purpose: str) -> str:

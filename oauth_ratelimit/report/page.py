@@ -5,7 +5,7 @@ from html import escape
 
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.report.findings import ClientFinding, Fault, Verdict
-from oauth_ratelimit.report.letter import Period, letter_to, observations
+from oauth_ratelimit.report.letter import Period, letter_to, lifetime_text, observations
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #f6f7f9; --card: #fff; --line: #dfe3e8; --text: #1a2028; --dim: #566170;
@@ -73,7 +73,7 @@ def html_page(findings: Sequence[ClientFinding], period: Period, *, error_uri: s
     faulty = [finding for finding in findings if finding.faults]
     body = [
         f"<h1>{escape(_headline(findings, faulty))}</h1>",
-        f'<p class="dim">{escape(str(period))} · a token is valid for {escape(period.token_lifetime)} · needed: one '
+        f'<p class="dim">{escape(str(period))} · needed: one '
         "token per user and hour, or per hour and process of a client · numbers of users are estimates</p>",
     ]
     if findings:
@@ -129,6 +129,7 @@ def _article(finding: ClientFinding, rank: int, *, period: Period, error_uri: st
     letter = letter_to(finding, period, error_uri=error_uri)
     facts = (
         ("requests", f"{tally.offered:,}"),
+        ("a token is valid for", lifetime_text(finding) or NOTHING),
         ("tokens needed, about", f"{round(finding.needed):,}"),
         ("requests per user and hour", _number(finding.tokens_per_user_hour)),
         ("requests without a user per hour", _number(finding.tokens_per_hour)),

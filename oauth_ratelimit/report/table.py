@@ -32,6 +32,7 @@ def record_of(finding: ClientFinding, rank: int, *, period: Period, error_uri: s
         "retries_while_denied": tally.retries,
         "needed": round(finding.needed),
         "needless": finding.needless,
+        "token_lifetime_s": finding.lifetime_s and list(finding.lifetime_s),
         "user_count": round(finding.total.user_count),
         "requests_per_user_hour": _rounded(finding.tokens_per_user_hour),
         "own_requests_per_hour": _rounded(finding.tokens_per_hour),

@@ -37,7 +37,10 @@ def recorded(mongo_uri: str) -> Iterator[None]:
             ):
                 registers = dict(register_of(user.username) for user in users)
                 shares.append(
-                    Share(ClientMinute(client_id, start_s, tallies, {}, users, registers, 3), is_complete=True)
+                    Share(
+                        ClientMinute(client_id, start_s, tallies, {}, users, registers, 3, {864_000: 9}),
+                        is_complete=True,
+                    )
                 )
         StatisticsStore(connection).put("one-0", shares, keep_s=86_400.0)
     yield
@@ -123,7 +126,12 @@ def test_report_ranks_clients_in_every_format(terminal: Terminal, tmp_path: Path
     assert (1920, 180) == (clients[1]["requests"], clients[1]["denied"])
     assert "logs-in-again" in clients[1]["faults"]
 
-    assert "over its limits" in terminal.ok("report")
+    table = terminal.ok("report")
+    assert "over its limits" in table
+    assert "Letters to the owners: --format html" in table
+    (shop,) = (line for line in table.splitlines() if line.startswith("shop"))
+    assert "10 days" in shop
+    assert [864_000, 864_000] == clients[1]["token_lifetime_s"]
     rows = list(csv.DictReader(io.StringIO(terminal.ok("report", "--format", "csv"))))
     assert ["mobile-app", "shop", "'=1+1"] == [row["client_id"] for row in rows]
 

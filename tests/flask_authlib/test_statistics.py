@@ -37,6 +37,15 @@ def clients(statistics: StatisticsStore) -> dict[str, ClientSum]:
     return found
 
 
+def merged_lifetimes(found: dict[str, ClientSum]) -> dict[int, int]:
+    """Return the number of issued tokens by lifetime."""
+    merged: dict[int, int] = {}
+    for client in found.values():
+        for lifetime_s, count in client.lifetimes.items():
+            merged[lifetime_s] = merged.get(lifetime_s, 0) + count
+    return merged
+
+
 @pytest.mark.parametrize("worker_class", ("sync", "gevent"))
 def test_workers_that_end_have_written_every_request_once(
     database: Path, mongo_uri: str, statistics: StatisticsStore, worker_class: str
@@ -58,6 +67,7 @@ def test_workers_that_end_have_written_every_request_once(
         "web-shop": (answers[1::2].count(200), answers[1::2].count(429)),
     } == {client_id: (tally.allowed, tally.denied) for client_id, tally in tallies.items()}
     assert ["alice"] == list(found["web-shop"].users)
+    assert {864_000: answers.count(200)} == merged_lifetimes(found)
     assert 1 == round(found["web-shop"].user_count)
     assert "Traceback" not in server.log
 

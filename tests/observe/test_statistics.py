@@ -14,6 +14,7 @@ from oauth_ratelimit.config.settings import StatisticsSettings
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Peak, Share, Source, Tally, UserLoad
 from oauth_ratelimit.errors import StoreRejected, StoreUnavailable
 from oauth_ratelimit.observe import statistics
+from oauth_ratelimit.observe.minute import MAX_LIFETIMES, OpenMinute
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.process.deadline import Deadline
 from tests.support.helpers import Clock
@@ -415,3 +416,17 @@ def test_concurrent_requests_lose_no_count(clock: Clock) -> None:
 
     assert 4 * 1500 == instance.writer.offered()
     assert 1500 == len(instance.writer.minutes)
+
+
+def test_lifetimes_of_a_minute_are_counted_up_to_a_bound() -> None:
+    minute = OpenMinute("shop", 20)
+    for lifetime_s in (3600, 600, 3600, *range(1, 100)):
+        minute.count_lifetime(lifetime_s)
+    lifetimes = minute.snapshot(0, is_complete=False).lifetimes
+    assert (2, 1, MAX_LIFETIMES) == (lifetimes[3600], lifetimes[600], len(lifetimes))
+
+
+def test_lifetime_of_a_token_whose_minute_is_over_is_left_out() -> None:
+    recorder = StatisticsRecorder(FakeWriter(), settings=StatisticsSettings, clock=Clock())
+    recorder.count_lifetime("shop", 3600)
+    recorder.close()

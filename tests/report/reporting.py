@@ -9,7 +9,7 @@ from oauth_ratelimit.report import ClientFinding, find
 from oauth_ratelimit.report.letter import Period
 
 START_S = 1_700_002_800  # a full hour
-PERIOD = Period(START_S, START_S + 86_400, 3600.0)
+PERIOD = Period(START_S, START_S + 86_400)
 LOGIN = Source("user", "password")
 REFRESH = Source("user", "refresh_token")
 OWN = Source("client", "client_credentials")
@@ -54,7 +54,7 @@ def worst_findings(*client_ids: str) -> list[ClientFinding]:
     tally = Tally(100, denied=40, retries=20, would_deny=3)
     every = {LOGIN: tally, REFRESH: tally, OWN: tally}
     found = [
-        ClientMinute(client_id, START_S + 60 * number, every, registers={1: 1})
+        ClientMinute(client_id, START_S + 60 * number, every, registers={1: 1}, lifetimes={864_000: 60})
         for client_id in client_ids
         for number in range(60)
     ]

@@ -52,6 +52,14 @@ def test_token_per_call_is_more_than_one_per_process_and_hour() -> None:
     assert (120.0, 24 * 110) == (wasteful.tokens_per_hour, wasteful.needless)
 
 
+@pytest.mark.parametrize(("lifetime_s", "verdict"), [(600, Verdict.FINE), (3600, Verdict.WASTEFUL)])
+def test_lifetimes_of_the_tokens_issued_tell_what_is_needed(lifetime_s: int, verdict: Verdict) -> None:
+    requests = list(minutes({LOGIN: Tally(1)}, users=6, lifetimes={lifetime_s: 1}))
+    assert verdict is only(find(requests, assumed_lifetime_s=1.0)).verdict
+    assert (lifetime_s, lifetime_s) == only(find(requests)).lifetime_s
+    assert (60.0, 60.0) == only(find(requests, token_lifetime_s=60.0)).lifetime_s
+
+
 @pytest.mark.parametrize(("lifetime_s", "verdict"), [(600.0, Verdict.FINE), (3600.0, Verdict.WASTEFUL)])
 def test_short_lived_tokens_are_needed_more_often(lifetime_s: float, verdict: Verdict) -> None:
     """Six requests per user and hour are fine if a token is valid for ten minutes."""

@@ -4,7 +4,7 @@ import pytest
 
 from oauth_ratelimit.core.statistics import Tally
 from oauth_ratelimit.report import find, letter_to
-from oauth_ratelimit.report.letter import Period
+from oauth_ratelimit.report.letter import lifetime_text
 from tests.report.reporting import LOGIN, PERIOD, fine_finding, minutes, worst_findings
 
 
@@ -18,7 +18,7 @@ def test_letter_says_what_was_seen_and_what_helps() -> None:
         "Hello,\n\nFrom 2023-11-14 23:00 to 2023-11-15 23:00 UTC, your OAuth client shop sent"
     )
     for words in (
-        "An access token is valid for 1 hour.",
+        "An access token is valid for 10 days.",
         "17,126 requests per user and hour, mostly to refresh tokens that were still valid.",
         "requests per hour for tokens without a user.",
         "3,600 of 7,200 denied requests were sent before the time in Retry-After was over.",
@@ -58,6 +58,18 @@ def test_letter_about_requests_over_a_limit(tally: Tally, words: str) -> None:
     ("lifetime_s", "words"),
     [(3600, "1 hour"), (7200, "2 hours"), (600, "10 minutes"), (90, "90 seconds"), (86_400, "1 day")],
 )
-def test_token_lifetime_is_in_the_largest_unit_that_fits(lifetime_s: float, words: str) -> None:
+def test_token_lifetime_is_in_the_largest_unit_that_fits(lifetime_s: int, words: str) -> None:
     """Whole units only."""
-    assert words == Period(0, 0, lifetime_s).token_lifetime
+    (finding,) = find(minutes({LOGIN: Tally(9)}, lifetimes={lifetime_s: 9}))
+    assert words == lifetime_text(finding)
+
+
+def test_letter_names_the_range_of_usual_lifetimes() -> None:
+    """A single odd token is left out."""
+    (finding,) = find(minutes({LOGIN: Tally(20)}, lifetimes={300: 10, 864_000: 9, 7: 1}))
+    assert "An access token is valid for 5 minutes to 10 days." in letter_to(finding, PERIOD).text
+
+
+def test_letter_says_nothing_about_an_unknown_lifetime() -> None:
+    """A default is no fact."""
+    assert "valid for" not in letter_to(fine_finding(), PERIOD).text

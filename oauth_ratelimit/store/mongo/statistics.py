@@ -44,8 +44,9 @@ from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, mapping, whol
 log = structlog.get_logger(__name__)
 
 KINDS: Final[tuple[Kind, ...]] = ("client", "user")
-PARTS: Final = ("by", "peaks", "users", "registers", "burst")
+PARTS: Final = ("by", "peaks", "users", "registers", "burst", "lifetimes")
 DUPLICATE_KEY = 11000
+MAX_LIFETIME_DIGITS = 12
 PAGE_SIZE = 1000  # documents per round trip
 
 
@@ -172,6 +173,8 @@ def compose(writer: str, share: Share, *, keep_s: float) -> UpdateOne:
             count = getattr(tally, name)
             if count:
                 maxima[f"{path}.{name}"] = count
+    for lifetime_s, count in minute.lifetimes.items():
+        maxima[f"lifetimes.{writer}.{lifetime_s}"] = count
     for policy, peak in minute.peaks.items():
         maxima[f"peaks.{_field(policy)}"] = list(peak)  # arrays compare number by number, the share first
     if share.is_complete:
@@ -216,6 +219,7 @@ def parse_minute(document: Document) -> ClientMinute | None:
         users=_users(mapping(document.get("users")).values()),
         registers=_registers(mapping(document.get("registers"))),
         burst=burst or 0,
+        lifetimes=_lifetimes(mapping(document.get("lifetimes")).values()),
     )
 
 
@@ -244,6 +248,18 @@ def _users(shares: Iterable[object]) -> tuple[UserLoad, ...]:
             known = users.get(user.username)
             users[user.username] = known.plus(user) if known else user
     return tuple(sorted(users.values(), key=lambda user: -user.offered))
+
+
+def _lifetimes(shares: Iterable[object]) -> dict[int, int]:
+    """Return the sums over the processes."""
+    lifetimes: dict[int, int] = {}
+    for share in shares:
+        for name, value in mapping(share).items():
+            count = _count(value)
+            if count and name.isascii() and name.isdecimal() and 0 < len(name) <= MAX_LIFETIME_DIGITS:
+                lifetimes[int(name)] = lifetimes.get(int(name), 0) + count
+    lifetimes.pop(0, None)
+    return lifetimes
 
 
 def _peak(value: object) -> Peak | None:
