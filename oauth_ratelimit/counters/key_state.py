@@ -322,11 +322,13 @@ class KeyState(KeyBuckets):
     def _own_horizons(self) -> dict[Series, int]:
         """Return the horizons of the tiers, and of the series with hits to be sent."""
         former = self.client.former_horizons
-        horizons = {series: former.get(series, self.client.horizon_s) for series in self.unsent or ()}
+        horizons: dict[Series, int] = {}
         for bucket in self.buckets:
-            tier = bucket.tier
-            known_s = horizons.get(tier.series, former.get(tier.series, 0))
-            horizons[tier.series] = min(max(tier.horizon_s, known_s), MAX_HORIZON_S)
+            series = bucket.tier.series
+            horizon_s = max(bucket.tier.horizon_s, former.get(series, 0), horizons.get(series, 0))
+            horizons[series] = min(horizon_s, MAX_HORIZON_S)
+        for series in self.unsent or ():
+            horizons.setdefault(series, former.get(series, self.client.horizon_s))
         return horizons
 
     def commit(self, version: int, hits: Hits, now_s: float) -> None:

@@ -1,220 +1,16 @@
-"""Instances of the limiter on one simulated MongoDB: no threads and no real time, nothing real but the code.
-
-The oracle counts the truth for itself and shares no code with the package: a request that was admitted counts once in
-each series that it was admitted under, in the frame of the instance's clock at that moment.
-"""
+"""Instances of the limiter on one simulated MongoDB: no threads and no real time, nothing real but the code."""
 
 import random
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
-from typing import Any, cast
+from collections import Counter
+from typing import Any
 
-from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.config import Settings
-from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.counters import MongoStore
-from tests.support.simulated_mongo import Fate, Server, SimulatedCollection, SimulatedConnection, State
+from tests.simulation.configs import SHORTEST_HORIZONS_S, Config
+from tests.simulation.instance import MANY_KEYS, START_S, Cell, Clock, Identity, Instance
+from tests.support.simulated_mongo import Backup, Fate, Server
 
-START_S = 1_800_000_000.0
 FAULTS = tuple(fate for fate in Fate if fate is not Fate.ANSWERED)
-
-SPARE_FRAMES = 10  # of a series, besides those of the widest window
-SPARE_ENTRIES, ENTRIES_PER_CELL = 20, 6
-NOT_IN_FLIGHT = frozenset(("past", "prunable", "cached_denial", "others", "tier", "client", "username", "scope"))
+SLACK_S = 60  # how long a frame is kept after its last use
 ROUNDS, ROUND_S = 14, 70.0  # longer than the longest horizon and the slack, measured each minute
-
-Cell = tuple[str, str | None, str | None, str, int]  # client, user, scope, series, frame start
-
-
-@dataclass(frozen=True)
-class Series:
-    """A series that requests are counted in.
-
-    Attributes:
-        name: Its name in a document.
-        frame_s: Length of its frames.
-        horizon_s: How long a frame can matter, from its start: the window and one frame.
-    """
-
-    name: str
-    frame_s: int
-    horizon_s: int
-
-
-@dataclass(frozen=True)
-class Config:
-    """A configuration, with the series that it counts in: spelt out here and not derived.
-
-    Attributes:
-        limits: The ``limits`` of the configuration.
-        user, client, total: The series of a user, of a client without a user, and of all users together.
-        max_keys: Keys in memory.
-    """
-
-    limits: dict[str, Any]
-    user: tuple[Series, ...]
-    client: tuple[Series, ...]
-    total: tuple[Series, ...] = ()
-    max_keys: int = 1000
-
-    @property
-    def horizon_s(self) -> int:
-        """The longest horizon."""
-        return max(series.horizon_s for series in (*self.user, *self.client, *self.total))
-
-
-MINUTE = Series("6", 6, 66)
-TWO_MINUTES = Series("12", 12, 132)
-CONFIGS = (
-    Config({"user": ["50/minute"], "client": ["80/minute"]}, user=(MINUTE,), client=(MINUTE,)),
-    Config({"user": ["90 per 2 minute"], "client": ["80/minute"]}, user=(TWO_MINUTES,), client=(MINUTE,)),
-    Config(
-        {"user": ["20 per 10 second", "50/minute"], "client": ["200 per 10 minute"]},
-        user=(Series("1", 1, 11), MINUTE),
-        client=(Series("60", 60, 660),),
-    ),
-    # The frames of the first in a window ten times as wide.
-    Config(
-        {"user": [{"limit": 200, "window": "10m", "frames": 100}], "client": ["80/minute"]},
-        user=(Series("6", 6, 606),),
-        client=(MINUTE,),
-    ),
-    # Limits on all users of a client together, and too few keys in memory.
-    Config(
-        {"user": ["50/minute"], "client": ["80/minute"], "client_total": ["90 per 2 minute"]},
-        user=(MINUTE,),
-        client=(MINUTE,),
-        total=(TWO_MINUTES,),
-        max_keys=4,
-    ),
-)
-
-
-def settings_of(config: Config) -> Settings:
-    """Return the settings of a configuration."""
-    return load_config({"mode": "enforce", "limits": config.limits, "max_keys": config.max_keys})
-
-
-@dataclass
-class Clock:
-    """A clock of an instance: the true time with an error.
-
-    Args:
-        true_s: Returns the true time, seconds since the epoch.
-        offset_s: How far it is ahead.
-        drift: How many seconds it gains in a second.
-    """
-
-    true_s: Callable[[], float]
-    offset_s: float = 0.0
-    drift: float = 0.0
-
-    def __call__(self) -> float:
-        """Return the time that it shows."""
-        true_s = self.true_s()
-        return true_s + self.offset_s + (true_s - START_S) * self.drift
-
-
-class Instance:
-    """One process.
-
-    Args:
-        fleet: Where it belongs.
-        clock: Its clock.
-        config: Its configuration.
-        follows_store_clock: Whether it corrects its clock by the server's.
-    """
-
-    def __init__(self, fleet: "Fleet", clock: Clock, config: Config, *, follows_store_clock: bool) -> None:
-        self.fleet = fleet
-        self.clock = clock
-        self.config = config
-        self.follows_store_clock = follows_store_clock
-        self.in_request = False
-        self.was_wrong = False
-        self.pending: Counter[Cell] = Counter()  # admitted since everything was known to be sent
-        self.counted: defaultdict[tuple[str, str | None, str | None], set[Cell]] = defaultdict(set)
-        self.horizon_s = config.horizon_s
-        collection = SimulatedCollection(fleet.server, fleet.fate, self._on_command)
-        connection = cast(Connection, SimulatedConnection(collection))
-        self.limiter = Limiter(
-            settings_of(config),
-            MongoStore(connection),
-            clock=clock,
-            monotonic=fleet.true_time,
-            follows_store_clock=follows_store_clock,
-        )
-
-    def ask(self, client_id: str, username: str | None, cost: int) -> None:
-        """Make one request, and note what it counts if it is admitted."""
-        now_s = self.clock() + self.correction_s
-        self.in_request = True
-        decision = self.limiter.check(client_id, username, cost=cost)
-        self.in_request = False
-        if not decision.allowed or decision.policy is None:  # without a policy: no room for the key, so not counted
-            return
-        own = self.config.client if username is None else self.config.user
-        for key, every in (((client_id, username, None), own), ((client_id, None, "client_total"), self.config.total)):
-            for series in every:
-                start_s = int(now_s // series.frame_s) * series.frame_s
-                cell = (*key, series.name, start_s)
-                self.fleet.truth[cell] += cost
-                self.counted[key].add(cell)
-                if not self.was_wrong:
-                    self.fleet.certain[cell] += cost
-                    self.pending[cell] += cost
-                self.fleet.ends_s[cell] = max(self.fleet.ends_s.get(cell, 0), start_s + series.horizon_s)
-
-    @property
-    def correction_s(self) -> float:
-        """Seconds that it adds to its clock."""
-        return self.limiter.clock_offset_s if self.follows_store_clock else 0.0
-
-    def sync(self, *, urgent: bool) -> None:
-        """Run one cycle."""
-        before_s = self.correction_s
-        report = self.limiter.sync_urgent() if urgent else self.limiter.sync()
-        if self.correction_s != before_s:
-            self._distrust_clock()
-        if report is not None and not urgent and report.error is None and not report.in_flight_hits:
-            self.pending.clear()
-            self.counted.clear()
-
-    def set_clock(self, *, offset_s: float = 0.0, drift: float = 0.0) -> None:
-        """Make its clock wrong. From now on nobody can say in which frames its own hits are, nor if it is corrected."""
-        self.clock.offset_s, self.clock.drift = offset_s, drift
-        self._distrust_clock()
-
-    def _distrust_clock(self) -> None:
-        self.was_wrong = self.fleet.was_wrong = True
-        self.fleet.lost.update(self.pending)
-        self.pending.clear()
-
-    def reconfigure(self, config: Config) -> None:
-        """Take over another configuration. The number of keys in memory stays."""
-        self.config = replace(config, max_keys=self.config.max_keys)
-        self.horizon_s = max(self.horizon_s, config.horizon_s)
-        self.limiter.reconfigure(settings_of(self.config))
-
-    def check_memory(self) -> None:
-        """Fail if a key holds more than what may be still to be sent, or more frames of it than their bound."""
-        for client in self.limiter._clients:
-            for state in (*client.keys.values(), *client.former.values(), client.total, client.former_total):
-                if state is None or state.key in self.fleet.damaged:
-                    continue
-                for series, frames in (state.unsent or {}).items():
-                    most = 2 * (self.horizon_s // series.frame_s + SPARE_FRAMES)
-                    assert len(frames) <= most, f"{state.key} holds {len(frames)} frames of {series}, not {most}"
-                counted = len(self.counted[state.key])
-                entries = sum(_entry_count(getattr(state, name)) for name in _in_flight_slots(type(state)))
-                most = SPARE_ENTRIES + ENTRIES_PER_CELL * counted
-                assert entries <= most, f"{state.key} holds {entries} entries for {counted} frames to be sent"
-
-    def _on_command(self, command: str) -> None:
-        assert not self.in_request, f"a request waited for MongoDB ({command})"
-        self.fleet.commands[command] += 1
 
 
 class Fleet:
@@ -231,6 +27,8 @@ class Fleet:
         was_wrong: Whether a clock was ever wrong.
         ends_s: When a cell stops to matter.
         lost: Hits that may be missing, because an instance was killed or a document removed.
+        twice: Hits that may be stored twice: a restore repeats versions that writes under way may name.
+        moved: Hits that may be in another frame, because a clock was wrong before they were sent.
         damaged: Documents that somebody has damaged; nothing is expected of them.
         backup: The documents as they once were.
         fault_rate: Share of the commands that something happens to.
@@ -245,8 +43,10 @@ class Fleet:
         self.was_wrong = False
         self.ends_s: dict[Cell, float] = {}
         self.lost: Counter[Cell] = Counter()
-        self.damaged: set[tuple[str, str | None, str | None]] = set()
-        self.backup: State | None = None
+        self.twice: Counter[Cell] = Counter()
+        self.moved: Counter[Cell] = Counter()
+        self.damaged: set[Identity] = set()
+        self.backup: Backup | None = None
         self.fault_rate = 0.0
         self.only_writes_fail = False
         self.commands: Counter[str] = Counter()
@@ -255,6 +55,7 @@ class Fleet:
         self.started_count = 0
         self.server = Server(lambda: self.true_s + self.server_offset_s)
         self.instances: list[Instance] = []
+        self._checked_removal_count = 0
 
     def true_time(self) -> float:
         """Return the true time."""
@@ -268,11 +69,12 @@ class Fleet:
         self.history.append(f"    {command}: {fate.name.lower()}")
         return fate
 
-    def start(self, config: Config) -> Instance:
+    def start(self, config: Config, *, max_keys: int = MANY_KEYS, reserves: bool = False) -> Instance:
         """Start an instance. Every other one corrects its clock."""
         self.started_count += 1
         follows = self.started_count % 2 == 0
-        instance = Instance(self, Clock(self.true_time), config, follows_store_clock=follows)
+        clock = Clock(self.true_time)
+        instance = Instance(self, clock, config, follows_store_clock=follows, max_keys=max_keys, reserves=reserves)
         self.instances.append(instance)
         return instance
 
@@ -288,11 +90,22 @@ class Fleet:
         if self.fault_rate:
             self.lost.update(instance.pending)
 
-    def forget(self, identity: tuple[str, str | None, str | None] | None = None) -> None:
+    def forget(self, identity: Identity | None = None) -> None:
         """Expect nothing more of what a document held, or of what all did."""
         for cell, count in self.truth.items():
             if identity is None or cell[:3] == identity:
                 self.lost[cell] = max(self.lost[cell], count)
+        for instance in self.instances:
+            for key in [identity] if identity else list(instance.known):
+                instance.known.pop(key, None)
+
+    def restore(self, backup: Backup) -> None:
+        """Restore the documents. What is sent before an instance has read them may be stored twice."""
+        self.server.restore(backup)
+        self.forget()
+        for instance in self.instances:
+            instance.knows_restored = False
+            self.twice.update(instance.pending)
 
     def settle(self) -> None:
         """Let everything arrive that was held back, and all instances synchronise without faults."""
@@ -333,26 +146,65 @@ class Fleet:
             identity = key_of(document)
             if identity in self.damaged:
                 continue
-            for series, frames in document["requestCounters"].items():
+            for series, frames in document.get("requestCounters", {}).items():
                 for start_s, count in frames.items():
                     found[(*identity, series, int(start_s))] += count
         return found
 
     def check_nothing_doubled(self) -> None:
-        """Fail if a document holds more than was admitted. By series where a wrong clock may have chosen the frame."""
-        stored, truth = self.stored(), self.truth
+        """Fail if a document holds more than was admitted, with the frames that instances have removed.
+
+        By series where a wrong clock may have chosen the frame. What went with a document may have been sent again, if
+        the answer was lost.
+        """
+        stored, truth, twice = self.stored(), self.truth, self.twice
         if self.was_wrong:
-            stored, truth = _by_series(stored), _by_series(truth)
+            stored.update(self._removed(by_instances=True))
+            stored, truth, twice = _by_series(stored), _by_series(truth), _by_series(twice)
         for cell, count in stored.items():
-            assert count <= truth[cell], f"doubled in {cell}: stored {count}, admitted {truth[cell]}"
+            assert count <= truth[cell] + twice[cell], f"doubled in {cell}: stored {count}, admitted {truth[cell]}"
 
     def check_nothing_lost(self) -> None:
-        """Fail if a frame that can still matter holds less than was admitted."""
+        """Fail if a frame that can still matter holds less than was admitted, or if anything is nowhere at all."""
         stored = self.stored()
         for cell, count in self.certain.items():
             if self.ends_s[cell] > self.true_s and cell[:3] not in self.damaged:
                 kept = stored[cell]
-                assert kept >= count - self.lost[cell], f"lost in {cell}: stored {kept}, admitted {count}"
+                least = count - self.lost[cell] - self.moved[cell]
+                assert kept >= least, f"lost in {cell}: stored {kept}, admitted {count}"
+        stored.update(self._removed())
+        stored, lost = _by_series(stored), _by_series(self.lost)
+        for cell, count in _by_series(self.truth).items():
+            if cell[:3] not in self.damaged:
+                kept = stored[cell]
+                assert kept >= count - lost[cell], f"lost in {cell}: stored {kept}, admitted {count}"
+
+    def _removed(self, *, by_instances: bool = False) -> Counter[Cell]:
+        found: Counter[Cell] = Counter()
+        for removal in self.server.removals:
+            if removal.is_update or not by_instances:
+                found[(*key_of({"_id": removal.identity}), removal.series, removal.start_s)] += removal.count
+        return found
+
+    def check_removals(self) -> None:
+        """Fail if an instance has removed a frame that was not over for all, by the server's time."""
+        removals = self.server.removals
+        for removal in removals[self._checked_removal_count :]:
+            over_s = removal.start_s + SHORTEST_HORIZONS_S[removal.series] + SLACK_S
+            assert not removal.is_update or removal.at_s > over_s, f"removed {over_s - removal.at_s} s early: {removal}"
+        self._checked_removal_count = len(removals)
+
+    def check_agreement(self) -> None:
+        """Fail if an instance decides by anything else than the documents, after everything has settled."""
+        keys = {cell[:2] for cell in self.truth}
+        for instance in self.instances:
+            if instance.max_keys == MANY_KEYS and not instance.reserves:
+                for key in keys:
+                    instance.limiter.peek(*key)
+                for _ in range(2):
+                    instance.sync(urgent=False)
+                for key in keys if not self.was_wrong else ():
+                    instance.check_agreement(*key)
 
 
 def _by_series(cells: Counter[Cell]) -> Counter[Cell]:
@@ -362,22 +214,7 @@ def _by_series(cells: Counter[Cell]) -> Counter[Cell]:
     return summed
 
 
-def key_of(document: dict[str, Any]) -> tuple[str, str | None, str | None]:
+def key_of(document: dict[str, Any]) -> Identity:
     """Return client, user and scope of a document."""
     identity = document["_id"]
     return identity["clientId"], identity["username"], identity.get("scope")
-
-
-@cache
-def _in_flight_slots(kind: type) -> frozenset[str]:
-    """Return the attributes of a key's state that may hold hits to be sent, whatever they are called."""
-    return frozenset(name for base in kind.__mro__ for name in getattr(base, "__slots__", ())) - NOT_IN_FLIGHT
-
-
-def _entry_count(value: object) -> int:
-    """Return the number of entries in containers, those of what they contain included."""
-    if isinstance(value, Mapping):
-        return sum(1 + _entry_count(entry) for entry in value.values())
-    if isinstance(value, list | tuple):
-        return sum(1 + _entry_count(entry) for entry in value)
-    return sum(_entry_count(getattr(value, each.name)) for each in fields(value)) if is_dataclass(value) else 0

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 from bson import encode
 
-from tests.simulation.fleet import CONFIGS, Fleet, Instance, key_of
+from tests.simulation.configs import CONFIGS
+from tests.simulation.fleet import Fleet, key_of
+from tests.simulation.instance import MANY_KEYS, Instance
 
 CLIENTS = ("shop", "app")
 USERS = (None, "ann", "bob")
@@ -33,6 +35,12 @@ def _request(_fleet: Fleet, instance: Instance, rng: random.Random) -> str:
     for _ in range(count):
         instance.ask(client_id, username, 1 if rng.random() < 0.9 else rng.randint(2, 4))
     return f"{count} requests of {client_id}, user {username}"
+
+
+def _estimate(_fleet: Fleet, instance: Instance, rng: random.Random) -> str:
+    client_id, username = rng.choice(CLIENTS), rng.choice(USERS)
+    instance.check_estimate(client_id, username)
+    return f"looks at what is left of {client_id}, user {username}"
 
 
 def _sync(_fleet: Fleet, instance: Instance, rng: random.Random) -> str:
@@ -100,14 +108,28 @@ def _reconfigure(_fleet: Fleet, instance: Instance, rng: random.Random) -> str:
 
 def _kill(fleet: Fleet, instance: Instance, _rng: random.Random) -> str:
     fleet.kill(instance)
-    fleet.start(instance.config)
+    fleet.start(instance.config, max_keys=instance.max_keys, reserves=instance.reserves)
     return "killed, another starts"
 
 
 def _restart(fleet: Fleet, instance: Instance, _rng: random.Random) -> str:
     fleet.stop(instance)
-    fleet.start(instance.config)
+    fleet.start(instance.config, max_keys=instance.max_keys, reserves=instance.reserves)
     return "ends in good order, another starts"
+
+
+def _change_memory(fleet: Fleet, instance: Instance, rng: random.Random) -> str:
+    max_keys = rng.choice((3, 4, 5, MANY_KEYS))
+    fleet.stop(instance)
+    fleet.start(instance.config, max_keys=max_keys, reserves=instance.reserves)
+    return f"ends in good order, another with room for {max_keys} keys starts"
+
+
+def _change_reservation(fleet: Fleet, instance: Instance, rng: random.Random) -> str:
+    reserves, max_keys = rng.random() < 0.7, rng.choice((4, MANY_KEYS))
+    fleet.stop(instance)
+    fleet.start(instance.config, max_keys=max_keys, reserves=reserves)
+    return f"ends in good order, another that {'reserves' if reserves else 'flushes'} with {max_keys} keys starts"
 
 
 def _remove(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
@@ -119,12 +141,20 @@ def _remove(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
     return f"the document of {key_of(document)} is removed"
 
 
+def _reset(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
+    document = _some_document(fleet, rng)
+    if document is None or key_of(document) in fleet.damaged:
+        return "no document to reset"
+    fleet.forget(key_of(document))
+    fleet.server.reset(encode({"_id": document["_id"]}))
+    return f"{key_of(document)} is reset"
+
+
 def _restore(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
     if fleet.backup is None or rng.random() < 0.5:
         fleet.backup = fleet.server.backup()
         return "backup"
-    fleet.server.restore(fleet.backup)
-    fleet.forget()
+    fleet.restore(fleet.backup)
     return "restore from the backup"
 
 
@@ -150,11 +180,13 @@ DIMENSIONS: dict[str, tuple[tuple[Action, float], ...]] = {
     "clocks": ((_step_clock, 1.0), (_drift, 0.5), (_elect_other_clock, 0.2)),
     "configuration": ((_reconfigure, 1.0),),
     "restarts": ((_kill, 0.3), (_restart, 0.5)),
-    "removal": ((_remove, 0.3),),
+    "eviction": ((_change_memory, 0.5),),
+    "reservation": ((_change_reservation, 0.5),),
+    "removal": ((_remove, 0.3), (_reset, 0.2)),
     "restore": ((_restore, 0.5),),
     "damage": ((_damage, 0.2),),
 }
-ALWAYS: tuple[tuple[Action, float], ...] = ((_request, 10.0), (_sync, 8.0), (_wait, 5.0))
+ALWAYS: tuple[tuple[Action, float], ...] = ((_request, 10.0), (_sync, 8.0), (_wait, 5.0), (_estimate, 2.0))
 
 
 class Step(NamedTuple):
@@ -194,14 +226,18 @@ def run(steps: Sequence[Step]) -> Fleet:
             instance = fleet.instances[number]
             fleet.history.append(f"instance {number}: {step.action(fleet, instance, rng)}")
             fleet.check_nothing_doubled()
+            fleet.check_removals()
             instance.check_memory()
         fleet.history.append("everything arrives, and all synchronise")
         fleet.settle()
         fleet.check_nothing_doubled()
         fleet.check_nothing_lost()
+        fleet.check_agreement()
         fleet.history.append("time passes, and all make requests")
         fleet.check_marks()
         fleet.check_nothing_doubled()
+        fleet.check_nothing_lost()
+        fleet.check_removals()
     except AssertionError as exc:
         exc.add_note("\n".join(fleet.history))
         raise

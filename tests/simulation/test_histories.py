@@ -4,10 +4,11 @@ import random
 
 import pytest
 
-from tests.simulation.fleet import CONFIGS, Fleet
+from tests.simulation.configs import CONFIGS
+from tests.simulation.fleet import Fleet
 from tests.simulation.history import DIMENSIONS, check, plan, run
 
-SEEDS = range(12)
+SEEDS = range(8)
 STEPS = 200
 
 

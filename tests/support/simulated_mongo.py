@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NamedTuple
 
 from bson import encode
 from bson.int64 import Int64
@@ -42,6 +42,38 @@ class Fate(Enum):
     UNCONFIRMED = auto()  # applied on the primary, and no majority confirms it
 
 
+class Removal(NamedTuple):
+    """A counter that is not in its document any more.
+
+    Attributes:
+        identity: The ``_id``.
+        series: Name of the series.
+        start_s: Start of the frame.
+        count: Hits.
+        at_s: The server's time.
+        is_update: Whether an update removed it; else the document was removed.
+    """
+
+    identity: Document
+    series: str
+    start_s: int
+    count: int
+    at_s: float
+    is_update: bool
+
+
+class Backup(NamedTuple):
+    """A state of the documents.
+
+    Attributes:
+        documents: What a majority had.
+        removal_count: Number of removals until then.
+    """
+
+    documents: State
+    removal_count: int
+
+
 class WriteRejected(Exception):
     """One operation of a bulk failed.
 
@@ -62,12 +94,20 @@ class Server:
 
     Args:
         clock: Returns the server's time, seconds since the epoch.
+
+    Attributes:
+        latest: What the primary has.
+        committed: What a majority has.
+        held: Bulks that arrive later.
+        removals: All counters that were removed from ``latest``.
     """
 
     clock: Callable[[], float]
     latest: State = field(default_factory=dict)
     committed: State = field(default_factory=dict)
     held: list[list[UpdateOne]] = field(default_factory=list)
+    removals: list[Removal] = field(default_factory=list)
+    _committed_removal_count: int = 0
 
     def apply(self, operations: Sequence[UpdateOne]) -> list[tuple[int, WriteRejected]]:
         """Apply an unordered bulk on the primary, and return its errors with their positions."""
@@ -82,10 +122,12 @@ class Server:
     def commit(self) -> None:
         """Replicate everything to a majority."""
         self.committed = dict(self.latest)
+        self._committed_removal_count = len(self.removals)
 
     def elect(self) -> None:
         """Elect another primary: what no majority has is rolled back."""
         self.latest = dict(self.committed)
+        del self.removals[self._committed_removal_count :]
 
     def expire(self) -> None:
         """Remove documents whose time is over, as the TTL monitor does."""
@@ -93,7 +135,7 @@ class Server:
         for identity, document in list(self.latest.items()):
             expire = document.get("expire")
             if isinstance(expire, datetime) and expire <= now:
-                del self.latest[identity]
+                self.remove(identity)
         self.commit()
 
     def release(self, index: int) -> None:
@@ -102,21 +144,31 @@ class Server:
 
     def remove(self, identity: bytes) -> None:
         """Remove a document, as an operator does."""
-        self.latest.pop(identity, None)
+        document = self.latest.pop(identity, None)
+        if document is not None:
+            self._note_removals(document, {}, is_update=False)
         self.commit()
 
     def replace(self, identity: bytes, document: Document) -> None:
         """Replace a document, as somebody with a shell does."""
+        self._note_removals(self.latest.get(identity, {}), document, is_update=False)
         self.latest[identity] = document
         self.commit()
 
-    def backup(self) -> State:
-        """Return the committed documents, to be given to ``restore``."""
-        return dict(self.committed)
+    def reset(self, identity: bytes) -> None:
+        """Remove the counters of a document, as the command for that does."""
+        document = dict(self.latest[identity])
+        document.pop("requestCounters", None)
+        self.replace(identity, {**document, "version": document["version"] + 1})
 
-    def restore(self, backup: State) -> None:
+    def backup(self) -> Backup:
+        """Return the committed documents, to be given to ``restore``."""
+        return Backup(dict(self.committed), self._committed_removal_count)
+
+    def restore(self, backup: Backup) -> None:
         """Replace all documents by those of a backup."""
-        self.latest = dict(backup)
+        self.latest = dict(backup.documents)
+        del self.removals[backup.removal_count :]
         self.commit()
 
     def documents(self) -> list[Document]:
@@ -128,7 +180,9 @@ class Server:
         identity = encode({"_id": query["_id"]})
         found = self.latest.get(identity)
         if found is not None and all(found.get(name) == value for name, value in query.items()):
-            self.latest[identity] = self._changed(found, update)
+            self.latest[identity] = changed = self._changed(found, update)
+            if "$unset" in update:
+                self._note_removals(found, changed, is_update=True)
             return
         if not upsert:
             return
@@ -140,6 +194,14 @@ class Server:
         if found is not None:
             raise WriteRejected(DUPLICATE_KEY, "E11000 duplicate key error")
         self.latest[identity] = inserted
+
+    def _note_removals(self, before: Document, after: Document, *, is_update: bool) -> None:
+        left = _counters(after)
+        self.removals += (
+            Removal(before["_id"], *counter, count, self.clock(), is_update)
+            for counter, count in _counters(before).items()
+            if counter not in left
+        )
 
     def _changed(self, document: Document, update: Mapping[str, Any], *, is_insert: bool = False) -> Document:
         changed = copy.deepcopy(document)
@@ -157,6 +219,17 @@ class Server:
             for path, value in update.get("$setOnInsert", {}).items():
                 changed[path] = value
         return changed
+
+
+def _counters(document: Document) -> dict[tuple[str, int], int]:
+    """Return the hits by series and frame start, without what is damaged."""
+    series = document.get("requestCounters")
+    return {
+        (name, int(start_s)): count
+        for name, frames in (series.items() if isinstance(series, dict) else ())
+        for start_s, count in (frames.items() if isinstance(frames, dict) else ())
+        if start_s.isdecimal() and type(count) in (int, Int64)
+    }
 
 
 def _now(at_s: float) -> datetime:
