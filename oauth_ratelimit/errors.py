@@ -24,10 +24,13 @@ class ConfigError(RateLimitError, ValueError):
     Attributes:
         problems: One line per bad value, such as ``limits.client: got 0, allowed: ... (line 7)``.
         source: Path of the file, else a word for where the values come from.
+        store: ``StoreSettings``, as far as they can be read all the same; None if there is no address. Commands for
+            emergencies need no more.
     """
 
-    def __init__(self, problems: Sequence[str], *, source: str = "configuration") -> None:
+    def __init__(self, problems: Sequence[str], *, source: str = "configuration", store: object = None) -> None:
         self.source = source
+        self.store = store
         self.problems = tuple(problems)
         super().__init__(f"{source}: " + "; ".join(self.problems))
 

@@ -35,6 +35,7 @@ from oauth_ratelimit.errors import ConfigError, StoreError, StoreUnavailable
 
 BAD_CONFIGURATION = 1
 NO_DATABASE = 3
+FOR_EMERGENCIES = {"limit", "mode", "overrides", "status", "trust"}  # they work with a broken configuration
 
 
 class Commands(click.Group):
@@ -71,7 +72,7 @@ def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) 
     """Inspect and change the rate limits of an OAuth server while it runs.
 
     Works from MongoDB alone; no instance needs to be running. Changes take effect on every instance within two sync
-    intervals.
+    intervals. mode, status, overrides, trust and limit work with a broken configuration, too.
 
     \b
     Exit codes:
@@ -83,7 +84,12 @@ def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) 
     if not structlog.is_configured():
         # The standard output is for JSON. Looked up for each event, because sys.stderr may be replaced.
         structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
-    ctx.obj = CliContext(config_path, mongo_uri, ctx.find_object(ScriptInfo))
+    ctx.obj = CliContext(
+        config_path,
+        mongo_uri,
+        ctx.find_object(ScriptInfo),
+        may_be_broken=ctx.invoked_subcommand in FOR_EMERGENCIES,
+    )
 
 
 for _command in (

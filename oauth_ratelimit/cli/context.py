@@ -9,12 +9,21 @@ from typing import Any, TypeVar
 import click
 from flask.cli import ScriptInfo
 
-from oauth_ratelimit.config import Settings, load_config
+from oauth_ratelimit.config import Settings, StoreSettings, load_config
+from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.overrides import OverrideKind, Target
+from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.flask_authlib.app_config import MODE_KEY, configured_settings
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.store.factory import Stores, open_stores
+
+MAX_PROBLEMS = 3  # of a broken configuration; check-config lists them all
+BROKEN = (
+    "The configuration is broken, so only its store is used. Running instances keep the last valid one; limits and "
+    "modes that it names are not shown here."
+)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -27,17 +36,53 @@ class CliContext(OperatorContext):
         mongo_uri: Replaces ``store.uri`` of the configuration.
         script: Loads the Flask application; None outside of Flask.
 
+        may_be_broken: Do without a valid configuration: the address of MongoDB is enough for the command.
+
     Attributes:
         config_path: The configuration file; None for the application's configuration.
+        broken: The error of a configuration that the command does without; None if it is valid.
     """
 
-    def __init__(self, config_path: str | None, mongo_uri: str | None, script: ScriptInfo | None) -> None:
+    def __init__(
+        self, config_path: str | None, mongo_uri: str | None, script: ScriptInfo | None, *, may_be_broken: bool = False
+    ) -> None:
         super().__init__(self._load, self._open, clock=time.time)
+        self._may_be_broken = may_be_broken
+        self.broken: ConfigError | None = None
         self.config_path = config_path
         self._mongo_uri = mongo_uri
         self._script = script
 
+    @property
+    def is_shared(self) -> bool:
+        """True if the configuration has an address of MongoDB."""
+        return self.settings.store.uri is not None
+
+    @property
+    def mode(self) -> Mode | None:
+        """The global mode; None if only a configuration that is broken has one."""
+        is_overridden = any(override.target == Target(OverrideKind.MODE, None) for override in self.overrides)
+        return None if self.broken and not is_overridden else self.policies.mode
+
     def _load(self) -> Settings:
+        try:
+            return self._load_valid()
+        except ConfigError as exc:
+            store = exc.store if isinstance(exc.store, StoreSettings) else None
+            if self._mongo_uri is not None:
+                store = replace(store or StoreSettings(), uri=self._mongo_uri)
+            if not self._may_be_broken:
+                raise
+            if store is None:
+                click.secho("No store.uri can be read; with --mongo-uri this command works all the same.", err=True)
+                raise
+            self.broken = exc
+        for problem in self.broken.problems[:MAX_PROBLEMS]:
+            click.secho(f"Broken: {visible_name(f'{self.broken.source}: {problem}')}", fg="yellow", err=True)
+        click.secho(BROKEN, fg="yellow", err=True)
+        return Settings(store=store)
+
+    def _load_valid(self) -> Settings:
         if self.config_path is not None:
             return load_config(self.config_path, uri=self._mongo_uri)
         if self._script is None:

@@ -3,7 +3,7 @@
 import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
-from oauth_ratelimit.cli.options import json_option
+from oauth_ratelimit.cli.options import confirm, json_option, yes_option
 from oauth_ratelimit.cli.output import Cell, Column, print_json, print_table, visible
 from oauth_ratelimit.core.failed_auth import folded
 from oauth_ratelimit.core.key import storable_name
@@ -73,14 +73,20 @@ def upgrade(context: CliContext, as_json: bool) -> None:
 def list_migrations(ctx: click.Context, context: CliContext, as_json: bool) -> None:
     """List the migrations.
 
-    Exits with 1 if some are pending.
+    Exits with 1 if some are pending. Instances make the same indexes where their rights allow: then there is nothing
+    to apply, and no time of it.
     """
     states = context.stores.migrations.states()
     times = [None if state.applied_at_s is None else utc_time(state.applied_at_s) for state in states]
     if as_json:
         print_json(
             [
-                {"name": state.name, "description": state.description, "applied": applied}
+                {
+                    "name": state.name,
+                    "description": state.description,
+                    "applied": applied,
+                    "is_pending": state.is_pending,
+                }
                 for state, applied in zip(states, times, strict=True)
             ]
         )
@@ -88,11 +94,15 @@ def list_migrations(ctx: click.Context, context: CliContext, as_json: bool) -> N
         print_table(
             [Column("migration"), Column("applied"), Column("description")],
             [
-                (state.name, applied or Cell("pending", "yellow"), state.description)
+                (
+                    state.name,
+                    applied or (Cell("pending", "yellow") if state.is_pending else "by instances"),
+                    state.description,
+                )
                 for state, applied in zip(states, times, strict=True)
             ],
         )
-    ctx.exit(1 if None in times else 0)
+    ctx.exit(1 if any(state.is_pending for state in states) else 0)
 
 
 def _print_applied(names: list[str]) -> None:
@@ -106,9 +116,10 @@ def _print_applied(names: list[str]) -> None:
 @click.argument("user")
 @click.option("--client", metavar="CLIENT", help="Only at this client.")
 @click.option("--dry-run", is_flag=True, help="Only count the records.")
+@yes_option
 @json_option
 @pass_context
-def erase(context: CliContext, user: str, client: str | None, dry_run: bool, as_json: bool) -> None:
+def erase(context: CliContext, user: str, client: str | None, dry_run: bool, is_confirmed: bool, as_json: bool) -> None:
     """Remove all records of a person.
 
     Finds USER under the plain name and under every key that the configuration lists, or by a hash as logs show it.
@@ -116,10 +127,13 @@ def erase(context: CliContext, user: str, client: str | None, dry_run: bool, as_
     where it is the author, part of the reason or the user of the reset.
 
     Instances may still send hits that they have counted before: run it again two minutes later. Log files, backups
-    and what was passed on to others stay untouched.
+    and what was passed on to others stay untouched. Asks first on a terminal.
     """
     if not user.strip():
         raise click.UsageError("name a user")
+    if not dry_run:
+        where = "at all clients" if client is None else f"at {client}"
+        confirm(f"Remove all records of {user} {where}? There is no way back.", is_confirmed=is_confirmed)
     erasure = context.stores.erasure_of(_person(context, user, client))
     counts: dict[str, int] = {}
     rejected: dict[str, str] = {}

@@ -9,6 +9,7 @@ from oauth_ratelimit.cli.options import json_option
 from oauth_ratelimit.cli.output import (
     Cell,
     Column,
+    Row,
     mode_cell,
     print_facts,
     print_json,
@@ -20,6 +21,7 @@ from oauth_ratelimit.cli.output import (
 from oauth_ratelimit.config.policies import full_grant_type
 from oauth_ratelimit.core.denial_record import DenialRecord, decision_id_of, parse_decision_id
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.explain import LimitExplanation, OutcomeKind
 from oauth_ratelimit.operations.format import counted, duration, origin_text, utc_time
 from oauth_ratelimit.operations.serialize import denial_data
@@ -58,7 +60,8 @@ def explain_command(
     """Explain a decision, or a denial by its id.
 
     For a CLIENT, with a USER or without one: each limit that applies, the part of the configuration or the override
-    that it comes from, how much of it is used, and when the next request is admitted.
+    that it comes from, how much of it is used, and when the next request is admitted. Without store.uri each process
+    counts alone, so the use is unknown.
 
     With --id a denial of the last weeks, by the decision_id in its response: client, policy, time, instance. Exits
     with 1 if there is none.
@@ -86,6 +89,8 @@ def _print_explanation(explanation: LimitExplanation) -> None:
     usages = list(explanation.usages())
     trust = explanation.trust_origin
     expected = explanation.expected_outcome(usage for usage, _ in usages)
+    is_shared = explanation.context.is_shared
+    is_known = is_shared or trust is not None
     print_facts(
         [
             ("client", explanation.client_id),
@@ -95,8 +100,8 @@ def _print_explanation(explanation: LimitExplanation) -> None:
             ("mode", mode_cell(explanation.matched.mode.value)),
             ("mode from", origin_text(explanation.mode_origin)),
             ("canary", explanation.canary),
-            ("forecast", Cell(expected.text, OUTCOME_STYLES[expected.kind])),
-            ("sent by", f"{counted(explanation.instance_count(), 'instance')} lately"),
+            ("forecast", Cell(expected.text, OUTCOME_STYLES[expected.kind]) if is_known else UNKNOWN),
+            ("sent by", f"{counted(explanation.instance_count(), 'instance')} lately" if is_shared else UNKNOWN),
         ]
     )
     columns = ("policy", "from", "mode", "hits", "limit", "window", "left", "next in", "reset in")
@@ -108,12 +113,10 @@ def _print_explanation(explanation: LimitExplanation) -> None:
                 usage.policy.name,
                 origin_text(origin),
                 mode_cell(usage.mode.value),
-                f"{usage.estimate:.1f}",
+                f"{usage.estimate:.1f}" if is_shared else UNKNOWN,
                 str(usage.policy.limit),
                 duration(usage.policy.window.window_s),
-                str(usage.remaining),
-                duration(usage.retry_after_s) if usage.retry_after_s else Cell("now", "dim"),
-                duration(usage.reset_after_s),
+                *(_measured_cells(usage) if is_shared else (UNKNOWN,) * 3),
             )
             for usage, origin in usages
         ],
@@ -135,6 +138,14 @@ def _print_explanation(explanation: LimitExplanation) -> None:
             ],
             title="Other users of the client's total",
         )
+
+
+def _measured_cells(usage: LimitUsage) -> Row:
+    return (
+        str(usage.remaining),
+        duration(usage.retry_after_s) if usage.retry_after_s else Cell("now", "dim"),
+        duration(usage.reset_after_s),
+    )
 
 
 def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 import getpass
 import re
+import sys
 
 import click
 
@@ -21,6 +22,21 @@ MAX_ROWS = 1000
 def json_option(command: Function) -> Function:
     """Add ``--json`` to a command."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON in ASCII, for programs.")(command)
+
+
+def yes_option(command: Function) -> Function:
+    """Add ``--yes`` to a command that asks on a terminal."""
+    return click.option("--yes", "is_confirmed", is_flag=True, help="Do not ask.")(command)
+
+
+def confirm(question: str, *, is_confirmed: bool) -> None:
+    """Ask on a terminal, and end the command unless the answer is yes.
+
+    Scripts are not asked: those that exist go on working, and nobody is there to answer. What a prompt catches is the
+    slip of a person at a terminal.
+    """
+    if not is_confirmed and sys.stdin.isatty():
+        click.confirm(visible(question), abort=True, err=True)
 
 
 def count_option(command: Function) -> Function:

@@ -10,9 +10,11 @@ from oauth_ratelimit.cli.options import (
     author_and_reason,
     author_option,
     client_argument,
+    confirm,
     end_options,
     json_option,
     text,
+    yes_option,
 )
 from oauth_ratelimit.cli.output import (
     print_hint,
@@ -31,6 +33,8 @@ from oauth_ratelimit.operations.changes import end_after, end_at, limit_override
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import entry_data, override_data
 from oauth_ratelimit.operations.suggestions import trusted_client_hint, unknown_client_hint
+
+UNKNOWN_MODE = "unknown: the configuration is broken"
 
 
 @click.group()
@@ -141,9 +145,9 @@ def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
         return
     if as_json:
         overrides = list(map(override_data, _of_kind(context, OverrideKind.MODE)))
-        print_json({"mode": context.policies.mode.value, "overrides": overrides})
+        print_json({"mode": context.mode, "overrides": overrides})
     else:
-        click.echo(context.policies.mode.value)
+        click.echo(context.mode or UNKNOWN_MODE)
         _print_kind(context, OverrideKind.MODE, as_json=False)
 
 
@@ -193,10 +197,16 @@ def trust() -> None:
 @click.argument("client")
 @end_options
 @author_and_reason
+@yes_option
 @json_option
 @pass_context
-def add_trust(context: CliContext, /, client: str, as_json: bool, **options: Any) -> None:
-    """Trust a CLIENT, or all that match a pattern such as 'mobile-*'."""
+def add_trust(context: CliContext, /, client: str, is_confirmed: bool, as_json: bool, **options: Any) -> None:
+    """Trust a CLIENT, or all that match a pattern such as 'mobile-*'.
+
+    Asks first on a terminal if the pattern matches every client.
+    """
+    if not client.strip("*?"):
+        confirm("Trust every client? Nobody is limited or counted then.", is_confirmed=is_confirmed)
     target = Target(OverrideKind.TRUSTED, client_argument(client))
     _apply(context, [_override(context, target, options)], as_json=as_json)
 
@@ -233,15 +243,26 @@ def list_trust(context: CliContext, as_json: bool) -> None:
 @click.argument("user", required=False)
 @author_option
 @click.option("--reason", default="", metavar="TEXT", callback=text, help="Why; kept in the history.")
+@yes_option
 @json_option
 @pass_context
-def reset(context: CliContext, client: str, user: str | None, author: str, reason: str, as_json: bool) -> None:
+def reset(
+    context: CliContext,
+    client: str,
+    user: str | None,
+    author: str,
+    reason: str,
+    is_confirmed: bool,
+    as_json: bool,
+) -> None:
     """Set counters to zero on all instances.
 
     Those of a CLIENT and all its users, or of one USER. An instance applies it in the next sync cycle in which the
     client is active. The total of the client is kept when only one user is reset. The reset is recorded: see
-    overrides --history.
+    overrides --history. Asks first on a terminal.
     """
+    whose = f"{client} and all its users" if user is None else f"{user} at {client}"
+    confirm(f"Set the counters of {whose} to zero?", is_confirmed=is_confirmed)
     counters = Counters(storable_name(client), None if user is None else context.pseudonyms.typed(user))
     # Recorded first: a reset that cannot be recorded is not made.
     context.stores.overrides.note_reset(counters, author=author, reason=reason, at_s=context.now_s)

@@ -22,14 +22,17 @@ from oauth_ratelimit.cli.output import (
     print_unknown_client_hint,
     print_usages,
 )
+from oauth_ratelimit.cli.overrides import UNKNOWN_MODE
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.format import canary_text, counted, duration, origin_text
 from oauth_ratelimit.operations.serialize import LATE_AFTER_S, entry_data, override_data, usage_data
 from oauth_ratelimit.operations.status import Status, nearest_to_limit
+from oauth_ratelimit.operations.summary import NOT_SHARED
 from oauth_ratelimit.report.table import csv_cell
 from oauth_ratelimit.store.mongo.heartbeats import Heartbeat
+from oauth_ratelimit.store.mongo.inspect import ServerFacts
 
 MAX_LAG_INTERVALS = 3  # sync intervals; a longer lag makes limits less accurate
 SWITCHED_OFF = (
@@ -65,26 +68,39 @@ def status_command(context: CliContext, as_json: bool) -> None:
     """
     status = Status(context)
     if as_json:
-        print_json(status.data())
+        print_json({**status.data(), "mode": context.mode} if context.broken else status.data())
         return
+    if context.mode is None:
+        mode: tuple[str | Cell, str] = (Cell(UNKNOWN_MODE, "yellow"), "the configuration")
+    else:
+        mode = (mode_cell(context.mode.value), origin_text(status.mode_origin))
     print_facts(
         [
-            ("mode", mode_cell(status.policies.mode.value)),
-            ("mode from", origin_text(status.mode_origin)),
+            ("mode", mode[0]),
+            ("mode from", mode[1]),
             ("canary", canary_text(status.policies.canary)),
             ("overrides", str(status.override_count)),
-            ("MongoDB", f"{status.facts.version}, about {counted(status.facts.document_count, 'counter document')}"),
+            ("MongoDB", _database_text(status.facts)),
         ]
     )
+    if status.facts is None:
+        return
     click.echo()
     print_table(
         [Column(name, is_number=name not in ("instance", "mode")) for name in INSTANCE_COLUMNS],
         [_instance_row(heartbeat, status.facts.clock_s) for heartbeat in status.heartbeats],
         empty=NO_INSTANCES,
     )
-    _warn_of_other_modes(status.heartbeats, status.policies.mode)
+    if context.mode is not None:
+        _warn_of_other_modes(status.heartbeats, context.mode)
     if context.is_switched_off:
         click.secho(SWITCHED_OFF, fg="yellow", err=True)
+
+
+def _database_text(facts: ServerFacts | None) -> str:
+    if facts is None:
+        return NOT_SHARED
+    return f"{facts.version}, about {counted(facts.document_count, 'counter document')}"
 
 
 def _warn_of_other_modes(heartbeats: Sequence[Heartbeat], mode: Mode) -> None:

@@ -24,6 +24,9 @@ NOT_A_MAPPING = "allowed: a mapping; for example mode: dry-run, with a space aft
 EMPTY = "the file is empty, as one that is being written; for nothing but defaults write {}"
 
 
+_STORE = re.compile(rb"^store:.*(?:\n(?:[ \t#].*)?)*", re.MULTILINE)  # up to the next key that is not indented
+
+
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """The status of a file. It differs if the file has changed."""
@@ -103,6 +106,15 @@ def _encoding_problem(content: bytes, source: str) -> str | None:
             f"iconv -f latin1 -t utf-8 {shlex.quote(source)} > new.yaml"
         )
     return None
+
+
+def store_section(content: bytes) -> object:
+    """Return the section ``store`` of a YAML document that may be broken elsewhere; None if it cannot be read."""
+    found = _STORE.search(content)
+    try:
+        return parse_yaml(found[0], source="store").get("store") if found else None
+    except ConfigError:
+        return None
 
 
 def line_numbers(content: bytes) -> Callable[[str], int | None]:

@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from oauth_ratelimit.config.document import line_numbers, parse_yaml, plain_mapping, read_file
+from oauth_ratelimit.config.document import line_numbers, parse_yaml, plain_mapping, read_file, store_section
 from oauth_ratelimit.config.errors import Problems
 from oauth_ratelimit.config.limits import LIMITS, MODE
 from oauth_ratelimit.config.policies import find_clashes, find_dangling_names
-from oauth_ratelimit.config.settings import FILE, MONGO_URI, Settings
+from oauth_ratelimit.config.settings import FILE, MONGO_URI, Settings, StoreSettings
+from oauth_ratelimit.config.types import keys_of
 from oauth_ratelimit.core.policy import OwnLimits
+from oauth_ratelimit.errors import ConfigError
 
 
 def load_config(
@@ -36,10 +38,27 @@ def parse_file(content: bytes, *, source: str, mode: str | None = None, uri: str
     """Return the settings in the content of a file.
 
     Raises:
-        ConfigError: As ``load_config``; each problem with its line.
+        ConfigError: As ``load_config``; each problem with its line, and with the store's address if there is one.
     """
-    values = parse_yaml(content, source=source)
-    return parse_settings(values, source=source, mode=mode, uri=uri, content=content)
+    try:
+        values = parse_yaml(content, source=source)
+        return parse_settings(values, source=source, mode=mode, uri=uri, content=content)
+    except ConfigError as exc:
+        problems = exc.problems
+    raise ConfigError(problems, source=source, store=_readable_store(store_section(content), uri))
+
+
+def _readable_store(section: object, uri: str | None) -> StoreSettings | None:
+    """Return the settings of a store without those that are not valid; None without an address."""
+    given = section if isinstance(section, Mapping) else {}
+    values = {**given, "uri": uri or given.get("uri")}
+    valid = {}
+    for key in keys_of(StoreSettings):
+        problems = Problems()
+        value = key.kind.parse(values.get(key.name, key.default), key.name, problems)
+        if not problems:
+            valid[key.attribute] = value
+    return StoreSettings(**valid) if valid.get("uri") else None
 
 
 def parse_settings(

@@ -36,6 +36,11 @@ class OperatorContext:
         """The configuration without overrides."""
         return self._load_settings()
 
+    @property
+    def is_shared(self) -> bool:
+        """True if there are stores. Without them there are neither overrides nor counters to look at."""
+        return True
+
     @cached_property
     def stores(self) -> Stores:
         """The stores that instances share."""
@@ -49,7 +54,7 @@ class OperatorContext:
     @cached_property
     def overrides(self) -> tuple[Override, ...]:
         """The active overrides."""
-        return active(self.stores.overrides.read(), self.now_s)
+        return active(self.stores.overrides.read(), self.now_s) if self.is_shared else ()
 
     @cached_property
     def policies(self) -> PolicySet:

@@ -20,6 +20,7 @@ from oauth_ratelimit.operations.suggestions import unknown_client_hint
 from oauth_ratelimit.store.base import Snapshot
 
 MAX_OTHERS = 5
+MEASURED = ("estimate", "used_ratio", "remaining", "retry_after_s", "reset_after_s")  # null without shared counters
 MAX_READ = 20_000  # documents, about a second
 
 
@@ -75,7 +76,9 @@ class LimitExplanation:
             LimitKind.CLIENT if username is None else LimitKind.USER: Key(stored, self.username, self.matched.scope),
             LimitKind.CLIENT_TOTAL: Key(stored, None, total_scope),
         }
-        self._snapshots = dict(context.stores.documents.of_keys(list(self.keys.values())))
+        self._snapshots: dict[Key, Snapshot] = {}
+        if context.is_shared:
+            self._snapshots |= context.stores.documents.of_keys(list(self.keys.values()))
 
     def usages(self) -> Iterator[tuple[LimitUsage, Origin]]:
         """Yield the usage and the origin of each limit that applies."""
@@ -107,7 +110,7 @@ class LimitExplanation:
 
     def other_users(self) -> list[LimitUsage]:
         """Return the other users that consume the client's total, busiest first."""
-        if not self.matched.limits.client_total:
+        if not self.matched.limits.client_total or not self.context.is_shared:
             return []
         own_keys = set(self.keys.values())
         reader = UsageReader(self.context.policies)
@@ -149,6 +152,8 @@ class LimitExplanation:
         usages = list(self.usages())
         expected = self.expected_outcome(usage for usage, _ in usages)
         trust = self.trust_origin
+        is_shared = self.context.is_shared
+        unknown = {} if is_shared else dict.fromkeys(MEASURED)
         return {
             "client_id": self.client_id,
             "username": self.username,
@@ -157,9 +162,9 @@ class LimitExplanation:
             "mode": self.matched.mode.value,
             "mode_origin": origin_data(self.mode_origin),
             "is_canary": self.matched.is_canary,
-            "forecast": {"kind": expected.kind.value, "text": expected.text},
+            "forecast": {"kind": expected.kind.value, "text": expected.text} if is_shared or trust else None,
             "instance_count": self.instance_count(),
-            "limits": [{**usage_data(usage), "origin": origin_data(origin)} for usage, origin in usages],
+            "limits": [{**usage_data(usage), **unknown, "origin": origin_data(origin)} for usage, origin in usages],
             "others": list(map(usage_data, self.other_users())),
             "hint": unknown_client_hint(self.context, self.client_id, known_ids=known_ids),
         }

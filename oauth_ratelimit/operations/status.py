@@ -19,7 +19,7 @@ class Status:
         policies: Limits and modes with overrides applied.
         mode_origin: Origin of the global mode.
         override_count: Number of active overrides.
-        facts: Version, clock and size of the database.
+        facts: Version, clock and size of the database; None without one.
         heartbeats: Last heartbeat of each instance.
     """
 
@@ -27,8 +27,8 @@ class Status:
         self.policies = context.policies
         self.mode_origin = context.origins.of_mode("")
         self.override_count = len(context.overrides)
-        self.facts = context.stores.documents.facts()
-        self.heartbeats = context.stores.heartbeats.read(self.facts.clock_s)
+        self.facts = context.stores.documents.facts() if context.is_shared else None
+        self.heartbeats = context.stores.heartbeats.read(self.facts.clock_s) if self.facts else []
 
     def data(self) -> Record:
         """Return the status as a record."""
@@ -38,8 +38,8 @@ class Status:
             "mode_origin": origin_data(self.mode_origin),
             "canary": canary and {"percent": canary.percent, "instances": canary.instances},
             "override_count": self.override_count,
-            "mongodb": {"version": facts.version, "document_count": facts.document_count},
-            "instances": [heartbeat_data(beat, facts.clock_s) for beat in self.heartbeats],
+            "mongodb": facts and {"version": facts.version, "document_count": facts.document_count},
+            "instances": [heartbeat_data(beat, facts.clock_s) for beat in self.heartbeats] if facts else [],
         }
 
 

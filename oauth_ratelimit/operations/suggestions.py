@@ -27,7 +27,7 @@ def unknown_client_hint(
     Returns:
         A sentence; None if the client is known, or if the database does not let us find out.
     """
-    if not WILDCARDS.isdisjoint(client_id) or _is_configured(context, client_id):
+    if not context.is_shared or not WILDCARDS.isdisjoint(client_id) or _is_configured(context, client_id):
         return None
     stored = storable_name(client_id)
     try:

@@ -11,6 +11,7 @@ import pytest
 import structlog
 import yaml
 from click.testing import CliRunner, Result
+from pymongo import MongoClient
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.cli import command
@@ -89,6 +90,13 @@ def limiter(terminal: Terminal, denials: DenialQueue, now_s: float) -> Iterator[
     limiter = Limiter(load_config(terminal.settings), clock=lambda: now_s, denial_events=events)
     yield limiter
     limiter.close()
+
+
+@pytest.fixture
+def mongo_database(mongo_uri: str) -> Iterator[Any]:
+    """The empty database."""
+    with MongoClient[Any](mongo_uri) as client:
+        yield client.get_default_database()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from types import ModuleType
 import pymongo
 import structlog
 from pymongo.collection import Collection
-from pymongo.errors import CollectionInvalid, DuplicateKeyError
+from pymongo.errors import CollectionInvalid, DuplicateKeyError, OperationFailure, PyMongoError
 
 from oauth_ratelimit.store.mongo.client import (
     MIGRATIONS,
@@ -35,12 +35,19 @@ class MigrationState:
     Args:
         name: Name of its file.
         description: Its docstring.
-        applied_at_s: Time at which it was applied, seconds since the epoch; None if it is pending.
+        applied_at_s: Time at which it was applied, seconds since the epoch; None if that is not recorded.
+        is_present: True if instances have done all of it already.
     """
 
     name: str
     description: str
     applied_at_s: float | None
+    is_present: bool = False
+
+    @property
+    def is_pending(self) -> bool:
+        """True if it is still to be done."""
+        return self.applied_at_s is None and not self.is_present
 
 
 class Migrations:
@@ -67,9 +74,24 @@ class Migrations:
             records = self._collections()[MIGRATIONS].find({"name": {"$type": "string"}, "applied": {"$type": "date"}})
             applied = {record["name"]: record["applied"].timestamp() for record in records}
         return [
-            MigrationState(name, " ".join((module.__doc__ or "").split()), applied.get(name))
+            MigrationState(
+                name,
+                " ".join((module.__doc__ or "").split()),
+                applied.get(name),
+                is_present=name not in applied and self._is_done(module),
+            )
             for name, module in self._modules.items()
         ]
+
+    def _is_done(self, module: ModuleType) -> bool:
+        """Return True if a migration is not recorded and there is nothing left of it to do."""
+        try:
+            return "is_done" in vars(module) and bool(module.is_done(self._collections()))
+        except OperationFailure:  # no right to list indexes, or no collection yet
+            return False
+        except PyMongoError:
+            with translated_errors():
+                raise
 
     def upgrade(self) -> list[str]:
         """Apply the pending migrations, and return their names."""

@@ -1,0 +1,195 @@
+"""Commands when something is broken or missing: the configuration, the store, or a sure hand."""
+
+import json
+from typing import Any
+
+import pytest
+from authlib.integrations.flask_oauth2 import AuthorizationServer
+from click.testing import CliRunner
+from flask import Flask
+from flask.cli import FlaskGroup
+
+from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit.cli import command, options
+from oauth_ratelimit.core.overrides import OverrideKind
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from tests.cli.conftest import WHY, Terminal
+
+BROKEN = {
+    "bad value": "mode: enforce\nstore:\n  uri: {uri}\nlimits: {{user: 10/second}}\n",
+    "not YAML": "mode: [\nstore:\n  # the database\n  uri: {uri}\n\n  timeout: 5s\nlimits: }}\n",
+    "bad store": "store: {{uri: '{uri}', timeout: soon, colour: red}}\n",
+}
+
+
+@pytest.fixture(params=BROKEN.values(), ids=BROKEN)
+def broken(terminal: Terminal, mongo_uri: str, request: pytest.FixtureRequest) -> Terminal:
+    """The command line with a configuration that instances would refuse."""
+    terminal.config_path.write_text(request.param.format(uri=mongo_uri))
+    return terminal
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("mode", "set", "dry-run", *WHY),
+        ("mode", "set", "off", "--client", "app", *WHY),
+        ("limit", "set", "app", "--user", "10/min", *WHY),
+        ("limit", "list"),
+        ("trust", "add", "app", *WHY),
+        ("trust", "list"),
+        ("overrides",),
+        ("overrides", "--history"),
+        ("mode",),
+        ("status",),
+    ],
+    ids=" ".join,
+)
+def test_command_for_emergencies_works_with_a_broken_file(broken: Terminal, words: tuple[str, ...]) -> None:
+    """It says that the file is broken, and why."""
+    result = broken.run(*words)
+
+    assert 0 == result.exit_code, result.output
+    assert f"Broken: {broken.config_path}: " in result.stderr
+    assert "Running instances keep the last valid one" in result.stderr
+
+
+def test_mode_that_is_set_in_an_emergency_is_stored(broken: Terminal, overrides: OverrideStore) -> None:
+    assert "unknown: the configuration is broken" in broken.ok("mode")
+    assert "unknown: the configuration is broken" in broken.ok("status")
+    assert None is broken.data("status")["mode"]
+
+    broken.ok("mode", "set", "dry-run", *WHY)
+
+    [override] = overrides.read()
+    assert (OverrideKind.MODE, "dry-run") == (override.target.kind, override.mode)
+    assert "dry-run" == broken.data("status")["mode"]
+    assert "dry-run" == broken.data("mode")["mode"]
+
+
+def test_other_commands_refuse_a_broken_file(broken: Terminal) -> None:
+    assert 1 == broken.run("explain", "app").exit_code
+
+
+def test_address_can_be_named_if_the_broken_file_has_none(terminal: Terminal, mongo_uri: str) -> None:
+    terminal.config_path.write_text("mode: loud\n")
+    refused = terminal.run("mode", "set", "dry-run", *WHY)
+
+    assert 1 == refused.exit_code
+    assert "with --mongo-uri this command works all the same" in refused.stderr
+    assert 0 == terminal.run("--mongo-uri", mongo_uri, "mode", "set", "dry-run", *WHY).exit_code
+
+
+@pytest.mark.parametrize("name_uri_in_app", [False, True])
+def test_application_that_refuses_its_file_can_be_named(
+    terminal: Terminal, mongo_uri: str, name_uri_in_app: bool
+) -> None:
+    terminal.config_path.write_text(
+        "mode: loud\n" if name_uri_in_app else f"mode: loud\nstore: {{uri: '{mongo_uri}'}}\n"
+    )
+
+    def create_app() -> Flask:
+        app = Flask(__name__)
+        app.config["OAUTH_RATELIMIT_CONFIG"] = str(terminal.config_path)
+        if name_uri_in_app:
+            app.config["OAUTH_RATELIMIT_MONGO_URI"] = mongo_uri
+        OAuthRateLimit(app, AuthorizationServer(app, query_client=lambda _: None, save_token=lambda *_: None))
+        return app
+
+    group = FlaskGroup(create_app=create_app, add_default_commands=False)
+    group.add_command(command)
+    words = ["oauth-ratelimit", "mode", "set", "dry-run", *WHY]
+    result = CliRunner().invoke(group, words, catch_exceptions=False)
+
+    assert 0 == result.exit_code, result.output
+    assert f'Broken: {terminal.config_path}: mode: got "loud"' in result.stderr
+
+
+@pytest.fixture
+def alone(terminal: Terminal) -> Terminal:
+    """The command line with a configuration without a store."""
+    terminal.config_path.write_text("mode: enforce\nlimits: {client: [10/min], client_total: [20/min]}\n")
+    return terminal
+
+
+def test_configuration_without_a_store_is_shown(alone: Terminal) -> None:
+    """The counters are in each process, so their use is unknown."""
+    assert "enforce" == alone.ok("mode").splitlines()[0]
+    assert {"mode": "enforce", "overrides": []} == alone.data("mode")
+    status = alone.ok("status")
+    assert "MongoDB    none: each process counts alone" in status
+    assert (None, []) == (alone.data("status")["mongodb"], alone.data("status")["instances"])
+    explanation = alone.ok("explain", "app")
+    assert "forecast    unknown" in explanation
+    assert ["client", "limits,", "for", "everybody", "enforce", "unknown", "10", "1", "min"] == (
+        next(line for line in explanation.splitlines() if line.startswith("client  ") and "limits" in line).split()[:9]
+    )
+    data = alone.data("explain", "app")
+    assert (None, [None, None]) == (data["forecast"], [each["estimate"] for each in data["limits"]])
+
+
+@pytest.mark.parametrize("words", [("mode", "set", "off", *WHY), ("top",), ("erase", "ann")])
+def test_change_without_a_store_is_refused(alone: Terminal, words: tuple[str, ...]) -> None:
+    result = alone.run(*words)
+
+    assert 2 == result.exit_code
+    assert "no store.uri" in result.stderr
+
+
+@pytest.fixture
+def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Someone sits at a terminal."""
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    class System:
+        stdin = Terminal()
+
+    monkeypatch.setattr(options, "sys", System)
+
+
+DANGEROUS = [("reset", "app"), ("reset", "app", "ann"), ("erase", "ann"), ("trust", "add", "*", *WHY)]
+
+
+@pytest.mark.parametrize("words", DANGEROUS, ids=" ".join)
+@pytest.mark.usefixtures("at_terminal")
+def test_dangerous_command_asks_on_a_terminal(terminal: Terminal, words: tuple[str, ...]) -> None:
+    def run(*more: str, answer: str | None = None) -> Any:
+        line = ["--config", str(terminal.config_path), *words, *more]
+        return CliRunner().invoke(command, line, input=answer, catch_exceptions=False)
+
+    assert (1, True) == ((refused := run(answer="n\n")).exit_code, "[y/N]" in refused.stderr)
+    assert [] == terminal.data("overrides", "--history")
+    assert 0 == run(answer="y\n").exit_code
+    assert 0 == (confirmed := run("--yes")).exit_code
+    assert "[y/N]" not in confirmed.output
+
+
+@pytest.mark.parametrize("words", [("erase", "ann", "--dry-run"), ("trust", "add", "mobile-*", *WHY)], ids=" ".join)
+@pytest.mark.usefixtures("at_terminal")
+def test_harmless_command_does_not_ask(terminal: Terminal, words: tuple[str, ...]) -> None:
+    assert "[y/N]" not in terminal.run(*words).output
+
+
+@pytest.mark.parametrize("words", DANGEROUS, ids=" ".join)
+def test_script_is_not_asked(terminal: Terminal, words: tuple[str, ...]) -> None:
+    result = terminal.run(*words)
+
+    assert (0, False) == (result.exit_code, "[y/N]" in result.output)
+
+
+def test_indexes_that_instances_have_made_are_not_pending(terminal: Terminal, mongo_database: Any) -> None:
+    assert 1 == terminal.run("db", "status").exit_code
+    for name in ("ratelimits", "ratelimit_stats"):
+        mongo_database[name].create_index("expire", name="expire", expireAfterSeconds=0)
+    assert 1 == terminal.run("db", "status").exit_code
+    mongo_database["ratelimit_stats"].create_index("_id.minute", name="minute", sparse=True)
+    result = terminal.run("db", "status", "--json")
+
+    assert 0 == result.exit_code, result.output
+    assert [(None, False)] * 2 == [(state["applied"], state["is_pending"]) for state in json.loads(result.stdout)]
+    assert "by instances" in terminal.ok("db", "status")
+    terminal.ok("db", "upgrade")
+    assert "by instances" not in terminal.ok("db", "status")
