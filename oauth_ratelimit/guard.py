@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from oauth_ratelimit.config import PrivacySettings, Settings
 from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.failed_auth import ANYONE, FAILURE_SCOPES, FailureKey, failure_policies, is_within
-from oauth_ratelimit.core.key import matches_any
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy, PolicySet
 from oauth_ratelimit.core.tier import tiers_of
@@ -97,7 +96,7 @@ class Guard:
 
     def trusts(self, client_id: str) -> bool:
         """Return whether a client is trusted, if it has proven that it is this client."""
-        return matches_any(self._settings.policies.trusted, client_id)
+        return self._settings.policies.trusts(client_id)
 
     def reserve(self, keys: Sequence[FailureKey], *, is_exempt: bool = False) -> Guess | Alarm:
         """Return a guess that may be checked, or the alarm that denies it.

@@ -47,7 +47,7 @@ def _status(context: OperatorContext) -> Record:
     return {
         "now_s": context.now_s,
         **Status(context).data(),
-        "trusted": policies.trusted,
+        "trusted": (*policies.trusted, *policies.trusted_ids),
         "configured_client_count": len(policies.clients),
         "limits": _limits_data(policies.limits),
         "sync_interval_s": context.settings.sync.interval_s,

@@ -67,7 +67,7 @@ def _print_summary(settings: Settings) -> None:
         facts.append((f"limit of {kind}", Cell(text, "yellow") if text == NO_LIMIT else text))
     facts += [
         ("store", store_text(settings.store)),
-        ("trusted clients", ", ".join(policies.trusted) or "none"),
+        ("trusted clients", ", ".join((*policies.trusted, *policies.trusted_ids)) or "none"),
         ("clients", ", ".join(names_text(list(policies.clients))) or "none with rules of its own"),
         ("grants", ", ".join(policies.grants) or "none with rules of its own"),
         ("endpoints", ", ".join(policies.endpoints) or "token only"),

@@ -197,16 +197,10 @@ def trust() -> None:
 @click.argument("client")
 @end_options
 @author_and_reason
-@yes_option
 @json_option
 @pass_context
-def add_trust(context: CliContext, /, client: str, is_confirmed: bool, as_json: bool, **options: Any) -> None:
-    """Trust a CLIENT, or all that match a pattern such as 'mobile-*'.
-
-    Asks first on a terminal if the pattern matches every client.
-    """
-    if not client.strip("*?"):
-        confirm("Trust every client? Nobody is limited or counted then.", is_confirmed=is_confirmed)
+def add_trust(context: CliContext, /, client: str, as_json: bool, **options: Any) -> None:
+    """Trust a CLIENT. Patterns such as 'mobile-*' are for the configuration file."""
     target = Target(OverrideKind.TRUSTED, client_argument(client))
     _apply(context, [_override(context, target, options)], as_json=as_json)
 

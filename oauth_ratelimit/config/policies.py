@@ -119,7 +119,7 @@ ENDPOINT = Section(
         Key(
             "method",
             list_of(text("an HTTP method in capitals, such as POST", pattern=r"^[A-Z]+$", longest=20)),
-            "HTTP methods. Default: all.",
+            "HTTP methods. GET includes HEAD. Default: all.",
             default=[],
             attribute="methods",
         ),

@@ -70,7 +70,7 @@ class Origins:
         """Return the origin of a client's trust, None if it is not trusted."""
         for override in self.overrides:
             target = override.target
-            if target.kind is OverrideKind.TRUSTED and matches_any([target.client_id or ""], client_id):
+            if target.kind is OverrideKind.TRUSTED and target.client_id == client_id:
                 return Origin(OVERRIDE, override)
         for pattern in self.policies.trusted:
             if matches_any([pattern], client_id):

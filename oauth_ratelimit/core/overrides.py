@@ -22,7 +22,7 @@ class Target:
 
     Args:
         kind: Kind of value.
-        client_id: Client that it applies to, None for all. For a trusted client, an id or a pattern.
+        client_id: Client that it applies to, None for all. Never a pattern.
         limit_kind: Kind of limits, for limits only.
     """
 
@@ -115,8 +115,8 @@ def apply_overrides(policies: PolicySet, overrides: Iterable[Override]) -> Polic
     for override in overrides:
         target = override.target
         if target.kind is OverrideKind.TRUSTED:
-            trusted = dict.fromkeys((*policies.trusted, *filter(None, [target.client_id])))
-            policies = replace(policies, trusted=tuple(trusted))
+            trusted_ids = dict.fromkeys((*policies.trusted_ids, *filter(None, [target.client_id])))
+            policies = replace(policies, trusted_ids=tuple(trusted_ids))
         elif target.client_id is None:
             policies = _for_all(policies, override)
         else:

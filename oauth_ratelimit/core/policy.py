@@ -125,6 +125,7 @@ class PolicySet:
         mode: Mode of all that has none of its own.
         limits: Default limits of the token endpoint.
         trusted: Trusted client ids, or patterns of them.
+        trusted_ids: Client ids that are trusted at run time. No pattern: an id may contain ``*``.
         clients: Sections by client id.
         endpoints: Sections by the names of other endpoints, each with limits of its own.
         canary: Share of clients or instances that enforce limits, None if all do.
@@ -138,6 +139,7 @@ class PolicySet:
     mode: Mode = Mode.DRY_RUN
     limits: Limits = Limits()
     trusted: tuple[str, ...] = ()
+    trusted_ids: tuple[str, ...] = ()
     clients: Mapping[str, Rules] = field(default_factory=dict)
     endpoints: Mapping[str, Rules] = field(default_factory=dict)
     canary: Canary | None = None
@@ -173,10 +175,14 @@ class PolicySet:
         return ClientPolicies(
             limits=_with_modes(limits, mode=mode, never_denies=never_denies),
             mode=mode,
-            trusted=matches_any(self.trusted, client_id),
+            trusted=self.trusts(client_id),
             scope=scope,
             is_canary=is_in_canary and own is None,
         )
+
+    def trusts(self, client_id: str) -> bool:
+        """Return True if a client is trusted."""
+        return client_id in self.trusted_ids or matches_any(self.trusted, client_id)
 
     def limits_at(
         self, client_id: str, *, endpoint: str = TOKEN_ENDPOINT, grant_type: str | None = None
@@ -198,11 +204,12 @@ class PolicySet:
         Args:
             name: Name of the endpoint in the web framework or the OAuth server.
             path: Path of the request, without query.
-            method: HTTP method in capitals.
+            method: HTTP method in capitals. HEAD counts as GET, because servers answer it with the same work.
         """
+        accepted = {method, "GET"} if method == "HEAD" else {method}
         for key, rules in self.endpoints.items():
             is_found = matches_any(rules.paths, path) if rules.paths else key == name
-            if is_found and (not rules.methods or method in rules.methods):
+            if is_found and (not rules.methods or not accepted.isdisjoint(rules.methods)):
                 return key
         return None
 

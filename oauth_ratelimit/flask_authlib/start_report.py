@@ -70,7 +70,7 @@ class StartReport:
             canary=canary_text(policies.canary),
             limits=limits_by_kind(policies),
             store=store_text(settings.store),
-            trusted_clients=names_text(policies.trusted),
+            trusted_clients=names_text([*policies.trusted, *policies.trusted_ids]),
             grants=grants.protected,
             unprotected_grants=grants.unprotected,
         )

@@ -21,13 +21,13 @@ def unknown_client_hint(
 
     Args:
         context: Configuration and stores.
-        client_id: The client id, or a pattern of trusted clients, which is never unknown.
+        client_id: The client id.
         known_ids: Returns cached client ids to compare with; by default ``known_client_ids`` reads them.
 
     Returns:
         A sentence; None if the client is known, or if the database does not let us find out.
     """
-    if not context.is_shared or not WILDCARDS.isdisjoint(client_id) or _is_configured(context, client_id):
+    if not context.is_shared or _is_configured(context, client_id):
         return None
     stored = storable_name(client_id)
     try:
@@ -39,6 +39,8 @@ def unknown_client_hint(
         return None  # a missing hint must not fail the command
     name = visible_name(client_id)
     suggestion = f"; did you mean '{visible_name(similar)}'?" if similar else "."
+    if not WILDCARDS.isdisjoint(client_id):
+        suggestion = ", taken literally: patterns are for trusted_clients in the configuration file."
     return f"No counters, statistics or configuration for '{name}'{suggestion}"
 
 
@@ -54,6 +56,7 @@ def known_client_ids(context: OperatorContext) -> set[str]:
     policies = context.policies
     return {
         *policies.clients,
+        *policies.trusted_ids,
         *(name for name in policies.trusted if WILDCARDS.isdisjoint(name)),
         *(key.client_id for key, _ in context.stores.documents.latest(context.now_s, MAX_COMPARED)),
         *context.stores.statistics.clients(context.now_s - LOOK_BACK_S, at_most=MAX_COMPARED),

@@ -81,7 +81,7 @@ def summary_data(settings: Settings) -> dict[str, object]:
         "canary": canary_text(policies.canary),
         "limits": limits_by_kind(policies),
         "store": store_text(settings.store),
-        "trusted_clients": list(policies.trusted),
+        "trusted_clients": [*policies.trusted, *policies.trusted_ids],
         "clients": list(policies.clients),
         "grants": list(policies.grants),
         "endpoints": list(policies.endpoints),

@@ -115,12 +115,20 @@ def test_limit_of_a_trusted_client_gives_a_warning(terminal: Terminal) -> None:
 
 
 def test_trust_is_added_listed_and_removed(terminal: Terminal, overrides: OverrideStore) -> None:
-    terminal.ok("trust", "add", "batch-*", "--until", "2120-01-01T00:00:00+02:00", *WHY)
-    assert [Target(OverrideKind.TRUSTED, "batch-*")] == [override.target for override in overrides.read()]
+    terminal.ok("trust", "add", "batch", "--until", "2120-01-01T00:00:00+02:00", *WHY)
+    assert [Target(OverrideKind.TRUSTED, "batch")] == [override.target for override in overrides.read()]
     assert ["2119-12-31T22:00:00Z"] == [entry["until"] for entry in terminal.data("trust", "list")]
 
-    terminal.ok("trust", "remove", "batch-*", *WHY)
+    terminal.ok("trust", "remove", "batch", *WHY)
     assert () == overrides.read()
+
+
+def test_trust_in_a_pattern_is_taken_literally_and_says_so(terminal: Terminal) -> None:
+    result = terminal.run("trust", "add", "batch-*", *WHY)
+
+    assert "'batch-*', taken literally" in result.stderr
+    assert terminal.data("explain", "batch-*")["trusted"]
+    assert not terminal.data("explain", "batch-1")["trusted"]
 
 
 def test_client_that_the_configuration_trusts_stays_trusted(terminal: Terminal) -> None:

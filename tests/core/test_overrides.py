@@ -59,9 +59,16 @@ def test_limit_of_all_clients_replaces_the_default() -> None:
 
 
 def test_trusted_client_joins_those_of_the_file() -> None:
-    """It may be a pattern."""
-    config, change = {"trusted_clients": ["own"]}, override(TRUSTED, "app-*")
-    assert [True, True, False] == [found(config, change, client_id=name).trusted for name in ("own", "app-1", "other")]
+    """Patterns of the file stay patterns."""
+    config, change = {"trusted_clients": ["own-*"]}, override(TRUSTED, "app")
+    assert [True, True, False] == [found(config, change, client_id=name).trusted for name in ("own-1", "app", "other")]
+
+
+@pytest.mark.parametrize("client_id", ["star*", "app-?", "[a]", "*"])
+def test_client_that_is_trusted_at_run_time_is_taken_literally(client_id: str) -> None:
+    """Its id may look like a pattern."""
+    names = (client_id, "star-anything", "app-1", "a")
+    assert [True, False, False, False] == [found({}, override(TRUSTED, client_id), client_id=n).trusted for n in names]
 
 
 @pytest.mark.parametrize("mode", list(Mode), ids=str)

@@ -137,6 +137,15 @@ def test_endpoint_is_found_by_path_and_method(open_site: Callable[..., Site]) ->
     assert [200] * 3 == statuses(getting(site, "/api/things/7", access_token), 3)
 
 
+def test_head_counts_as_get(open_site: Callable[..., Site]) -> None:
+    """The server does the same work for both."""
+    site = open_site({"things": {**LIMITS, "path": ["/api/things/*"], "method": ["GET"]}})
+    access_token = token_of(site)
+
+    assert [200, 200, 429] == statuses(getting(site, "/api/things/7", access_token, method="HEAD"), 3)
+    assert 429 == getting(site, "/api/things/7", access_token)().status_code
+
+
 def test_path_pattern_never_limits_the_token_endpoint(open_site: Callable[..., Site]) -> None:
     """Authlib's endpoints that it matches share one limit."""
     site = open_site({"all": {**LIMITS, "path": ["/*"]}})

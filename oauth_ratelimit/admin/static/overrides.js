@@ -77,7 +77,7 @@ function showKind() {
     document.querySelector("input[name=scope][value=client]").checked = true;
   }
   find("client-field").hidden = chosen.scope === "everybody";
-  find("client-note").textContent = chosen.kind === "trusted" ? "Its client_id, or a pattern such as mobile-*." : "Its client_id.";
+  find("client-note").textContent = "Its client_id.";
   closePreview();
 }
 
