@@ -1,6 +1,7 @@
 """Metrics of one process, for Prometheus, OpenTelemetry or both."""
 
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from oauth_ratelimit.core.decision import Decision, outcome_of
@@ -21,6 +22,7 @@ class MetricsBackend(Protocol):
     """Instruments of a metrics library. Thread-safe."""
 
     def add(self, metric: Metric, amount: int = 1, *, labels: tuple[str, ...] = ()) -> None: ...
+    def counter(self, metric: Metric, labels: tuple[str, ...]) -> Callable[[], object]: ...
     def observe(self, metric: Metric, value: float) -> None: ...
     def set(self, metric: Metric, value: float, *, labels: tuple[str, ...] = ()) -> None: ...
 
@@ -55,6 +57,7 @@ class Metrics:
     def __init__(self, *backends: MetricsBackend) -> None:
         self._backends = backends
         self._clients = ClientLabels()
+        self._counters: dict[tuple[str, ...], list[Callable[[], object]]] = {}  # by the labels of both counters
         self._policies: dict[tuple[str, ...], Policy] = {}  # shown by the gauge of limits, by label values
 
     def record_decision(
@@ -73,9 +76,20 @@ class Metrics:
         outcome, policy = outcome_of(decision), decision.rule
         client = self._clients.label_of(client_id, is_over_limit=decision.would_deny)
         policy_name = NONE if policy is None else policy.name
+        labels = (outcome, decision.mode, grant, policy_name, client, kind)
+        counters = self._counters.get(labels)
+        if counters is None:
+            counters = self._counters[labels] = [
+                backend.counter(metric, own_labels)
+                for backend in self._backends
+                for metric, own_labels in (
+                    (catalog.DECISIONS, (outcome, decision.mode.value, grant, policy_name)),
+                    (catalog.CLIENT_DECISIONS, (client, kind, outcome)),
+                )
+            ]
+        for add_one in counters:
+            add_one()
         for backend in self._backends:
-            backend.add(catalog.DECISIONS, labels=(outcome, decision.mode.value, grant, policy_name))
-            backend.add(catalog.CLIENT_DECISIONS, labels=(client, kind, outcome))
             backend.observe(catalog.DECISION_SECONDS, duration_s)
             if is_near_limit:
                 backend.add(catalog.NEAR_LIMIT)

@@ -4,6 +4,8 @@ Only the API is used: without an SDK or a provider its calls do nothing. Metrics
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from oauth_ratelimit.core.decision import Decision, outcome_of
@@ -34,6 +36,10 @@ class OtelMetrics:
     def add(self, metric: Metric, amount: int = 1, *, labels: tuple[str, ...] = ()) -> None:
         """Increase a counter."""
         self._instruments[metric].add(amount, dict(zip(metric.labels, labels, strict=True)))
+
+    def counter(self, metric: Metric, labels: tuple[str, ...]) -> Callable[[], object]:
+        """Return a function that adds 1 to a counter."""
+        return partial(self._instruments[metric].add, 1, dict(zip(metric.labels, labels, strict=True)))
 
     def observe(self, metric: Metric, value: float) -> None:
         """Add a value to a histogram."""

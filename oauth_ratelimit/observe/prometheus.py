@@ -4,6 +4,7 @@ They are in the library's own registry, beside those of the application. With se
 them up over files in ``PROMETHEUS_MULTIPROC_DIR``, which must be set before it is imported.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from oauth_ratelimit.observe.metric_catalog import CATALOG, NAMESPACE, Metric
@@ -30,6 +31,11 @@ class PrometheusMetrics:
     def add(self, metric: Metric, amount: int = 1, *, labels: tuple[str, ...] = ()) -> None:
         """Increase a counter."""
         self._child(metric, labels).inc(amount)
+
+    def counter(self, metric: Metric, labels: tuple[str, ...]) -> Callable[[], object]:
+        """Return a function that adds 1 to a counter."""
+        increase: Callable[[], object] = self._child(metric, labels).inc
+        return increase
 
     def observe(self, metric: Metric, value: float) -> None:
         """Add a value to a histogram."""

@@ -32,10 +32,12 @@ MAX_STORED = 2**63 - 1  # the largest integer in BSON; no update adds more than 
 MAX_FRAMES = 20_000  # of one series, the newest; more is an attack, and would keep requests waiting
 MAX_SERIES = 100
 MAX_SERIES_LENGTH = 30
+MAX_FRAME_LENGTH = 12
+MAX_WRITER_LENGTH = 64
 
 _SERIES = re.compile(r"([1-9][0-9]{0,8})(\+denied)?(\+dry-run)?")
-_FRAME = re.compile(r"[0-9]{1,12}")
-_WRITER = re.compile(r"[0-9A-Za-z_-]{1,64}")
+_FRAME = re.compile(r"[0-9]+")
+_WRITER = re.compile(r"[0-9A-Za-z_-]+")
 
 
 def document_id(key: Key) -> Document:
@@ -132,13 +134,13 @@ def parse(document: Document) -> Snapshot:
     writers: dict[str, int] = {}
     for name, value in _entries(document, "writers", None, damage):
         flush_id = whole_number(value, at_most=MAX_STORED)
-        if flush_id is None or not _WRITER.fullmatch(name):
+        if flush_id is None or not _is_writer(name):
             damage.add("writers")
         else:
             writers[name] = flush_id
     seen: dict[str, float] = {}
     for name, value in _entries(document, "seen", None, damage):
-        if not isinstance(value, datetime) or not _WRITER.fullmatch(name):
+        if not isinstance(value, datetime) or not _is_writer(name):
             damage.add("seen")
         else:
             seen[name] = value.timestamp()
@@ -168,14 +170,37 @@ def _series_name(series: Series) -> str:
     return f"{series.frame_s}{'+denied' * series.count_denied}{'+dry-run' * series.on_trial}"
 
 
+# Most documents hold the same frames and writers, so their names are checked once. No long name is kept.
+
+
+def _frame_start(name: str) -> int | None:
+    """Return the start of the frame with a name, None if no frame has it."""
+    return _parse_frame(name) if len(name) <= MAX_FRAME_LENGTH else None
+
+
+@lru_cache(maxsize=10_000)
+def _parse_frame(name: str) -> int | None:
+    return int(name) if _FRAME.fullmatch(name) else None
+
+
+def _is_writer(name: str) -> bool:
+    """Return True if a writer can have this name."""
+    return len(name) <= MAX_WRITER_LENGTH and _matches_writer(name)
+
+
+@lru_cache(maxsize=1000)
+def _matches_writer(name: str) -> bool:
+    return _WRITER.fullmatch(name) is not None
+
+
 def _frames(frames: Mapping[str, Any], damage: set[str]) -> dict[int, int]:
     hits: dict[int, int] = {}
     for name, value in frames.items():
-        count = whole_number(value, at_most=MAX_STORED)
-        if count is None or not _FRAME.fullmatch(name):
+        start_s, count = _frame_start(name), whole_number(value, at_most=MAX_STORED)
+        if start_s is None or count is None:
             damage.add("requestCounters")
         else:
-            hits[int(name)] = count
+            hits[start_s] = count
     if len(hits) > MAX_FRAMES:
         damage.add("requestCounters")
         return {start_s: hits[start_s] for start_s in nlargest(MAX_FRAMES, hits)}
