@@ -1,20 +1,21 @@
 """Several instances on one store, in compressed time.
 
-They run as the scheduler runs them: a tick each tenth of the interval, a full cycle at each tenth tick, every instance
-at its own phase. Each request goes to an instance at random, the worst case for sharing.
+They run as the scheduler runs them: a full cycle in each interval, every instance at its own phase, and urgent keys a
+few milliseconds after the request. Each request goes to an instance at random, the worst case for sharing.
 """
 
 import heapq
+import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.subjects import Clock
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.replay.fleet import URGENT_DELAY_US
 from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.sync.scheduler import TICKS_PER_INTERVAL
 
 
 class CountingStore(MemoryStore):
@@ -73,18 +74,18 @@ class Fleet:
         self._clock, self._rng = Clock(begin_s), rng
         settings = load_config({**config, "sync": {"interval": interval_s, **config.get("sync", {})}})
         self._limiters = [Limiter(settings, self.store, clock=self._clock) for _ in range(instance_count)]
-        self._tick_s = interval_s / TICKS_PER_INTERVAL
-        self._ticks = [  # time, instance, number of the tick
-            (begin_s + rng.random() * self._tick_s, index, rng.randrange(TICKS_PER_INTERVAL))
-            for index in range(instance_count)
-        ]
-        heapq.heapify(self._ticks)
+        self._interval_s = interval_s
+        self._urgent_s = [math.inf] * instance_count  # time of the next urgent cycle by instance
+        self._due = [(begin_s + rng.random() * interval_s, True, index) for index in range(instance_count)]
+        heapq.heapify(self._due)  # time, full cycle or not, instance
 
     def check(self, client_id: str, at_s: float) -> bool:
         """Send a request to one of the instances, and return whether it was admitted."""
         self._run_until(at_s)
-        limiter = self._limiters[int(self._rng.random() * len(self._limiters))]
-        return limiter.check(client_id).allowed
+        index = int(self._rng.random() * len(self._limiters))
+        is_allowed = self._limiters[index].check(client_id).allowed
+        self._plan_urgent(index)
+        return is_allowed
 
     def close(self) -> None:
         """Close all instances."""
@@ -92,10 +93,22 @@ class Fleet:
             limiter.close()
 
     def _run_until(self, at_s: float) -> None:
-        while self._ticks[0][0] <= at_s:
-            self._clock.now_s, index, number = self._ticks[0]
+        while self._due[0][0] <= at_s:
+            due_s, is_full, index = heapq.heappop(self._due)
             limiter = self._limiters[index]
-            synchronise: Callable[[], object] = limiter.sync_urgent if number % TICKS_PER_INTERVAL else limiter.sync
-            synchronise()
-            heapq.heapreplace(self._ticks, (self._clock.now_s + self._tick_s, index, number + 1))
+            if is_full:
+                self._clock.now_s = due_s
+                limiter.sync()
+                heapq.heappush(self._due, (due_s + self._interval_s, True, index))
+            elif due_s == self._urgent_s[index]:
+                self._clock.now_s = due_s
+                self._urgent_s[index] = math.inf
+                limiter.sync_urgent()
+            self._plan_urgent(index)
         self._clock.now_s = at_s
+
+    def _plan_urgent(self, index: int) -> None:
+        due_s = max(self._limiters[index].next_urgent_s, self._clock.now_s) + URGENT_DELAY_US / 1e6
+        if due_s < self._urgent_s[index]:
+            self._urgent_s[index] = due_s
+            heapq.heappush(self._due, (due_s, False, index))

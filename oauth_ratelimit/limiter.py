@@ -90,7 +90,7 @@ class Limiter:
             dirty_queue=DirtyQueue(is_shared=self._store is not None),
             clock=self._now,
             max_keys=self.settings.max_keys,
-            peers=Peers(reserves=reserves),
+            peers=Peers(is_shared=self._store is not None, reserves=reserves),
         )
         server_clock = None
         if self._store is not None:
@@ -278,7 +278,24 @@ class Limiter:
 
     def sync_urgent(self) -> CycleReport | None:
         """Synchronise the urgent keys: those new here or near their limit. None if there are none."""
-        return self._cycle.run(urgent_only=True) if self._clients.dirty_queue.has_urgent else None
+        return self._cycle.run_urgent()
+
+    def wait_for_urgent(self) -> None:
+        """Block until there is a key for ``sync_urgent``, or ``wake`` is called."""
+        self._cycle.wait_for_urgent()
+
+    def wait_for_pressing(self, timeout_s: float) -> None:
+        """Block until an urgent key has used half of a limit, ``wake`` is called or the time is over."""
+        self._clients.dirty_queue.wait_for_pressing(timeout_s)
+
+    def wake(self) -> None:
+        """End the waiting of another thread."""
+        self._clients.dirty_queue.wake()
+
+    @property
+    def next_urgent_s(self) -> float:
+        """Time at which ``sync_urgent`` has a key to look at, by the limiter's clock: ``-inf`` now, ``inf`` never."""
+        return self._cycle.next_urgent_s
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits, modes and trusted clients. Counters of the same series stay.

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ class HealthMonitor:
         self._store = store
         self._clock = clock
         self._metrics = metrics
+        self._lock = threading.Lock()  # guards the sums, which the threads of full and urgent cycles change
         self._last_success_s = time.monotonic()
         self._longest_lag_s = 0.0  # since the last heartbeat
         self._last_error: tuple[str, float] | None = None  # message and monotonic time
@@ -94,6 +96,18 @@ class HealthMonitor:
         if report is not None:
             self._record(report, started_s)
         return report
+
+    def wait_for_urgent(self) -> None:
+        """Block until a key is urgent."""
+        self._limiter.wait_for_urgent()
+
+    def wait_for_pressing(self, timeout_s: float) -> None:
+        """Block until a key is pressing, or until the time is over."""
+        self._limiter.wait_for_pressing(timeout_s)
+
+    def wake(self) -> None:
+        """End the waiting of another thread."""
+        self._limiter.wake()
 
     def health(self) -> Health:
         """Return the health of the synchronisation."""
@@ -168,14 +182,15 @@ class HealthMonitor:
 
     def _record(self, report: CycleReport, started_s: float) -> None:
         now_s = time.monotonic()
-        self.is_failing = report.error is not None
-        if report.error is not None:
-            self._last_error = (str(report.error), now_s)
         if self._metrics is not None:
             self._metrics.record_cycle(report, duration_s=now_s - started_s)
-        self._flushed_count += report.flushed_count
-        self._conflict_count += report.conflict_count
-        self._failure_count += self.is_failing
+        with self._lock:
+            self.is_failing = report.error is not None
+            if report.error is not None:
+                self._last_error = (str(report.error), now_s)
+            self._flushed_count += report.flushed_count
+            self._conflict_count += report.conflict_count
+            self._failure_count += self.is_failing
 
 
 def package_version() -> str:

@@ -107,7 +107,7 @@ class Worker:
         self.observer = Observer(callbacks, metrics=metrics, statistics=statistics)
         self._tasks: list[BackgroundTask] = [task for task in (statistics, denials) if task is not None]
         self._scheduler = SyncScheduler(
-            self.health_monitor, interval_s=settings.sync.interval_s, on_tick=self.after_cycle
+            self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle
         )
         self._is_ending = False
         self._has_preloaded = False

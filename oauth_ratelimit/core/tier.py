@@ -1,11 +1,14 @@
 """Tiers: policies that apply to the same requests, each with the series of its counters."""
 
+import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
+
+URGENT_RATIO = 1 / 200  # of a limit; docs/accuracy.md compares other values
 
 
 class Series(NamedTuple):
@@ -35,6 +38,7 @@ class Tier:
         series: Counters in the document that hold its hits.
         horizon_s: Seconds for which a frame can matter, from its start: the window and one frame.
         is_alone: True if no other tier applies to the same requests.
+        urgent_hits: Unsent hits that make a key urgent where several instances count.
     """
 
     __slots__ = (
@@ -50,6 +54,7 @@ class Tier:
         "mode",
         "policy",
         "series",
+        "urgent_hits",
         "window_s",
     )
 
@@ -65,6 +70,7 @@ class Tier:
         self.edge_per_hit = policy.estimator.edge_per_hit
         self.is_alone = alone
         self.count_denied = policy.count_denied
+        self.urgent_hits = math.ceil(self.limit * URGENT_RATIO)
         self.series = Series(self.frame_s, policy.count_denied, on_trial)
         self._frame_end_s = 0.0
 

@@ -156,18 +156,25 @@ class Bucket:
         return frames
 
     def watch(self, now_s: float, *, peers: int, reserves: bool) -> None:
-        """Set the alert to the share of the remaining hits that this instance may use before it flushes.
+        """Set the alert to the hits that this instance may count before it flushes.
+
+        That is a small part of the limit, or this instance's share of the remaining hits if that is less.
 
         Args:
             now_s: The time.
-            peers: Number of instances that count this key, this one included.
+            peers: Number of instances that may count this key, this one included.
             reserves: Leave the last two requests of each instance to reservations.
         """
         share = math.ceil((self.tier.limit - self.estimate(now_s)) / peers)
         if reserves:
             self.alert = self.full + max(0, share - 2)
         else:
-            self.alert = self.full + max(1, share) if peers > 1 else NO_ALERT
+            self.alert = self.sent + max(1, min(share, self.tier.urgent_hits))
+        self._set_ceiling()
+
+    def watch_unread(self) -> None:
+        """Set the alert of a new bucket: nothing is known about other instances yet."""
+        self.alert = self.tier.urgent_hits
         self._set_ceiling()
 
     def distrust(self) -> None:

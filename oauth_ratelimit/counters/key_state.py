@@ -100,10 +100,12 @@ class Peers:
     """Other instances that count the same keys.
 
     Attributes:
+        is_shared: Whether there is a store that other instances may use, too.
         reserves: Whether the store is asked before the last requests of a quota (``near_limit: reserve``).
         most_count: The largest number of instances seen on one key, this one included.
     """
 
+    is_shared: bool = True
     reserves: bool = False
     most_count: int = 1
 
@@ -199,9 +201,11 @@ class KeyState(KeyBuckets):
         self.read_s = now_s
         self.pull_gap = 0
         self.due_cycle: Due | int = Due.UNLISTED
-        if client.peers.reserves:
-            for bucket in self.buckets:
+        for bucket in self.buckets if client.peers.is_shared else ():
+            if client.peers.reserves:
                 bucket.distrust()
+            else:
+                bucket.watch_unread()
 
     @property
     def key(self) -> Key:
@@ -261,8 +265,8 @@ class KeyState(KeyBuckets):
 
     def merge(
         self, snapshot: Snapshot | None, now_s: float, *, writer: str, prunable: Prunable = NOTHING_PRUNABLE
-    ) -> None:
-        """Take over the document that was read.
+    ) -> int:
+        """Take over the document that was read, and return how many hits of other instances were new here.
 
         Args:
             snapshot: The document; None if it does not exist.
@@ -283,18 +287,23 @@ class KeyState(KeyBuckets):
             self.read_s = now_s
             self.cached_denial = None
             sources = [source for source in (hits, self.unsent, self.pending) if source]
+            learnt = 0
             for bucket in self.buckets:
+                bucket.left_s(now_s)
+                before = bucket.full
                 bucket.load(now_s, *(source.get(bucket.tier.series, NO_FRAMES) for source in sources))
+                learnt = max(learnt, bucket.full - before)
                 self._watch(bucket, now_s)
+        return learnt
 
     def _watch(self, bucket: Bucket, now_s: float) -> None:
-        reserves = self.client.peers.reserves
-        # A reservation must also expect instances that have not come to this key yet.
-        peers = max(self.peers, self.client.peers.most_count) if reserves else self.peers
-        bucket.watch(now_s, peers=peers, reserves=reserves)
+        others = self.client.peers
+        # Expect instances that have not come to this key yet.
+        bucket.watch(now_s, peers=max(self.peers, others.most_count), reserves=others.reserves)
 
     def _note_writers(self, snapshot: Snapshot) -> None:
-        self.peers = max(1, recent_writer_count(snapshot, horizon_s=self.client.horizon_s))
+        # This instance counts before its first write, too.
+        self.peers = recent_writer_count(snapshot, horizon_s=self.client.horizon_s) + (not self.is_marked)
         self.client.peers.most_count = max(self.client.peers.most_count, self.peers)
 
     def change_tiers(self, tiers: tuple[Tier, ...], now_s: float) -> bool:
@@ -302,7 +311,7 @@ class KeyState(KeyBuckets):
         self.cached_denial = None
         self.horizons = Horizons.MISSING
         incomplete = self.replace_tiers(tiers, now_s, unsent=self.unsent)
-        for bucket in self.buckets:
+        for bucket in self.buckets if self.client.peers.is_shared else ():
             self._watch(bucket, now_s)
         if incomplete:
             self.read_s = -math.inf
@@ -348,10 +357,9 @@ class KeyState(KeyBuckets):
             with self.client.lock:
                 if self.horizons is Horizons.SENT:  # else the tiers have changed since
                     self.horizons = Horizons.STORED
-        if self.peers > 1 or self.client.peers.reserves:
-            with self.client.lock:
-                for bucket in self.buckets:
-                    self._watch(bucket, now_s)
+        with self.client.lock:
+            for bucket in self.buckets:
+                self._watch(bucket, now_s)
 
     def counts(self) -> Counts:
         """Return the shared hits in the frames of the widest window, and all hits in flight."""
@@ -383,6 +391,11 @@ class KeyState(KeyBuckets):
         The reading finds parts to remove, and the hits of a series that is new here.
         """
         return now_s - self.read_s > 2 * self.client.horizon_s
+
+    def room(self, now_s: float) -> float:
+        """Return the hits that are left of the limit with least left."""
+        with self.client.lock:
+            return min(bucket.tier.limit - bucket.estimate(now_s) for bucket in self.buckets)
 
     @property
     def is_filling(self) -> bool:

@@ -17,9 +17,9 @@ from oauth_ratelimit.core.decision import FullDecision, outcome_of
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.events import DenialEvents
+from oauth_ratelimit.replay.fleet import URGENT_DELAY_US
 from oauth_ratelimit.replay.formats import SECOND_US, Row
 from oauth_ratelimit.store.memory import MemoryStore
-from oauth_ratelimit.sync.scheduler import SHORTEST_TICK_S, TICKS_PER_INTERVAL
 
 MINUTE_S = 60
 ALONE_CYCLE_S = 60.0  # an instance without a store has nothing to send, only idle keys to forget
@@ -145,8 +145,7 @@ class ConfiguredReplay:
             self._catch_up(instance, now_s)
             self._now_s = now_s
             decision = instance.limiter.check(client_id, user, grant_type=grant)
-            for due_s in instance.wake(now_s):
-                heapq.heappush(self._due, (due_s, index))
+            self._plan(index, instance.wake(now_s))
             outcomes.by_client[client_id] += 1
             if decision.would_deny:
                 outcomes.denied += outcome_of(decision) == "denied"
@@ -165,7 +164,11 @@ class ConfiguredReplay:
         """Run the cycles that are due."""
         while self._due and self._due[0][0] <= until_s:
             self._now_s, index = heapq.heappop(self._due)
-            self._instances[index].run(self._now_s)
+            self._plan(index, self._instances[index].run(self._now_s))
+
+    def _plan(self, index: int, times: Iterable[float]) -> None:
+        for due_s in times:
+            heapq.heappush(self._due, (due_s, index))
 
     def _catch_up(self, instance: "_Instance", until_s: float) -> None:
         """Run the last cycle before a time, if the instance was idle: it stands for all that were skipped."""
@@ -189,32 +192,37 @@ class _Instance:
         self.interval_s = interval_s
         self.cycle_s = 0.0
         self._phase_s = phase_s
-        self._tick_s = max(SHORTEST_TICK_S, interval_s / TICKS_PER_INTERVAL)
-        self._due_tick_s = self._due_cycle_s = 0.0
+        self._due_cycle_s = 0.0
+        self._due_urgent_s = math.inf
 
     def next_cycle_s(self, now_s: float) -> float:
         """Return the time of the next full cycle."""
         return now_s + self.interval_s - (now_s - self._phase_s) % self.interval_s
 
     def wake(self, now_s: float) -> list[float]:
-        """Return the times of the tick and the cycle that follow a request, unless they are scheduled already."""
-        due = []
+        """Return the times of the cycles that follow a request, unless they are scheduled already."""
+        due = self._urgent_times(now_s)
         if self._due_cycle_s <= now_s:
             self.cycle_s = self.cycle_s or now_s
             self._due_cycle_s = self.next_cycle_s(now_s)
             due.append(self._due_cycle_s)
-        if self._due_tick_s <= now_s:
-            self._due_tick_s = now_s + self._tick_s - (now_s - self._phase_s) % self._tick_s
-            if self._due_tick_s < self._due_cycle_s:
-                due.append(self._due_tick_s)
         return due
 
-    def run(self, now_s: float) -> None:
-        """Run what is scheduled for a time: a full cycle, or a tick for urgent keys."""
+    def _urgent_times(self, now_s: float) -> list[float]:
+        due_s = max(now_s, self.limiter.next_urgent_s) + URGENT_DELAY_US / SECOND_US
+        if due_s >= self._due_urgent_s:
+            return []
+        self._due_urgent_s = due_s
+        return [due_s]
+
+    def run(self, now_s: float) -> list[float]:
+        """Run what is scheduled for a time: a full cycle, or one for urgent keys. Return the times of further ones."""
         if now_s == self._due_cycle_s:
             self.run_cycle(now_s)
-        else:
+        if now_s == self._due_urgent_s:
+            self._due_urgent_s = math.inf
             self.limiter.sync_urgent()
+        return self._urgent_times(now_s)
 
     def run_cycle(self, now_s: float) -> None:
         """Run a full cycle."""

@@ -2,6 +2,7 @@
 
 import enum
 import heapq
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.core.window import ROUNDING_S, Estimator, Window
 from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.key_state import FOLLOWED_RATIO
+from oauth_ratelimit.counters.pruning import LATELY_S
 from oauth_ratelimit.replay.accuracy import Tally
 from oauth_ratelimit.replay.formats import SECOND_US
-from oauth_ratelimit.sync.schedule import CLOSE_RATIO, PULLS_PER_HORIZON
-from oauth_ratelimit.sync.scheduler import SHORTEST_TICK_S, TICKS_PER_INTERVAL
+from oauth_ratelimit.sync.flusher import FOUND_MEMORY
+from oauth_ratelimit.sync.schedule import CLOSE_RATIO, PULLS_PER_HORIZON, follow_up_s
 
 SEED = 2005  # fixed, so that the same file gives the same numbers
+URGENT_DELAY_US = 5_000  # from a request until its key is synchronised: a wake-up, a pause and a round trip
 
 
 class Sharing(enum.StrEnum):
@@ -27,7 +30,7 @@ class Sharing(enum.StrEnum):
     """Synchronise at the sync interval only."""
 
     FLUSH = "flush"
-    """Synchronise early if a key is new to an instance or near its limit: ``near_limit: flush``, the default."""
+    """Synchronise at once if a key is new to an instance or near its limit: ``near_limit: flush``, the default."""
 
     RESERVE = "reserve"
     """As ``flush``, but the last requests of a quota wait for the database: ``near_limit: reserve``."""
@@ -64,7 +67,6 @@ class Fleet:
         self.tally = tally
         self.tier = Tier(Policy("replay", limit, window, estimator), Mode.ENFORCE, alone=True)
         self.interval_us = round(plan.interval_s * SECOND_US)
-        self.tick_us = max(round(SHORTEST_TICK_S * SECOND_US), self.interval_us // TICKS_PER_INTERVAL)
         self.horizon_s = window.window_s + window.frame_s
         self.horizon_cycles = int(self.horizon_s / plan.interval_s) + 1
         self.flushes_early = plan.sharing is not Sharing.INTERVAL
@@ -72,14 +74,11 @@ class Fleet:
         self.random = random.Random(SEED).random
         self.phases_us = [int(self.random() * self.interval_us) for _ in range(plan.instance_count)]
         self.most_peers = [1] * plan.instance_count  # by instance, on any of its keys
+        self.found_ratios = [0.0] * plan.instance_count  # see Flusher
 
     def next_cycle_us(self, instance: int, at_us: int) -> int:
         """Return the time of an instance's next full cycle."""
         return at_us + self.interval_us - (at_us - self.phases_us[instance]) % self.interval_us
-
-    def next_tick_us(self, instance: int, at_us: int) -> int:
-        """Return the time at which an instance next synchronises its urgent keys."""
-        return at_us + self.tick_us - (at_us - self.phases_us[instance]) % self.tick_us
 
 
 class InstanceKey:
@@ -92,8 +91,11 @@ class InstanceKey:
         peers: Instances that have written the document within the horizon.
         is_dirty: True if a request came since the last full cycle.
         is_contested: True if the last write lost a race, so that the next one reads first.
-        cycle_us: Time of the next full cycle; 0 if none is scheduled.
-        urgent_us: Time of the next urgent tick; 0 if none is scheduled.
+        is_urgent: True if the key is synchronised with the next urgent cycle.
+        due_us: Time of the full cycle that looks at the key without a request; 0 if none does.
+        urgent_us: Time of the next urgent cycle; 0 if none is scheduled.
+        learnt: Hits of other instances that the present cycle has found, None if that is not known.
+        follow_up: Time and gap of the next look at a key that others are filling up, in seconds; None if there is none.
         pull_gap: Cycles between two reads of an idle key.
         used_us: Time of the last cycle that found requests.
         denied_until_us: End of the time in which requests are denied without a new estimate.
@@ -101,11 +103,14 @@ class InstanceKey:
 
     __slots__ = (
         "bucket",
-        "cycle_us",
         "denied_until_us",
+        "due_us",
+        "follow_up",
         "instance",
         "is_contested",
         "is_dirty",
+        "is_urgent",
+        "learnt",
         "peers",
         "pull_gap",
         "urgent_us",
@@ -120,8 +125,11 @@ class InstanceKey:
         self.peers = 1
         self.is_dirty = False
         self.is_contested = False
-        self.cycle_us = 0
+        self.is_urgent = False
+        self.learnt: int | None = None
+        self.due_us = 0
         self.urgent_us = 0
+        self.follow_up: tuple[float, float] | None = None
         self.pull_gap = 0
         self.used_us = at_us
         self.denied_until_us = 0
@@ -158,8 +166,9 @@ class FleetKey:
             instance = int(draw() * count)
             key = keys[instance] or self._add_key(instance, at_us)
             now_s = at_us / SECOND_US
-            if not key.is_dirty or key.pull_gap > 1:
-                self._mark_dirty(key, at_us)
+            if not key.is_dirty:
+                key.is_dirty = True
+                heapq.heappush(due, (fleet.next_cycle_us(instance, at_us), instance))
             decisions.append(key.bucket.try_add(1, now_s) or self._decide_near_limit(key, at_us, now_s))
         return decisions
 
@@ -173,25 +182,29 @@ class FleetKey:
         key = self._keys[instance] = InstanceKey(instance, bucket, at_us)
         if self._fleet.reserves:
             bucket.distrust()
+        else:
+            bucket.watch_unread()
         self._mark_urgent(key, at_us)
         return key
 
-    def _mark_dirty(self, key: InstanceKey, at_us: int) -> None:
-        if key.pull_gap > 1:
-            self._mark_urgent(key, at_us)
-        if not key.is_dirty:
-            key.is_dirty = True
-            self._schedule(key, self._fleet.next_cycle_us(key.instance, at_us))
-
     def _mark_urgent(self, key: InstanceKey, at_us: int) -> None:
-        if self._fleet.flushes_early and not key.urgent_us:
-            key.urgent_us = self._fleet.next_tick_us(key.instance, at_us)
-            heapq.heappush(self._due, (key.urgent_us, key.instance))
+        key.is_urgent = True
+        self._plan_urgent(key, at_us)
 
-    def _schedule(self, key: InstanceKey, cycle_us: int) -> None:
-        if not 0 < key.cycle_us <= cycle_us:
-            key.cycle_us = cycle_us
-            heapq.heappush(self._due, (cycle_us, key.instance))
+    def _plan_urgent(self, key: InstanceKey, at_us: int) -> None:
+        """Schedule the next urgent cycle of an instance that has just done something."""
+        wanted_us = at_us if key.is_urgent else round(key.follow_up[0] * SECOND_US) if key.follow_up else None
+        if wanted_us is None or not self._fleet.flushes_early:
+            return
+        urgent_us = max(at_us, wanted_us) + URGENT_DELAY_US
+        if not 0 < key.urgent_us <= urgent_us:
+            key.urgent_us = urgent_us
+            heapq.heappush(self._due, (urgent_us, key.instance))
+
+    def _schedule(self, key: InstanceKey, due_us: int) -> None:
+        if not 0 < key.due_us <= due_us:
+            key.due_us = due_us
+            heapq.heappush(self._due, (due_us, key.instance))
 
     def _decide_near_limit(self, key: InstanceKey, at_us: int, now_s: float) -> bool:
         fleet, bucket = self._fleet, key.bucket
@@ -213,51 +226,96 @@ class FleetKey:
         return True
 
     def _run(self, at_us: int, instance: int) -> None:
-        """Run the cycle or urgent tick that an instance scheduled for a time, if it is still scheduled."""
+        """Run the full or urgent cycle that an instance scheduled for a time, if it is still scheduled."""
         key = self._keys[instance]
         if key is None:
             return
-        if at_us == key.cycle_us:
-            key.cycle_us = key.urgent_us = 0
-            is_dirty, key.is_dirty = key.is_dirty, False
-            self._synchronise(key, at_us, is_dirty=is_dirty)
+        is_full = at_us == self._fleet.next_cycle_us(instance, at_us - 1)
+        requested = key.is_dirty or key.is_urgent
+        if is_full and (requested or at_us == key.due_us):
+            key.due_us, key.is_urgent = 0, False
+            learnt = self._synchronise(key, at_us, is_dirty=requested)
+            if learnt:
+                self._follow(key, at_us, passed_s=self._fleet.plan.interval_s, learnt=learnt)
         elif at_us == key.urgent_us:
             key.urgent_us = 0
-            key.is_contested = True  # as in SyncCycle.run: a read first saves a failed write
-            self._synchronise(key, at_us)
+            self._run_urgent(key, at_us)
+        if self._keys[instance] is key:
+            if key.bucket.full >= key.bucket.alert and not self._fleet.reserves:
+                key.is_urgent = True
+            self._plan_urgent(key, at_us)
 
-    def _synchronise(self, key: InstanceKey, at_us: int, *, is_dirty: bool = True) -> None:
-        """Flush and pull the key, and schedule its next cycle, as ``SyncCycle`` does."""
+    def _run_urgent(self, key: InstanceKey, at_us: int) -> None:
+        """See ``SyncCycle.run_urgent``."""
+        now_s = at_us / SECOND_US
+        passed_s = key.follow_up[1] if key.follow_up else math.inf
+        is_followed = key.follow_up is not None and key.follow_up[0] <= now_s
+        if key.is_urgent:
+            key.is_urgent = False
+            key.is_contested = key.is_contested or key.peers > 1
+            passed_s = min(passed_s, now_s - key.used_us / SECOND_US)
+            learnt = self._synchronise(key, at_us)
+        elif is_followed:
+            learnt = self._synchronise(key, at_us, is_dirty=False, reads_all=True)
+        else:
+            return
+        self._follow(key, at_us, passed_s=passed_s, learnt=learnt)
+
+    def _follow(self, key: InstanceKey, at_us: int, *, passed_s: float, learnt: int | None) -> None:
+        """See ``FollowUps.plan``."""
+        key.follow_up, now_s = None, at_us / SECOND_US
+        room = key.bucket.tier.limit - key.bucket.estimate(now_s)
+        if key.peers > 1 and _used_ratio(key.bucket) >= FOLLOWED_RATIO and room >= 1:
+            gap_s = follow_up_s(room, passed_s=passed_s, learnt=learnt)
+            if gap_s <= self._fleet.plan.interval_s / 2:
+                key.follow_up = (now_s + gap_s, gap_s)
+
+    def _synchronise(
+        self, key: InstanceKey, at_us: int, *, is_dirty: bool = True, reads_all: bool = False
+    ) -> int | None:
+        """Flush and pull the key, and schedule its next cycle, as ``SyncCycle`` does.
+
+        Returns:
+            Hits of other instances since the last look, None if that is not known.
+        """
         fleet, bucket, now_s = self._fleet, key.bucket, at_us / SECOND_US
+        key.is_dirty = False
+        version, key.learnt = key.version, None
         unsent = bucket.drain()
-        is_changed = False
         if unsent:
             self._flush(key, unsent, at_us, now_s)
-        elif is_dirty or not key.pull_gap or _used_ratio(bucket) >= FOLLOWED_RATIO:
-            is_changed = self._pull(key, None, at_us, now_s)
+        elif is_dirty or reads_all or not key.pull_gap or _used_ratio(bucket) >= FOLLOWED_RATIO:
+            self._pull(key, None, at_us, now_s)
+        is_changed = version != key.version
         if is_dirty:
             key.used_us = at_us
         used_ratio = _used_ratio(bucket)
         is_filling = used_ratio >= FOLLOWED_RATIO
-        if is_dirty or (is_changed and is_filling):
+        if is_filling and (is_dirty or is_changed):
             key.pull_gap = 0
             gap = 1
         elif now_s - key.used_us / SECOND_US > fleet.horizon_s:
             self._keys[key.instance] = None
-            return
+            return key.learnt
+        elif key.due_us:
+            return key.learnt
         elif is_filling:
             pulls = 2 * PULLS_PER_HORIZON if used_ratio >= CLOSE_RATIO else PULLS_PER_HORIZON
             gap = key.pull_gap = min(max(1, fleet.horizon_cycles // pulls), key.pull_gap * 2 or 1)
         else:
             gap = key.pull_gap = max(2, fleet.horizon_cycles)
         self._schedule(key, fleet.next_cycle_us(key.instance, at_us) + (gap - 1) * fleet.interval_us)
+        return key.learnt
 
     def _flush(self, key: InstanceKey, unsent: dict[int, int], at_us: int, now_s: float) -> None:
-        if key.is_contested:
+        fleet = self._fleet
+        if key.is_contested or (not key.version and fleet.found_ratios[key.instance] > 1 / 2):
             key.is_contested = self._pull(key, unsent, at_us, now_s)
-        tally = self._fleet.tally
+        tally = fleet.tally
         tally.operations += 1
-        if key.version != self._version:
+        if key.version == self._version:
+            self._note_found(key, found=False)
+        else:
             tally.conflicts += 1
             key.is_contested = True
             self._pull(key, unsent, at_us, now_s)
@@ -270,28 +328,37 @@ class FleetKey:
         self._written_us[key.instance] = at_us
         self._version += 1
         key.version = self._version
-        if key.peers > 1 or self._fleet.reserves:
-            self._set_alert(key, now_s)
+        self._set_alert(key, now_s)
+
+    def _note_found(self, key: InstanceKey, *, found: bool) -> None:
+        if not key.version:
+            ratios = self._fleet.found_ratios
+            ratios[key.instance] += (found - ratios[key.instance]) / FOUND_MEMORY
 
     def _pull(self, key: InstanceKey, unsent: dict[int, int] | None, at_us: int, now_s: float) -> bool:
         """Read the document. Return True if it has changed."""
         fleet = self._fleet
         fleet.tally.operations += 1
-        is_changed = key.version != self._version
+        is_changed, is_known = key.version != self._version, key.version > 0
+        self._note_found(key, found=self._version > 0)
         key.version = self._version
-        since_us = at_us - round(fleet.horizon_s * SECOND_US)
-        key.peers = max(1, len([last_us for last_us in self._written_us.values() if last_us >= since_us]))
+        since_us = max(self._written_us.values(), default=0) - LATELY_S * SECOND_US
+        recent = [last_us for last_us in self._written_us.values() if last_us >= since_us]
+        key.peers = len(recent) + (key.instance not in self._written_us)
         fleet.most_peers[key.instance] = max(fleet.most_peers[key.instance], key.peers)
         key.denied_until_us = 0
+        key.bucket.left_s(now_s)
+        before = key.bucket.full
         if is_changed or unsent:  # else the bucket already holds it
             key.bucket.load(now_s, self.frames, unsent or {})
+        if is_known:
+            key.learnt = (key.learnt or 0) + max(0, key.bucket.full - before)
         self._set_alert(key, now_s)
         return is_changed
 
     def _set_alert(self, key: InstanceKey, now_s: float) -> None:
-        reserves = self._fleet.reserves
-        peers = max(key.peers, self._fleet.most_peers[key.instance]) if reserves else key.peers
-        key.bucket.watch(now_s, peers=peers, reserves=reserves)
+        peers = max(key.peers, self._fleet.most_peers[key.instance])
+        key.bucket.watch(now_s, peers=peers, reserves=self._fleet.reserves)
 
 
 def _used_ratio(bucket: Bucket) -> float:

@@ -1,5 +1,6 @@
 """The sync cycle of one limiter: which keys it looks at, and what it logs."""
 
+import math
 import threading
 import traceback
 from collections import Counter
@@ -16,7 +17,7 @@ from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.store.base import CounterStore, Snapshot
 from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.flusher import CycleReport, Flusher
-from oauth_ratelimit.sync.schedule import SyncSchedule
+from oauth_ratelimit.sync.schedule import FollowUps, SyncSchedule
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +49,7 @@ class SyncCycle:
         server_clock: ServerClock | None,
     ) -> None:
         self.schedule = SyncSchedule(interval_s)
+        self._follow_ups = FollowUps(interval_s)
         self._store = store
         self._clock = clock
         self._server_clock = server_clock
@@ -61,38 +63,63 @@ class SyncCycle:
         self._outage_count = 0
         self._last_s: float | None = None  # time of the last full cycle
 
-    def run(self, *, urgent_only: bool = False) -> CycleReport:
-        """Run one cycle. Errors of the store are not raised but reported.
+    def run(self) -> CycleReport:
+        """Run one full cycle. Errors of the store are not raised but reported."""
+        report = CycleReport()
+        with self._lock:
+            now_s = self._clock()
+            requested = self._clients.dirty_queue.take_urgent() + self._clients.dirty_queue.take_dirty()
+            if now_s == self._last_s:  # called twice on a clock that stands still: read everything
+                requested += self.schedule.all()
+            self._last_s = now_s
+            requested = self.schedule.take(requested)
+            due = self.schedule.due(now_s)
+            now_s = self._begin(requested or due, now_s, report)
+            self._synchronise_in_parts(requested, now_s, report, requested=True)
+            self._synchronise_in_parts(due, now_s, report, requested=False)
+            self._make_room()
+            self._clients.sweep(now_s)
+            report.in_flight_hits = self.schedule.in_flight_hits()
+            report.key_count = self._clients.key_count
+        self._log_report(report, now_s)
+        return report
 
-        Args:
-            urgent_only: Synchronise only the urgent keys.
-        """
+    def run_urgent(self) -> CycleReport | None:
+        """Synchronise the urgent keys and those that others are filling up. None if there are none."""
         report = CycleReport()
         with self._lock:
             now_s = self._clock()
             urgent = self._clients.dirty_queue.take_urgent()
-            if urgent_only:
-                for state in urgent:
-                    state.reads_first = True  # most are new here, and reading them first saves a conflict
-                now_s = self._begin(urgent, now_s, report)
-                self._synchronise(urgent, now_s, report, requested=True)
-            else:
-                requested = urgent + self._clients.dirty_queue.take_dirty()
-                if now_s == self._last_s:  # called twice on a clock that stands still: read everything
-                    requested += self.schedule.all()
-                self._last_s = now_s
-                requested = self.schedule.take(requested)
-                due = self.schedule.due(now_s)
-                now_s = self._begin(requested or due, now_s, report)
-                self._synchronise_in_parts(requested, now_s, report, requested=True)
-                self._synchronise_in_parts(due, now_s, report, requested=False)
+            followed = self._follow_ups.take(now_s)
+            if not urgent and not followed:
+                return None
+            now_s = self._begin(urgent or followed, now_s, report)
+            passed_s = {state: self._follow_ups.gap_s(state) for state in followed}
+            passed_s.update((state, min(now_s - state.seen_s, self._follow_ups.gap_s(state))) for state in urgent)
+            for state in urgent:
+                # Others have probably written meanwhile, and the one read gives both their hits and the version.
+                state.reads_first = state.reads_first or state.peers > 1
+            learnt = self._flusher.learnt if self._flusher else {}
+            learnt.clear()
+            self._synchronise(urgent, now_s, report, requested=True)
+            only_followed = [state for state in followed if state not in set(urgent)]
+            self._synchronise(only_followed, now_s, report, requested=False, reads_all=True)
+            if report.error is None:
+                for state, seconds in passed_s.items():
+                    self._follow_ups.plan(state, now_s, passed_s=seconds, learnt=learnt.get(state))
             self._make_room()
-            if not urgent_only:
-                self._clients.sweep(now_s)
-                report.in_flight_hits = self.schedule.in_flight_hits()
-                report.key_count = self._clients.key_count
         self._log_report(report, now_s)
         return report
+
+    @property
+    def next_urgent_s(self) -> float:
+        """Time at which the next key is urgent: ``-inf`` now, ``inf`` never."""
+        return -math.inf if self._clients.dirty_queue.has_urgent else self._follow_ups.next_s
+
+    def wait_for_urgent(self) -> None:
+        """Block until a key is urgent, or the queue is woken."""
+        wait_s = self._follow_ups.next_s - self._clock()
+        self._clients.dirty_queue.wait_for_urgent(None if wait_s == math.inf else max(0.0, wait_s))
 
     def run_for(self, states: Iterable[KeyState]) -> CycleReport:
         """Synchronise these keys only."""
@@ -153,10 +180,23 @@ class SyncCycle:
         self, states: list[KeyState], now_s: float, report: CycleReport, *, requested: bool
     ) -> None:
         """Flush and pull keys part by part, to bound the memory that a cycle needs for each."""
+        learnt = self._flusher.learnt if self._flusher else {}
         for start in range(0, len(states), PART_SIZE):
+            learnt.clear()
             self._synchronise(states[start : start + PART_SIZE], now_s, report, requested=requested)
+            for state, hits in learnt.items():
+                if hits:
+                    self._follow_ups.plan(state, now_s, passed_s=self.schedule.interval_s, learnt=hits)
 
-    def _synchronise(self, states: list[KeyState], now_s: float, report: CycleReport, *, requested: bool) -> None:
+    def _synchronise(
+        self,
+        states: list[KeyState],
+        now_s: float,
+        report: CycleReport,
+        *,
+        requested: bool,
+        reads_all: bool = False,
+    ) -> None:
         """Flush and pull keys.
 
         Args:
@@ -164,6 +204,7 @@ class SyncCycle:
             now_s: The time.
             report: The report of the cycle. If the store has failed already, hits are taken and not sent.
             requested: Whether requests have asked for the keys.
+            reads_all: Read all keys whose write does not show the total.
         """
         is_failed = False
         busy, changed = set[KeyState](), set[KeyState]()
@@ -179,7 +220,7 @@ class SyncCycle:
                 to_pull = [
                     state
                     for state in states
-                    if state.must_read(now_s) or (state not in busy and (requested or state.is_followed))
+                    if state.must_read(now_s) or (state not in busy and (requested or reads_all or state.is_followed))
                 ]
                 changed.update(self._flusher.pull(to_pull, now_s, report))
         except StoreError as exc:
@@ -191,22 +232,29 @@ class SyncCycle:
         for state in states:
             if requested:
                 state.seen_s = now_s
-            is_busy = requested or is_failed or state in busy or (state in changed and state.is_filling)
-            if is_busy or state.unsent:
+            is_busy = requested or state in busy or state in changed
+            if is_failed or state.unsent or (is_busy and state.is_filling):
                 state.pull_gap = 0
                 self.schedule.add((state,))
             elif not (state.is_idle(now_s) and self._clients.forget(state)):
                 self.schedule.reschedule(state)
+            if not is_failed and self._flusher is not None:
+                self._mark_if_urgent(state)
+
+    def _mark_if_urgent(self, state: KeyState) -> None:
+        """Mark a key that has become urgent while it was synchronised: its alert has just been set."""
+        if state.is_near_limit and not state.client.peers.reserves:
+            self._clients.dirty_queue.mark_urgent(state)
 
     def _make_room(self) -> None:
-        """Evict keys if there are nearly too many, starting with those that have been quiet longest.
+        """Evict keys if there are nearly too many, starting with those that are far below their limits.
 
         An evicted key that comes again is less accurate at first. No hit is lost, because settled keys alone go.
         """
         excess = self._clients.excess_count
         if not excess:
             return
-        for state in self.schedule.all():
+        for state in self.schedule.dispensable():
             if self._clients.forget(state):
                 excess -= 1
                 if not excess:

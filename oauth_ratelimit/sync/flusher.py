@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 
 LOG_INTERVAL_S = 60.0  # between two events of a kind about the same document
 MAX_BATCH = 500  # documents per round trip; with more, objects live long enough to slow the garbage collector
+FOUND_MEMORY = 20  # first looks at documents that the guess about the next one remembers
 MAX_ROUNDS = 4  # writes per key and cycle; the next cycle tries again
 FIRST_PAUSE_S = 0.002  # before the second round, doubled with each further one, with jitter
 
@@ -67,6 +68,10 @@ class Flusher:
         clock: Returns the time in seconds since the epoch.
         store_time_s: Returns the time of the store's clock, None if it is not known.
         sleep: Waits between two rounds on contested keys.
+
+    Attributes:
+        learnt: Hits of other instances since the last look at a key, by key. Missing for keys that were not read
+            before. The cycle clears it.
     """
 
     def __init__(
@@ -81,6 +86,8 @@ class Flusher:
         self._store = store
         self._store_time_s = store_time_s
         self._sleep = sleep
+        self.learnt: dict[KeyState, int] = {}
+        self._found_ratio = 0.0  # of documents, at first looks
         self._flush_id = 0
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
 
@@ -98,7 +105,7 @@ class Flusher:
         batches = self._taken(states, now_s, report)
         try:
             for batch in batches:
-                doubtful = [state for state in batch if state.attempt or state.reads_first or state.is_quarantined]
+                doubtful = [state for state in batch if self._is_doubtful(state)]
                 self._read_first(doubtful, now_s, report)
                 lost += self._write_round(1, batch, current, now_s=now_s, report=report)
                 collect_young_garbage(batch)
@@ -127,6 +134,17 @@ class Flusher:
                     batch = []
         if batch:
             yield batch
+
+    def _is_doubtful(self, state: KeyState) -> bool:
+        """Return whether a key is read before it is written, because the write would probably lose the race."""
+        if state.attempt or state.reads_first or state.is_quarantined:
+            return True
+        return state.version is None and self._found_ratio > 1 / 2
+
+    def _note_found(self, state: KeyState, *, found: bool) -> None:
+        """Note whether there was a document of a key without a known one."""
+        if state.version is None:
+            self._found_ratio += (found - self._found_ratio) / FOUND_MEMORY
 
     def _read_first(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> None:
         """Read documents whose version has probably changed."""
@@ -190,6 +208,7 @@ class Flusher:
             report.pulled_count += len(batch)
             for state in yield_between(batch):
                 snapshot = snapshots.get(state.key)
+                self._note_found(state, found=snapshot is not None)
                 state.resolve(self.writer, snapshot)
                 if snapshot is not None and snapshot.damage:
                     is_usable = snapshot.version != UNUSABLE_VERSION
@@ -205,7 +224,10 @@ class Flusher:
                 prunable = NOTHING_PRUNABLE
                 if snapshot is not None:
                     prunable = prunable_of(snapshot, writer=self.writer, store_time_s=self._store_time_s)
-                state.merge(snapshot, now_s, writer=self.writer, prunable=prunable)
+                is_known = state.version is not None
+                learnt = state.merge(snapshot, now_s, writer=self.writer, prunable=prunable)
+                if is_known:
+                    self.learnt[state] = self.learnt.get(state, 0) + learnt
         return changed
 
     def _write(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
@@ -225,6 +247,7 @@ class Flusher:
             failed = {*result.lost, *result.rejected}
             for index, (state, change) in enumerate(zip(yield_between(batch), changes, strict=True)):
                 if index not in failed:
+                    self._note_found(state, found=False)
                     state.commit(change.next_version, change.hits, now_s)
             for index, reason in result.rejected.items():
                 key = batch[index].key

@@ -1,17 +1,89 @@
 """Schedule of the keys that each sync cycle looks at.
 
 A dirty key is flushed, or read if there is nothing to flush. A successful compare-and-set needs no read: it proves that
-no other instance has written. A key without requests is read once more. After that it is followed only while a good
-part of a limit is used up, because the hits of other instances may soon matter. It is forgotten when its last frame has
-left every window.
+no other instance has written. A key is followed, which means read without requests, only while a good part of a limit
+is used up, because the hits of other instances may soon matter. It is forgotten when its last frame has left every
+window.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
 
 from oauth_ratelimit.counters.key_state import Due, KeyState
 
 PULLS_PER_HORIZON = 30  # of a followed key that does not change; benchmarks/accuracy.py shows the cost of fewer
 CLOSE_RATIO = 1 / 2  # of a limit: from here on twice as many
+SHORTEST_GAP_S = 0.003  # between two looks at a key that is filling up
+MAX_FOLLOW_UPS = 1000  # further keys wait for the next cycle
+NO_FOLLOW_UP = (-1, math.inf)
+
+
+def follow_up_s(room: float, *, passed_s: float, learnt: int | None) -> float:
+    """Return the seconds until half of what is left of a limit will be used up at the present rate.
+
+    Args:
+        room: Hits that are left.
+        passed_s: Seconds since the look before.
+        learnt: Hits of other instances in that time, None if it is not known.
+    """
+    gap_s = max(passed_s, SHORTEST_GAP_S) * room / (2 * (learnt or 1))
+    return max(gap_s, SHORTEST_GAP_S if learnt else 2 * passed_s)
+
+
+class FollowUps:
+    """Keys that other instances are filling up, to be read again before the next cycle. Used by the sync cycle alone.
+
+    Each is read again when half of what is left would be used up at the present rate, so a few reads are enough.
+
+    Args:
+        interval_s: Length of a cycle. A key that can wait for the next one is not added.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self._longest_s = interval_s / 2
+        self._due: list[tuple[float, int, KeyState]] = []
+        self._numbers: dict[KeyState, tuple[int, float]] = {}  # of the valid entry, and its gap in seconds
+        self._count = 0
+
+    @property
+    def next_s(self) -> float:
+        """Time at which the next key is due, ``inf`` if there is none."""
+        return self._due[0][0] if self._due else math.inf
+
+    def gap_s(self, state: KeyState) -> float:
+        """Return the seconds between the last look at a key and the one that is due, ``inf`` if none is."""
+        return self._numbers[state][1] if state in self._numbers else math.inf
+
+    def take(self, now_s: float) -> list[KeyState]:
+        """Return the keys that are due."""
+        states = []
+        # A clock that stepped back leaves entries that are far ahead.
+        while self._due and not now_s < self._due[0][0] <= now_s + self._longest_s:
+            _, number, state = heappop(self._due)
+            if self._numbers.get(state, NO_FOLLOW_UP)[0] == number:
+                states.append(state)
+        return states
+
+    def plan(self, state: KeyState, now_s: float, *, passed_s: float, learnt: int | None) -> None:
+        """Plan the next look at a key after a look.
+
+        Args:
+            state: The key.
+            now_s: The time.
+            passed_s: Seconds since the look before.
+            learnt: Hits of other instances in that time, None if it is not known.
+        """
+        self._numbers.pop(state, None)
+        room = state.room(now_s)
+        if state.peers < 2 or not state.is_filling or room < 1:
+            return
+        gap_s = follow_up_s(room, passed_s=passed_s, learnt=learnt)
+        if gap_s > self._longest_s or len(self._numbers) >= MAX_FOLLOW_UPS:
+            return
+        self._count += 1
+        self._numbers[state] = (self._count, gap_s)
+        heappush(self._due, (now_s + gap_s, self._count, state))
 
 
 class SyncSchedule:
@@ -69,9 +141,20 @@ class SyncSchedule:
         )
 
     def all(self) -> list[KeyState]:
-        """Return all keys, starting with those that are due last: they have been quiet longest."""
-        later = [state for cycle in sorted(self._later, reverse=True) for state in self._later[cycle]]
-        return later + self._next
+        """Return all keys."""
+        return [state for states in self._later.values() for state in states] + self._next
+
+    def dispensable(self) -> Iterator[KeyState]:
+        """Yield all keys: first those that are far below their limits, the one that was quiet longest at first."""
+        later = [state for cycle in sorted(self._later) for state in self._later[cycle]]
+        filling = []
+        for state in later:
+            if state.is_filling:
+                filling.append(state)
+            else:
+                yield state
+        yield from filling
+        yield from self._next
 
     def drop_forgotten(self) -> None:
         """Drop keys that were forgotten before they were due, to free their memory."""

@@ -1,10 +1,11 @@
-"""Background scheduler of the sync cycle: one daemon thread, off the request path."""
+"""Background threads of the sync cycle: one for the full cycles and one for urgent keys, off the request path."""
 
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 import structlog
@@ -16,8 +17,10 @@ from oauth_ratelimit.sync.flusher import CycleReport
 
 log = structlog.get_logger(__name__)
 
-TICKS_PER_INTERVAL = 10  # urgent keys are synchronised at each tick
-SHORTEST_TICK_S = 0.02
+SHORT_PAUSE_S = 0.003  # after an urgent cycle: later keys are collected
+LONG_PAUSE_S = 0.1  # the same in a storm of new keys, which saves round trips
+SHORT_PAUSES = 300  # in a row
+SHORT_PAUSES_PER_S = 50  # regained
 LOGGER_NAME = "oauth_ratelimit"  # APScheduler logs each run as "apscheduler.executors.<this>"
 
 
@@ -28,16 +31,50 @@ class Synchronised(Protocol):
 
     def sync_urgent(self) -> CycleReport | None: ...
 
+    def wait_for_urgent(self) -> None: ...
+
+    def wait_for_pressing(self, timeout_s: float) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+class Pacing:
+    """Pauses between urgent cycles: short as a rule, long while new keys never end.
+
+    Args:
+        longest_s: The longest pause.
+        clock: Returns the time of a clock that is never set, in seconds.
+    """
+
+    def __init__(self, longest_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._longest_s = longest_s
+        self._clock = clock
+        self._credit = float(SHORT_PAUSES)
+        self._ended_s = clock() - longest_s
+
+    def ended(self) -> None:
+        """Note that an urgent cycle has ended."""
+        now_s = self._clock()
+        regained = (now_s - self._ended_s) * SHORT_PAUSES_PER_S
+        self._credit = min(float(SHORT_PAUSES), max(0.0, self._credit + regained - 1))
+        self._ended_s = now_s
+
+    def pauses_s(self) -> tuple[float, float]:
+        """Return the seconds until a pressing key may be synchronised, and the further ones until any other may."""
+        passed_s = self._clock() - self._ended_s
+        short_s = max(0.0, SHORT_PAUSE_S - passed_s)
+        has_credit = self._credit + passed_s * SHORT_PAUSES_PER_S >= 1
+        return short_s, 0.0 if has_credit else max(0.0, self._longest_s - passed_s - short_s)
+
 
 class SyncScheduler:
     """Runs the sync cycles of one limiter. Start it in the process that serves requests, after any fork.
 
     Args:
-        limiter: The limiter. Its urgent keys are synchronised at each tick, all others once per interval.
+        limiter: The limiter. Its urgent keys are synchronised at once, all others once per interval.
         interval_s: Seconds between two full cycles. The first one comes after a random part of it, so that instances
             started together do not write together.
-        on_tick: Called with the report after each full cycle, and after the first tick, with None if nothing was
-            urgent.
+        on_cycle: Called when the thread has started, with None, and with the report after each full cycle.
     """
 
     def __init__(
@@ -45,20 +82,19 @@ class SyncScheduler:
         limiter: Synchronised,
         *,
         interval_s: float,
-        on_tick: Callable[[CycleReport | None], None] | None = None,
+        on_cycle: Callable[[CycleReport | None], None] | None = None,
     ) -> None:
         self._limiter = limiter
-        self._on_tick = on_tick
-        self._tick_s = max(SHORTEST_TICK_S, interval_s / TICKS_PER_INTERVAL)
-        self._ticks_per_cycle = max(1, round(interval_s / self._tick_s))
-        self._tick_count = random.randrange(self._ticks_per_cycle)
-        self._ticking = threading.Lock()  # held while a tick runs, so that stop() can wait for it
-        self._is_first_tick = True
-        self._stopped = False
+        self._on_cycle = on_cycle
+        self._interval_s = interval_s
+        self._pacing = Pacing(min(LONG_PAUSE_S, interval_s / 10))
+        # Each is held while a cycle of its kind runs, so that stop() can wait for it.
+        self._full, self._urgent = threading.Lock(), threading.Lock()
+        self._stopping = threading.Event()
         self._scheduler: BackgroundScheduler | None = None
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the threads."""
         # It runs jobs in the scheduler's thread, so there is no other one that the exit would wait for.
         executor = DebugExecutor()
         logging.getLogger(f"apscheduler.executors.{LOGGER_NAME}").setLevel(logging.WARNING)
@@ -67,43 +103,73 @@ class SyncScheduler:
         self._scheduler = BackgroundScheduler(
             daemon=True, executors={LOGGER_NAME: executor}, logger=logger, timezone="UTC"
         )
+        # At once, because from Python 3.12 on an exiting process cannot start the threads of a connection.
+        self._scheduler.add_job(self._begin, executor=LOGGER_NAME, misfire_grace_time=None)
         self._scheduler.add_job(
             self.run_once,
-            IntervalTrigger(seconds=self._tick_s, timezone="UTC"),
+            IntervalTrigger(seconds=self._interval_s, timezone="UTC"),
             executor=LOGGER_NAME,
             max_instances=1,
             coalesce=True,
             misfire_grace_time=None,  # the default skips a run that is a second late
-            # At once, because from Python 3.12 on an exiting process cannot start the threads of a connection.
-            next_run_time=datetime.now(UTC),
+            next_run_time=datetime.now(UTC) + timedelta(seconds=random.random() * self._interval_s),
         )
         self._scheduler.start()
+        threading.Thread(target=self._run_urgent_cycles, name="oauth_ratelimit-urgent", daemon=True).start()
+
+    def _begin(self) -> None:
+        with self._full:
+            if not self._stopping.is_set() and self._on_cycle is not None:
+                self._attempt(lambda: None)
 
     def run_once(self) -> None:
-        """Run one tick. Errors are logged and do not stop the next tick."""
-        with self._ticking:
-            if self._stopped:
+        """Run one full cycle. Errors are logged and do not stop the next one."""
+        with self._full:
+            if not self._stopping.is_set():
+                self._attempt(self._limiter.sync)
+
+    def _attempt(self, cycle: Callable[[], CycleReport | None]) -> None:
+        try:
+            report = cycle()
+            if self._on_cycle is not None:
+                self._on_cycle(report)
+        except Exception:
+            log.exception("cycle_failed")
+
+    def run_urgent(self) -> None:
+        """Synchronise the urgent keys. Errors are logged."""
+        with self._urgent:
+            if self._stopping.is_set():
                 return
             try:
-                self._tick_count += 1
-                is_full = self._tick_count % self._ticks_per_cycle == 0
-                report = self._limiter.sync() if is_full else self._limiter.sync_urgent()
-                if self._on_tick is not None and (is_full or self._is_first_tick):
-                    self._is_first_tick = False
-                    self._on_tick(report)
+                self._limiter.sync_urgent()
             except Exception:
                 log.exception("cycle_failed")
+            self._pacing.ended()
+
+    def _run_urgent_cycles(self) -> None:
+        while not self._stopping.is_set():
+            self._limiter.wait_for_urgent()
+            short_s, further_s = self._pacing.pauses_s()
+            if short_s:
+                self._stopping.wait(short_s)
+            if further_s:
+                self._limiter.wait_for_pressing(further_s)
+            self.run_urgent()
 
     def stop(self, *, timeout_s: float = 5.0) -> bool:
-        """Start no further tick, and wait for the one that runs.
+        """Start no further cycle, and wait for those that run.
 
         Returns:
-            Whether it has ended within the timeout.
+            Whether they have ended within the timeout.
         """
-        self._stopped = True
+        self._stopping.set()
         if self._scheduler is not None:
             self._scheduler.pause()  # shutdown() hangs in an exit handler under gevent
-        is_idle = self._ticking.acquire(timeout=timeout_s)
-        if is_idle:
-            self._ticking.release()
-        return is_idle
+            self._limiter.wake()
+        deadline_s = time.monotonic() + timeout_s
+        for running in (self._full, self._urgent):
+            if not running.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
+                return False
+            running.release()
+        return True

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,20 +140,23 @@ def test_any_order_of_counting_draining_and_loading_keeps_the_estimate(
     assert own == sent
 
 
-def test_share_of_what_is_left_is_used_before_the_alert() -> None:
-    """With others about, an instance stops taking the short cut when it has used its share of what was left."""
-    bucket = a_bucket(Window(60, 10), limit=100)
-    bucket.add(20)
-    bucket.watch(START_S, peers=4, reserves=False)
-    assert (40, 39) == (bucket.alert, bucket.ceiling)
-    bucket.watch(START_S, peers=1, reserves=False)
-    assert 100 == bucket.ceiling
+@pytest.mark.parametrize(("used", "peers", "expected"), [(100, 1, 10), (100, 4, 10), (1980, 4, 5), (2000, 4, 1)])
+def test_small_part_of_the_limit_or_of_what_is_left_is_used_before_the_alert(
+    used: int, peers: int, expected: int
+) -> None:
+    """An instance stops taking the short cut when its unsent hits matter to others."""
+    bucket = a_bucket(Window(60, 10), limit=2000)
+    bucket.add(used)
+    bucket.drain()
+    bucket.watch(START_S, peers=peers, reserves=False)
+    assert (used + expected, used + expected - 1) == (bucket.alert, bucket.ceiling)
 
 
 def test_alert_moves_with_the_frames() -> None:
     """What fades out of the window does not count as used."""
-    bucket = a_bucket(Window(60, 10), limit=100)
+    bucket = a_bucket(Window(60, 10), limit=2000)
     bucket.add(20)
+    bucket.drain()
     bucket.watch(START_S, peers=4, reserves=False)
     bucket.turn(START_S + 120)
-    assert (20, 19) == (bucket.alert, bucket.ceiling)
+    assert (10, 9) == (bucket.alert, bucket.ceiling)

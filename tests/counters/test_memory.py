@@ -165,14 +165,27 @@ def test_next_cycle_makes_room_for_new_users(limiter: Limiter, clock: Clock) -> 
     assert not limiter.check("app", "newcomer").allowed
 
 
-def test_evicted_user_is_denied_again_after_the_next_tick(limiter: Limiter, clock: Clock) -> None:
-    """A user who was forgotten to make room is denied again as soon as the next tick has read the counts."""
+def test_user_far_below_the_limit_is_evicted_before_one_who_is_denied(limiter: Limiter, clock: Clock) -> None:
+    """A user who has used up a limit is kept, whatever number of users have used little of theirs."""
     for _ in range(LIMIT):
         limiter.check("app", "spender")
     for cycle in range(10):
         limiter.sync()
         for index in range(FLOOD):
             limiter.check("app", f"user-{cycle}-{index}")
+        clock.advance(1)
+    limiter.sync()
+    assert LIMIT == limiter.counts("app", "spender").shared_hits
+
+
+def test_evicted_user_is_denied_again_after_the_next_urgent_cycle(limiter: Limiter, clock: Clock) -> None:
+    """A user who was forgotten to make room is denied again as soon as an urgent cycle has read the counts."""
+    for _ in range(LIMIT):
+        limiter.check("app", "spender")
+    for cycle in range(10):
+        limiter.sync()
+        for index in range(FLOOD):
+            limiter.check("app", f"user-{cycle}-{index}", cost=2)  # near their limits, too
         clock.advance(1)
     limiter.sync()
     assert 0 == limiter.counts("app", "spender").shared_hits

@@ -1,6 +1,7 @@
 """The simulated fleet beside real limiters."""
 
 import heapq
+import math
 import random
 from collections import Counter as Counts
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.replay.accuracy import Tally
 from oauth_ratelimit.replay.algorithms import SlidingWindowCounter
-from oauth_ratelimit.replay.fleet import SEED, Fleet, FleetKey, FleetPlan, Sharing
+from oauth_ratelimit.replay.fleet import SEED, URGENT_DELAY_US, Fleet, FleetKey, FleetPlan, Sharing
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.reservation import Reservations
@@ -106,20 +107,34 @@ def decide_by_limiters(fleet: Fleet, times: Sequence[int], monkeypatch: pytest.M
     draws = random.Random(SEED)
     for _ in fleet.phases_us:
         draws.random()
-    ticks = [(fleet.next_tick_us(index, times[0] - 1), index) for index in range(plan.instance_count)]
-    heapq.heapify(ticks)
+    due = [(fleet.next_cycle_us(index, times[0] - 1), index) for index in range(plan.instance_count)]
+    heapq.heapify(due)
+    urgent_us = [0] * plan.instance_count
+
+    def plan_urgent(index: int, at_us: int) -> None:
+        next_s = limiters[index].next_urgent_s
+        if fleet.flushes_early and next_s < math.inf:
+            run_us = (at_us if next_s < 0 else max(at_us, round(next_s * SECOND))) + URGENT_DELAY_US
+            if not 0 < urgent_us[index] <= run_us:
+                urgent_us[index] = run_us
+                heapq.heappush(due, (run_us, index))
+
     decisions = []
     for at_us in times:
-        while ticks[0][0] <= at_us:
-            tick_us, index = heapq.heappop(ticks)
-            clock.now_s = tick_us / SECOND
-            if fleet.next_cycle_us(index, tick_us - 1) == tick_us:
+        while due[0][0] <= at_us:
+            run_us, index = heapq.heappop(due)
+            clock.now_s = run_us / SECOND
+            if fleet.next_cycle_us(index, run_us - 1) == run_us:
                 add(fleet.tally, limiters[index].sync())
-            elif fleet.flushes_early:
+                heapq.heappush(due, (fleet.next_cycle_us(index, run_us), index))
+            elif urgent_us[index] == run_us:
+                urgent_us[index] = 0
                 add(fleet.tally, limiters[index].sync_urgent())
-            heapq.heappush(ticks, (fleet.next_tick_us(index, tick_us), index))
+            plan_urgent(index, run_us)
         clock.now_s = at_us / SECOND
-        decisions.append(limiters[int(draws.random() * plan.instance_count)].check("client").allowed)
+        index = int(draws.random() * plan.instance_count)
+        decisions.append(limiters[index].check("client").allowed)
+        plan_urgent(index, at_us)
     for limiter in limiters:
         limiter.close()
     return decisions

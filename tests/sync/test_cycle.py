@@ -233,29 +233,57 @@ def test_new_key_in_an_outage_is_read_afterwards(faulty: FaultyStore, clock: Clo
     assert Counts(50, 0) == here.counts(CLIENT)
 
 
-def test_key_that_has_used_its_share_is_urgent(faulty: FaultyStore, clock: Clock) -> None:
-    """An instance that has used its share of what is left says so before the cycle ends, if it is not alone."""
-    limiters = [a_limiter(faulty, clock, a_policy(100, 60)) for _ in range(2)]
-    for _ in range(2):
-        for limiter in limiters:
-            limiter.check(CLIENT)
-            limiter.sync()
+@pytest.mark.parametrize(("limit", "used", "expected"), [(10, 0, 1), (1000, 0, 5), (1000, 996, 2)])
+def test_unsent_hits_of_a_small_part_of_a_limit_are_urgent(
+    faulty: FaultyStore, clock: Clock, limit: int, used: int, expected: int
+) -> None:
+    """
+    Hits are sent at once when they are 0.5 % of the limit, or this instance's share of what is left: also if no other
+    instance is known, because it may have come a moment ago.
+    """
+    limiters = [a_limiter(faulty, clock, a_policy(limit, 60)) for _ in range(2 if used else 1)]
     here, count = limiters[0], 0
-    here.sync_urgent()
+    here.peek(CLIENT)
+    for limiter in limiters[1:]:
+        limiter.check(CLIENT, cost=used)
+    for limiter in reversed(limiters * 2):
+        limiter.sync_urgent()
     while here.sync_urgent() is None:
         here.check(CLIENT)
         count += 1
-    assert 40 <= count <= 50
+    assert expected == count
 
 
-def test_key_of_a_single_instance_is_not_urgent(faulty: FaultyStore, clock: Clock) -> None:
-    """With no other instance there is nothing to hurry for."""
-    limiter = a_limiter(faulty, clock, a_policy(100, 60))
+def test_hits_that_come_while_a_key_is_synchronised_make_it_urgent_again(faulty: FaultyStore, clock: Clock) -> None:
+    """A request that comes while the key is written does not wait for the next full cycle."""
+    limiter = a_limiter(faulty, clock, a_policy(10))
     limiter.check(CLIENT)
-    limiter.sync()
-    for _ in range(120):
-        limiter.check(CLIENT)
-    assert None is limiter.sync_urgent()
+    faulty.before_write = lambda: limiter.check(CLIENT)
+    limiter.sync_urgent()
+    faulty.before_write = lambda: None
+    assert 1 == stored_hits(faulty.inner)
+    assert limiter.sync_urgent() is not None
+    assert 2 == stored_hits(faulty.inner)
+    assert limiter.sync_urgent() is None
+
+
+def test_key_that_others_fill_up_is_read_until_it_is_full(faulty: FaultyStore, clock: Clock) -> None:
+    """An instance that was asked once follows a key that others fill up, with a few reads, and denies in time."""
+    here, there = (a_limiter(faulty, clock, a_policy(40)) for _ in range(2))
+    for limiter in (here, there):
+        limiter.check(CLIENT, cost=5)
+        limiter.sync_urgent()
+    reads_before = faulty.calls.count(("read", 1))
+    here.check(CLIENT)
+    here.sync_urgent()
+    for _ in range(29):
+        clock.advance(0.01)
+        there.check(CLIENT)
+        there.sync_urgent()
+        if here.next_urgent_s <= clock():
+            here.sync_urgent()
+    assert not here.check(CLIENT).allowed
+    assert faulty.calls.count(("read", 1)) - reads_before < 29 + 12
 
 
 def test_removed_document_admits_again_after_the_next_cycle(faulty: FaultyStore, clock: Clock) -> None:

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import CycleReport
-from oauth_ratelimit.sync.scheduler import TICKS_PER_INTERVAL, SyncScheduler
+from oauth_ratelimit.sync.scheduler import SHORT_PAUSE_S, SHORT_PAUSES, SHORT_PAUSES_PER_S, Pacing, SyncScheduler
 from tests.support.helpers import Clock, wait_until
 from tests.support.limiters import CLIENT, a_limiter, stored_hits
 
@@ -25,6 +25,7 @@ class Driven:
         self.began_s: list[float] = []  # monotonic
         self.gate = threading.Lock()  # held by a test, it keeps a cycle from going on
         self.is_at_the_gate = False
+        self._woken = threading.Event()
 
     def sync(self) -> CycleReport:
         """Note a full cycle; raise what is to be raised, wait where it is to be waited."""
@@ -39,9 +40,21 @@ class Driven:
         return CycleReport()
 
     def sync_urgent(self) -> CycleReport | None:
-        """Note a short cycle."""
+        """Note an urgent cycle."""
         self.urgent_count += 1
+        self._woken.clear()
         return None
+
+    def wait_for_urgent(self) -> None:
+        """Wait until it is woken."""
+        self._woken.wait()
+
+    def wait_for_pressing(self, timeout_s: float) -> None:
+        """Wait for nothing, because no test has a storm."""
+
+    def wake(self) -> None:
+        """End the waiting."""
+        self._woken.set()
 
 
 @pytest.fixture
@@ -108,36 +121,88 @@ def test_stop_before_start_returns_at_once(driven: Driven) -> None:
     assert SyncScheduler(driven, interval_s=1).stop()
 
 
-def test_one_tick_per_interval_is_a_full_cycle(driven: Driven) -> None:
-    """Of all ticks in an interval one is a full cycle; the others look at urgent keys."""
-    scheduler = SyncScheduler(driven, interval_s=1)
-    for _ in range(5 * TICKS_PER_INTERVAL):
-        scheduler.run_once()
-    assert (5, 5 * (TICKS_PER_INTERVAL - 1)) == (driven.full_count, driven.urgent_count)
+def test_instances_started_together_flush_apart() -> None:
+    """Instances that start together do not flush together: each draws the moment of its first full cycle."""
+    all_driven = [Driven() for _ in range(12)]
+    schedulers = [SyncScheduler(driven, interval_s=0.5) for driven in all_driven]
+    for scheduler in schedulers:
+        scheduler.start()
+    wait_until(lambda: all(driven.full_count for driven in all_driven), "the first full cycles")
+    for scheduler in schedulers:
+        assert scheduler.stop(timeout_s=60.0)
+    firsts = [driven.began_s[0] for driven in all_driven]
+    assert max(firsts) - min(firsts) > 0.1
 
 
-def test_instances_started_together_flush_apart(driven: Driven) -> None:
-    """Instances that start together do not flush together."""
-    firsts = set()
-    for _ in range(200):
-        scheduler, before, ticks = SyncScheduler(driven, interval_s=1), driven.full_count, 0
-        while before == driven.full_count:
-            scheduler.run_once()
-            ticks += 1
-        firsts.add(ticks)
-    assert set(range(1, TICKS_PER_INTERVAL + 1)) == firsts
-
-
-def test_owner_is_called_with_the_first_tick_and_each_full_cycle(driven: Driven) -> None:
-    """The owner's own work is done with the first tick and after each full cycle, with the cycle's report."""
+def test_owner_is_called_at_the_start_and_after_each_full_cycle(driven: Driven) -> None:
+    """The owner's own work is done at once, however long the interval, and after each full cycle with its report."""
     reports: list[CycleReport | None] = []
-    scheduler = SyncScheduler(driven, interval_s=1, on_tick=reports.append)
-    scheduler.run_once()
-    assert 1 == len(reports)
-    for _ in range(3 * TICKS_PER_INTERVAL):
+    scheduler = SyncScheduler(driven, interval_s=3600.0, on_cycle=reports.append)
+    scheduler.start()
+    wait_until(lambda: reports, "the first call")
+    for _ in range(3):
         scheduler.run_once()
-    assert 3 <= sum(report is not None for report in reports) == driven.full_count
-    assert len(reports) <= 4
+    scheduler.stop()
+    assert [None] == reports[:1]
+    assert (3, 4) == (driven.full_count, len(reports))
+
+
+def test_urgent_key_wakes_the_thread_and_nothing_else_does(clock: Clock) -> None:
+    """A request of a new key is synchronised without a full cycle; a thread without urgent keys sleeps."""
+    store = MemoryStore()
+    limiter = a_limiter(store, clock)
+    woken: list[CycleReport | None] = []
+    synchronise = limiter.sync_urgent
+    limiter.sync_urgent = lambda: woken.append(synchronise()) or woken[-1]  # type: ignore[func-returns-value,method-assign]
+    scheduler = SyncScheduler(limiter, interval_s=3600.0)
+    scheduler.start()
+    for client in ("one", "two", "three"):
+        limiter.check(client)
+        wait_until(lambda client=client: not limiter.counts(client).in_flight_hits, "the flush")  # type: ignore[misc]
+    assert scheduler.stop()
+    assert all(report is not None for report in woken)
+    assert 1 <= len(woken) <= 3
+
+
+def test_urgent_keys_do_not_wait_for_the_owner(driven: Driven) -> None:
+    """Urgent keys are synchronised while the owner's own work takes its time."""
+    gate = threading.Lock()
+    calls: list[CycleReport | None] = []
+
+    def work(report: CycleReport | None) -> None:
+        calls.append(report)
+        with gate:
+            pass
+
+    scheduler = SyncScheduler(driven, interval_s=3600.0, on_cycle=work)
+    with gate:
+        scheduler.start()
+        wait_until(lambda: calls, "the owner's work")
+        driven.wake()
+        wait_until(lambda: driven.urgent_count, "an urgent cycle")
+    assert scheduler.stop(timeout_s=60.0)
+
+
+def test_pause_is_short_until_new_keys_come_without_end() -> None:
+    """Urgent cycles follow each other closely, but not for long: pressing keys alone stay quick in a storm."""
+    clock = Clock(0.0)
+    pacing = Pacing(0.1, clock=clock)
+    assert (0.0, 0.0) == pacing.pauses_s()
+    quick = 0
+    while True:
+        pacing.ended()
+        short_s, further_s = pacing.pauses_s()
+        assert SHORT_PAUSE_S == pytest.approx(short_s)
+        if further_s:
+            break
+        clock.advance(short_s)
+        quick += 1
+    assert SHORT_PAUSES <= quick <= 1.5 * SHORT_PAUSES
+    assert 0.1 == pytest.approx(short_s + further_s)
+    clock.advance(SHORT_PAUSES / SHORT_PAUSES_PER_S)
+    assert (0.0, 0.0) == pacing.pauses_s()
+    pacing.ended()
+    assert 0.0 == pacing.pauses_s()[1]
 
 
 def test_exception_of_the_owner_is_logged(driven: Driven) -> None:
@@ -146,7 +211,7 @@ def test_exception_of_the_owner_is_logged(driven: Driven) -> None:
     def fail(_: CycleReport | None) -> None:
         raise OSError("no such file")
 
-    scheduler = SyncScheduler(driven, interval_s=0.02, on_tick=fail)
+    scheduler = SyncScheduler(driven, interval_s=0.02, on_cycle=fail)
     with capture_logs() as events:
         for _ in range(3):
             scheduler.run_once()
@@ -167,17 +232,3 @@ def test_hits_of_a_limiter_arrive_by_themselves(clock: Clock) -> None:
     limiter.check(CLIENT, cost=3)
     limiter.close()
     assert 9 == stored_hits(store)
-
-
-def test_first_tick_comes_at_once(driven: Driven) -> None:
-    """
-    The first tick comes at once, however long the interval: a process that ends before it has connected to MongoDB can
-    not any more, from Python 3.12 on.
-    """
-    ticks: list[CycleReport | None] = []
-    scheduler = SyncScheduler(driven, interval_s=3600.0, on_tick=ticks.append)
-    scheduler.start()
-    try:
-        wait_until(lambda: ticks, "the first tick")
-    finally:
-        scheduler.stop()
