@@ -2,6 +2,8 @@
 
 import gc
 import os
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -39,3 +41,18 @@ def test_object_is_not_kept_alive() -> None:
     del watcher
     gc.collect()
     assert None is reference()
+
+
+def test_object_that_lives_until_the_process_ends_writes_nothing() -> None:
+    """Weak references with callbacks failed when the interpreter ended."""
+    code = (
+        "from oauth_ratelimit.process.fork import call_in_child\n"
+        "class Watcher:\n"
+        "    def reset(self): pass\n"
+        "watcher = Watcher()\n"
+        "watcher.own = watcher\n"
+        "call_in_child(watcher.reset)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "" == ended.stderr
