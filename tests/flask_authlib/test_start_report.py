@@ -171,7 +171,7 @@ def test_enforced_limits_without_a_shared_store_are_a_warning(settings: dict[str
 
 def test_names_that_match_nothing_are_logged_with_the_first_request() -> None:
     settings = {
-        "grants": {"client_credential": {"mode": "enforce"}, "password": {"mode": "off"}},
+        "grants": {"client_cred": {"mode": "enforce"}, "password": {"mode": "off"}},
         "clients": {"a": {"grants": {"client_credentials": {"mode": "off"}}}},
         "endpoints": {"tokens": {}, "token": {}, "static": {}, "by-path": {"path": ["/x"]}},
     }
@@ -182,8 +182,8 @@ def test_names_that_match_nothing_are_logged_with_the_first_request() -> None:
         app.test_client().get("/nothing")
 
     unknown = {entry["grant_type"]: entry["hint"] for entry in of("grant_unknown", logs)}
-    assert {"client_credential", "password"} == unknown.keys()
-    assert unknown["client_credential"].startswith("did you mean client_credentials? its rules never apply")
+    assert {"client_cred", "password"} == unknown.keys()
+    assert unknown["client_cred"].startswith("did you mean client_credentials? its rules never apply")
     assert unknown["password"].startswith("its rules never apply; the application has client_credentials")
     [endpoint] = of("endpoint_unknown", logs)
     assert "tokens" == endpoint["endpoint"]
