@@ -12,6 +12,7 @@ from pymongo import MongoClient
 
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.limiter import Limiter
+from oauth_ratelimit.store.base import CounterStore
 
 CLIENT = "client"
 SETTLING_CYCLES = 40
@@ -63,9 +64,10 @@ class Instance:
         clock: Callable[[], float] = time.time,
         timeout_s: float = 2.0,
         follows_store_clock: bool = False,
+        store: CounterStore | None = None,
     ) -> None:
         self.limiter = Limiter(
-            settings_for(uri, timeout_s=timeout_s), clock=clock, follows_store_clock=follows_store_clock
+            settings_for(uri, timeout_s=timeout_s), store, clock=clock, follows_store_clock=follows_store_clock
         )
         self.counted: Counter[str] = Counter()
         self.slowest_s = 0.0
