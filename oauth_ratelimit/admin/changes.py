@@ -7,6 +7,7 @@ import structlog
 
 from oauth_ratelimit.admin.cache import ReadCache
 from oauth_ratelimit.admin.preview import preview_of
+from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind
@@ -149,9 +150,9 @@ def _choice(body: Body, name: str, kinds: Any) -> Any:
 def _log_change(target: Target, action: str, *, operator: str) -> None:
     log.info(
         "override_changed",
-        operator=operator,
+        operator=logged_name(operator),
         action=action,
         kind=target.kind.value,
-        client_id=target.client_id,
+        client_id=target.client_id and logged_name(target.client_id),
         limit_kind=target.limit_kind and target.limit_kind.value,
     )

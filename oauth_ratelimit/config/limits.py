@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from oauth_ratelimit.config.errors import Problems, dotted
-from oauth_ratelimit.config.notation import RATES_NOTATION, RATES_PATTERN, parse_rates
+from oauth_ratelimit.config.notation import MAX_RATES_LENGTH, RATES_NOTATION, RATES_PATTERN, parse_rates
 from oauth_ratelimit.config.types import Key, Kind, Section, choice, flag, list_of, or_null, seconds, text, whole
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICY_NAME_LENGTH, POLICY_NAME_PATTERN, OwnLimits, Policy
@@ -147,7 +147,7 @@ def _from_rates(value: object) -> tuple[Policy, ...]:
 # An item of a list of limits: a mapping is one limit, text in the notation of the limits library one or more.
 _ITEM = Kind(
     _parse_item,
-    {"anyOf": [LIMIT.schema, {"type": "string", "pattern": RATES_PATTERN}]},
+    {"anyOf": [LIMIT.schema, {"type": "string", "pattern": RATES_PATTERN, "maxLength": MAX_RATES_LENGTH}]},
     f"{LIMIT.words}, or {RATES_NOTATION}",
     LIMIT.sections,
 )

@@ -20,6 +20,7 @@ DURATION_PATTERN = f"^{_DURATION}$"
 DURATION_NOTATION = "seconds as a number, or text such as 500ms, 10s, 1m, 1h, 1d"
 
 MAX_DURATION_S = 10**12  # still exact as a float
+MAX_RATES_LENGTH = 500  # some 30 limits
 
 _RATE = r"\s*[0-9]{1,20}\s*(?:/|[Pp][Ee][Rr])\s*(?:[0-9]{1,12}\s*)?[A-Za-z]+\s*"
 RATES_PATTERN = rf"^{_RATE}(?:[,;|]{_RATE})*$"
@@ -62,6 +63,8 @@ def parse_rates(text: str) -> tuple[tuple[int, int], ...]:
     Raises:
         ValueError: The text is not in that notation.
     """
+    if len(text) > MAX_RATES_LENGTH:
+        raise ValueError(f"up to {MAX_RATES_LENGTH} characters of {RATES_NOTATION}")
     return tuple(_parse_rate(part) for part in re.split(r"[,;|]", text))
 
 

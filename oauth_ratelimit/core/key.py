@@ -8,6 +8,9 @@ from typing import NamedTuple
 MAX_NAME_LENGTH = 512  # characters; every flush sends the key, and Authlib accepts names of megabytes
 
 
+_FIELD_SYNTAX = frozenset('"=\\')
+
+
 class Key(NamedTuple):
     """Identity of one shared document.
 
@@ -44,6 +47,16 @@ def visible_name(name: str) -> str:
         letter if letter.isprintable() and letter != "\\" else letter.encode("unicode_escape").decode("ascii")
         for letter in name
     )
+
+
+def logged_name(name: str) -> str:
+    """Return a name as log events hold it: no renderer can show a part of it as another field or line.
+
+    Escapes what ``visible_name`` does, and ``"``, ``=`` and the backslash.
+    """
+    if name.isprintable() and _FIELD_SYNTAX.isdisjoint(name):
+        return name
+    return "".join(f"\\x{ord(letter):02x}" if letter in _FIELD_SYNTAX else visible_name(letter) for letter in name)
 
 
 def matches_any(patterns: Sequence[str], name: str) -> bool:

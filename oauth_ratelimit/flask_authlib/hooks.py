@@ -10,7 +10,7 @@ from typing import Any
 
 from flask import after_this_request
 
-from oauth_ratelimit.core.key import visible_name
+from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.endpoints import decide_client
 from oauth_ratelimit.flask_authlib.failed_auth import authenticate_guarded, reserve_password, settle_password
@@ -218,11 +218,11 @@ def report_undecided(state: RequestState, response: Any) -> Any:
     """Return the response as it is, and log a token of a grant that neither generates nor saves with the server."""
     if state.outcome is None and getattr(response, "status_code", None) == 200:
         request = getattr(state.grant, "request", None)
-        client = getattr(request, "client", None)
+        client, grant_type = getattr(request, "client", None), getattr(_payload(request), "grant_type", None)
         state.app_limiter.log.error(
             "token_without_decision",
-            grant_type=getattr(_payload(request), "grant_type", None),
-            client_id=None if client is None else visible_name(str(client.get_client_id())),
+            grant_type=None if grant_type is None else logged_name(str(grant_type)),
+            client_id=None if client is None else logged_name(str(client.get_client_id())),
             hint=WITHOUT_SERVER,
         )
     return response

@@ -14,7 +14,7 @@ from oauth_ratelimit.core.cached_denial import SuppressionPeriod
 from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.denial_record import Denial, Trace
 from oauth_ratelimit.core.failed_auth import FAILURE_SCOPES
-from oauth_ratelimit.core.key import storable_name, visible_name
+from oauth_ratelimit.core.key import logged_name, storable_name
 from oauth_ratelimit.observe.denials import DenialQueue, PendingDenial
 
 log = structlog.get_logger("oauth_ratelimit")
@@ -88,7 +88,7 @@ class EventBudget:
                 suppressed_count=minute.suppressed_count,
                 per_minute=self.per_minute,
                 by_client={
-                    visible_name(client_id): count for client_id, count in minute.suppressed.most_common(MAX_NAMED)
+                    logged_name(client_id): count for client_id, count in minute.suppressed.most_common(MAX_NAMED)
                 },
             )
 
@@ -230,11 +230,11 @@ def _set_decision_id(decision: FullDecision, period: SuppressionPeriod) -> None:
 
 
 def _log_denial(denial: Denial, decision: FullDecision, *, suppressed_count: int) -> None:
-    optional: dict[str, Any] = {"decision_id": decision.decision_id, **denial.trace._asdict()}
+    optional: dict[str, Any] = {"decision_id": decision.decision_id, **_logged_trace(denial.trace)}
     log.warning(
         "request_would_be_denied" if decision.allowed else "request_denied",
-        client_id=visible_name(denial.client_id),
-        username=None if denial.username is None else visible_name(denial.username),
+        client_id=logged_name(denial.client_id),
+        username=None if denial.username is None else logged_name(denial.username),
         scope=denial.scope,
         grant_type=denial.grant_type,
         policy=denial.policy,
@@ -246,3 +246,7 @@ def _log_denial(denial: Denial, decision: FullDecision, *, suppressed_count: int
         suppressed_count=suppressed_count,
         **{name: value for name, value in optional.items() if value is not None},
     )
+
+
+def _logged_trace(trace: Trace) -> dict[str, str | None]:
+    return {name: value and logged_name(value) for name, value in trace._asdict().items()}

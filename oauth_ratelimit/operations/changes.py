@@ -11,8 +11,10 @@ from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration
 from oauth_ratelimit.config.policies import CLIENT_ID, find_clashes
 from oauth_ratelimit.core.overrides import Override, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, PolicySet
+from oauth_ratelimit.errors import ConfigError
 
 MAX_DURATION_S = 3650 * 86_400.0
+MAX_LIMIT_LENGTH = 1000  # characters of one limit as typed
 MAX_TEXT_LENGTH = 1000  # characters of an author or a reason
 NO_LIMIT = "none"
 
@@ -108,4 +110,6 @@ def _parse_limit(text: str) -> object:
     """Return a limit as a configuration file would hold it; None for no limit."""
     if text == NO_LIMIT:
         return None
+    if len(text) > MAX_LIMIT_LENGTH:
+        raise ConfigError([f"got {len(text)} characters, allowed: up to {MAX_LIMIT_LENGTH}"], source="limit")
     return parse_yaml(text.encode(), source="limit") if text.lstrip().startswith("{") else text

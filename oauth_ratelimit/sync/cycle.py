@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import structlog
 
+from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.counters.key_state import KeyState
 from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
@@ -352,7 +353,7 @@ class SyncCycle:
 
 def _largest(counted: Counter[str]) -> dict[str, int]:
     """Return the clients with the most hits."""
-    return dict((+counted).most_common(MAX_CLIENTS_LOGGED))
+    return {logged_name(client_id): hits for client_id, hits in (+counted).most_common(MAX_CLIENTS_LOGGED)}
 
 
 def _logged_bug(exc: Exception) -> StoreError:

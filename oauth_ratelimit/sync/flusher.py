@@ -13,7 +13,7 @@ from itertools import islice
 
 import structlog
 
-from oauth_ratelimit.core.key import Key, visible_name
+from oauth_ratelimit.core.key import Key, logged_name
 from oauth_ratelimit.counters.key_state import Attempt, KeyState
 from oauth_ratelimit.counters.pruning import MAX_PRUNED, NOTHING_PRUNABLE, SLACK_S, prunable_of
 from oauth_ratelimit.errors import StoreError, StoreUnreachable
@@ -268,8 +268,8 @@ class Flusher:
 
 def _names_of(key: Key) -> dict[str, str | None]:
     """Return the names in a key as logs show them."""
-    username = None if key.username is None else visible_name(key.username)
-    return {"client_id": visible_name(key.client_id), "username": username, "scope": key.scope}
+    username = None if key.username is None else logged_name(key.username)
+    return {"client_id": logged_name(key.client_id), "username": username, "scope": key.scope}
 
 
 def _change(state: KeyState, flush_id: int) -> Change:

@@ -105,6 +105,8 @@ def test_override_is_applied_and_removed_under_the_operators_name(
         ({"kind": "limit", "client_id": "app", "reason": "x", "limits": {"user": ["0/minute"]}}, "limits.user[0]"),
         ({"kind": "limit", "client_id": "app", "reason": "x", "limits": {"users": ["1/minute"]}}, "limits"),
         ({"kind": "limit", "client_id": "app", "reason": "x", "limits": {"user": ["{limit: ["]}}, "YAML"),
+        ({"kind": "limit", "client_id": "app", "reason": "x", "limits": {"user": ["{" * 30_000]}}, "1000"),
+        ({"kind": "limit", "client_id": "app", "reason": "x", "limits": {"user": ["{" * 900]}}, "nested deeper"),
     ],
     ids=lambda value: str(value)[:60],
 )

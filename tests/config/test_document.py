@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+import yaml
 
 from oauth_ratelimit.config.document import EMPTY, MAX_FILE_BYTES, parse_yaml, plain_mapping, read_file
 from oauth_ratelimit.errors import ConfigError
@@ -148,6 +149,14 @@ def test_mapping_that_holds_itself_is_refused() -> None:
     source["clients"] = source
     with pytest.raises(ConfigError, match="nested deeper than 20 levels"):
         plain_mapping(source)
+
+
+@pytest.mark.parametrize("text", ["{" * 30_000, "a: " + "[" * 21, "a: " + "[ ?,{\n" * 11, "{" * 30_000 + "}" * 30_000])
+def test_brackets_in_a_row_are_refused_before_they_are_parsed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """A thousand of them would take the parser half a second."""
+    monkeypatch.delattr(yaml, "load")
+    with pytest.raises(ConfigError, match="nested deeper than 20 levels"):
+        parse_yaml(text.encode(), source="x")
 
 
 @pytest.mark.parametrize("codec", ["utf-16", "utf-16-le", "utf-8-sig"])

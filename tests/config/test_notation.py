@@ -109,6 +109,7 @@ def test_shorthand_means_what_the_limits_library_means(written: str, expected: t
         "9" * 5000 + "/second",
         "1/" + "9" * 5000 + "second",
         "1/seconds per hour",
+        "1/second;" * 100 + "1/second",
     ],
     ids=repr,
 )

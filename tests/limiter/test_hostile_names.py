@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.cli import command
-from oauth_ratelimit.core.key import storable_name, visible_name
+from oauth_ratelimit.core.key import logged_name, storable_name, visible_name
 from oauth_ratelimit.errors import RateLimitError
 from oauth_ratelimit.flask_authlib.responses import RateLimited, quota_headers
 from oauth_ratelimit.store.mongo.client import Connection
@@ -107,6 +107,33 @@ def test_denial_is_one_line_of_the_log(lines: io.BytesIO, clock: Clock, name: st
     assert text.endswith("\n")
     assert set() == CONTROLS & set(text[:-1])
     assert len(text) < 20_000
+
+
+FORGED = ("a forged=x", 'a" forged="x', 'a\\" forged=x', "a\nforged=x", "a\tforged=x", "a' forged='x", "a\\nforged=x")
+
+
+@pytest.mark.parametrize("name", FORGED, ids=ascii)
+@pytest.mark.parametrize("lines", RENDERERS.values(), ids=RENDERERS, indirect=True)
+def test_no_part_of_a_name_looks_like_another_field(lines: io.BytesIO, clock: Clock, name: str) -> None:
+    """Whoever reads the log, a person or a program."""
+    limiter = Limiter(load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}}), clock=clock)
+    for _ in range(2):
+        limiter.check(name, name)
+    limiter.close()
+
+    text = lines.getvalue().decode("utf-8")
+    assert 2 == text.count("forged")
+    assert "forged=" not in text
+    assert 1 == text.count("\n")
+
+
+def test_logged_name_tells_names_apart() -> None:
+    """A name that holds an escape is another one than what the escape stands for."""
+    names = ["a=b", "a\\x3db", "a\\\\x3db", "a\nb", "a\\nb", "plain"]
+    shown = list(map(logged_name, names))
+
+    assert len(names) == len(set(shown))
+    assert ["a\\x3db", "plain"] == [shown[0], shown[-1]]
 
 
 @each_name
