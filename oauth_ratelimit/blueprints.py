@@ -73,6 +73,7 @@ def health_blueprint(url: str = "/health", *, max_lag_s: float | None = None) ->
             max_sync_lag_s=max_lag_s,
             in_flight_hits=found.in_flight_hits,
             tracked_keys=found.key_count,
+            quarantined_keys=found.quarantined_count,
             last_error=found.last_error,
             last_error_ago_s=None if found.last_error_ago_s is None else round(found.last_error_ago_s, 3),
         )

@@ -26,6 +26,7 @@ class Health:
         lag_s: Seconds since the last successful full sync cycle, or since the start.
         in_flight_hits: Hits that the last full cycle could not send.
         key_count: Keys in memory.
+        quarantined_count: Keys whose hits wait until a damaged document is repaired or removed.
         last_error: Error of the last failed cycle; None if no cycle has failed.
         last_error_ago_s: Seconds since that cycle.
     """
@@ -34,6 +35,7 @@ class Health:
     lag_s: float = 0.0
     in_flight_hits: int = 0
     key_count: int = 0
+    quarantined_count: int = 0
     last_error: str | None = None
     last_error_ago_s: float | None = None
 
@@ -118,6 +120,7 @@ class HealthMonitor:
             lag_s=now_s - self._last_success_s,
             in_flight_hits=self._last_full.in_flight_hits,
             key_count=self._last_full.key_count,
+            quarantined_count=self._last_full.quarantined_count,
             last_error=message,
             last_error_ago_s=None if failed_at_s is None else now_s - failed_at_s,
         )

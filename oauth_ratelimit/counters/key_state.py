@@ -73,11 +73,13 @@ class Attempt:
 
     Attributes:
         flush_id: The number that the document holds as this writer's mark if the write was applied.
+        version: The version that the document must have for it; None if it must not exist.
         hits: The hits of the write.
         was_sent: False if it surely never reached a server. For reports alone.
     """
 
     flush_id: int
+    version: int | None
     hits: Hits
     was_sent: bool = True
 
@@ -244,7 +246,7 @@ class KeyState(KeyBuckets):
 
     @property
     def is_quarantined(self) -> bool:
-        """True if the document is damaged, so that it is not written. Hits are kept while they matter."""
+        """True if the document is damaged, so that it is not written. Hits are kept until it is repaired or gone."""
         return self.version == UNUSABLE_VERSION
 
     def resolve(self, writer: str, snapshot: Snapshot | None) -> None:
@@ -260,7 +262,9 @@ class KeyState(KeyBuckets):
         if self.attempt.flush_id == mark:
             self.unsent = arithmetic.taken_off(self.unsent or {}, self.attempt.hits) or None
             self.attempt = None
-        elif self.version != (snapshot.version if snapshot else None):
+        elif snapshot is not None and snapshot.version == UNUSABLE_VERSION:
+            return  # the mark may be among what cannot be read
+        elif self.attempt.version != (snapshot.version if snapshot else None):
             self.attempt = None  # its version is gone, so it cannot be applied any more
 
     def merge(

@@ -15,7 +15,7 @@ MAX_HORIZON_S = 366 * 86_400
 """The longest horizon of a series, in seconds. It holds for a series whose horizon is not known."""
 
 UNUSABLE_VERSION = -1
-"""Version of a document whose version cannot be read: nothing is written to it until somebody repairs it."""
+"""Version of a document that is in quarantine: nothing is written to it until somebody repairs or removes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Snapshot:
 
     Attributes:
         version: Grows with every write and never repeats, not even after the document was removed and created again.
-            ``UNUSABLE_VERSION`` if it is damaged.
+            ``UNUSABLE_VERSION`` if the document is in quarantine, because it holds values of another form.
         hits: The hits that all instances have counted.
         writers: The number of the last flush of each instance that is in the document.
         damage: Fields with a wrong form; the wrong parts are missing from this snapshot.
@@ -103,7 +103,7 @@ class CounterStore(Protocol):
         """
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
-        """Return up to ``count`` documents, those with the latest frames first."""
+        """Return up to ``count`` documents, those with the latest frames first. Large ones are left out."""
 
     def leave(self, writer: str, keys: Sequence[Key]) -> None:
         """Remove a writer's marks from documents, without a new version. The writer does not write again.

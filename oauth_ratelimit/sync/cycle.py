@@ -81,6 +81,7 @@ class SyncCycle:
             self._make_room()
             self._clients.sweep(now_s)
             report.in_flight_hits = self.schedule.in_flight_hits()
+            report.quarantined_count = self.schedule.quarantined_count()
             report.key_count = self._clients.key_count
         self._log_report(report, now_s)
         return report

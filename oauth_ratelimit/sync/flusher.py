@@ -45,6 +45,7 @@ class CycleReport:
         error: The last error, None if there was none.
         is_cut_short: Whether the store failed, so that it was not called again.
         in_flight_hits: Hits that are not yet known to have arrived. Full cycles only.
+        quarantined_count: Keys that wait for the repair of their document. Full cycles only.
         key_count: Known keys at the end. Full cycles only.
     """
 
@@ -57,6 +58,7 @@ class CycleReport:
     error: StoreError | None = None
     is_cut_short: bool = False
     in_flight_hits: int = 0
+    quarantined_count: int = 0
     key_count: int = 0
 
 
@@ -179,13 +181,17 @@ class Flusher:
         """Remove this instance's marks from documents until a deadline, because it writes no more.
 
         Args:
-            states: The keys. Those with an outcome that is still unknown keep their marks.
+            states: The keys. Marks stay where an outcome is still unknown, and in damaged documents.
             deadline: When to stop.
 
         Raises:
             StoreError: The store did not answer.
         """
-        marked = [state for state in dict.fromkeys(states) if state.is_marked and state.attempt is None]
+        marked = [
+            state
+            for state in dict.fromkeys(states)
+            if state.is_marked and state.attempt is None and not state.is_quarantined
+        ]
         for batch in _batches(marked):
             if deadline.is_over:
                 break
@@ -242,7 +248,7 @@ class Flusher:
                 was_sent = not isinstance(exc, StoreUnreachable)
                 for state, change in zip(batch, changes, strict=True):
                     was_sent_before = state.attempt is not None and state.attempt.was_sent
-                    state.attempt = Attempt(change.flush_id, change.hits, was_sent or was_sent_before)
+                    state.attempt = Attempt(change.flush_id, change.version, change.hits, was_sent or was_sent_before)
                 raise
             failed = {*result.lost, *result.rejected}
             for index, (state, change) in enumerate(zip(yield_between(batch), changes, strict=True)):
@@ -250,6 +256,7 @@ class Flusher:
                     self._note_found(state, found=False)
                     state.commit(change.next_version, change.hits, now_s)
             for index, reason in result.rejected.items():
+                batch[index].reads_first = True  # it may have been damaged since it was read
                 key = batch[index].key
                 self._log.error("document_rejected", key=repr(key), **_names_of(key), reason=reason)
             report.flushed_count += len(batch) - len(failed)

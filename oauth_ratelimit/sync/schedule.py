@@ -140,6 +140,10 @@ class SyncSchedule:
             if state.unsent and not state.is_total
         )
 
+    def quarantined_count(self) -> int:
+        """Return the number of keys whose document is not written, because it is damaged."""
+        return sum(state.is_quarantined for state in self._next)
+
     def all(self) -> list[KeyState]:
         """Return all keys."""
         return [state for states in self._later.values() for state in states] + self._next

@@ -91,6 +91,7 @@ def test_health_of_a_running_process(mongo_uri: str) -> None:
         "max_sync_lag_s": None,
         "in_flight_hits": 0,
         "tracked_keys": 1,
+        "quarantined_keys": 0,
         "last_error": None,
         "last_error_ago_s": None,
     } == {name: value for name, value in seen.json.items() if name not in ("instance", "sync_lag_s")}

@@ -5,13 +5,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from bson import Decimal128, Int64, MinKey, ObjectId
+from bson import Decimal128, Int64, MinKey, ObjectId, encode
 from hypothesis import given, settings
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
+from oauth_ratelimit.core.window import MAX_FRAMES
 from oauth_ratelimit.store.base import Snapshot
-from oauth_ratelimit.store.mongo.document import UNUSABLE_VERSION, compose, document_id, parse, parse_all
+from oauth_ratelimit.store.mongo.document import MAX_BYTES, UNUSABLE_VERSION, compose, document_id, parse, parse_all
 from tests.support.bson_values import FRAME, bodies, values
 from tests.support.stores import a_change
 
@@ -66,44 +67,53 @@ def test_damaged_version_is_unusable(version: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "0", "06", "-6", "$6", "6.7", "6+", "6+else", "6+dry-run+denied", "6" * 5000])
-def test_series_of_another_form_is_damage(name: str) -> None:
-    """Its hits count as missing."""
+def test_series_of_another_form_is_left_out_and_hinders_nothing(name: str) -> None:
+    """A later version may have written it."""
     snapshot = parse(a_document(requestCounters={name: {FRAME: 1}, "6": {FRAME: 2}}))
-    assert ({SERIES: {START_S: 2}}, ("requestCounters",)) == (snapshot.hits, snapshot.damage)
+    assert Snapshot(405, {SERIES: {START_S: 2}}, {"somebody": 7}, ("requestCounters",)) == snapshot
 
 
-@pytest.mark.parametrize("frame", ["9" * 5000, "\u0663", "-1", "", "a"], ids=ascii)
+@pytest.mark.parametrize("frame", ["9" * 5000, "\u0663", "-1", "", "a", "06"], ids=ascii)
 def test_frame_of_another_form_is_damage(frame: str) -> None:
     """The frames beside it are read."""
     snapshot = parse(a_document(requestCounters={"6": {frame: 1, FRAME: 2}}))
-    assert ({SERIES: {START_S: 2}}, ("requestCounters",)) == (snapshot.hits, snapshot.damage)
+    assert Snapshot(UNUSABLE_VERSION, {SERIES: {START_S: 2}}, {"somebody": 7}, ("requestCounters",)) == snapshot
 
 
 @pytest.mark.parametrize("count", [-(2**40), "2", math.nan, True, None, {}], ids=repr)
 def test_count_of_another_form_is_damage(count: Any) -> None:
     """It counts as missing."""
     snapshot = parse(a_document(requestCounters={"6": {FRAME: count}}))
-    assert ({SERIES: {}}, ("requestCounters",)) == (snapshot.hits, snapshot.damage)
+    assert Snapshot(UNUSABLE_VERSION, {SERIES: {}}, {"somebody": 7}, ("requestCounters",)) == snapshot
 
 
 @pytest.mark.parametrize("counters", ["six", [1, 2], None, {"6": 5}], ids=repr)
 def test_counters_of_another_form_are_damage(counters: Any) -> None:
     """The document counts as empty."""
-    assert Snapshot(405, {}, {"somebody": 7}, ("requestCounters",)) == parse(a_document(requestCounters=counters))
+    expected = Snapshot(UNUSABLE_VERSION, {}, {"somebody": 7}, ("requestCounters",))
+    assert expected == parse(a_document(requestCounters=counters))
 
 
 @pytest.mark.parametrize("writers", ["me", {"a.b": 1}, {"$a": 1}, {"a": "1"}], ids=repr)
 def test_writers_of_another_form_are_damage(writers: Any) -> None:
     """No writer is known."""
-    assert Snapshot(405, {SERIES: {START_S: 2}}, {}, ("writers",)) == parse(a_document(writers=writers))
+    assert Snapshot(UNUSABLE_VERSION, {SERIES: {START_S: 2}}, {}, ("writers",)) == parse(a_document(writers=writers))
 
 
-def test_only_the_newest_frames_of_a_bloated_document_are_read() -> None:
-    """Reading all would delay requests."""
-    snapshot = parse(a_document(requestCounters={"6": {str(index): 1 for index in range(100_000)}}))
+def test_document_that_was_too_large_to_be_sent_is_unusable() -> None:
+    """Its size is all that is known of it."""
+    assert Snapshot(UNUSABLE_VERSION, {}, {}, ("size",)) == parse({"_id": {}, "size": MAX_BYTES + 1})
+    assert Snapshot(405, {SERIES: {START_S: 2}}, {"somebody": 7}) == parse(a_document(size=MAX_BYTES))
 
-    assert (20_000, ("requestCounters",)) == (len(snapshot.hits[SERIES]), snapshot.damage)
-    assert 99_999 in snapshot.hits[SERIES]
+
+def test_largest_document_of_a_valid_configuration_is_sent() -> None:
+    """Five limits with as many frames as possible, counted by two hundred instances, a minute late with removing."""
+    frames = {str(START_S + index): Int64(2**40) for index in range(MAX_FRAMES + 61)}
+    marks = {f"{index:012x}": Int64(2**41) for index in range(200)}
+    dates = dict.fromkeys(marks, datetime(2090, 1, 1, tzinfo=UTC))
+    counters = {str(index): frames for index in range(1, 6)}
+
+    assert len(encode(a_document(requestCounters=counters, writers=marks, seen=dates))) < MAX_BYTES
 
 
 FOREIGN_IDS: list[Any] = [

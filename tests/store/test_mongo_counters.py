@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from bson import Int64
+from bson import Int64, encode
 from pymongo import MongoClient
 from pymongo.collection import Collection
-from pymongo.monitoring import CommandListener, CommandStartedEvent
+from pymongo.monitoring import CommandListener, CommandStartedEvent, CommandSucceededEvent
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.store.base import Change
+from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change
 from oauth_ratelimit.store.mongo import counters as mongo
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from tests.support.helpers import Clock, wait_until
@@ -27,6 +27,7 @@ from tests.support.stores import FAR_S, a_change, mongo_store
 Documents = Collection[dict[str, Any]]
 SERIES = Series(6)
 FUTURE_S = 4_000_000_000.0
+FAR_DATE = datetime(2099, 1, 1, tzinfo=UTC)
 
 
 class Commands(CommandListener):
@@ -34,13 +35,15 @@ class Commands(CommandListener):
 
     def __init__(self) -> None:
         self.sent: list[CommandStartedEvent] = []
+        self.received_bytes = 0
 
     def started(self, event: CommandStartedEvent) -> None:
         """Note a command."""
         self.sent.append(event)
 
-    def succeeded(self, event: object) -> None:
-        """Nothing to note."""
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        """Note how much was received."""
+        self.received_bytes += len(encode(event.reply))
 
     def failed(self, event: object) -> None:
         """Nothing to note."""
@@ -271,7 +274,8 @@ def test_every_update_names_a_whole_id_and_the_version(store: MongoStore, comman
     store.compare_and_set("here", [a_change(KEY, version=5, next_version=6)])
     filters = [event.command["updates"][0]["q"] for event in commands.sent]
     identity = {"clientId": KEY.client_id, "username": None}
-    assert [{"_id": identity, "version": -1}, {"_id": identity, "version": 5}] == filters
+    selected = [{name: each[name] for name in ("_id", "version")} for each in filters]
+    assert [{"_id": identity, "version": -1}, {"_id": identity, "version": 5}] == selected
 
 
 def test_connection_string_without_a_database_means_oauth_ratelimit(mongod: Mongod) -> None:
@@ -325,6 +329,40 @@ def test_latest_documents_come_first(store: MongoStore) -> None:
         "here", [Change(key, None, 1, 1, {SERIES: {600: 1}}, FAR_S + at) for at, key in enumerate(keys)]
     )
     assert keys[:2:-1] == list(store.latest(2))
+
+
+LARGE = {f"old-{index}": "x" * 1000 for index in range(7700)}
+
+
+def test_content_of_large_documents_is_not_received_by_a_starting_instance(
+    store: MongoStore, documents: Documents, commands: Commands
+) -> None:
+    """Twelve documents of 7.7 MB come first, and a hundred others are read all the same."""
+    keys = [Key("app", f"user-{index}") for index in range(100)]
+    store.compare_and_set("here", [a_change(key, version=None, next_version=5) for key in keys])
+    for index in range(12):
+        documents.insert_one(
+            {"_id": {"clientId": "app", "username": f"large-{index}"}, "version": 5, "expire": FAR_DATE, "x": LARGE}
+        )
+    commands.received_bytes = 0
+
+    assert set(keys) == set(store.latest(1000))
+    assert commands.received_bytes < 50_000
+
+
+def test_content_of_a_document_that_is_too_large_is_not_received(
+    store: MongoStore, documents: Documents, commands: Commands
+) -> None:
+    """It is in quarantine."""
+    documents.insert_one({"_id": {"clientId": "app", "username": "large"}, "version": 5, "writers": LARGE})
+    store.compare_and_set("here", [a_change(KEY, version=None, next_version=5)])
+    commands.received_bytes = 0
+    large = Key("app", "large")
+    found = store.read([large, KEY])
+
+    assert {large, KEY} == found.keys()
+    assert (UNUSABLE_VERSION, ("size",), 5) == (found[large].version, found[large].damage, found[KEY].version)
+    assert commands.received_bytes < 1000
 
 
 def test_time_is_that_of_the_server(store: MongoStore) -> None:

@@ -10,6 +10,7 @@ from bson.int64 import Int64
 from pymongo import MongoClient, UpdateOne
 from pymongo.errors import BulkWriteError
 
+from oauth_ratelimit.store.mongo.document import NO_LIST, projection
 from tests.support.simulated_mongo import Server, SimulatedCollection
 
 ID = {"clientId": "shop", "username": "ann"}
@@ -120,6 +121,35 @@ def test_number_in_a_path_names_an_element_of_a_list(collection: Any) -> None:
 
     assert {} == errors_of(collection, change(ID, version=7, inc={"requestCounters.6.600": 1}))
     assert [*[None] * 6, {"600": 1}] == found(collection, ID)[0]["requestCounters"]
+
+
+def test_filter_that_allows_no_list_finds_mappings_and_missing_fields_alone(collection: Any) -> None:
+    """It keeps a write out of a list."""
+    errors_of(collection, insert(ID, version=7), insert(OTHER, version=7))
+    errors_of(collection, UpdateOne({"_id": ID}, {"$set": {"requestCounters": []}}))
+    guarded = [change(identity, version=7, inc={"requestCounters.6.600": 1}) for identity in (ID, OTHER)]
+    for operation in guarded:
+        operation._filter["requestCounters"] = NO_LIST
+
+    assert {0: 66} == errors_of(collection, *guarded)
+    assert [] == found(collection, ID)[0]["requestCounters"]
+    errors_of(collection, UpdateOne({"_id": OTHER}, {"$unset": {"requestCounters": ""}}))
+    again = change(OTHER, version=8, inc={"requestCounters.6.600": 1})
+    again._filter["requestCounters"] = NO_LIST
+    assert {} == errors_of(collection, again)
+
+
+def test_content_of_large_documents_is_not_sent(collection: Any) -> None:
+    """Their size is."""
+    errors_of(collection, insert(ID, version=7), insert(OTHER, version=7))
+    errors_of(collection, UpdateOne({"_id": ID}, {"$set": {"writers.x": "x" * 1000}}))
+    large, small = sorted(
+        collection.find({"_id": {"$in": [ID, OTHER]}}, projection(1000)), key=lambda each: each["size"]
+    )[::-1]
+
+    assert {"_id": ID, "size": large["size"]} == large
+    assert large["size"] > 1000 >= small["size"]
+    assert {"_id", "size", "version", "requestCounters", "writers"} == small.keys()
 
 
 @pytest.mark.parametrize("damage", ["text", {"6": "text"}], ids=["text", "text in a series"])

@@ -179,14 +179,14 @@ class Server:
         query, update, upsert = operation._filter, operation._doc, operation._upsert
         identity = encode({"_id": query["_id"]})
         found = self.latest.get(identity)
-        if found is not None and all(found.get(name) == value for name, value in query.items()):
+        if found is not None and all(_matches(found.get(name), wanted) for name, wanted in query.items()):
             self.latest[identity] = changed = self._changed(found, update)
             if "$unset" in update:
                 self._note_removals(found, changed, is_update=True)
             return
         if not upsert:
             return
-        inserted = self._changed({**query}, update, is_insert=True)
+        inserted = self._changed({"_id": query["_id"], "version": query["version"]}, update, is_insert=True)
         if inserted["_id"] != query["_id"]:
             raise WriteRejected(
                 IMMUTABLE_FIELD, "Performing an update on the path '_id' would modify the immutable field"
@@ -232,6 +232,11 @@ def _counters(document: Document) -> dict[tuple[str, int], int]:
     }
 
 
+def _matches(value: Any, wanted: Any) -> bool:
+    """Return True if a field has a value, or is no list where none is allowed."""
+    return not isinstance(value, list) if wanted == {"$not": {"$type": "array"}} else bool(value == wanted)
+
+
 def _now(at_s: float) -> datetime:
     """Return a date as BSON keeps it: to the millisecond."""
     return datetime.fromtimestamp(int(at_s * 1000) / 1000, UTC)
@@ -268,6 +273,34 @@ def _remove(document: Document, path: str) -> None:
             return
         document = inner
     document.pop(name, None)
+
+
+def _projected(document: Document, projection: Mapping[str, Any] | None) -> Document:
+    if projection is None:
+        return document
+    fields = {name: _value_of(expression, document) for name, expression in {"_id": "$_id", **projection}.items()}
+    return {name: value for name, value in fields.items() if value is not _MISSING}
+
+
+_MISSING = object()
+
+
+def _value_of(expression: Any, document: Document) -> Any:
+    """Return the value of an expression of MongoDB, as far as the counter store uses them."""
+    match expression:
+        case "$$ROOT":
+            return document
+        case "$$REMOVE":
+            return _MISSING
+        case str():
+            return document.get(expression.removeprefix("$"), _MISSING)
+        case {"$bsonSize": inner}:
+            return len(encode(_value_of(inner, document)))
+        case {"$lte": [low, high]}:
+            return bool(_value_of(low, document) <= _value_of(high, document))
+        case {"$cond": [test, then, otherwise]}:
+            return _value_of(then if _value_of(test, document) else otherwise, document)
+    return expression
 
 
 def _sum(old: Any, amount: int) -> Any:
@@ -320,8 +353,10 @@ class SimulatedCollection:
         """Accept any index."""
         return "index"
 
-    def find(self, query: Mapping[str, Any], _projection: object = None, **_options: Any) -> "SimulatedCursor":
-        """Return documents that a majority has."""
+    def find(
+        self, query: Mapping[str, Any], projection: Mapping[str, Any] | None = None, **_options: Any
+    ) -> "SimulatedCursor":
+        """Return documents that a majority has, or the expressions of a projection in place of their fields."""
         self._begin("find")
         committed = self._server.committed
         if "_id" in query:
@@ -329,7 +364,7 @@ class SimulatedCollection:
             found = [committed[identity] for identity in wanted if identity in committed]
         else:
             found = list(committed.values())
-        return SimulatedCursor(copy.deepcopy(found))
+        return SimulatedCursor([_projected(document, projection) for document in copy.deepcopy(found)])
 
     def bulk_write(self, operations: Sequence[UpdateOne], **_options: Any) -> None:
         """Apply an unordered bulk, unless something happens to it.

@@ -27,9 +27,20 @@ from oauth_ratelimit.store.mongo.client import (
     ensure_expiry,
     translated_errors,
 )
-from oauth_ratelimit.store.mongo.document import EXPIRE, FIELDS, compose, compose_leave, document_id, parse_all
+from oauth_ratelimit.store.mongo.document import (
+    EXPIRE,
+    MAX_BYTES,
+    MAX_PRELOADED_BYTES,
+    compose,
+    compose_leave,
+    document_id,
+    is_sent,
+    parse_all,
+    projection,
+)
 
 INDEX_CHECK_INTERVAL_S = 600.0  # the collection may be dropped, and its index with it
+READ, PRELOADED = projection(MAX_BYTES), projection(MAX_PRELOADED_BYTES)
 LOST_RACE_CODES = frozenset({66, 11000})  # ImmutableField: another version or removed; DuplicateKey: exists already
 
 
@@ -56,7 +67,7 @@ class MongoStore:
         ids = [document_id(key) for key in keys]
         with translated_errors():
             opened = self._open()
-            found = opened.collection.find({"_id": {"$in": ids}}, FIELDS, session=opened.session)
+            found = opened.collection.find({"_id": {"$in": ids}}, READ, session=opened.session)
             return dict(parse_all(yield_between(found)))
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
@@ -78,8 +89,9 @@ class MongoStore:
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         """See ``CounterStore.latest``. Uses the index on ``expire``."""
         with translated_errors():  # without the session, which a sync cycle may be using
-            found = self._open().collection.find({}, FIELDS).sort(EXPIRE, DESCENDING).limit(count)
-            return dict(parse_all(found))
+            found = self._open().collection.find({}, PRELOADED).sort(EXPIRE, DESCENDING).limit(count)
+            small = (document for document in found if is_sent(document, MAX_PRELOADED_BYTES))
+            return dict(parse_all(yield_between(small)))
 
     def leave(self, writer: str, keys: Sequence[Key]) -> None:
         """See ``CounterStore.leave``. One ``update`` command for all documents."""

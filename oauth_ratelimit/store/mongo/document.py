@@ -1,14 +1,14 @@
 """The form of a counter document: the one module that knows its fields.
 
-Anybody who can write to the collection can put anything there: an operator by mistake, a restore, an attacker. A field
-of another form counts as missing, so that it costs the accuracy of its own key and nothing else.
+Anybody who can write to the collection can put anything there: an operator by mistake, a restore, an attacker. A
+document with a value of another form is in quarantine: its valid parts are read, and nothing is written to it. So it
+costs the accuracy of its own key and nothing else.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
-from heapq import nlargest
 from typing import Any, TypeGuard
 
 from bson import MaxKey, MinKey
@@ -23,20 +23,22 @@ from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, whole_number
 
 NO_VERSION = -1  # no document has it, so a filter on it can only insert
 FIELDS = ("version", "requestCounters", "writers", "horizons", "seen")  # all that is read of a document besides its id
+SIZE = "size"  # computed by the server, never stored
+NO_LIST = {"$not": {"$type": "array"}}  # the server would take the length of frames for a position in a list
 EXPIRE = "expire"
 USERNAME_PATH = "_id.username"
 SCOPE_PATH = "_id.scope"
 
 MAX_VERSION = 2**62  # ours begin below 2^52; above this one, adding to it would soon fail
 MAX_STORED = 2**63 - 1  # the largest integer in BSON; no update adds more than MAX_EXACT
-MAX_FRAMES = 20_000  # of one series, the newest; more is an attack, and would keep requests waiting
-MAX_SERIES = 100
+MAX_BYTES = 2**19  # of a document; five series with as many frames as a limit can have fit in
+MAX_PRELOADED_BYTES = 2**14  # a starting instance reads a thousand documents at once
 MAX_SERIES_LENGTH = 30
 MAX_FRAME_LENGTH = 12
 MAX_WRITER_LENGTH = 64
 
 _SERIES = re.compile(r"([1-9][0-9]{0,8})(\+denied)?(\+dry-run)?")
-_FRAME = re.compile(r"[0-9]+")
+_FRAME = re.compile(r"0|[1-9][0-9]*")
 _WRITER = re.compile(r"[0-9A-Za-z_-]+")
 
 
@@ -108,53 +110,98 @@ def parse_all(documents: Iterable[Document]) -> Iterator[tuple[Key, Snapshot]]:
             yield Key(identity["clientId"], identity["username"], identity.get("scope")), parse(document)
 
 
+def projection(max_bytes: int) -> Document:
+    """Return the projection by which the server sends the content of documents up to a size, and of others the size.
+
+    Args:
+        max_bytes: Size of the largest document that is sent.
+    """
+    size = {"$bsonSize": "$$ROOT"}
+    is_sent = {"$lte": [size, max_bytes]}
+    return {SIZE: size, **{name: {"$cond": [is_sent, f"${name}", "$$REMOVE"]} for name in FIELDS}}
+
+
+def is_sent(document: Document, max_bytes: int) -> bool:
+    """Return True if a document that was read by ``projection`` came with its content."""
+    size: int = document[SIZE]
+    return size <= max_bytes
+
+
 def parse(document: Document) -> Snapshot:
-    """Return a document's content, as far as it is valid."""
-    damage: set[str] = set()
+    """Return a document's content, as far as it is valid. It is unusable if a value has another form."""
+    size = document.get(SIZE)
+    if isinstance(size, int) and size > MAX_BYTES:
+        return Snapshot(UNUSABLE_VERSION, {}, {}, (SIZE,))
+    damage = _Damage()
     version = whole_number(document.get("version"), at_most=MAX_VERSION)
     if version is None:
-        damage.add("version")
-        version = UNUSABLE_VERSION
-    hits: dict[Series, dict[int, int]] = {}
-    for name, frames in _entries(document, "requestCounters", MAX_SERIES, damage):
-        series = _parse_series(name) if len(name) <= MAX_SERIES_LENGTH else None
-        if series is None or not isinstance(frames, dict):
-            damage.add("requestCounters")
-        else:
-            hits[series] = _frames(frames, damage)
+        damage.quarantine("version")
+    hits = {
+        series: _frames(frames, damage)
+        for series, frames in _by_series(document, "requestCounters", damage)
+        if _is_mapping(frames, "requestCounters", damage)
+    }
     horizons: dict[Series, int] = {}
-    for name, value in _entries(document, "horizons", MAX_SERIES, damage):
-        series = _parse_series(name) if len(name) <= MAX_SERIES_LENGTH else None
+    for series, value in _by_series(document, "horizons", damage):
         horizon_s = whole_number(value, at_most=MAX_HORIZON_S)
-        if series is None or horizon_s is None:
-            damage.add("horizons")
+        if horizon_s is None:
+            damage.quarantine("horizons")
         else:
             horizons[series] = horizon_s
-    # No cap but the 16 MB of a document: an own mark that is not read would have a write counted twice.
     writers: dict[str, int] = {}
-    for name, value in _entries(document, "writers", None, damage):
+    for name, value in _entries(document, "writers", damage).items():
         flush_id = whole_number(value, at_most=MAX_STORED)
         if flush_id is None or not _is_writer(name):
-            damage.add("writers")
+            damage.quarantine("writers")
         else:
             writers[name] = flush_id
     seen: dict[str, float] = {}
-    for name, value in _entries(document, "seen", None, damage):
+    for name, value in _entries(document, "seen", damage).items():
         if not isinstance(value, datetime) or not _is_writer(name):
-            damage.add("seen")
+            damage.quarantine("seen")
         else:
             seen[name] = value.timestamp()
-    return Snapshot(version, hits, writers, tuple(sorted(damage)), horizons, seen)
+    usable_version = UNUSABLE_VERSION if version is None or damage.is_quarantined else version
+    return Snapshot(usable_version, hits, writers, tuple(sorted(damage.fields)), horizons, seen)
 
 
-def _entries(document: Document, field: str, max_count: int | None, damage: set[str]) -> list[tuple[str, Any]]:
+class _Damage:
+    """Fields of a document with parts that cannot be read."""
+
+    def __init__(self) -> None:
+        self.fields: set[str] = set()
+        self.is_quarantined = False
+
+    def ignore(self, field: str) -> None:
+        """Note a part that is left out and does no harm: a later version may have written it."""
+        self.fields.add(field)
+
+    def quarantine(self, field: str) -> None:
+        """Note a value that cannot be trusted, so that the document must not be written."""
+        self.fields.add(field)
+        self.is_quarantined = True
+
+
+def _entries(document: Document, field: str, damage: _Damage) -> Mapping[str, Any]:
     value = document.get(field, {})
-    if not isinstance(value, dict):
-        damage.add(field)
-        return []
-    if max_count is not None and len(value) > max_count:
-        damage.add(field)
-    return list(value.items())[:max_count]
+    return value if _is_mapping(value, field, damage) else {}
+
+
+def _is_mapping(value: object, field: str, damage: _Damage) -> TypeGuard[dict[str, Any]]:
+    if isinstance(value, dict):
+        return True
+    damage.quarantine(field)
+    return False
+
+
+def _by_series(document: Document, field: str, damage: _Damage) -> Iterator[tuple[Series, Any]]:
+    """Yield the entries of a field that are named by series."""
+    for name, value in _entries(document, field, damage).items():
+        series = _parse_series(name) if len(name) <= MAX_SERIES_LENGTH else None
+        if series is None:
+            damage.ignore(field)
+        else:
+            yield series, value
 
 
 @lru_cache(maxsize=1000)
@@ -193,17 +240,14 @@ def _matches_writer(name: str) -> bool:
     return _WRITER.fullmatch(name) is not None
 
 
-def _frames(frames: Mapping[str, Any], damage: set[str]) -> dict[int, int]:
+def _frames(frames: Mapping[str, Any], damage: _Damage) -> dict[int, int]:
     hits: dict[int, int] = {}
     for name, value in frames.items():
         start_s, count = _frame_start(name), whole_number(value, at_most=MAX_STORED)
         if start_s is None or count is None:
-            damage.add("requestCounters")
+            damage.quarantine("requestCounters")
         else:
             hits[start_s] = count
-    if len(hits) > MAX_FRAMES:
-        damage.add("requestCounters")
-        return {start_s: hits[start_s] for start_s in nlargest(MAX_FRAMES, hits)}
     return hits
 
 
@@ -250,7 +294,8 @@ def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
         expired = [path for path in expired if path not in (mark, seen) and path not in increments]
         if expired:
             update["$unset"] = dict.fromkeys(expired, "")
-        operations.append(UpdateOne({"_id": identity, "version": Int64(change.version)}, update, upsert=True))
+        selected = {"_id": identity, "version": Int64(change.version), "requestCounters": NO_LIST}
+        operations.append(UpdateOne(selected, update, upsert=True))
     return operations
 
 

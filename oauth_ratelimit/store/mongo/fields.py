@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # raised by a document of another form
-MAX_EXACT = 2**53  # up to here a floating-point number is exact
+MAX_EXACT = 2**53  # below, one can be added to a floating-point number
 
 
 def date_of(at_s: float) -> datetime:
@@ -19,7 +19,7 @@ def whole_number(value: object, *, at_most: int) -> int | None:
         return value if 0 <= value <= at_most else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= at_most:
         return None
-    if isinstance(value, float) and (value > MAX_EXACT or not value.is_integer()):
+    if isinstance(value, float) and (value >= MAX_EXACT or not value.is_integer()):
         return None
     return int(value)
 

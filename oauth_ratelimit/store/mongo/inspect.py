@@ -10,12 +10,13 @@ from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Connection, Document, translated_errors
 from oauth_ratelimit.store.mongo.document import (
     EXPIRE,
-    FIELDS,
+    MAX_BYTES,
     document_id,
     filter_of_client,
     filter_of_live,
     filter_of_user,
     parse_all,
+    projection,
     reset_of,
 )
 
@@ -65,7 +66,7 @@ class CounterDocuments:
     def latest(self, now_s: float, count: int) -> Iterator[tuple[Key, Snapshot]]:
         """Yield up to ``count`` documents, those that expire last first. Uses the index on ``expire``."""
         with translated_errors():
-            found = self._connection.collection(self._name).find(filter_of_live(now_s), FIELDS)
+            found = self._connection.collection(self._name).find(filter_of_live(now_s), projection(MAX_BYTES))
             yield from parse_all(found.sort(EXPIRE, DESCENDING).limit(count).max_time_ms(MAX_SCAN_MS))
 
     def of_client(self, client_id: str, *, at_most: int = 0) -> Iterator[tuple[Key, Snapshot]]:
@@ -96,4 +97,6 @@ class CounterDocuments:
 
     def _find(self, selected: Document, *, at_most: int = 0) -> Iterator[tuple[Key, Snapshot]]:
         with translated_errors():
-            yield from parse_all(self._connection.collection(self._name).find(selected, FIELDS).limit(at_most))
+            yield from parse_all(
+                self._connection.collection(self._name).find(selected, projection(MAX_BYTES)).limit(at_most)
+            )
