@@ -571,6 +571,13 @@ BREAKAGES = (
         "tests/config/test_document.py",
     ),
     Breakage(
+        "documented role may make indexes on any collection",
+        "docs/security.md",
+        '"collection": ""}, "actions": ["listCollections"]}',
+        '"collection": ""}, "actions": ["listCollections", "createIndex"]}',
+        "tests/store/test_rights.py",
+    ),
+    Breakage(
         "guard does not deny guessing",
         "oauth_ratelimit/guard.py",
         "if decision is not None and decision.would_deny:",

@@ -13,6 +13,8 @@ import structlog
 import yaml
 from click.testing import CliRunner, Result
 from flask import Flask
+from pymongo.collection import Collection
+from pymongo.errors import OperationFailure
 from structlog.testing import capture_logs
 
 from demo.database import BATCH_JOBS, seed
@@ -195,6 +197,30 @@ def test_role_cannot_do_what_another_is_for(
     assert 3 == result.exit_code
     assert "not authorized" in result.stderr
     assert PASSWORD not in result.output
+
+
+NEIGHBOURS: dict[str, Callable[[Collection[Any]], Any]] = {
+    "TTL index": lambda tokens: tokens.create_index("created", expireAfterSeconds=0),
+    "create": lambda tokens: tokens.database.create_collection("tokens_too"),
+    "find": lambda tokens: tokens.find_one(),
+    "insert": lambda tokens: tokens.insert_one({}),
+    "update": lambda tokens: tokens.update_one({}, {"$set": {"a": 1}}),
+    "remove": lambda tokens: tokens.delete_one({}),
+    "drop": lambda tokens: tokens.drop(),
+}
+
+
+@pytest.mark.parametrize("act", NEIGHBOURS.values(), ids=NEIGHBOURS)
+@pytest.mark.parametrize("role", [*COMMANDS, "oauthRateLimit"])
+def test_role_cannot_touch_the_collections_of_others(
+    guarded: GuardedMongod, role: str, act: Callable[[Collection[Any]], Any]
+) -> None:
+    """An index could remove an application's tokens."""
+    with closing(Connection(guarded.uri("root"))) as root:
+        root.database["tokens"].insert_one({"created": None})
+    uri = guarded.grant(role, *documented_roles()[role])
+    with closing(Connection(uri)) as connection, pytest.raises(OperationFailure, match="not authorized"):
+        act(connection.database["tokens"])
 
 
 def test_erase_names_the_parts_it_may_not_read(
