@@ -14,6 +14,7 @@
   replay.py       replay
 """
 
+import os
 import sys
 from typing import Any
 
@@ -84,6 +85,8 @@ def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) 
     if not structlog.is_configured():
         # The standard output is for JSON. Looked up for each event, because sys.stderr may be replaced.
         structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+    if os.environ.get("NO_COLOR"):  # https://no-color.org; commands inherit it
+        ctx.color = False
     ctx.obj = CliContext(
         config_path,
         mongo_uri,

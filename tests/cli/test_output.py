@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from oauth_ratelimit import Limiter
+from oauth_ratelimit.cli import command
 from tests.cli.conftest import WHY, Terminal
 from tests.support.limiters import send_hits
 
@@ -114,3 +116,17 @@ def test_hint_is_a_field_of_the_json(terminal: Terminal) -> None:
     assert f"{UNKNOWN} 'partnr'; did you mean 'partner'?" == json.loads(result.stdout)["hint"]
     assert "" == result.stderr
     assert None is terminal.data("explain", "partner")["hint"]
+
+
+@pytest.mark.parametrize(("no_color", "has_colours"), [("", True), ("1", False)])
+def test_no_color_switches_colours_off_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_color: str, has_colours: bool
+) -> None:
+    """Elsewhere there are none."""
+    monkeypatch.setenv("NO_COLOR", no_color)
+    path = tmp_path / "ratelimit.yaml"
+    path.write_text("mode: dry-run\n")
+    words = ["check-config", str(path)]
+
+    assert has_colours == ("\x1b[" in CliRunner().invoke(command, words, color=True).output)
+    assert "\x1b[" not in CliRunner().invoke(command, words).output
