@@ -263,6 +263,74 @@ BREAKAGES = (
         "tests/counters/test_pruning.py tests/sync/test_flusher.py tests/simulation",
     ),
     Breakage(
+        "frames are removed by an instance's own clock",
+        "oauth_ratelimit/sync/flusher.py",
+        "store_time_s=self._store_time_s)",
+        "store_time_s=lambda: now_s)",
+        "tests/simulation",
+    ),
+    Breakage(
+        "horizon of a window that was narrowed is forgotten",
+        "oauth_ratelimit/counters/client_state.py",
+        "self.former_horizons = raised(self.former_horizons, self._tiers_of_all_kinds)",
+        "pass",
+        "tests/sync/test_changed_limits.py tests/simulation",
+    ),
+    Breakage(
+        "hits are inherited by a series that the document holds already",
+        "oauth_ratelimit/counters/bucket.py",
+        "        self.pending = pending or None\n",
+        """        for new in self.buckets:
+            if former and new.tier.series not in former:
+                (*_, before) = former.values()
+                pending = arithmetic.added(pending, {new.tier.series: before.frames()})
+        self.pending = pending or None
+""",
+        "tests/sync/test_changed_limits.py tests/simulation",
+    ),
+    Breakage(
+        "hits that wait are forgotten when a configuration is changed again",
+        "oauth_ratelimit/counters/bucket.py",
+        "        pending = self.drain_all()\n",
+        "        self.pending = None\n        pending = self.drain_all()\n",
+        "tests/sync/test_changed_limits.py tests/simulation",
+    ),
+    Breakage(
+        "hits of a frame are forgotten when the clock steps back into it",
+        "oauth_ratelimit/counters/bucket.py",
+        "start_s: carried.get(start_s, 0) + fresh}",
+        "start_s: fresh}",
+        "tests/counters/test_bucket.py tests/simulation",
+    ),
+    Breakage(
+        "only the first 10,000 marks of a document are read",
+        "oauth_ratelimit/store/mongo/document.py",
+        '_entries(document, "writers", None, damage)',
+        '_entries(document, "writers", 10_000, set())',
+        "tests/simulation/test_short_histories.py",
+    ),
+    Breakage(
+        "limit of all users has a second memory when it comes back",
+        "oauth_ratelimit/counters/client_state.py",
+        "        total = self.total or self.former_total\n        if total is not None and self.total_tiers",
+        "        total = self.total\n        if total is not None and self.total_tiers",
+        "tests/simulation/test_short_histories.py",
+    ),
+    Breakage(
+        "forgotten limit of all users takes the client's own key with it",
+        "oauth_ratelimit/counters/client_state.py",
+        "            self.former_total = None\n            return False\n",
+        "            self.former_total = None\n",
+        "tests/counters tests/simulation",
+    ),
+    Breakage(
+        "limit of all users is learnt with the next full cycle",
+        "oauth_ratelimit/counters/client_state.py",
+        "if concerned.due_cycle is Due.UNLISTED:",
+        "if False:",
+        "tests/sync/test_cycle.py",
+    ),
+    Breakage(
         "wrong clock of a new primary counts at once",
         "oauth_ratelimit/sync/clock.py",
         "is_explained or is_confirmed:",

@@ -331,6 +331,8 @@ class ClientState(ClientScope):
         for concerned in (state, self.total):
             if concerned is not None:
                 self.dirty_queue.mark_dirty(concerned)
+                if concerned.due_cycle is Due.UNLISTED:  # new here, as a total is beside its first key
+                    self.dirty_queue.mark_urgent(concerned)
 
     def _tiers(self, state: KeyState | None, grant_type: str | None) -> Concerned:
         """Return the buckets that a request of a key concerns, with their tiers."""

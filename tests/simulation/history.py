@@ -228,6 +228,7 @@ def run(steps: Sequence[Step]) -> Fleet:
             fleet.check_nothing_doubled()
             fleet.check_removals()
             instance.check_memory()
+            instance.check_one_state()
         fleet.history.append("everything arrives, and all synchronise")
         fleet.settle()
         fleet.check_nothing_doubled()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.config import Settings
+from oauth_ratelimit.counters.key_state import Due
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from tests.simulation.configs import Config, Limit
@@ -280,6 +281,16 @@ class Instance:
                 entries = sum(_entry_count(getattr(state, name)) for name in _in_flight_slots(type(state)))
                 most = SPARE_ENTRIES + ENTRIES_PER_CELL * counted
                 assert entries <= most, f"{state.key} holds {entries} entries for {counted} frames to be sent"
+
+    def check_one_state(self) -> None:
+        """Fail if two memories of one document exist: both would write with the same mark."""
+        states = self._states()
+        for client in self.limiter._clients:
+            states.update({state.key: state for state in client.former.values()})
+            if client.former_total is not None:
+                states[client.former_total.key] = client.former_total
+        for state in self.limiter._cycle.schedule.all():
+            assert state.due_cycle is Due.FORGOTTEN or state is states.get(state.key), f"two states of {state.key}"
 
     def _on_command(self, command: str) -> None:
         assert not self.in_request, f"a request waited for MongoDB ({command})"

@@ -218,6 +218,17 @@ def test_new_key_is_urgent(faulty: FaultyStore, clock: Clock) -> None:
     assert None is here.sync_urgent()
 
 
+def test_limit_of_all_users_is_urgent_with_the_first_request_of_a_client(faulty: FaultyStore, clock: Clock) -> None:
+    """What the other users have used up elsewhere counts from the next short cycle on."""
+    settings = some_settings(total=(a_policy(100),))
+    here, there = (Limiter(settings, faulty, clock=clock, monotonic=clock) for _ in range(2))
+    there.check(CLIENT, "ann", cost=50)
+    there.sync()
+    here.check(CLIENT, "bob")
+    here.sync_urgent()
+    assert 49 == here.peek(CLIENT, "bob").remaining
+
+
 def test_new_key_in_an_outage_is_read_afterwards(faulty: FaultyStore, clock: Clock) -> None:
     """What could not be read is read with the first cycle that can."""
     here, there = (a_limiter(faulty, clock) for _ in range(2))

@@ -1,0 +1,161 @@
+"""Single events in simulated fleets: those that random histories seldom meet, and the limits of what is promised."""
+
+import random
+from collections.abc import Iterable
+
+import pytest
+from bson import encode
+from bson.int64 import Int64
+
+from tests.simulation.configs import CONFIGS, Config
+from tests.simulation.fleet import Fleet, key_of
+from tests.simulation.instance import Instance
+from tests.support.simulated_mongo import Fate
+
+PLAIN, _, _, _, WITH_TOTAL, _ = CONFIGS
+MINUTE_S = 61.0  # after it the server's clock is measured again
+
+
+class ScriptedFleet(Fleet):
+    """A fleet whose writes fail as a test says, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__(random.Random(0))
+        self.fates: list[Fate] = []
+
+    def fate(self, command: str) -> Fate:
+        """Return what happens to the next command."""
+        return self.fates.pop(0) if self.fates and command == "update" else Fate.ANSWERED
+
+    def assert_exact(self) -> None:
+        """Let everything settle, and fail if a hit is lost or doubled."""
+        self.settle()
+        self.check_nothing_doubled()
+        self.check_nothing_lost()
+        self.check_removals()
+
+
+@pytest.fixture
+def fleet() -> ScriptedFleet:
+    """A server without instances."""
+    return ScriptedFleet()
+
+
+def started(fleet: Fleet, config: Config = PLAIN, *, count: int = 2) -> list[Instance]:
+    """Return running instances. Every other one corrects its clock."""
+    return [fleet.start(config) for _ in range(count)]
+
+
+def ask_each(instances: Iterable[Instance], username: str | None = "ann") -> None:
+    """Make a request to each instance, and have it synchronised."""
+    for instance in instances:
+        instance.ask("shop", username, 1)
+        instance.sync(urgent=False)
+
+
+def test_lost_reply_is_found_among_ten_thousand_marks(fleet: ScriptedFleet) -> None:
+    """Other instances have left theirs before, and another one writes before the outcome is read."""
+    here, there = started(fleet)
+    ask_each((there,))
+    (document,) = fleet.server.documents()
+    others = {f"gone{number}": Int64(1_800_000_000_000) for number in range(10_001)}
+    writers = {**others, **document["writers"]}
+    fleet.server.replace(encode({"_id": document["_id"]}), {**document, "writers": writers})
+    here.sync(urgent=False)
+    here.ask("shop", "ann", 3)
+    fleet.fates = [Fate.UNANSWERED]
+    here.sync(urgent=False)
+    ask_each((there,))
+
+    fleet.assert_exact()
+
+
+def test_limit_of_all_users_that_comes_and_goes_between_lost_replies(fleet: ScriptedFleet) -> None:
+    """There is one memory of its document, so each hit is sent once."""
+    here, there = started(fleet, WITH_TOTAL)
+    for fate in (Fate.UNANSWERED, Fate.HELD, Fate.LOST, Fate.REFUSED_AFTERWARDS):
+        fleet.fates = [fate]
+        here.ask("shop", "ann", 2)
+        here.sync(urgent=False)
+        here.reconfigure(PLAIN)
+        here.ask("shop", None, 1)
+        fleet.fates = [fate]
+        here.sync(urgent=False)
+        here.reconfigure(WITH_TOTAL)
+        here.check_one_state()
+        ask_each((there,))
+
+    fleet.assert_exact()
+
+
+@pytest.mark.parametrize("ahead_s", (59.0, -59.0))
+def test_failover_to_a_server_whose_clock_differs_by_less_than_a_minute_loses_nothing(
+    fleet: ScriptedFleet, ahead_s: float
+) -> None:
+    """That is what the clocks of MongoDB's servers may differ by."""
+    instances = started(fleet)
+    for _ in range(30):
+        ask_each(instances)
+        fleet.true_s += 5.0
+    fleet.server_offset_s = ahead_s
+    for _ in range(30):
+        ask_each(instances)
+        fleet.server.expire()
+        fleet.check_removals()
+        fleet.true_s += 5.0
+
+    fleet.assert_exact()
+
+
+def test_failover_to_a_server_ten_minutes_ahead_removes_nothing_until_it_is_confirmed(fleet: ScriptedFleet) -> None:
+    """Neither by its time nor by the time carried on. The next measurement, a minute later, confirms it."""
+    instances = started(fleet)
+    ask_each(instances)
+    fleet.server.removals.clear()
+    fleet.server_offset_s = 600.0
+    for _ in range(5):
+        fleet.true_s += 10.0
+        ask_each(instances)
+    fleet.true_s += 15.0  # the first measurement that is odd
+    ask_each(instances)
+    fleet.true_s += 30.0
+    ask_each(instances)
+    assert [] == fleet.server.removals
+
+    fleet.true_s += MINUTE_S
+    ask_each(instances)
+    ask_each(instances)
+    assert fleet.server.removals
+
+
+def test_bare_limiter_with_a_wrong_clock_removes_nothing_of_others(fleet: ScriptedFleet) -> None:
+    """Its clock is not corrected. It goes by the server's time for what it removes."""
+    bare, right = started(fleet)
+    for _ in range(10):
+        ask_each((right,))
+        fleet.true_s += 5.0
+    for offset_s in (3600.0, -3600.0, 90.0):
+        bare.set_clock(offset_s=offset_s)
+        ask_each((bare, right))
+
+    fleet.assert_exact()
+
+
+def test_instances_settle_within_two_cycles_after_a_restore(fleet: ScriptedFleet) -> None:
+    """Also with hits that were not sent yet, and with a lost reply."""
+    instances = started(fleet)
+    ask_each(instances)
+    backup = fleet.server.backup()
+    for _ in range(5):
+        ask_each(instances)
+    fleet.fates = [Fate.UNANSWERED]
+    ask_each(instances[:1])
+    fleet.restore(backup)
+    for instance in instances:
+        instance.ask("shop", "ann", 1)
+    for instance in instances * 2:
+        instance.sync(urgent=False)
+
+    assert [0, 0] == [instance.limiter.sync().in_flight_hits for instance in instances]
+    assert {("shop", "ann", None)} == {key_of(document) for document in fleet.server.documents()}
+    fleet.check_agreement()
