@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from bson import encode
 
-from tests.simulation.configs import CONFIGS
+from tests.simulation.configs import CONFIGS, PLAIN, WITH_TOTAL
 from tests.simulation.fleet import Fleet, key_of
 from tests.simulation.instance import MANY_KEYS, Instance
 
@@ -14,8 +14,10 @@ CLIENTS = ("shop", "app")
 USERS = (None, "ann", "bob")
 INSTANCE_COUNT = 3
 WAITS_S = (0.05, 0.3, 1.0, 3.0, 7.0)
+LONG_S = 50.0  # some of them are longer than a window
 OFFSETS_S = (-3600.0, -300.0, -61.0, -7.0, -1.0, 0.0, 0.0, 1.0, 7.0, 61.0, 300.0, 3600.0)
-SERVER_OFFSETS_S = (-25.0, -5.0, 0.0, 0.0, 5.0, 25.0)  # clocks of two servers agree within a minute
+SHAKEN_S = (0.0, 0.0, -7.0, -13.0)  # up to two frames back, and forward again
+SERVER_OFFSETS_S = (-25.0, -5.0, 0.0, 0.0, 5.0, 34.0)  # clocks of two servers agree within a minute
 DAMAGE: tuple[tuple[str, Any], ...] = (
     ("requestCounters", []),
     ("requestCounters", {"6": {"0": 0.5}}),
@@ -89,6 +91,12 @@ def _step_clock(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
     return f"the last one's clock is {instance.clock.offset_s} s ahead"
 
 
+def _shake_clock(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
+    instance = fleet.instances[-1]
+    instance.set_clock(offset_s=rng.choice(SHAKEN_S))
+    return f"the last one's clock is {instance.clock.offset_s} s ahead"
+
+
 def _elect_other_clock(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
     fleet.server_offset_s = rng.choice(SERVER_OFFSETS_S)
     return f"the new primary's clock is {fleet.server_offset_s} s ahead"
@@ -104,6 +112,17 @@ def _reconfigure(_fleet: Fleet, instance: Instance, rng: random.Random) -> str:
     number = rng.randrange(len(CONFIGS))
     instance.reconfigure(CONFIGS[number])
     return f"configuration {number}"
+
+
+def _toggle_total(_fleet: Fleet, instance: Instance, _rng: random.Random) -> str:
+    config = PLAIN if instance.config is WITH_TOTAL else WITH_TOTAL
+    instance.reconfigure(config)
+    return f"a limit of all users {'goes' if config is PLAIN else 'comes'}"
+
+
+def _wait_long(fleet: Fleet, _instance: Instance, _rng: random.Random) -> str:
+    fleet.true_s += LONG_S
+    return f"{LONG_S} s pass"
 
 
 def _kill(fleet: Fleet, instance: Instance, _rng: random.Random) -> str:
@@ -177,8 +196,9 @@ def _some_document(fleet: Fleet, rng: random.Random) -> dict[str, Any] | None:
 DIMENSIONS: dict[str, tuple[tuple[Action, float], ...]] = {
     "network": ((_network, 2.0), (_release, 2.0), (_replicate, 1.0), (_elect, 0.5)),
     "expiry": ((_expire, 0.5),),
-    "clocks": ((_step_clock, 1.0), (_drift, 0.5), (_elect_other_clock, 0.2)),
+    "clocks": ((_step_clock, 1.0), (_shake_clock, 1.0), (_drift, 0.5), (_elect_other_clock, 0.2)),
     "configuration": ((_reconfigure, 1.0),),
+    "total": ((_toggle_total, 1.0), (_wait_long, 0.3)),
     "restarts": ((_kill, 0.3), (_restart, 0.5)),
     "eviction": ((_change_memory, 0.5),),
     "reservation": ((_change_reservation, 0.5),),

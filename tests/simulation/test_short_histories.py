@@ -7,12 +7,11 @@ import pytest
 from bson import encode
 from bson.int64 import Int64
 
-from tests.simulation.configs import CONFIGS, Config
+from tests.simulation.configs import PLAIN, WITH_TOTAL, Config
 from tests.simulation.fleet import Fleet, key_of
 from tests.simulation.instance import Instance
 from tests.support.simulated_mongo import Fate
 
-PLAIN, _, _, _, WITH_TOTAL, _ = CONFIGS
 MINUTE_S = 61.0  # after it the server's clock is measured again
 
 
@@ -56,12 +55,13 @@ def ask_each(instances: Iterable[Instance], username: str | None = "ann") -> Non
 def test_lost_reply_is_found_among_ten_thousand_marks(fleet: ScriptedFleet) -> None:
     """Other instances have left theirs before, and another one writes before the outcome is read."""
     here, there = started(fleet)
-    ask_each((there,))
+    ask_each((here, there))
     (document,) = fleet.server.documents()
     others = {f"gone{number}": Int64(1_800_000_000_000) for number in range(10_001)}
     writers = {**others, **document["writers"]}
     fleet.server.replace(encode({"_id": document["_id"]}), {**document, "writers": writers})
-    here.sync(urgent=False)
+    for _ in range(2):  # the first reads what has changed
+        ask_each((here,))
     here.ask("shop", "ann", 3)
     fleet.fates = [Fate.UNANSWERED]
     here.sync(urgent=False)
@@ -84,6 +84,19 @@ def test_limit_of_all_users_that_comes_and_goes_between_lost_replies(fleet: Scri
         here.reconfigure(WITH_TOTAL)
         here.check_one_state()
         ask_each((there,))
+
+    fleet.assert_exact()
+
+
+def test_limit_of_all_users_that_is_forgotten_leaves_the_other_keys_alone(fleet: ScriptedFleet) -> None:
+    """The key of the client itself has no user either."""
+    (instance,) = started(fleet, WITH_TOTAL, count=1)
+    ask_each((instance,))
+    instance.reconfigure(PLAIN)
+    for _ in range(60):
+        fleet.true_s += 5.0
+        ask_each((instance,), None)
+        instance.check_one_state()
 
     fleet.assert_exact()
 
