@@ -924,6 +924,20 @@ BREAKAGES = (
         "tests/flask_authlib/test_statistics.py",
     ),
     Breakage(
+        "proposed limits have no margin for days that differ",
+        "oauth_ratelimit/operations/suggest.py",
+        "safe_limit=max(max(values), math.ceil(mean + DEVIATIONS * deviation))",
+        "safe_limit=max(values)",
+        "tests/operations/test_suggest.py",
+    ),
+    Breakage(
+        "proposed limits take users of a wasteful client for an example",
+        "oauth_ratelimit/operations/suggest.py",
+        " or _wastes(*clients[profile.subject.client_id])",
+        "",
+        "tests/operations/test_suggest.py",
+    ),
+    Breakage(
         "replay tells nobody that the address stood for the client",
         "oauth_ratelimit/cli/denials.py",
         "for note in self.facts.notes:",

@@ -11,7 +11,8 @@
   explain.py      explain
   overrides.py    limit, mode, trust, reset, overrides
   statistics.py   what-if, report
-  replay.py       replay
+  replay.py       replay; recording.py, denials.py, comparison.py: its input and output
+  suggest.py      suggest
 """
 
 import os
@@ -31,6 +32,7 @@ from oauth_ratelimit.cli.overrides import limit, list_overrides, mode, reset, tr
 from oauth_ratelimit.cli.replay import replay_command
 from oauth_ratelimit.cli.statistics import report, what_if
 from oauth_ratelimit.cli.status import export, show, status_command, top
+from oauth_ratelimit.cli.suggest import suggest_command
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.errors import ConfigError, StoreError, StoreUnavailable
 
@@ -111,6 +113,7 @@ for _command in (
     schema,
     show,
     status_command,
+    suggest_command,
     top,
     trust,
     what_if,

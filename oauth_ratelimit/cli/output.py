@@ -53,6 +53,8 @@ class Cell:
     style: str = ""
 
 
+NO_VALUE = Cell("–", "dim")
+
 Row = Sequence[str | Cell]
 
 

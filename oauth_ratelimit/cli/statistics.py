@@ -14,7 +14,17 @@ from oauth_ratelimit.cli.options import (
     output_format,
     rate_in_minutes,
 )
-from oauth_ratelimit.cli.output import Cell, Row, columns, json_text, print_json, print_table, user_cell, visible
+from oauth_ratelimit.cli.output import (
+    NO_VALUE,
+    Cell,
+    Row,
+    columns,
+    json_text,
+    print_json,
+    print_table,
+    user_cell,
+    visible,
+)
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.what_if import By, Effect, effects, excluded_count, loads
@@ -27,7 +37,6 @@ from oauth_ratelimit.report.table import csv_text, record_of
 
 VERDICT_STYLES = {Verdict.OVER_LIMIT: "bold red", Verdict.WASTEFUL: "yellow", Verdict.FINE: "green"}
 NO_STATISTICS = "No statistics."
-NO_VALUE = Cell("–", "dim")
 
 APPROXIMATE = (
     "An approximation: statistics are kept by the minute, so the true number lies between the bounds, or close to "

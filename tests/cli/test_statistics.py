@@ -9,12 +9,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 
+from oauth_ratelimit import load_config
 from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Share, Source, Tally, UserLoad
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
-from tests.cli.conftest import Terminal
+from tests.cli.conftest import Terminal, run_command
 
 OWN, LOGIN = Source("client", "client_credentials"), Source("user", "password")
 
@@ -155,3 +157,34 @@ def test_report_to_an_unwritable_file_exits_with_one(terminal: Terminal, tmp_pat
 
     assert 1 == result.exit_code
     assert "No such file or directory" in result.stderr
+
+
+@pytest.mark.usefixtures("recorded")
+def test_limits_are_proposed_from_statistics_with_evidence_and_yaml(terminal: Terminal) -> None:
+    data = terminal.data("suggest")
+    assert [("client", None, 10), ("user", None, 3)] == [
+        (one["kind"], one["client_id"], one["limit"]) for one in data["suggestions"]
+    ]
+    assert data["configuration"]["limits"]["client"][0]["window"] == "1h"
+    text = terminal.ok("suggest", "--window", "10m")
+    assert "Proposed limits in 10 min" in text
+    configuration = yaml.safe_load(text.partition("# Try it")[2].partition("\n")[2])
+    assert load_config({"mode": "dry-run", **configuration})
+
+
+def test_limits_are_proposed_from_recorded_traffic(tmp_path: Path) -> None:
+    path = tmp_path / "traffic.csv"
+    calm = [f"{1_700_000_000 + 3600 * n},calm-{n % 5}," for n in range(200)]
+    wasteful = [f"{1_700_000_000 + 30 * n},12345," for n in range(2000)]
+    path.write_text("\n".join(["time,client,user", *calm, *wasteful]))
+    result = run_command("suggest", str(path), "--token-lifetime", "12h")
+    assert 0 == result.exit_code
+    assert "the next wasteful one, 12345, reaches 1" in result.stdout
+    assert "limits.user does not" in result.stderr
+    found = json.loads(run_command("suggest", str(path), "--json").stdout)
+    assert found["suggestions"][0]["stopped_ratio"] > 0.9
+    assert 2 == run_command("suggest", str(path), "--window", "90s").exit_code
+
+
+def test_without_statistics_nothing_is_proposed(terminal: Terminal) -> None:
+    assert "No requests." in terminal.ok("suggest")
