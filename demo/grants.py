@@ -44,11 +44,6 @@ WITH_OR_WITHOUT_SECRET = [*WITH_SECRET, "none"]
 TokenResponse = tuple[int, dict[str, Any], list[tuple[str, str]]]
 
 
-def payload(request: Any) -> Any:
-    """Return the object with a request's parameters: ``request.payload`` since Authlib 1.6, the request before."""
-    return getattr(request, "payload", request)
-
-
 def save_token(token: dict[str, Any], request: Any) -> None:
     """Store an issued token; Authlib calls this for every grant."""
     database().add_token(
@@ -65,7 +60,7 @@ def save_token(token: dict[str, Any], request: Any) -> None:
 
 
 def save_authorization_code(code: str, request: Any) -> None:
-    parameters = payload(request)
+    parameters = request.payload
     database().add_code(
         AuthorizationCode(
             code=code,
@@ -285,7 +280,7 @@ class IDTokenSigner:
         return UserInfo(sub=user.username, **name)
 
     def exists_nonce(self, nonce: str, request: Any) -> bool:
-        return database().has_nonce(nonce, payload(request).client_id)
+        return database().has_nonce(nonce, request.payload.client_id)
 
 
 class OpenIDCode(IDTokenSigner, BaseOpenIDCode):

@@ -187,7 +187,8 @@ def decide_before_saving(oauth_request: Any) -> None:
         return
     client = getattr(oauth_request, "client", None)
     if client is not None:
-        decide(getattr(_payload(oauth_request), "grant_type", None), client, getattr(oauth_request, "user", None))
+        payload = getattr(oauth_request, "payload", None)
+        decide(getattr(payload, "grant_type", None), client, getattr(oauth_request, "user", None))
 
 
 def record_lifetime(token: Any) -> None:
@@ -202,7 +203,7 @@ def redirect_denial(error: Any, oauth_request: Any) -> None:
     state = current_state()
     if state is None or not state.is_authorize or not isinstance(error, RateLimited):
         return
-    payload = _payload(oauth_request if state.grant is None else state.grant.request)
+    payload = (oauth_request if state.grant is None else state.grant.request).payload
     redirect_uri = payload.redirect_uri or state.client.get_default_redirect_uri()
     if redirect_uri and state.client.check_redirect_uri(redirect_uri):  # a custom grant may not have validated it
         error.redirect_to(redirect_uri, state=payload.state)
@@ -218,7 +219,8 @@ def report_undecided(state: RequestState, response: Any) -> Any:
     """Return the response as it is, and log a token of a grant that neither generates nor saves with the server."""
     if state.outcome is None and getattr(response, "status_code", None) == 200:
         request = getattr(state.grant, "request", None)
-        client, grant_type = getattr(request, "client", None), getattr(_payload(request), "grant_type", None)
+        client = getattr(request, "client", None)
+        grant_type = getattr(getattr(request, "payload", None), "grant_type", None)
         state.app_limiter.log.error(
             "token_without_decision",
             grant_type=None if grant_type is None else logged_name(str(grant_type)),
@@ -226,8 +228,3 @@ def report_undecided(state: RequestState, response: Any) -> Any:
             hint=WITHOUT_SERVER,
         )
     return response
-
-
-def _payload(oauth_request: Any) -> Any:
-    """Return the object that holds the parameters: before Authlib 1.6, the request itself."""
-    return getattr(oauth_request, "payload", oauth_request)
