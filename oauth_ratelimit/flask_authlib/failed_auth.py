@@ -82,7 +82,7 @@ def reserve_password(client: Any, oauth_request: Any) -> None:
         return
     alarm = None
     with state.app_limiter.fail_open("guard_failed"):
-        names = _claimed_users(state.app_limiter)
+        names = _claimed_users(state.app_limiter) if state.app_limiter.guard() is not None else []
         guarded = _guarded(state.app_limiter) if names else None
         if guarded is not None:
             client_id = str(client.get_client_id())
