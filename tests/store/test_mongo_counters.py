@@ -18,7 +18,9 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change
 from oauth_ratelimit.store.mongo import counters as mongo
+from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
+from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from tests.support.helpers import Clock, wait_until
 from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy
 from tests.support.mongod import Mongod
@@ -365,6 +367,21 @@ def test_content_of_a_document_that_is_too_large_is_not_received(
     assert commands.received_bytes < 1000
 
 
-def test_time_is_that_of_the_server(store: MongoStore) -> None:
+@pytest.fixture(params=["UTC", "Europe/Warsaw", "America/New_York"])
+def zone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The time zone of this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", request.param)
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("zone")
+def test_time_is_that_of_the_server_whatever_the_time_zone_is(store: MongoStore, mongo_uri: str) -> None:
     """On one machine both clocks are the same."""
+    with closing(Connection(mongo_uri)) as connection:
+        shown_s = CounterDocuments(connection, collection="ratelimits").facts().clock_s
+
     assert abs(store.time_s() - time.time()) < 1.0
+    assert abs(shown_s - time.time()) < 1.0

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -169,6 +170,12 @@ def location_of(uri: str) -> str:
         return "an address that is not shown"
     database = (found["rest"] or "").partition("?")[0].strip("/")
     return f"{found['servers']}/{database or DEFAULT_DATABASE}"
+
+
+def server_time(database: Database[Document]) -> datetime:
+    """Return the time of the server's clock."""
+    local_time: datetime = database.command("hello")["localTime"]
+    return local_time.replace(tzinfo=UTC)  # the driver leaves the zone out of answers to commands
 
 
 def problem_of(uri: str) -> str | None:

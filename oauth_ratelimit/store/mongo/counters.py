@@ -25,6 +25,7 @@ from oauth_ratelimit.store.mongo.client import (
     Document,
     create_expiry_index,
     ensure_expiry,
+    server_time,
     translated_errors,
 )
 from oauth_ratelimit.store.mongo.document import (
@@ -102,7 +103,7 @@ class MongoStore:
     def time_s(self) -> float:
         """See ``CounterStore.time_s``. The clock of the primary."""
         with translated_errors():
-            return float(self._open().collection.database.command("hello")["localTime"].timestamp())
+            return server_time(self._open().collection.database).timestamp()
 
     def time_limit(self, seconds: float) -> AbstractContextManager[None]:
         """See ``CounterStore.time_limit``."""

@@ -7,7 +7,7 @@ from pymongo import DESCENDING
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.base import Snapshot
-from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Connection, Document, translated_errors
+from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Connection, Document, server_time, translated_errors
 from oauth_ratelimit.store.mongo.document import (
     EXPIRE,
     MAX_BYTES,
@@ -56,7 +56,7 @@ class CounterDocuments:
             return ServerFacts(
                 version=str(self._connection.client.server_info()["version"]),
                 document_count=self._connection.collection(self._name).estimated_document_count(),
-                clock_s=self._connection.database.command("hello")["localTime"].timestamp(),
+                clock_s=server_time(self._connection.database).timestamp(),
             )
 
     def every(self, now_s: float) -> Iterator[tuple[Key, Snapshot]]:
