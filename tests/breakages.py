@@ -153,7 +153,7 @@ BREAKAGES = (
     Breakage(
         "fork sends again what its parent has counted",
         "oauth_ratelimit/process/fork.py",
-        "            method()",
+        "            function(owner)",
         "            pass",
         "tests/limiter/test_limiter.py tests/chaos/test_fork_and_kill.py",
     ),
@@ -740,7 +740,7 @@ BREAKAGES = (
     Breakage(
         "unknown configuration key is accepted",
         "oauth_ratelimit/config/types.py",
-        "problems.unknown_key(dotted(at, name), self.keys)",
+        "problems.unknown_key(dotted(at, name), name, self.keys)",
         "pass",
         "tests/config/test_loader.py tests/config/test_bad_values.py",
     ),
@@ -761,8 +761,8 @@ BREAKAGES = (
     Breakage(
         "only the first configuration problem is reported",
         "oauth_ratelimit/config/errors.py",
-        "ConfigError(self.lines, source=source)",
-        "ConfigError(self.lines[:1], source=source)",
+        "for problem in self._found], source=source)",
+        "for problem in self._found[:1]], source=source)",
         "tests/config/test_loader.py tests/config/test_bad_values.py",
     ),
     Breakage(

@@ -1,5 +1,6 @@
 """The report of a start: one line per worker, and names in the configuration that match nothing."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,6 +98,21 @@ def test_start_is_logged_once_with_what_applies() -> None:
         "grants": ["client_credentials", "refresh_token"],
         "unprotected_grants": {},
     } == entry
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork")
+def test_forked_child_reports_its_start_too() -> None:
+    """Whatever its parent has reported and served."""
+    app = attached()
+    app.test_client().get("/nothing")
+    pid = os.fork()
+    if pid == 0:
+        with capture_logs() as logs:
+            app.test_client().get("/nothing")
+            app.test_client().get("/nothing")
+        os._exit(len(of("ratelimit_started", logs)))
+
+    assert 1 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_store_is_shown_without_secrets() -> None:
