@@ -13,6 +13,7 @@
   statistics.py   what-if, report
   replay.py       replay; recording.py, denials.py, comparison.py: its input and output
   suggest.py      suggest
+  rollout.py      rollout
 """
 
 import os
@@ -30,6 +31,7 @@ from oauth_ratelimit.cli.explain import explain_command
 from oauth_ratelimit.cli.output import visible
 from oauth_ratelimit.cli.overrides import limit, list_overrides, mode, reset, trust
 from oauth_ratelimit.cli.replay import replay_command
+from oauth_ratelimit.cli.rollout import rollout_command
 from oauth_ratelimit.cli.statistics import report, what_if
 from oauth_ratelimit.cli.status import export, show, status_command, top
 from oauth_ratelimit.cli.suggest import suggest_command
@@ -110,6 +112,7 @@ for _command in (
     replay_command,
     report,
     reset,
+    rollout_command,
     schema,
     show,
     status_command,

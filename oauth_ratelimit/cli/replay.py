@@ -107,7 +107,7 @@ def recording_options(command: Function) -> Function:
 @pass_context
 @click.pass_context
 def replay_command(ctx: click.Context, context: CliContext, /, **options: Any) -> None:
-    """Show what the configuration would have denied.
+    """Show what limits would have denied.
 
     FILE holds recorded requests: CSV or JSON lines with time, client and user, or an access log, gzipped or not; - is
     the standard input. The limiter itself decides them, under the configuration of the application or of --config

@@ -63,9 +63,10 @@ HEAVIEST = (
 @json_option
 @pass_context
 def suggest_command(context: CliContext, /, **options: Any) -> None:
-    """Propose limits that stop only clients that waste tokens.
+    """Propose limits from recorded traffic.
 
-    From the statistics in MongoDB, or from FILE with recorded requests, which replay reads, too. For each kind of
+    They leave well-behaved clients alone and stop those that waste tokens. From the statistics in MongoDB, or from
+    FILE with recorded requests, which replay reads, too. For each kind of
     limit, and for each client that needs its own: the limit, the requests that it would have denied, those of
     well-behaved clients among them, and the share of the needless requests that it would have stopped. Needless is a
     request that came while an earlier token of the same client or user was valid. Prints YAML to paste, and changes
