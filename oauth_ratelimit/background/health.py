@@ -75,7 +75,7 @@ class HealthMonitor:
         self._next_beat_s = 0.0
         self._reported: tuple[str, int] | None = None  # mode and number of overrides in the last heartbeat
         self.is_failing = False
-        self._flushed_count = self._conflict_count = self._failure_count = 0
+        self._flushed_count = self._conflict_count = self._failure_count = self._over_admitted_count = 0
         self.instance = f"{limiter.settings.policies.instance}:{os.getpid()}:{secrets.token_hex(2)}"
 
     def sync(self) -> CycleReport:
@@ -161,6 +161,7 @@ class HealthMonitor:
                     flushed_count=self._flushed_count,
                     conflict_count=self._conflict_count,
                     failure_count=self._failure_count,
+                    over_admitted_count=self._over_admitted_count,
                     clock_offset_s=self._limiter.clock_offset_s,
                 )
             )
@@ -193,6 +194,7 @@ class HealthMonitor:
                 self._last_error = (str(report.error), now_s)
             self._flushed_count += report.flushed_count
             self._conflict_count += report.conflict_count
+            self._over_admitted_count += report.over_admitted.total()
             self._failure_count += self.is_failing
 
 

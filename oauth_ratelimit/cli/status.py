@@ -51,6 +51,7 @@ INSTANCE_COLUMNS = (
     "flushed",
     "conflicts",
     "failures",
+    "over limit",
     "clock",
 )
 
@@ -127,6 +128,7 @@ def _instance_row(heartbeat: Heartbeat, now_s: float) -> Row:
         str(heartbeat.flushed_count),
         str(heartbeat.conflict_count),
         Cell(str(heartbeat.failure_count), "yellow" if heartbeat.failure_count else ""),
+        str(heartbeat.over_admitted_count),
         Cell(f"{heartbeat.clock_offset_s:+.1f} s", "yellow" if heartbeat.clock_offset_s else "dim"),
     )
 

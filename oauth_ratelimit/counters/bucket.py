@@ -172,6 +172,12 @@ class Bucket:
             self.alert = self.sent + max(1, min(share, self.tier.urgent_hits))
         self._set_ceiling()
 
+    def excess(self, now_s: float) -> int:
+        """Return the hits above the limit, without those that no flush has taken. 0 where denied requests count."""
+        tier = self.tier
+        over = self.estimate(now_s) - (self.full - self.sent) - tier.limit
+        return 0 if tier.count_denied or over <= 0 else math.ceil(over)
+
     def watch_unread(self) -> None:
         """Set the alert of a new bucket: nothing is known about other instances yet."""
         self.alert = self.tier.urgent_hits

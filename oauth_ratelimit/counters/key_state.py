@@ -344,8 +344,12 @@ class KeyState(KeyBuckets):
             horizons.setdefault(series, former.get(series, self.client.horizon_s))
         return horizons
 
-    def commit(self, version: int, hits: Hits, now_s: float) -> None:
+    def commit(self, version: int, hits: Hits, now_s: float) -> Mapping[str, int]:
         """Note that a write was applied, and that no other instance has written the document.
+
+        Returns:
+            Hits of the write above each limit, by policy: the excess of the total, at most the hits of the write.
+            Writes have an order, so no two instances count the same hit.
 
         Args:
             version: The version of the document.
@@ -361,9 +365,15 @@ class KeyState(KeyBuckets):
             with self.client.lock:
                 if self.horizons is Horizons.SENT:  # else the tiers have changed since
                     self.horizons = Horizons.STORED
+        over: dict[str, int] = {}
         with self.client.lock:
             for bucket in self.buckets:
                 self._watch(bucket, now_s)
+                excess = bucket.excess(now_s)
+                if excess:
+                    own = sum(hits.get(bucket.tier.series, NO_FRAMES).values())
+                    over[bucket.tier.policy.name] = min(own, excess)
+        return over
 
     def counts(self) -> Counts:
         """Return the shared hits in the frames of the widest window, and all hits in flight."""

@@ -53,6 +53,12 @@ FLUSH_SECONDS = Metric("histogram", "flush_seconds", "Duration of a sync cycle w
 FLUSH_KEYS = Metric("histogram", "flush_keys", "Documents written by a sync cycle.", buckets=FLUSH_KEYS_BUCKETS)
 FLUSH_CONFLICTS = Metric("counter", "flush_conflicts", "Writes that lost a race and were repeated.")
 FLUSH_FAILURES = Metric("counter", "flush_failures", "Sync cycles that failed because of MongoDB.")
+OVER_ADMITTED = Metric(
+    "counter",
+    "over_admitted",
+    "Hits above a limit, admitted while instances did not know of each other. The instance that writes one counts it.",
+    labels=("policy",),
+)
 IN_FLIGHT_HITS = Metric("gauge", "in_flight_hits", "Hits counted here that the last sync cycle could not write.")
 TRACKED_KEYS = Metric("gauge", "tracked_keys", "Keys in memory, summed over processes.")
 SNAPSHOT_AGE = Metric(
@@ -76,6 +82,7 @@ CATALOG = (
     FLUSH_KEYS,
     FLUSH_CONFLICTS,
     FLUSH_FAILURES,
+    OVER_ADMITTED,
     IN_FLIGHT_HITS,
     TRACKED_KEYS,
     SNAPSHOT_AGE,

@@ -113,6 +113,8 @@ class Metrics:
                 backend.observe(catalog.FLUSH_KEYS, report.flushed_count)
             if report.conflict_count:
                 backend.add(catalog.FLUSH_CONFLICTS, report.conflict_count)
+            for policy, hits in report.over_admitted.items():
+                backend.add(catalog.OVER_ADMITTED, hits, labels=(policy,))
 
     def record_state(self, *, in_flight_hits: int, key_count: int, lag_s: float) -> None:
         """Set the gauges of the synchronisation."""

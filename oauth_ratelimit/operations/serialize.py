@@ -53,6 +53,7 @@ def heartbeat_data(beat: Heartbeat, now_s: float) -> Record:
         "flushed_count": beat.flushed_count,
         "conflict_count": beat.conflict_count,
         "failure_count": beat.failure_count,
+        "over_admitted_count": beat.over_admitted_count,
         "clock_offset_s": beat.clock_offset_s,
     }
 

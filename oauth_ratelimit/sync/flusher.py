@@ -7,8 +7,9 @@ that name it is applied. It leaves its number in the document, which tells after
 import random
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import structlog
@@ -44,6 +45,7 @@ class CycleReport:
         rejected_count: Writes that the store refused for good.
         error: The last error, None if there was none.
         is_cut_short: Whether the store failed, so that it was not called again.
+        over_admitted: Hits written above a limit, by policy. Their sum over instances counts each hit once.
         in_flight_hits: Hits that are not yet known to have arrived. Full cycles only.
         quarantined_count: Keys that wait for the repair of their document. Full cycles only.
         key_count: Known keys at the end. Full cycles only.
@@ -60,6 +62,7 @@ class CycleReport:
     in_flight_hits: int = 0
     quarantined_count: int = 0
     key_count: int = 0
+    over_admitted: Counter[str] = field(default_factory=Counter)
 
 
 class Flusher:
@@ -254,7 +257,9 @@ class Flusher:
             for index, (state, change) in enumerate(zip(yield_between(batch), changes, strict=True)):
                 if index not in failed:
                     self._note_found(state, found=False)
-                    state.commit(change.next_version, change.hits, now_s)
+                    over = state.commit(change.next_version, change.hits, now_s)
+                    if over:
+                        report.over_admitted.update(over)
             for index, reason in result.rejected.items():
                 batch[index].reads_first = True  # it may have been damaged since it was read
                 key = batch[index].key

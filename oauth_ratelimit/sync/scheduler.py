@@ -17,10 +17,10 @@ from oauth_ratelimit.sync.flusher import CycleReport
 
 log = structlog.get_logger(__name__)
 
-SHORT_PAUSE_S = 0.003  # after an urgent cycle: later keys are collected
-LONG_PAUSE_S = 0.1  # the same in a storm of new keys, which saves round trips
-SHORT_PAUSES = 300  # in a row
-SHORT_PAUSES_PER_S = 50  # regained
+SHORT_GAP_S = 0.003  # from one urgent cycle to the next: keys that come meanwhile are collected
+LONG_GAP_S = 0.1  # the same in a storm of new keys, which saves round trips
+SHORT_GAPS = 300  # in a row
+SHORT_GAPS_PER_S = 50  # regained
 LOGGER_NAME = "oauth_ratelimit"  # APScheduler logs each run as "apscheduler.executors.<this>"
 
 
@@ -39,31 +39,31 @@ class Synchronised(Protocol):
 
 
 class Pacing:
-    """Pauses between urgent cycles: short as a rule, long while new keys never end.
+    """Gaps between the beginnings of urgent cycles: short as a rule, long while new keys never end.
 
     Args:
-        longest_s: The longest pause.
+        longest_s: The longest gap.
         clock: Returns the time of a clock that is never set, in seconds.
     """
 
     def __init__(self, longest_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._longest_s = longest_s
         self._clock = clock
-        self._credit = float(SHORT_PAUSES)
-        self._ended_s = clock() - longest_s
+        self._credit = float(SHORT_GAPS)
+        self._began_s = clock() - longest_s
 
-    def ended(self) -> None:
-        """Note that an urgent cycle has ended."""
+    def begin(self) -> None:
+        """Note that an urgent cycle begins."""
         now_s = self._clock()
-        regained = (now_s - self._ended_s) * SHORT_PAUSES_PER_S
-        self._credit = min(float(SHORT_PAUSES), max(0.0, self._credit + regained - 1))
-        self._ended_s = now_s
+        regained = (now_s - self._began_s) * SHORT_GAPS_PER_S
+        self._credit = min(float(SHORT_GAPS), max(0.0, self._credit + regained - 1))
+        self._began_s = now_s
 
     def pauses_s(self) -> tuple[float, float]:
         """Return the seconds until a pressing key may be synchronised, and the further ones until any other may."""
-        passed_s = self._clock() - self._ended_s
-        short_s = max(0.0, SHORT_PAUSE_S - passed_s)
-        has_credit = self._credit + passed_s * SHORT_PAUSES_PER_S >= 1
+        passed_s = self._clock() - self._began_s
+        short_s = max(0.0, SHORT_GAP_S - passed_s)
+        has_credit = self._credit + passed_s * SHORT_GAPS_PER_S >= 1
         return short_s, 0.0 if has_credit else max(0.0, self._longest_s - passed_s - short_s)
 
 
@@ -87,7 +87,7 @@ class SyncScheduler:
         self._limiter = limiter
         self._on_cycle = on_cycle
         self._interval_s = interval_s
-        self._pacing = Pacing(min(LONG_PAUSE_S, interval_s / 10))
+        self._pacing = Pacing(min(LONG_GAP_S, interval_s / 10))
         # Each is held while a cycle of its kind runs, so that stop() can wait for it.
         self._full, self._urgent = threading.Lock(), threading.Lock()
         self._stopping = threading.Event()
@@ -141,11 +141,11 @@ class SyncScheduler:
         with self._urgent:
             if self._stopping.is_set():
                 return
+            self._pacing.begin()
             try:
                 self._limiter.sync_urgent()
             except Exception:
                 log.exception("cycle_failed")
-            self._pacing.ended()
 
     def _run_urgent_cycles(self) -> None:
         while not self._stopping.is_set():

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -40,6 +41,7 @@ NAMES = {
     "flush_seconds",
     "flush_keys",
     "flush_conflicts_total",
+    "over_admitted_total",
     "flush_failures_total",
     "in_flight_hits",
     "tracked_keys",
@@ -142,7 +144,10 @@ def record(
 def record_everything(metrics: Metrics) -> None:
     """Use every metric."""
     record(metrics, ALLOWED, is_near_limit=True)
-    metrics.record_cycle(CycleReport(flushed_count=7, pulled_count=2, conflict_count=3), duration_s=0.02)
+    over = Counter({"user": 4})
+    metrics.record_cycle(
+        CycleReport(flushed_count=7, pulled_count=2, conflict_count=3, over_admitted=over), duration_s=0.02
+    )
     metrics.record_cycle(CycleReport(error=StoreUnavailable("out of reach")), duration_s=0.01)
     metrics.record_cycle(CycleReport(), duration_s=0.0)  # did nothing, so its duration is left out
     metrics.record_state(in_flight_hits=7, key_count=9, lag_s=1.5)
@@ -168,6 +173,7 @@ def test_values_of_everything(reader: Reader, metrics: Metrics) -> None:
         "flush_keys": {(): (1, 7)},
         "flush_conflicts_total": {(): 3},
         "flush_failures_total": {(): 1},
+        "over_admitted_total": {("user",): 4},
         "in_flight_hits": {(): 7},
         "tracked_keys": {(): 9},
         "snapshot_age_seconds": {(): 1.5},

@@ -410,3 +410,22 @@ def test_second_sync_at_the_same_time_reads_idle_keys(faulty: FaultyStore, clock
     there.sync()
     here.sync()
     assert Counts(2, 0) == here.counts(CLIENT)
+
+
+def test_hits_above_a_limit_are_counted_once_over_all_instances(faulty: FaultyStore, clock: Clock) -> None:
+    """Each of three instances admits six of ten before it knows of the others: eight are above the limit."""
+    limiters = [a_limiter(faulty, clock, a_policy(10, name="few")) for _ in range(3)]
+    for limiter in limiters:
+        for _ in range(6):
+            assert limiter.check(CLIENT).allowed
+    over = [limiter.sync().over_admitted for _ in range(2) for limiter in limiters]
+    assert [{}, {"few": 2}, {"few": 6}, {}, {}, {}] == over
+
+
+def test_instance_that_counts_alone_admits_nothing_above_a_limit(faulty: FaultyStore, clock: Clock) -> None:
+    """One instance decides on all hits, so no hit is above the limit, also if it is asked while it writes."""
+    limiter = a_limiter(faulty, clock, a_policy(10))
+    faulty.before_write = lambda: limiter.check(CLIENT)
+    for _ in range(15):
+        limiter.check(CLIENT)
+        assert not limiter.sync().over_admitted

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import CycleReport
-from oauth_ratelimit.sync.scheduler import SHORT_PAUSE_S, SHORT_PAUSES, SHORT_PAUSES_PER_S, Pacing, SyncScheduler
+from oauth_ratelimit.sync.scheduler import SHORT_GAP_S, SHORT_GAPS, SHORT_GAPS_PER_S, Pacing, SyncScheduler
 from tests.support.helpers import Clock, wait_until
 from tests.support.limiters import CLIENT, a_limiter, stored_hits
 
@@ -183,25 +183,25 @@ def test_urgent_keys_do_not_wait_for_the_owner(driven: Driven) -> None:
     assert scheduler.stop(timeout_s=60.0)
 
 
-def test_pause_is_short_until_new_keys_come_without_end() -> None:
+def test_gap_is_short_until_new_keys_come_without_end() -> None:
     """Urgent cycles follow each other closely, but not for long: pressing keys alone stay quick in a storm."""
     clock = Clock(0.0)
     pacing = Pacing(0.1, clock=clock)
     assert (0.0, 0.0) == pacing.pauses_s()
     quick = 0
     while True:
-        pacing.ended()
+        pacing.begin()
         short_s, further_s = pacing.pauses_s()
-        assert SHORT_PAUSE_S == pytest.approx(short_s)
+        assert SHORT_GAP_S == pytest.approx(short_s)
         if further_s:
             break
         clock.advance(short_s)
         quick += 1
-    assert SHORT_PAUSES <= quick <= 1.5 * SHORT_PAUSES
+    assert SHORT_GAPS <= quick <= 1.5 * SHORT_GAPS
     assert 0.1 == pytest.approx(short_s + further_s)
-    clock.advance(SHORT_PAUSES / SHORT_PAUSES_PER_S)
+    clock.advance(SHORT_GAPS / SHORT_GAPS_PER_S)
     assert (0.0, 0.0) == pacing.pauses_s()
-    pacing.ended()
+    pacing.begin()
     assert 0.0 == pacing.pauses_s()[1]
 
 

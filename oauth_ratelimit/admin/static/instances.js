@@ -17,6 +17,7 @@ const COLUMNS = [
   { title: "flushed", kind: "number", value: (row) => number(row.flushed_count) },
   { title: "conflicts", kind: "number", value: conflictText },
   { title: "failed cycles", kind: "number", value: (row) => number(row.failure_count) },
+  { title: "over limit", kind: "number", value: (row) => number(row.over_admitted_count) },
   { title: "clock", kind: "number", value: (row) => `${row.clock_offset_s >= 0 ? "+" : ""}${row.clock_offset_s.toFixed(1)} s` },
   { title: "version", value: (row) => row.version },
 ];

@@ -32,6 +32,7 @@ class Heartbeat:
         flushed_count: Documents written since the start.
         conflict_count: Lost races since the start.
         failure_count: Failed cycles since the start.
+        over_admitted_count: Hits above a limit that it has written since the start.
         clock_offset_s: Seconds that MongoDB's clock is ahead of its own.
     """
 
@@ -47,6 +48,7 @@ class Heartbeat:
     conflict_count: int = 0
     failure_count: int = 0
     clock_offset_s: float = 0.0
+    over_admitted_count: int = 0
 
 
 class HeartbeatStore:
@@ -102,6 +104,7 @@ def _compose(heartbeat: Heartbeat) -> Document:
         "conflicts": heartbeat.conflict_count,
         "failures": heartbeat.failure_count,
         "clockOffset": heartbeat.clock_offset_s,
+        "overAdmitted": heartbeat.over_admitted_count,
     }
 
 
@@ -120,4 +123,5 @@ def parse(document: Mapping[str, Any]) -> Heartbeat:
         conflict_count=int(document["conflicts"]),
         failure_count=int(document["failures"]),
         clock_offset_s=float(document["clockOffset"]),
+        over_admitted_count=int(document.get("overAdmitted", 0)),
     )
