@@ -13,7 +13,8 @@ from benchmarks.subjects import Clock
 from benchmarks.synthetic import BEGIN_S, DAY_S, Request, Size, requests, statistics
 from benchmarks.traces import load_trace, traces
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.operations.suggest import Proposal, Traffic, configuration, suggest
+from oauth_ratelimit.operations.profiles import Traffic
+from oauth_ratelimit.operations.suggest import Proposal, configuration, suggest
 
 SEEDS = range(1, 6)
 CYCLE_S = 60.0

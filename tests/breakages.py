@@ -932,7 +932,7 @@ BREAKAGES = (
     ),
     Breakage(
         "proposed limits have no margin for days that differ",
-        "oauth_ratelimit/operations/suggest.py",
+        "oauth_ratelimit/operations/profiles.py",
         "safe_limit=max(max(values), math.ceil(mean + DEVIATIONS * deviation))",
         "safe_limit=max(values)",
         "tests/operations/test_suggest.py",

@@ -15,7 +15,8 @@ from oauth_ratelimit.replay.formats import SECOND_US
 
 if TYPE_CHECKING:
     from oauth_ratelimit.core.what_if import Subject
-    from oauth_ratelimit.operations.suggest import Proposal, Suggestion, Traffic
+    from oauth_ratelimit.operations.profiles import Traffic
+    from oauth_ratelimit.operations.suggest import Proposal, Suggestion
 
 ENOUGH_DAYS = 7
 COLUMNS = columns(
@@ -76,7 +77,8 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
     flask oauth-ratelimit suggest --last 14d
     flask oauth-ratelimit suggest tokens.csv --column client=app --token-lifetime 12h
     """
-    from oauth_ratelimit.operations.suggest import HOUR_S, Traffic, configuration, suggest, suggestion_data
+    from oauth_ratelimit.operations.profiles import HOUR_S, Traffic
+    from oauth_ratelimit.operations.suggest import configuration, suggest, suggestion_data
 
     if options["window_s"] % MINUTE_S:
         raise click.BadParameter(

@@ -7,12 +7,10 @@ from benchmarks.synthetic import Size, requests
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Source, Tally, UserLoad
+from oauth_ratelimit.operations.profiles import DAY_S, HOUR_S, Traffic
 from oauth_ratelimit.operations.suggest import (
-    DAY_S,
-    HOUR_S,
     MAX_OWN,
     Suggestion,
-    Traffic,
     configuration,
     suggest,
     suggestion_data,
