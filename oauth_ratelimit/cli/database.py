@@ -23,7 +23,7 @@ NOT_ERASED = (
     "log files",
     "backups of the database",
     "what hooks and traces have passed on",
-    "memory of running instances, until the user has been idle for the longest window; nothing is stored from it",
+    "memory of running instances, until the next document that they read",
 )
 
 

@@ -1,5 +1,6 @@
 """User pseudonyms: the username or its keyed hash."""
 
+import hashlib
 import hmac
 import re
 from collections.abc import Callable, Sequence
@@ -51,6 +52,17 @@ class PseudonymKey:
         """Return True if a text has the form of a hash under this key."""
         label, _, digest = text.partition("-")
         return label == self.label and _HEX_HASH.fullmatch(digest) is not None
+
+
+def erasure_mark(name: str, client_id: str | None = None) -> str:
+    """Return the digest of an erased name, by which instances recognise it.
+
+    Args:
+        name: The username, or its pseudonym.
+        client_id: The only client that it was erased at; None for all.
+    """
+    content = name if client_id is None else f"{client_id}\0{name}"
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()[:HASH_BYTES].hex()
 
 
 def _hash(mac: hmac.HMAC, content: bytes) -> str:

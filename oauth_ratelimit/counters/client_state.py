@@ -381,6 +381,11 @@ class ClientState(ClientScope):
         self.former.pop(state.username, None)
         return True
 
+    def erase(self, state: KeyState) -> bool:
+        """Drop a key with all its hits, and return whether it counted towards the number of keys. The lock is held."""
+        state.discard()
+        return self.forget(state)
+
     def states(self) -> list[KeyState]:
         """Return the states of all keys, those of former policies included."""
         totals = (self.total, self.former_total)

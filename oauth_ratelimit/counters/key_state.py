@@ -240,6 +240,12 @@ class KeyState(KeyBuckets):
         self.unsent = taken or None
         return dropped
 
+    def discard(self) -> None:
+        """Drop all hits that were not sent. The client's lock is held."""
+        self.drain_all()
+        self.is_dirty = False
+        self.unsent = self.attempt = None
+
     def _max_frames(self, series: Series) -> int:
         """Return how many frames of a series can wait to be sent, besides those of the attempt."""
         return self.client.horizon_s // series.frame_s + SPARE_FRAMES

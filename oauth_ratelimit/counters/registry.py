@@ -2,18 +2,21 @@
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
 import structlog
 
+from oauth_ratelimit.core.failed_auth import NAMING_SCOPES, claimed_name
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, Limits, PolicySet
+from oauth_ratelimit.core.pseudonyms import erasure_mark
 from oauth_ratelimit.counters.client_state import ClientState
 from oauth_ratelimit.counters.dirty_queue import DirtyQueue
 from oauth_ratelimit.counters.key_state import KeyState, Peers
 from oauth_ratelimit.process.throttled_log import ThrottledLog
+from oauth_ratelimit.process.yielding import yield_between
 
 log = structlog.get_logger(__name__)
 
@@ -236,6 +239,22 @@ class ClientRegistry:
                 self._key_count -= 1
         return is_forgotten
 
+    def erase(self, marks: Collection[str]) -> None:
+        """Drop the keys of erased users, with all their hits.
+
+        Args:
+            marks: The ``erasure_mark`` of each name.
+        """
+        for client in self:
+            with client.lock:
+                states = client.states()
+            for state in yield_between(states):
+                if _is_erased(state, marks):
+                    with client.lock:
+                        is_dropped = client.erase(state)
+                    with self._lock:
+                        self._key_count -= is_dropped
+
     def sweep(self, now_s: float) -> None:
         """Drop clients without keys if they are many: once a minute, or at once if there is no room for new ones."""
         is_crowded = self.client_count >= self._max_clients * CROWDED_RATIO
@@ -280,3 +299,13 @@ class ClientRegistry:
 
     def _log_exhausted(self) -> None:
         self._log.error("keys_exhausted", max_keys=self._max_keys, effect="requests of new keys are admitted uncounted")
+
+
+def _is_erased(state: KeyState, marks: Collection[str]) -> bool:
+    """Return True if a key is that of an erased user, or of failed authentications in the user's name."""
+    name = state.username
+    if name is not None and state.scope in NAMING_SCOPES:
+        name = claimed_name(name)
+    if name is None:
+        return False
+    return erasure_mark(name) in marks or erasure_mark(name, state.client.client_id) in marks

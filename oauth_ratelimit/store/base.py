@@ -18,6 +18,10 @@ UNUSABLE_VERSION = -1
 """Version of a document that is in quarantine: nothing is written to it until somebody repairs or removes it."""
 
 
+ERASURES = Key("", None, "oauth_ratelimit:erasures")
+"""Key under which ``read`` returns the erasures of users: in ``seen``, the time of each by its ``erasure_mark``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One document as it was read.
@@ -92,7 +96,10 @@ class CounterStore(Protocol):
     """
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        """Return the documents that exist, as a majority of servers has them and never older than the last write."""
+        """Return the documents that exist, as a majority of servers has them and never older than the last write.
+
+        ``ERASURES`` comes with them if users were erased lately.
+        """
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """Apply each change whose document is at the expected version, in one round trip.

@@ -55,7 +55,9 @@ class SyncCycle:
         self._clock = clock
         self._server_clock = server_clock
         self._flusher = (
-            Flusher(store, clock=clock, store_time_s=server_clock.time_s) if store and server_clock else None
+            Flusher(store, clock=clock, store_time_s=server_clock.time_s, on_erased=clients.erase)
+            if store and server_clock
+            else None
         )
         self._clients = clients
         self._lock = threading.Lock()  # guards the schedule and the flusher: one cycle at a time
@@ -215,6 +217,7 @@ class SyncCycle:
                 is_failed = report.is_cut_short
                 for state in states:
                     report.dropped_hits += state.take()
+                    state.reads_first = True  # the user may be erased before the store answers again
                     if self._flusher is None:
                         state.unsent = None
             else:

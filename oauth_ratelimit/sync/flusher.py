@@ -8,7 +8,7 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -21,13 +21,14 @@ from oauth_ratelimit.errors import StoreError, StoreUnreachable
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.process.yielding import collect_young_garbage, yield_between
-from oauth_ratelimit.store.base import UNUSABLE_VERSION, Change, CounterStore
+from oauth_ratelimit.store.base import ERASURES, UNUSABLE_VERSION, Change, CounterStore, Snapshot
 
 log = structlog.get_logger(__name__)
 
 LOG_INTERVAL_S = 60.0  # between two events of a kind about the same document
 MAX_BATCH = 500  # documents per round trip; with more, objects live long enough to slow the garbage collector
 FOUND_MEMORY = 20  # first looks at documents that the guess about the next one remembers
+CLOCK_SLACK_S = 1.0  # between an erasure and the start of an instance
 MAX_ROUNDS = 4  # writes per key and cycle; the next cycle tries again
 FIRST_PAUSE_S = 0.002  # before the second round, doubled with each further one, with jitter
 
@@ -72,6 +73,7 @@ class Flusher:
         store: The store.
         clock: Returns the time in seconds since the epoch.
         store_time_s: Returns the time of the store's clock, None if it is not known.
+        on_erased: Called with the marks of users that were erased.
         sleep: Waits between two rounds on contested keys.
 
     Attributes:
@@ -85,6 +87,7 @@ class Flusher:
         *,
         clock: Callable[[], float],
         store_time_s: Callable[[], float | None],
+        on_erased: Callable[[Collection[str]], object],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.writer = secrets.token_hex(6)
@@ -94,6 +97,9 @@ class Flusher:
         self.learnt: dict[KeyState, int] = {}
         self._found_ratio = 0.0  # of documents, at first looks
         self._flush_id = 0
+        self._on_erased = on_erased
+        self._erasures: Mapping[str, float] = {}  # time of each by its mark, as last read
+        self._started_s = time.monotonic()
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
 
     def flush(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
@@ -117,6 +123,8 @@ class Flusher:
         except Exception:
             for _ in batches:
                 pass  # take the hits of the other keys, too
+            for state in states:
+                state.reads_first = True  # the user may be erased before the store answers again
             raise
         for write_count in range(1, MAX_ROUNDS + 1):
             if not lost:
@@ -214,6 +222,7 @@ class Flusher:
         changed = []
         for batch in _batches(states):
             snapshots = self._store.read([state.key for state in batch])
+            self._note_erasures(snapshots.get(ERASURES))
             report.pulled_count += len(batch)
             for state in yield_between(batch):
                 snapshot = snapshots.get(state.key)
@@ -238,6 +247,20 @@ class Flusher:
                 if is_known:
                     self.learnt[state] = self.learnt.get(state, 0) + learnt
         return changed
+
+    def _note_erasures(self, erasures: Snapshot | None) -> None:
+        """Drop the keys of users that were erased since the last read, or since the start of this instance."""
+        found = erasures.seen if erasures else {}
+        if found == self._erasures:
+            return
+        new = {mark for mark, at_s in found.items() if self._erasures.get(mark) != at_s}
+        time_s = self._store_time_s()
+        if not self._erasures and time_s is not None:  # what is older concerns no hit of this instance
+            started_s = time_s - (time.monotonic() - self._started_s) - CLOCK_SLACK_S
+            new = {mark for mark in new if found[mark] > started_s}
+        self._erasures = found
+        if new:
+            self._on_erased(new)
 
     def _write(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
         """Write once, and return the keys that lost the race."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,17 +17,21 @@ from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
-from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms
+from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms, erasure_mark
 from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
 from oauth_ratelimit.core.tier import Series
+from oauth_ratelimit.counters.key_state import Counts
 from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.mongo import erasure
 from oauth_ratelimit.store.mongo.client import FAILURES, OVERRIDES, Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
+from oauth_ratelimit.store.mongo.document import ERASURES_ID, compose_erasures, document_id
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from oauth_ratelimit.store.mongo.statistics import Share, StatisticsStore
+from oauth_ratelimit.sync.flusher import MAX_BATCH
 from tests.cli.conftest import Terminal, terminal
 from tests.support.stores import FAR_S, mongo_store
+from tests.sync.faulty_store import Fault, FaultyStore
 
 __all__ = ["terminal"]
 
@@ -326,3 +331,151 @@ def test_any_name_is_found_as_itself(records: Records, user: str) -> None:
 
     assert dict.fromkeys(FOUND, 0) | {"counters": 1} == records.terminal.data("erase", user)["removed"]
     assert 1 == records.text().count(BOB)
+
+
+class Erasing:
+    """Instances that count Ann while she is erased, on a real MongoDB."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.stores: list[FaultyStore] = []
+        self.connection = Connection(uri)
+        self.documents = self.connection.collection("ratelimits")
+
+    def new_instance(self) -> Limiter:
+        """Return an instance that has read nothing."""
+        store = FaultyStore(mongo_store(self.uri))
+        self.stores.append(store)
+        return Limiter(load_config({"mode": "enforce", "limits": {"user": ["50/minute"]}}), store)
+
+    def instance(self) -> Limiter:
+        """Return an instance that knows Bob."""
+        limiter = self.new_instance()
+        limiter.check("app", "bob")
+        limiter.sync()
+        return limiter
+
+    def erase(self, client_id: str | None = None) -> int:
+        """Erase Ann's counters, and return how many documents there were."""
+        person = erasure.Person(("ann",), ("ann",), ("ann",), client_id)
+        return erasure.Erasure(self.connection, collection="ratelimits", person=person).counters(remove=True)
+
+    def hits(self, client_id: str = "app", username: str = "ann") -> int | None:
+        """Return the stored hits, None without a document."""
+        found = self.documents.find_one({"_id": document_id(Key(client_id, username))})
+        return None if found is None else sum(found["requestCounters"]["6"].values())
+
+
+@pytest.fixture
+def erasing(mongo_uri: str) -> Iterator[Erasing]:
+    """Instances and an erasure."""
+    made = Erasing(mongo_uri)
+    yield made
+    made.connection.close()
+    for store in made.stores:
+        store.close()
+
+
+def test_erased_user_is_not_written_from_memory_and_counts_anew_on_return(erasing: Erasing) -> None:
+    """Hits that were not sent go with the name, at the next read. Others keep theirs."""
+    limiters = [erasing.instance() for _ in range(2)]
+    for limiter in limiters:
+        limiter.check("app", "ann", cost=3)
+        limiter.sync()
+        limiter.check("app", "ann", cost=5)
+        limiter.check("app", "bob")
+    assert 1 == erasing.erase()
+    for limiter in limiters:
+        limiter.sync()
+        limiter.sync()
+        assert Counts(0, 0) == limiter.counts("app", "ann")
+    assert (None, 4) == (erasing.hits(), erasing.hits(username="bob"))
+
+    for limiter in limiters:
+        limiter.check("app", "ann", cost=2)
+        for _ in range(3):
+            limiter.sync()
+    assert 4 == erasing.hits()
+
+
+def test_instances_that_start_after_an_erasure_keep_all_hits_of_the_user(erasing: Erasing) -> None:
+    """The erasure concerns what was counted before."""
+    erasing.erase()
+    earlier = datetime.now(UTC) - timedelta(seconds=10)
+    erasing.documents.update_one({"_id": ERASURES_ID}, {"$set": {f"seen.{erasure_mark('ann')}": earlier}})
+    for limiter in (erasing.new_instance(), erasing.new_instance()):
+        limiter.check("app", "ann", cost=2)
+        for _ in range(3):
+            limiter.sync()
+
+    assert 4 == erasing.hits()
+
+
+def test_instance_that_was_cut_off_drops_the_erased_user_before_it_writes(erasing: Erasing) -> None:
+    """Whether it knew the user before or not."""
+    known, new = erasing.instance(), erasing.instance()
+    known.check("app", "ann")
+    known.sync()
+    for store in erasing.stores:
+        store.is_down = True
+    for limiter in (known, new):
+        for index in range(MAX_BATCH):
+            limiter.check("portal", f"user-{index}")
+        limiter.check("app", "ann")  # not in the first batch, which fails
+        assert limiter.sync().error is not None
+    erasing.erase()
+    for store in erasing.stores:
+        store.is_down = False
+    for limiter in (known, new):
+        limiter.check("app", "ann")
+        assert limiter.sync().error is None
+        limiter.sync()
+
+    assert erasing.hits() is None
+
+
+def test_late_first_write_of_an_erased_user_is_removed_by_a_second_pass(erasing: Erasing) -> None:
+    """The instance does not send it again."""
+    limiter = erasing.instance()
+    limiter.check("app", "ann")
+    erasing.stores[0].faults.append(Fault.LATE)
+    limiter.sync()
+    assert 0 == erasing.erase()
+    limiter.sync()
+    erasing.stores[0].deliver(erasing.stores[0].held[0])
+    assert (1, 1, None) == (erasing.hits(), erasing.erase(), erasing.hits())
+    for _ in range(3):
+        limiter.sync()
+
+    assert erasing.hits() is None
+
+
+def test_erasure_at_one_client_leaves_the_hits_at_others(erasing: Erasing) -> None:
+    """In memory, too."""
+    limiter = erasing.instance()
+    for client_id in ("app", "portal"):
+        limiter.check(client_id, "ann")
+    erasing.erase("portal")
+    limiter.check("app", "bob")
+    erasing.stores[0].is_down = True
+    limiter.sync()
+    erasing.stores[0].is_down = False
+    limiter.sync()
+
+    assert (1, None) == (erasing.hits("app"), erasing.hits("portal"))
+
+
+def test_instances_learn_of_the_newest_thousand_erasures_for_a_day(erasing: Erasing) -> None:
+    """The record that every read brings stays small, and names nobody."""
+    for number in range(3):
+        at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=number)
+        marks = [f"{number}-{index}" for index in range(600)]
+        known = erasing.documents.find_one({"_id": ERASURES_ID})
+        update = compose_erasures(marks, at=at, known=known)
+        erasing.documents.update_one({"_id": ERASURES_ID}, update, upsert=True)
+    assert 1600 == len((erasing.documents.find_one({"_id": ERASURES_ID}) or {})["seen"])
+    erasing.erase()
+    found = erasing.documents.find_one({"_id": ERASURES_ID})
+    assert found is not None
+    assert {erasure_mark("ann")} == found["seen"].keys()
+    assert "ann" not in repr(found)

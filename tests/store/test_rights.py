@@ -179,7 +179,7 @@ def test_documented_roles_of_operators_are_enough(
         ("oauthRateLimit", ("init-db",)),
         ("oauthRateLimitOperator", ("erase", "ann")),
         ("oauthRateLimitOperator", ("init-db",)),
-        ("oauthRateLimitErasure", ("reset", "app")),
+        ("oauthRateLimitErasure", ("init-db",)),
         ("oauthRateLimitSetup", ("show", "app")),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],

@@ -29,6 +29,7 @@ from oauth_ratelimit.store.mongo.client import (
     translated_errors,
 )
 from oauth_ratelimit.store.mongo.document import (
+    ERASURES_ID,
     EXPIRE,
     MAX_BYTES,
     MAX_PRELOADED_BYTES,
@@ -37,6 +38,7 @@ from oauth_ratelimit.store.mongo.document import (
     document_id,
     is_sent,
     parse_all,
+    parse_read,
     projection,
 )
 
@@ -68,8 +70,8 @@ class MongoStore:
         ids = [document_id(key) for key in keys]
         with translated_errors():
             opened = self._open()
-            found = opened.collection.find({"_id": {"$in": ids}}, READ, session=opened.session)
-            return dict(parse_all(yield_between(found)))
+            found = opened.collection.find({"_id": {"$in": [*ids, ERASURES_ID]}}, READ, session=opened.session)
+            return dict(parse_read(yield_between(found)))
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """See ``CounterStore.compare_and_set``. One ``update`` command for all changes."""

@@ -7,7 +7,7 @@ costs the accuracy of its own key and nothing else.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, TypeGuard
 
@@ -17,7 +17,7 @@ from pymongo import UpdateOne
 
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.store.base import MAX_HORIZON_S, UNUSABLE_VERSION, Change, Snapshot
+from oauth_ratelimit.store.base import ERASURES, MAX_HORIZON_S, UNUSABLE_VERSION, Change, Snapshot
 from oauth_ratelimit.store.mongo.client import Document
 from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, whole_number
 
@@ -28,6 +28,10 @@ NO_LIST = {"$not": {"$type": "array"}}  # the server would take the length of fr
 EXPIRE = "expire"
 USERNAME_PATH = "_id.username"
 SCOPE_PATH = "_id.scope"
+
+ERASURES_ID: Document = {"erasures": True}  # no counter document has it
+ERASURES_KEPT = timedelta(days=1)  # for so long an instance may be cut off and still learn of them
+MAX_ERASURES = 1000  # the newest; they come with every read
 
 MAX_VERSION = 2**62  # ours begin below 2^52; above this one, adding to it would soon fail
 MAX_STORED = 2**63 - 1  # the largest integer in BSON; no update adds more than MAX_EXACT
@@ -108,6 +112,38 @@ def parse_all(documents: Iterable[Document]) -> Iterator[tuple[Key, Snapshot]]:
         identity = document.get("_id")
         if is_document_id(identity):
             yield Key(identity["clientId"], identity["username"], identity.get("scope")), parse(document)
+
+
+def parse_read(documents: Iterable[Document]) -> Iterator[tuple[Key, Snapshot]]:
+    """Yield what ``parse_all`` yields, and the erasures."""
+    for document in documents:
+        if document.get("_id") == ERASURES_ID:
+            yield ERASURES, parse(document)
+        else:
+            yield from parse_all((document,))
+
+
+def compose_erasures(marks: Iterable[str], *, at: datetime, known: Document | None) -> Document:
+    """Return the update that notes erasures for instances, in the document with the ``_id`` ``ERASURES_ID``.
+
+    Args:
+        marks: Marks of the names.
+        at: The server's time.
+        known: The document as it is; None if it does not exist.
+    """
+    noted = dict.fromkeys(marks, at)
+    dates = known.get("seen", {}) if known else {}
+    if not isinstance(dates, dict):  # damaged: it is made anew
+        return {"$set": {"version": Int64(1), "seen": noted}, "$max": {EXPIRE: at + ERASURES_KEPT}}
+    valid = {mark: date for mark, date in dates.items() if isinstance(date, datetime) and date >= at - ERASURES_KEPT}
+    kept = {*sorted(valid, key=valid.__getitem__)[-MAX_ERASURES:], *noted}
+    update: Document = {
+        "$set": {"version": Int64(1), **{f"seen.{mark}": at for mark in noted}},
+        "$max": {EXPIRE: at + ERASURES_KEPT},
+    }
+    if dates.keys() - kept:
+        update["$unset"] = {f"seen.{mark}": "" for mark in dates.keys() - kept}
+    return update
 
 
 def projection(max_bytes: int) -> Document:

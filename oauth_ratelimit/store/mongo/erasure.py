@@ -17,11 +17,22 @@ from pymongo import ASCENDING, UpdateOne
 from pymongo.collection import Collection
 
 from oauth_ratelimit.core.failed_auth import NAMING_SCOPES
-from oauth_ratelimit.store.mongo.client import FAILURES, OVERRIDES, STATISTICS, Connection, Document, translated_errors
+from oauth_ratelimit.core.pseudonyms import erasure_mark
+from oauth_ratelimit.store.mongo.client import (
+    FAILURES,
+    OVERRIDES,
+    STATISTICS,
+    Connection,
+    Document,
+    server_time,
+    translated_errors,
+)
 from oauth_ratelimit.store.mongo.document import (
+    ERASURES_ID,
     SCOPE_PATH,
     USERNAME_PATH,
     client_of,
+    compose_erasures,
     filter_after_client,
     filter_of_client,
     filter_of_user,
@@ -79,10 +90,22 @@ class Erasure:
         }
 
     def counters(self, remove: bool) -> int:
-        """Erase the person's counters. An instance that is counting starts the document again at zero."""
+        """Erase the person's counters. Instances drop what they hold of them when they read the next document."""
         collection = self._connection.collection(self._counters_name)
         with self._long_timeout():
+            if remove:
+                self._note(collection, self._person.names)
             return _erase(collection, self._counter_filters(collection), remove=remove)
+
+    def _note(self, collection: Collection[Document], names: Iterable[str]) -> None:
+        """Note the erasure for instances, which drop what they hold of these names when they read it.
+
+        It comes before the removal: an instance that finds a document gone finds the erasure, too.
+        """
+        marks = [erasure_mark(name, self._person.client_id) for name in names]
+        at = server_time(self._connection.database)
+        known = collection.find_one({"_id": ERASURES_ID})
+        collection.update_one({"_id": ERASURES_ID}, compose_erasures(marks, at=at, known=known), upsert=True)
 
     def _counter_filters(self, collection: Collection[Document]) -> Iterator[Document]:
         """Yield filters that together find the counters, by jumping from client to client in the index."""
@@ -106,6 +129,8 @@ class Erasure:
         if self._person.client_id is not None:
             selected |= filter_of_client(self._person.client_id)
         with self._long_timeout():
+            if remove:
+                self._note(collection, self._person.failed_auth_names)
             return _erase(collection, [selected], remove=remove)
 
     def denials(self, remove: bool) -> int:
