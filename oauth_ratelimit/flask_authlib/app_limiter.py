@@ -148,10 +148,11 @@ class AppLimiter:
 
     def record_lifetime(self, client: Any, lifetime_s: object) -> None:
         """Record the lifetime of a token that was issued to a client, if it is whole seconds."""
-        if self.is_switched_off or type(lifetime_s) is not int or not 0 < lifetime_s <= MAX_LIFETIME_S:
+        worker = self._worker  # started by the decision; without one there is nothing to record with
+        if worker is None or type(lifetime_s) is not int or not 0 < lifetime_s <= MAX_LIFETIME_S:
             return
         with self.fail_open("observer_failed"):
-            self._running_worker().observer.report_lifetime(f"{client.get_client_id()}", lifetime_s)
+            worker.observer.report_lifetime(f"{client.get_client_id()}", lifetime_s)
 
     def health(self) -> Health:
         """Return the state of this process's synchronisation. Starts the worker if needed."""

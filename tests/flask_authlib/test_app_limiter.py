@@ -31,7 +31,7 @@ class CountedScheduler:
         """Start."""
         self.started.append(self)
 
-    def stop(self) -> None:
+    def stop(self, *, timeout_s: float) -> None:
         """Stop."""
         self.started.remove(self)
 
