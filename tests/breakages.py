@@ -324,6 +324,24 @@ BREAKAGES = (
         "tests/counters tests/simulation",
     ),
     Breakage(
+        "memory of a key that was evicted goes on counting",
+        "oauth_ratelimit/limiter.py",
+        "            state = self._clients.key_of(client, username, now_s)\n            decision",
+        """            kept = self.__dict__.setdefault("kept", {})
+            state = kept.setdefault((id(client), username), self._clients.key_of(client, username, now_s))
+            decision""",
+        "tests/simulation",
+    ),
+    Breakage(
+        "write that MongoDB reports as refused is taken for not applied",
+        "oauth_ratelimit/sync/flusher.py",
+        "was_sent = not isinstance(exc, StoreUnreachable)",
+        """was_sent = not isinstance(exc, StoreUnreachable)
+                if type(exc).__name__ == "StoreRejected":
+                    raise""",
+        "tests/simulation",
+    ),
+    Breakage(
         "limit of all users is learnt with the next full cycle",
         "oauth_ratelimit/counters/client_state.py",
         "if concerned.due_cycle is Due.UNLISTED:",

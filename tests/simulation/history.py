@@ -92,9 +92,12 @@ def _step_clock(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
 
 
 def _shake_clock(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
-    instance = fleet.instances[-1]
-    instance.set_clock(offset_s=rng.choice(SHAKEN_S))
-    return f"the last one's clock is {instance.clock.offset_s} s ahead"
+    instance, client_id, username = fleet.instances[-1], rng.choice(CLIENTS), rng.choice(USERS)
+    steps_s = rng.choices(SHAKEN_S, k=6)
+    for offset_s in steps_s:
+        instance.set_clock(offset_s=offset_s)
+        instance.ask(client_id, username, 1)
+    return f"the last one's clock is ahead by {steps_s} s, with a request of {client_id}, user {username} at each"
 
 
 def _elect_other_clock(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:

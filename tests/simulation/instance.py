@@ -7,16 +7,17 @@ once in each series that it was admitted under, in the frame of the instance's c
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.counters.key_state import Due
+from oauth_ratelimit.counters.key_state import Due, KeyState
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
+from oauth_ratelimit.sync.cycle import SyncCycle
+from oauth_ratelimit.sync.reservation import Reservations
 from tests.simulation.configs import Config, Limit
 from tests.support.simulated_mongo import SimulatedCollection, SimulatedConnection
 
@@ -102,7 +103,7 @@ class Instance:
         self.reserves = reserves
         self.in_request = False
         self.is_waiting = False
-        self.states: dict[Identity, object] = {}  # after the decision that waits
+        self.states: dict[Identity, KeyState] = {}  # after the decision that waits
         self.was_wrong = False
         self.knows_restored = True
         self.last_correction_s = 0.0
@@ -120,7 +121,7 @@ class Instance:
             follows_store_clock=follows_store_clock,
         )
         if self.limiter._reservations is not None:
-            self.limiter._reservations._executor = cast(ThreadPoolExecutor, InlineExecutor(self._while_waiting))
+            self.limiter._reservations = InlineReservations(self.limiter._cycle, self._while_waiting)
 
     @property
     def now_s(self) -> float:
@@ -130,7 +131,7 @@ class Instance:
     def ask(self, client_id: str, username: str | None, cost: int) -> None:
         """Make one request, and note what it counts if it is admitted."""
         now_s = self.now_s
-        limits_of = self._limits_of(client_id, username)
+        limits_of, total = self._limits_of(client_id, username), (client_id, None, "client_total")
         self.in_request = not self.reserves
         self.states = {}
         decision = self.limiter.check(client_id, username, cost=cost)
@@ -141,7 +142,7 @@ class Instance:
             return
         for key, limits in limits_of.items():
             state = states.get(key)
-            if state is None:  # no room for the key, and the request counts in the total alone
+            if state is None and limits_of[total]:  # no room for the key, and the request counts in the total alone
                 continue
             if key not in self.known or self.known[key].state is not state:
                 self.known[key] = Known(state, Counter())
@@ -163,9 +164,9 @@ class Instance:
         own = kinds.client if username is None else kinds.user
         return {(client_id, username, None): own, (client_id, None, "client_total"): kinds.total}
 
-    def _states(self) -> dict[Identity, object]:
+    def _states(self) -> dict[Identity, KeyState]:
         """Return its memory of each key that is counted."""
-        found: dict[Identity, object] = {}
+        found: dict[Identity, KeyState] = {}
         for client_id, client in self.limiter._clients.plain.items():
             found.update({(client_id, username, None): state for username, state in client.keys.items()})
             if client.total is not None:
@@ -244,6 +245,9 @@ class Instance:
             for username in ("cid", "dan", "eve"):
                 self.ask("shop", username, 1)
             self.sync(urgent=rng.random() < 0.3)
+        if rng.random() < 0.3:  # others need the room
+            for state in states.values():
+                self.limiter._clients.forget(state)
         self.is_waiting = False
         self.states = states
 
@@ -297,23 +301,21 @@ class Instance:
         self.fleet.commands[command] += 1
 
 
-class InlineExecutor:
-    """Runs what it is given at once, in the same thread.
+class InlineReservations(Reservations):
+    """Reservations that synchronise in the thread of the request.
 
     Args:
-        afterwards: Called after each.
+        cycle: The sync cycle.
+        afterwards: Called after each synchronisation.
     """
 
-    def __init__(self, afterwards: Callable[[], None]) -> None:
+    def __init__(self, cycle: SyncCycle, afterwards: Callable[[], None]) -> None:
+        super().__init__(cycle, deadline_s=0.0)
         self._afterwards = afterwards
 
-    def submit(self, work: Callable[[], None]) -> None:
-        """Run it."""
-        work()
+    def _synchronise(self, states: tuple[KeyState, ...], _deadline_s: float) -> None:
+        self._cycle.run_for(states)
         self._afterwards()
-
-    def shutdown(self) -> None:
-        """Nothing to end."""
 
 
 @cache
