@@ -7,12 +7,14 @@ few milliseconds after the request. Each request goes to an instance at random, 
 import heapq
 import math
 import random
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.subjects import Clock
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.errors import StoreUnreachable
 from oauth_ratelimit.replay.fleet import URGENT_DELAY_US
 from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
@@ -21,26 +23,36 @@ from oauth_ratelimit.store.memory import MemoryStore
 class CountingStore(MemoryStore):
     """A store in memory that counts calls and documents.
 
+    Args:
+        clock: Returns the store's time in seconds since the epoch.
+
     Attributes:
+        is_away: True while nobody reaches the store.
         trips: Calls. The flusher asks for one batch at a time, so each is a round trip.
         written: Documents sent, those that lost a race included.
         read_count: Documents asked for.
         conflicts: Writes that lost a race.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(clock)
+        self.is_away = False
         self.trips = self.written = self.read_count = self.conflicts = 0
+
+    def _make_trip(self) -> None:
+        if self.is_away:
+            raise StoreUnreachable("the instance is cut off")
+        self.trips += 1
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
         """See ``CounterStore.read``."""
-        self.trips += 1
+        self._make_trip()
         self.read_count += len(keys)
         return super().read(keys)
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """See ``CounterStore.compare_and_set``."""
-        self.trips += 1
+        self._make_trip()
         self.written += len(changes)
         result = super().compare_and_set(writer, changes)
         self.conflicts += len(result.lost)
@@ -56,6 +68,7 @@ class Fleet:
         rng: Draws phases, and the instance of each request.
         interval_s: The sync interval.
         begin_s: The time at the beginning.
+        is_cut: Returns whether an instance reaches no store at a time; all reach it by default.
 
     Attributes:
         store: What they share.
@@ -69,9 +82,10 @@ class Fleet:
         *,
         interval_s: float,
         begin_s: float,
+        is_cut: Callable[[int, float], bool] = lambda _instance, _at_s: False,
     ) -> None:
-        self.store = CountingStore()
-        self._clock, self._rng = Clock(begin_s), rng
+        self._clock, self._rng, self._is_cut = Clock(begin_s), rng, is_cut
+        self.store = CountingStore(self._clock)
         settings = load_config({**config, "sync": {"interval": interval_s, **config.get("sync", {})}})
         self._limiters = [Limiter(settings, self.store, clock=self._clock) for _ in range(instance_count)]
         self._interval_s = interval_s
@@ -79,23 +93,21 @@ class Fleet:
         self._due = [(begin_s + rng.random() * interval_s, True, index) for index in range(instance_count)]
         heapq.heapify(self._due)  # time, full cycle or not, instance
 
-    def check(self, client_id: str, at_s: float) -> bool:
-        """Send a request to one of the instances, and return whether it was admitted."""
-        self._run_until(at_s)
-        index = int(self._rng.random() * len(self._limiters))
+    def check(self, client_id: str, at_s: float, *, instance: int | None = None) -> bool:
+        """Send a request to an instance, by default to a random one, and return whether it was admitted."""
+        self.run_until(at_s)
+        index = int(self._rng.random() * len(self._limiters)) if instance is None else instance
+        self.store.is_away = self._is_cut(index, at_s)
         is_allowed = self._limiters[index].check(client_id).allowed
         self._plan_urgent(index)
         return is_allowed
 
-    def close(self) -> None:
-        """Close all instances."""
-        for limiter in self._limiters:
-            limiter.close()
-
-    def _run_until(self, at_s: float) -> None:
+    def run_until(self, at_s: float) -> None:
+        """Run the cycles that are due until a time."""
         while self._due[0][0] <= at_s:
             due_s, is_full, index = heapq.heappop(self._due)
             limiter = self._limiters[index]
+            self.store.is_away = self._is_cut(index, due_s)
             if is_full:
                 self._clock.now_s = due_s
                 limiter.sync()
@@ -106,6 +118,11 @@ class Fleet:
                 limiter.sync_urgent()
             self._plan_urgent(index)
         self._clock.now_s = at_s
+
+    def close(self) -> None:
+        """Close all instances."""
+        for limiter in self._limiters:
+            limiter.close()
 
     def _plan_urgent(self, index: int) -> None:
         due_s = max(self._limiters[index].next_urgent_s, self._clock.now_s) + URGENT_DELAY_US / 1e6
