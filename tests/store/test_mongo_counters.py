@@ -254,7 +254,8 @@ def test_lost_race_costs_one_read_and_one_write_of_the_keys_that_lost(
         sent = list(commands.sent)
     assert ["update", "find", "update"] == [event.command_name for event in sent]
     assert [2, 1] == [len(event.command["updates"]) for event in (sent[0], sent[2])]
-    assert ["kim"] == [identity["username"] for identity in sent[1].command["filter"]["_id"]["$in"]]
+    keys = [identity["username"] for identity in sent[1].command["filter"]["_id"]["$in"] if "username" in identity]
+    assert ["kim"] == keys  # the note of erased names comes with every read
     assert 4 == limiter.counts(CLIENT, "kim").shared_hits
 
 
