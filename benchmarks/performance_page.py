@@ -1,4 +1,4 @@
-"""Tables and pictures of ``docs/performance.md``.
+"""Tables of ``docs/performance-results.md``, and pictures of it and of ``docs/performance.md``.
 
 ``python -m benchmarks.performance_page`` writes them from results.json. A table stands between
 ``<!-- results: flush -->``, which names a prefix of its results, and ``<!-- end -->``.
@@ -14,7 +14,9 @@ from benchmarks.results import load
 
 DOCS = Path(__file__).parents[1] / "docs"
 PATH = DOCS / "performance.md"
+RESULTS_PATH = DOCS / "performance-results.md"
 IMAGES = DOCS / "images"
+PHONE_WIDTH = 5.2  # inches; letters stay legible where a phone shrinks the picture to its width
 
 LIBRARIES = ("limits sliding", "limits moving", "throttled-py", "pyrate-limiter")
 KEY_COUNTS = ("1,000", "10,000", "100,000")
@@ -27,7 +29,7 @@ _TABLE = re.compile(r"<!-- results: (.+?) -->\n.*?<!-- end -->", re.DOTALL)
 def main() -> None:
     """Write the tables and the pictures."""
     entries = load()
-    PATH.write_text(with_tables(PATH.read_text(), entries))
+    RESULTS_PATH.write_text(with_tables(RESULTS_PATH.read_text(), entries))
     kept = {str(entry["name"]): entry for entry in entries}
     for name, picture in PICTURES.items():
         picture.draw(path_of(name), kept)
@@ -75,6 +77,14 @@ def _endpoint(grant: str) -> Bars:
     return Bars(f"Added to a request: {grant}", "us of CPU; lower is better", rows)
 
 
+def _load(secrets: str, suffix: str) -> Bars:
+    names = ("unprotected", "ours")
+    rows = {
+        f"{name}, {percentile}": f"soak{suffix}/{name}, {percentile}" for percentile in ("p50", "p99") for name in names
+    }
+    return Bars(f"At saturation, {secrets} secrets", "ms of latency; lower is better", rows)
+
+
 def _flush(title: str, servers: str = "") -> Lines:
     groups = [f"flush/{servers}{count} keys" for count in KEY_COUNTS]
     ways = ("sync()", "one bulk_write", "bulk_writes of 500")
@@ -109,11 +119,14 @@ PICTURES: Mapping[str, Picture] = {
                 ("limits on Redis", "limits on MongoDB"),
             ),
         ],
-        columns=2,
-        size=(11, 6.4),
+        columns=1,
+        size=(PHONE_WIDTH, 10),
     ),
-    "endpoint": Picture([_endpoint("client_credentials"), _endpoint("password")], columns=2, size=(11, 2.6)),
-    "flush": Picture([_flush("One server"), _flush("Replica set", "replica set, ")], columns=2, size=(11, 4.2)),
+    "load": Picture([_load("hashed", ""), _load("plain", ", plain secrets")], columns=1, size=(PHONE_WIDTH, 3.6)),
+    "endpoint": Picture([_endpoint("client_credentials"), _endpoint("password")], columns=1, size=(PHONE_WIDTH, 4)),
+    "flush": Picture(
+        [_flush("One server"), _flush("Replica set", "replica set, ")], columns=1, size=(PHONE_WIDTH, 6.4)
+    ),
     "conflicts": Picture(
         [
             Lines(
@@ -128,7 +141,7 @@ PICTURES: Mapping[str, Picture] = {
             )
         ],
         columns=1,
-        size=(8, 4.2),
+        size=(PHONE_WIDTH, 3.6),
     ),
     "stall": Picture(
         [
@@ -145,7 +158,7 @@ PICTURES: Mapping[str, Picture] = {
             )
         ],
         columns=1,
-        size=(8, 4.2),
+        size=(PHONE_WIDTH, 3.6),
     ),
 }
 """The pictures by the last part of their files' names."""

@@ -1,4 +1,4 @@
-"""docs/performance.md: tables and pictures show the results that are kept."""
+"""docs/performance.md and its appendix: tables and pictures show the results that are kept."""
 
 import re
 from pathlib import Path
@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.charts import Bars, number
-from benchmarks.performance_page import IMAGES, PATH, PICTURES, path_of, with_tables
+from benchmarks.performance_page import IMAGES, PATH, PICTURES, RESULTS_PATH, path_of, with_tables
 from benchmarks.results import load
 
-TEXT = PATH.read_text(encoding="utf-8")
+PAGE = PATH.read_text(encoding="utf-8")
+TEXT = RESULTS_PATH.read_text(encoding="utf-8")
 KEPT = {str(entry["name"]): entry for entry in load()}
 
 
@@ -33,8 +34,29 @@ def test_new_results_replace_a_table_and_nothing_around_it() -> None:
     assert made.endswith("| each | 1,234 us | 0.25 | <= 1000 | **missed** |\n<!-- end -->\nAfter.\n")
 
 
-def test_page_shows_every_picture_and_all_are_small() -> None:
-    shown = set(re.findall(r"\(images/(performance-[^)]+)\)", TEXT))
+def test_page_is_short_and_its_numbers_are_those_of_the_results() -> None:
+    assert len(PAGE.split()) <= 2_500
+    shown = {
+        "soak/p99, ours of unprotected": "{} times",
+        "soak, plain secrets/p99, ours of unprotected": "{} times",
+        "soak/unprotected, requests": "of {}",
+        "soak/ours, requests": "{} of",
+        "soak, plain secrets/unprotected, requests": "of {}",
+        "soak, plain secrets/ours, requests": "{} of",
+        "memory/1,000,000 keys/each, ids included": "{} bytes",
+        "flush/10,000 keys/sync()": "one server **{} us",
+        "flush/replica set, 10,000 keys/sync()": "replica set **{} us",
+    }
+    assert [] == [name for name, form in shown.items() if form.format(number(KEPT[name]["value"])) not in PAGE]
+
+
+def test_no_goal_is_met_by_leaving_out_mongodb_or_metrics() -> None:
+    alone = [entry for name, entry in KEPT.items() if name.startswith(("endpoint/WSGI", "decision/shared store"))]
+    assert alone and not any(entry["goal"] for entry in alone)
+
+
+def test_pages_show_every_picture_and_all_are_small() -> None:
+    shown = set(re.findall(r"\(images/(performance-[^)]+)\)", PAGE + TEXT))
     assert shown == {path_of(name).name for name in PICTURES} == {path.name for path in IMAGES.glob("performance-*")}
     assert all((IMAGES / name).stat().st_size < 150_000 for name in shown)
 
