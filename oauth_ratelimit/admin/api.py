@@ -4,8 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from oauth_ratelimit.admin.cache import Params, ReadCache
-from oauth_ratelimit.admin.statistics import client_day, what_if
-from oauth_ratelimit.admin.traffic import traffic
+from oauth_ratelimit.admin.client_use import client_use, verdict_on_client
+from oauth_ratelimit.admin.form import current, current_values
+from oauth_ratelimit.admin.statistics import client_day
+from oauth_ratelimit.admin.traffic import clients, traffic
+from oauth_ratelimit.admin.verdict import verdict
+from oauth_ratelimit.admin.what_if import suggest_limits, what_if
 from oauth_ratelimit.config.policies import full_grant_type
 from oauth_ratelimit.core.denial_record import parse_decision_id
 from oauth_ratelimit.core.key import Key, storable_name
@@ -25,7 +29,7 @@ from oauth_ratelimit.operations.serialize import (
     usage_data,
 )
 from oauth_ratelimit.operations.status import Status, nearest_to_limit
-from oauth_ratelimit.operations.suggestions import known_client_ids
+from oauth_ratelimit.operations.suggestions import known_client_ids, similar_client_ids
 from oauth_ratelimit.store.base import Snapshot
 
 STATUS_TTL_S = 2.0
@@ -104,18 +108,31 @@ def client(cache: ReadCache, params: Params) -> object:
     def known_ids() -> set[str]:
         return cache.read_cached("known-ids", known_client_ids, ttl_s=KNOWN_IDS_TTL_S)
 
+    use = client_use(cache, client_id)
+    source = use.main_source
+    username = params.get("user") or None
+    grant_type = full_grant_type(params.get("grant", "")) or None
+    is_chosen = bool(username or grant_type or params.get("endpoint"))
+    if not is_chosen and source is not None:  # explain what the client really does
+        username, grant_type = use.worst_user(), full_grant_type(source.grant)
+
     def query(context: OperatorContext) -> Record:
         explanation = LimitExplanation(
             context,
             client_id,
-            username=params.get("user") or None,
-            grant_type=full_grant_type(params.get("grant", "")) or None,
+            username=username,
+            grant_type=grant_type,
             endpoint=params.get("endpoint") or TOKEN_ENDPOINT,
         )
+        suggestions = similar_client_ids(context, client_id, known_ids=known_ids)
         documents = list(context.stores.documents.of_client(storable_name(client_id), at_most=MAX_READ))
         rules, plan = context.policies.rules_of(client_id)
         return {
             **explanation.data(known_ids=known_ids),
+            "verdict": verdict_on_client(use, explanation.matched, suggestions=suggestions),
+            "grant_type": grant_type,
+            "is_chosen": is_chosen,
+            "current": current_values(context, client_id),
             "canary": explanation.canary,
             "plan": rules.plan,
             "grants": sorted({*context.policies.grants, *plan.grants, *rules.grants}),
@@ -169,6 +186,10 @@ QUERIES: Mapping[str, Query] = {
     "overrides": overrides,
     "denial": denial,
     "traffic": traffic,
+    "clients": clients,
+    "verdict": verdict,
+    "current": current,
+    "suggest": suggest_limits,
     "client-day": client_day,
     "what-if": what_if,
 }

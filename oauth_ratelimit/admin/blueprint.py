@@ -14,6 +14,7 @@ from werkzeug.wsgi import LimitedStream
 
 from oauth_ratelimit.admin import api, changes
 from oauth_ratelimit.admin.cache import NothingShared, Params, ReadCache
+from oauth_ratelimit.admin.form import FormError
 from oauth_ratelimit.admin.security import (
     NO_SECRET_KEY,
     Authorize,
@@ -23,7 +24,7 @@ from oauth_ratelimit.admin.security import (
     rejection_reason,
 )
 from oauth_ratelimit.background.health import package_version
-from oauth_ratelimit.errors import ConfigError, StoreError
+from oauth_ratelimit.errors import StoreError
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.operations.serialize import finite
 
@@ -32,6 +33,7 @@ log = structlog.get_logger(__name__)
 NAME = "oauth_ratelimit_admin"
 READ_CACHE = f"{EXTENSION}_admin"  # key in app.extensions
 MAX_BODY_BYTES = 65_536
+FAILED_DEPENDENCY = 424  # this server works, its database does not
 USER_HEADER = "X-Ratelimit-User"  # percent-encoded
 READ_ONLY = "You can view this page but not change anything."
 
@@ -115,7 +117,7 @@ def _query_view(query: api.Query) -> Callable[[], Response]:
         except NothingShared as exc:
             return _json({"problem": {"kind": "nothing-shared", "text": str(exc)}})
         except StoreError as exc:
-            return _json({"problem": {"kind": "database", "text": str(exc)}})
+            return _json({"problem": _database_problem(exc)})
         except ValueError as exc:  # a ConfigError is one, too
             return _json({"problem": {"kind": "input", "text": str(exc)}}, status=BadRequest.code)
 
@@ -138,15 +140,22 @@ def _change_view(change: changes.Change, *, name: str, may_change: Callable[[str
             return _json({"problem": {"kind": "refused", "text": reason}}, status=Forbidden.code)
         try:
             return _json(change(_read_cache(), _body(), operator=operator))
-        except (NothingShared, StoreError) as exc:
-            # Failed dependency: this server works, its database does not.
-            return _json({"problem": {"kind": "database", "text": str(exc)}}, status=424)
-        except ConfigError as exc:
-            return _json({"problem": {"kind": "input", "text": "; ".join(exc.problems)}}, status=BadRequest.code)
+        except NothingShared as exc:
+            return _json({"problem": {"kind": "database", "text": str(exc)}}, status=FAILED_DEPENDENCY)
+        except StoreError as exc:
+            return _json({"problem": _database_problem(exc)}, status=FAILED_DEPENDENCY)
+        except FormError as exc:
+            problem = {"kind": "input", "text": str(exc), "fields": exc.data()}
+            return _json({"problem": problem}, status=BadRequest.code)
         except ValueError as exc:
             return _json({"problem": {"kind": "input", "text": str(exc)}}, status=BadRequest.code)
 
     return view
+
+
+def _database_problem(error: StoreError) -> dict[str, object]:
+    outage = _read_cache().outage(error)
+    return {"kind": "database", "text": outage.text, "since_s": outage.since_s}
 
 
 def _body() -> dict[str, Any]:

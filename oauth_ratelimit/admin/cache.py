@@ -7,9 +7,13 @@ MongoDB is unreachable, one request tries it and the others fail at once. Answer
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TypeVar
 
-from oauth_ratelimit.errors import StoreUnavailable
+from oauth_ratelimit.admin.history import TrafficHistory
+from oauth_ratelimit.config import Settings
+from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.operations.context import OperatorContext
 
@@ -21,9 +25,27 @@ Params = Mapping[str, str]
 
 Answer = TypeVar("Answer")
 
+MEANWHILE = (
+    "Limits go on being enforced from memory: each process counts its own requests and sends them when MongoDB answers "
+    "again. What other processes count, statistics and changes of overrides cannot be seen until then."
+)
+
 
 class NothingShared(Exception):
     """There is no shared database to read; the message has the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Failure of the database, for people.
+
+    Args:
+        since_s: Time of its beginning, seconds since the epoch.
+        text: What fails, since when, and what goes on.
+    """
+
+    since_s: float
+    text: str
 
 
 class ReadCache:
@@ -31,9 +53,13 @@ class ReadCache:
 
     Args:
         app_limiter: The extension's part of the application.
+
+    Attributes:
+        history: Requests of all clients over time.
     """
 
     def __init__(self, app_limiter: AppLimiter) -> None:
+        self.history = TrafficHistory()
         self._app_limiter = app_limiter
         self._lock = threading.Lock()  # guards the two below
         self._answers: dict[Hashable, tuple[float, object]] = {}  # with their end, by the monotonic clock
@@ -51,7 +77,7 @@ class ReadCache:
             answer = query(self._context())
         except StoreUnavailable as exc:
             with self._lock:
-                self._outage = (time.monotonic() + RETRY_AFTER_S, str(exc))
+                self._outage = (time.monotonic() + RETRY_AFTER_S, _reason(exc))
             raise
         with self._lock:
             self._outage = None
@@ -69,6 +95,21 @@ class ReadCache:
                 self._answers.clear()
             self._answers[key] = (time.monotonic() + ttl_s, fresh)
         return fresh
+
+    def now_s(self) -> float:
+        """Return the time, seconds since the epoch."""
+        return self._app_limiter.now_s()
+
+    def settings_in_memory(self) -> Settings:
+        """Return the settings that this process applies, also while MongoDB is unreachable."""
+        return self._app_limiter.settings
+
+    def outage(self, error: StoreError) -> Outage:
+        """Return what a failed read means: since when, and that limits go on being enforced."""
+        health = self._app_limiter.health()
+        since_s = self.now_s() - health.lag_s
+        since = datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return Outage(since_s, f"{_reason(error)}. Last answer: {since}. {MEANWHILE}")
 
     def clear(self) -> None:
         """Drop all answers."""
@@ -91,3 +132,12 @@ class ReadCache:
         if context is None:
             raise NothingShared("Counters are not shared: the configuration has no store.uri.")
         return context
+
+
+def _reason(error: StoreError) -> str:
+    """Return an error without the names of the driver's classes."""
+    text = str(error)
+    if error.__cause__ is not None:
+        name = type(error.__cause__).__name__
+        text = text.replace(f": {name}, ", ": ").removesuffix(f": {name}")
+    return text

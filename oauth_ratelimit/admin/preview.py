@@ -2,11 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 
-from oauth_ratelimit.admin.statistics import effect_in_last_day
+from oauth_ratelimit.admin.cache import ReadCache
+from oauth_ratelimit.admin.form import UNCONFIGURED_CLIENT
+from oauth_ratelimit.admin.history import SpanTraffic
+from oauth_ratelimit.admin.traffic import span_traffic
+from oauth_ratelimit.admin.what_if import effect_in_span
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
+from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, policy_text
@@ -16,28 +21,95 @@ from oauth_ratelimit.operations.suggestions import unknown_client_hint
 MAX_READ = 5000  # documents
 MAX_NAMED = 5  # clients in a note
 CANARY_NOTE = "The canary stays active: outside of it this is a dry run, unless a client has a mode of its own."
-UNCONFIGURED_CLIENT = "\0"  # no client id, so only the defaults apply to it
+MAX_TOP = 5  # clients
+RECORDED = {"hour": "1h", "day": "1d"}
+SPANS_S = {"hour": 3600, "day": 86_400}
 
 
-def preview_of(context: OperatorContext, overrides: Sequence[Override]) -> Record:
-    """Return the effect of overrides now."""
+def preview_of(cache: ReadCache, context: OperatorContext, overrides: Sequence[Override]) -> Record:
+    """Return the effect of overrides now, and the one that they would have had on recorded traffic."""
     before, after = context.policies, _policies_with(context, overrides)
     client_id = overrides[0].target.client_id
     targets = {override.target for override in overrides}
+    recorded = {
+        name: _recorded_limits(context, overrides, SPANS_S[name])
+        if overrides[0].policies
+        else _recorded_mode(span_traffic(cache, span), before, after, client_id)
+        for name, span in RECORDED.items()
+    }
     return {
         "overrides": list(map(override_data, overrides)),
         "replaces": [override_data(override) for override in context.overrides if override.target in targets],
         "changes": list(_changes(before, after, client_id or UNCONFIGURED_CLIENT)),
         "notes": list(_notes(context, before, overrides[0])),
         "keys": _keys(context, before, after, client_id=client_id),
-        "past": [
-            past
-            for override in overrides
-            for policy in override.policies
-            if override.target.limit_kind
-            and (past := effect_in_last_day(context, override.target.limit_kind, policy, client_id=client_id))
+        "dropped_tiers": list(_dropped_tiers(before, overrides)),
+        "recorded": recorded,
+        "past": recorded["day"].get("limits", []),
+    }
+
+
+def _dropped_tiers(before: PolicySet, overrides: Sequence[Override]) -> Iterator[Record]:
+    """Yield the present limits with a window that the new limits of the same kind do not have."""
+    for override in overrides:
+        kind = override.target.limit_kind
+        if kind is None or not override.policies:
+            continue
+        present = getattr(before.limits_at(override.target.client_id or UNCONFIGURED_CLIENT)[1], kind.value)
+        windows = {policy.window.window_s for policy in override.policies}
+        for policy in present:
+            if policy.window.window_s not in windows:
+                yield {"kind": kind.value, "text": policy_text(policy)}
+
+
+def _recorded_mode(found: SpanTraffic, before: PolicySet, after: PolicySet, client_id: str | None) -> Record:
+    """Return the recorded requests over a limit, and those that would be denied after a change of modes or trust."""
+    if client_id is None:
+        totals = [total for name, total in found.clients.items() if name != OTHER_CLIENTS]
+    else:
+        totals = [total for name, total in found.clients.items() if name == storable_name(client_id)]
+    changed = []
+    for total in totals:
+        name = total.client_id if client_id is None else client_id
+        if total.tally.over and _denies(before, name) is not (denies := _denies(after, name)):
+            changed.append((total, total.tally.over if denies else 0))
+    changed.sort(key=lambda pair: -abs(pair[1] - pair[0].tally.denied))
+    offered = sum(total.tally.offered for total in totals)
+    was_denied = sum(total.tally.denied for total in totals)
+    return {
+        "span_s": found.timeline.count * found.timeline.step_s,
+        "is_complete": found.is_complete,
+        "offered": offered,
+        "denied_before": was_denied,
+        "denied_after": was_denied + sum(denied - total.tally.denied for total, denied in changed),
+        "client_count": len(changed),
+        "top": [
+            {
+                "client_id": total.client_id,
+                "username": None,
+                "offered": total.tally.offered,
+                "denied_before": total.tally.denied,
+                "denied_after": denied,
+            }
+            for total, denied in changed[:MAX_TOP]
         ],
     }
+
+
+def _denies(policies: PolicySet, client_id: str) -> bool:
+    matched = policies.matching(client_id)
+    return matched.mode is Mode.ENFORCE and not matched.trusted
+
+
+def _recorded_limits(context: OperatorContext, overrides: Sequence[Override], span_s: int) -> Record:
+    """Return the effect of each new limit on recorded traffic, without those that statistics do not cover."""
+    effects = (
+        effect_in_span(context, override.target.limit_kind, policy, client_id=override.target.client_id, span_s=span_s)
+        for override in overrides
+        for policy in override.policies
+        if override.target.limit_kind
+    )
+    return {"span_s": span_s, "limits": list(filter(None, effects))}
 
 
 def _policies_with(context: OperatorContext, overrides: Sequence[Override]) -> PolicySet:
@@ -48,7 +120,7 @@ def _policies_with(context: OperatorContext, overrides: Sequence[Override]) -> P
 
 
 def _changes(before: PolicySet, after: PolicySet, client_id: str) -> Iterator[Record]:
-    """Yield trust, mode and limits of a client at the token endpoint, before and after."""
+    """Yield what changes of trust, mode and limits of a client at the token endpoint, before and after."""
     old, new = before.matching(client_id), after.matching(client_id)
     old_limits, new_limits = before.limits_at(client_id)[1], after.limits_at(client_id)[1]
     rows = [
@@ -64,7 +136,8 @@ def _changes(before: PolicySet, after: PolicySet, client_id: str) -> Iterator[Re
         ),
     ]
     for what, was, will_be in rows:
-        yield {"what": what, "before": was, "after": will_be, "is_changed": was != will_be}
+        if was != will_be:
+            yield {"what": what, "before": was, "after": will_be, "is_changed": True}
 
 
 def _notes(context: OperatorContext, before: PolicySet, override: Override) -> Iterator[str]:

@@ -1,197 +1,161 @@
-"""Query for the charts: requests per minute over time, by client."""
+"""Queries on requests over time: the charts, and the table of clients."""
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
 
 from oauth_ratelimit.admin.cache import Params, ReadCache
+from oauth_ratelimit.admin.client_use import ClientUse, client_use
+from oauth_ratelimit.admin.history import SPANS_S, ClientTotal, SpanTraffic, Timeline
+from oauth_ratelimit.admin.params import choice, flag, whole
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.overrides import Counters, HistoryEntry
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
-from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, Peak, Tally
+from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, Tally
 from oauth_ratelimit.operations.changes import checked_client_id
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import policy_text
 from oauth_ratelimit.operations.serialize import Record, tally_data
 
-SPANS_S = {"15m": (900, 60), "1h": (3600, 60), "6h": (21_600, 300), "1d": (86_400, 600), "7d": (604_800, 3600)}
-"""Length of a span and of its steps, in seconds."""
-
-MAX_READ = 12_000  # documents; longer spans are sampled
 TTL_S = 8.0  # instances write statistics every ten seconds
+MARKS_TTL_S = 30.0
 MAX_LINES = 5  # more lines cannot be told apart
+MAX_MARKS = 50
 MAX_CLIENTS = 100
+MAX_SIZE = 200  # rows of a page
+
+SORTS = (
+    "over",
+    "client_id",
+    "mode",
+    "offered",
+    "issued",
+    "denied",
+    "would_deny",
+    "over_share",
+    "highest_use",
+    "policy",
+)
+
+Line = Sequence[Tally | None]
+"""Requests in each step; None for a step that is not read yet."""
+
+
+def span_traffic(cache: ReadCache, span: str) -> SpanTraffic:
+    """Return the requests of all clients in a span, read once for all viewers."""
+
+    def read(context: OperatorContext) -> SpanTraffic:
+        statistics = context.stores.statistics
+        return cache.history.read(
+            span,
+            now_s=context.now_s,
+            read_sums=lambda since_s, until_s, step_s: statistics.sums(since_s, until_s, step_s=step_s),
+        )
+
+    return cache.read_cached(("span", span), read, ttl_s=TTL_S)
 
 
 def traffic(cache: ReadCache, params: Params) -> object:
     """Return requests per minute over time, of all clients or of one."""
-    span = params.get("span", "1h")
-    if span not in SPANS_S:
-        raise ValueError(f"span: got {span[:40]!r}, expected one of {', '.join(SPANS_S)}")
+    span = choice(params, "span", tuple(SPANS_S), "1h")
     client_id = params.get("id")
-    if client_id is not None:
-        checked_client_id(client_id)
-    length_s, step_s = SPANS_S[span]
-    return cache.read_cached(
-        ("traffic", span, client_id),
-        lambda context: _traffic(context, Timeline.until(context.now_s, length_s=length_s, step_s=step_s), client_id),
-        ttl_s=TTL_S,
+    entries = cache.read_cached("history", lambda context: context.stores.overrides.history(), ttl_s=MARKS_TTL_S)
+    if client_id is None:
+        return {**_of_all(span_traffic(cache, span), _policies(cache)), "marks": _marks(cache, span, entries, None)}
+    checked_client_id(client_id)
+    use = client_use(cache, client_id)
+    content = cache.read_cached(
+        ("traffic", span, client_id), lambda context: _of_client(context, span, client_id, use), ttl_s=TTL_S
     )
+    return {**content, "marks": _marks(cache, span, entries, client_id)}
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """Equal steps of time; the last one is not complete.
-
-    Args:
-        start_s: Start of the first step, in seconds since the epoch.
-        step_s: Length of a step, in seconds; whole minutes.
-        count: Number of steps.
-        now_s: The present, within the last step.
-    """
-
-    start_s: int
-    step_s: int
-    count: int
-    now_s: float
-
-    @classmethod
-    def until(cls, now_s: float, *, length_s: int, step_s: int) -> "Timeline":
-        """Return the steps of a length up to now."""
-        count = length_s // step_s
-        return cls(int(now_s // step_s - count + 1) * step_s, step_s, count, now_s)
-
-    def step_of(self, at_s: int) -> int:
-        """Return the index of the step that contains a time."""
-        return (at_s - self.start_s) // self.step_s
-
-    def sampling(self, count: int, max_count: int) -> int:
-        """Return n such that every n-th minute has about ``max_count`` of ``count`` documents.
-
-        n divides the minutes of a step, or is a multiple of them; then some steps have no sample.
-        """
-        whole = self.step_s // MINUTE_S
-        fitting = chain((n for n in range(1, whole + 1) if not whole % n), (whole * n for n in range(2, self.count)))
-        return next((n for n in fitting if count <= n * max_count), whole * self.count)
-
-    def sample_count(self, step: int, *, every: int) -> int:
-        """Return the number of sampled minutes of a step that have begun."""
-        start_s = self.start_s + step * self.step_s
-        minute_count = math.ceil(min(max(self.now_s - start_s, 1), self.step_s) / MINUTE_S)
-        first = -(start_s // MINUTE_S) % every
-        return -(-(minute_count - first) // every) if minute_count > first else 0
-
-
-@dataclass(slots=True)
-class Line:
-    """Requests of one client over time.
-
-    Args:
-        client_id: The client.
-        steps: Requests in each step.
-
-    Attributes:
-        total: All requests.
-        without_user: Requests without a user.
-        peaks: Highest usage of each policy, by its name.
-    """
-
-    client_id: str
-    steps: list[Tally]
-    total: Tally = field(default_factory=Tally)
-    without_user: Tally = field(default_factory=Tally)
-    peaks: dict[str, Peak] = field(default_factory=dict)
-
-    def add(self, minute: ClientMinute, step: int) -> None:
-        """Add the requests of a minute."""
-        tally = minute.tally()
-        self.steps[step] += tally
-        self.total += tally
-        self.without_user += minute.tally("client")
-        for policy, peak in minute.peaks.items():
-            self.peaks[policy] = max(peak, self.peaks.get(policy, peak))
-
-
-def _traffic(context: OperatorContext, timeline: Timeline, client_id: str | None) -> Record:
-    store = context.stores.statistics
-    stored = client_id and storable_name(client_id)
-    count = store.count(timeline.start_s, context.now_s, stored)
-    every = timeline.sampling(count, MAX_READ)
-    minutes = store.minutes(timeline.start_s, context.now_s, stored, parts=("by", "peaks"), every=every)
-    lines = _lines(minutes, timeline)
-    for line in lines.values():
-        line.client_id = (
-            client_id or line.client_id
-        )  # configuration has the full id, the database may have a shortened one
-    ranked = sorted(lines.values(), key=lambda line: -line.total.offered)
-    drawn = _drawn_lines(ranked)
-    rest = [line for line in ranked if line not in drawn]
+def _of_all(found: SpanTraffic, policies: PolicySet) -> Record:
+    timeline = found.timeline
+    ranked = sorted(found.clients.values(), key=lambda client: (-client.tally.over, -client.tally.offered))
+    drawn = [client for client in ranked if client.client_id != OTHER_CLIENTS][:MAX_LINES]
+    lines = [(client.client_id, found.line(client.client_id)) for client in drawn]
+    rest = _difference(found.total_line(), [line for _, line in lines])
+    total = sum((client.tally for client in ranked), Tally())
     return {
-        "now_s": context.now_s,
-        "step_s": timeline.step_s,
-        "times": [timeline.start_s + step * timeline.step_s for step in range(timeline.count)],
-        "sampled_every": every,
-        "lines": [_line_data(line, timeline, context.policies, every=every) for line in drawn],
-        "rest": _line_data(_merged(rest, timeline), timeline, context.policies, every=every) if rest else None,
-        "rest_count": len(rest),
-        "clients": [_client_data(line, context.policies, every=every) for line in ranked[:MAX_CLIENTS]],
+        **_time_data(timeline, is_complete=found.is_complete),
+        "lines": [_line_data(client_id, line, timeline) for client_id, line in lines],
+        "rest": _line_data(OTHER_CLIENTS, rest, timeline) if len(ranked) > len(drawn) else None,
+        "rest_count": len(ranked) - len(drawn),
         "client_count": len(ranked),
-        "total": tally_data(sum((line.total for line in ranked), Tally()), every=every),
+        "total": tally_data(total),
+        "clients": [_row(client, policies).data() for client in ranked[:MAX_CLIENTS]],
     }
 
 
-def _lines(minutes: Iterable[ClientMinute], timeline: Timeline) -> dict[str, Line]:
-    lines: dict[str, Line] = {}
-    for minute in minutes:
-        step = timeline.step_of(minute.minute_s)
-        if 0 <= step < timeline.count:
-            line = lines.get(minute.client_id)
-            if line is None:
-                line = lines[minute.client_id] = Line(minute.client_id, [Tally()] * timeline.count)
-            line.add(minute, step)
-    return lines
+def _difference(total: Line, lines: Iterable[Line]) -> Line:
+    """Return what is left of a line without others."""
+    columns = zip(total, *lines, strict=True)
+    return [
+        all_of
+        and Tally(
+            *(
+                getattr(all_of, name) - sum(getattr(tally, name) for tally in some if tally)
+                for name in ("allowed", "denied", "would_deny", "trusted", "retries")
+            )
+        )
+        for all_of, *some in columns
+    ]
 
 
-def _drawn_lines(ranked: Sequence[Line]) -> list[Line]:
-    """Return the clients with a line of their own: most denials first, then most requests."""
-    named = [line for line in ranked if line.client_id != OTHER_CLIENTS]
-    worst = [line for line in sorted(named, key=lambda line: -line.total.over) if line.total.over][:MAX_LINES]
-    most = [line for line in named if line not in worst]
-    return [*worst, *most][:MAX_LINES]
-
-
-def _merged(lines: Iterable[Line], timeline: Timeline) -> Line:
-    merged = Line(OTHER_CLIENTS, [Tally()] * timeline.count)
-    for line in lines:
-        merged.total += line.total
-        merged.steps = [old + new for old, new in zip(merged.steps, line.steps, strict=True)]
-    return merged
-
-
-def _line_data(line: Line, timeline: Timeline, policies: PolicySet, *, every: int) -> Record:
-    samples = [timeline.sample_count(step, every=every) for step in range(timeline.count)]
+def _of_client(context: OperatorContext, span: str, client_id: str, use: ClientUse) -> Record:
+    length_s, step_s = SPANS_S[span]
+    timeline = Timeline.until(context.now_s, length_s=length_s, step_s=step_s)
+    line = [Tally()] * timeline.count
+    stored = storable_name(client_id)
+    for sums in context.stores.statistics.sums(timeline.start_s, context.now_s, step_s=step_s, client_id=stored):
+        step = (sums.start_s - timeline.start_s) // step_s
+        for counts in zip(*sums.counts, strict=True):
+            line[step] += Tally(*counts)
+    total = sum(line, Tally())
     return {
-        "client_id": line.client_id,
+        **_time_data(timeline, is_complete=True),
+        "lines": [{**_line_data(client_id, line, timeline), "rates": _rates(client_id, context.policies, use)}]
+        if total.offered
+        else [],
+        "rest": None,
+        "rest_count": 0,
+        "client_count": 1 if total.offered else 0,
+        "total": tally_data(total),
+    }
+
+
+def _time_data(timeline: Timeline, *, is_complete: bool) -> Record:
+    return {
+        "now_s": timeline.now_s,
+        "span_s": timeline.count * timeline.step_s,
+        "step_s": timeline.step_s,
+        "unit": "per minute" if timeline.step_s == MINUTE_S else "average per minute",
+        "times": list(timeline.starts_s),
+        "is_complete": is_complete,
+    }
+
+
+def _line_data(client_id: str, line: Line, timeline: Timeline) -> Record:
+    minutes = [timeline.minutes_of(start_s) for start_s in timeline.starts_s]
+    return {
+        "client_id": client_id,
         **{
-            outcome: [
-                getattr(tally, outcome) / count if count else None
-                for tally, count in zip(line.steps, samples, strict=True)
-            ]
+            outcome: [tally and getattr(tally, outcome) / count for tally, count in zip(line, minutes, strict=True)]
             for outcome in ("issued", "denied", "would_deny")
         },
-        "rates": _rates(line, policies) if line.client_id != OTHER_CLIENTS else [],
+        "rates": [],
     }
 
 
-def _rates(line: Line, policies: PolicySet) -> list[Record]:
+def _rates(client_id: str, policies: PolicySet, use: ClientUse) -> list[Record]:
     """Return the limits to compare with all requests of a client, as rates per minute.
 
     Of several tiers the one with the lowest rate counts.
     """
-    matched = policies.matching(line.client_id)
+    matched = policies.matching(client_id)
     if matched.trusted:
         return []
-    kinds = [LimitKind.CLIENT_TOTAL, *([LimitKind.CLIENT] if line.without_user.offered else [])]
+    kinds = [LimitKind.CLIENT_TOTAL, *([LimitKind.CLIENT] if use.has_own_requests else [])]
     lowest = [min(limits, key=_per_minute) for kind in kinds if (limits := getattr(matched.limits, kind.value))]
     return [{"policy": policy_text(policy), "per_minute": _per_minute(policy)} for policy in lowest]
 
@@ -200,14 +164,129 @@ def _per_minute(policy: Policy) -> float:
     return policy.limit * MINUTE_S / policy.window.window_s
 
 
-def _client_data(line: Line, policies: PolicySet, *, every: int) -> Record:
-    matched = policies.matching(line.client_id)
-    is_rest = line.client_id == OTHER_CLIENTS
+def _marks(cache: ReadCache, span: str, entries: Sequence[HistoryEntry], client_id: str | None) -> list[Record]:
+    """Return the changes by operators in a span, oldest first."""
+    now_s = cache.now_s()
+    since_s = now_s - SPANS_S[span][0]
+    marks: list[tuple[float, str, str | None]] = []
+    for entry in entries:
+        target, override = entry.target, entry.override
+        if client_id is not None and target.client_id not in (None, client_id):
+            continue
+        marks.append((entry.at_s, f"{_change_text(entry)} ({entry.author})", target.client_id))
+        if override is not None and override.until_s is not None and override.until_s <= now_s:
+            marks.append((override.until_s, f"end of: {_change_text(entry)}", target.client_id))
+    recent = sorted(mark for mark in marks if mark[0] >= since_s)[-MAX_MARKS:]
+    return [{"at_s": at_s, "text": text, "client_id": name} for at_s, text, name in recent]
+
+
+def _change_text(entry: HistoryEntry) -> str:
+    target, override = entry.target, entry.override
+    owner = "everybody" if target.client_id is None else target.client_id
+    if isinstance(target, Counters):
+        return f"counters of {owner} set to zero"
+    what = target.kind.value if target.limit_kind is None else f"{target.limit_kind.value} limit"
+    if override is None:
+        return f"override removed: {what} of {owner}"
+    if override.mode is not None:
+        return f"mode {override.mode.value} for {owner}"
+    if target.limit_kind is None:
+        return f"{owner} trusted"
+    return f"{what} of {owner}: {', '.join(map(policy_text, override.policies)) or 'none'}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Row of the table of clients.
+
+    Args:
+        client: Its requests.
+        mode: Mode that applies, ``trusted`` for trusted clients.
+        is_canary: True if the canary enforces limits for it.
+    """
+
+    client: ClientTotal
+    mode: str
+    is_canary: bool
+
+    def data(self) -> Record:
+        """Return the row as a record."""
+        tally = self.client.tally
+        return {
+            "client_id": self.client.client_id,
+            **tally_data(tally),
+            "over": tally.over,
+            "over_share": over_share(tally),
+            "mode": self.mode,
+            "is_canary": self.is_canary,
+            "highest_use": self.client.highest_use,
+            "policy": self.client.policy,
+        }
+
+
+def over_share(tally: Tally) -> float:
+    """Return the share of requests that were over a limit."""
+    return tally.over / tally.offered if tally.offered else 0.0
+
+
+def clients(cache: ReadCache, params: Params) -> object:
+    """Return one page of the clients with requests in a span, sorted and filtered."""
+    span = choice(params, "span", tuple(SPANS_S), "1h")
+    sort = choice(params, "sort", SORTS, "over")
+    descending = flag(params, "descending", default=sort not in ("client_id", "mode", "policy"))
+    size = whole(params, "size", default=50, highest=MAX_SIZE)
+    page = whole(params, "page", default=1, highest=10**6)
+    wanted = params.get("filter", "").strip().casefold()
+    found = span_traffic(cache, span)
+    policies = _policies(cache)
+    named = [client for client in found.clients.values() if client.client_id != OTHER_CLIENTS]
+    matching = [client for client in named if wanted in client.client_id.casefold()]
+    ordered = _sorted(matching, sort, policies, descending=descending)
+    others = found.clients.get(OTHER_CLIENTS)
     return {
-        "client_id": line.client_id,
-        **tally_data(line.total, every=every),
-        "mode": None if is_rest else "trusted" if matched.trusted else matched.mode.value,
-        "is_canary": matched.is_canary,
-        "peaks": {name: peak._asdict() for name, peak in sorted(line.peaks.items())},
-        "highest_use": max((peak.share for peak in line.peaks.values()), default=None),
+        "now_s": found.timeline.now_s,
+        "span_s": found.timeline.count * found.timeline.step_s,
+        "is_complete": found.is_complete,
+        "rows": [_row(client, policies).data() for client in ordered[(page - 1) * size : page * size]],
+        "total": len(matching),
+        "client_count": len(named),
+        "others": others and tally_data(others.tally),
+        "page": page,
+        "size": size,
+        "sort": sort,
+        "descending": descending,
     }
+
+
+def _policies(cache: ReadCache) -> PolicySet:
+    return cache.read_cached("policies", lambda context: context.policies, ttl_s=TTL_S)
+
+
+def _row(client: ClientTotal, policies: PolicySet) -> _Row:
+    matched = policies.matching(client.client_id)
+    return _Row(client, "trusted" if matched.trusted else matched.mode.value, matched.is_canary)
+
+
+def _sorted(found: Iterable[ClientTotal], sort: str, policies: PolicySet, *, descending: bool) -> list[ClientTotal]:
+    """Return clients in order. Ties are broken by requests over a limit, all requests, and the name."""
+    usual = sorted(found, key=lambda client: (-client.tally.over, -client.tally.offered, client.client_id))
+    if sort == "over" and descending:
+        return usual
+
+    def key(client: ClientTotal) -> tuple[bool, float | str]:
+        value: float | str | None
+        match sort:
+            case "client_id":
+                value = client.client_id.casefold()
+            case "mode":
+                value = _row(client, policies).mode
+            case "highest_use" | "policy":
+                value = getattr(client, sort)
+            case "over_share":
+                value = over_share(client.tally)
+            case _:
+                value = getattr(client.tally, sort)
+        is_last = (value is None) is not descending  # clients without a value come last
+        return is_last, 0.0 if value is None else value
+
+    return sorted(usual, key=key, reverse=descending)

@@ -173,6 +173,22 @@ class ClientMinute(Load):
     lifetimes: Mapping[int, int] = field(default_factory=dict)
 
 
+class StepSums(NamedTuple):
+    """Token requests of many clients in one step of time, as columns of equal length.
+
+    Attributes:
+        start_s: Start of the step, seconds since the epoch.
+        client_ids: The clients. One may occur several times.
+        counts: For each name of ``COUNTS`` the numbers of the clients.
+        peaks: Highest use of a limit: its share and the policy's name; None if none is recorded.
+    """
+
+    start_s: int
+    client_ids: list[str]
+    counts: list[list[int]]
+    peaks: list[tuple[float, str] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Share:
     """Counts of one process for a client's minute.

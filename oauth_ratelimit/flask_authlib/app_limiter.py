@@ -168,6 +168,10 @@ class AppLimiter:
         stores = None if self.is_switched_off else self._running_worker().stores
         return OperatorContext(lambda: self._live.base, lambda: stores, clock=self._clock) if stores else None
 
+    def now_s(self) -> float:
+        """Return the time, seconds since the epoch."""
+        return self._clock()
+
     def close(self) -> None:
         """Flush for the last time and release everything of this process. A later request starts a new worker."""
         worker = self._worker

@@ -1,22 +1,30 @@
 """Overrides from operator input, validated."""
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.errors import Problems
 from oauth_ratelimit.config.loader import parse_limits
-from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration
+from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration, parse_rates
 from oauth_ratelimit.config.policies import CLIENT_ID, find_clashes
 from oauth_ratelimit.core.overrides import Override, Target, apply_overrides
-from oauth_ratelimit.core.policy import LimitKind, PolicySet
+from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
+from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.errors import ConfigError
+from oauth_ratelimit.operations.format import policy_text
 
 MAX_DURATION_S = 3650 * 86_400.0
 MAX_LIMIT_LENGTH = 1000  # characters of one limit as typed
 MAX_TEXT_LENGTH = 1000  # characters of an author or a reason
 NO_LIMIT = "none"
+NAMED_LIMIT = re.compile(
+    r"([^{}:]+): *([0-9]+ *(?:/|per)[^:]*?)(?: +(off|dry-run|enforce))?"
+)  # as policy_text writes it
+STAND_IN = "1/minute"  # for a limit that cannot be read, so that the others keep their positions
 
 
 def checked_client_id(client_id: str) -> str:
@@ -83,14 +91,21 @@ def limit_overrides(
     Args:
         policies: Current limits and modes.
         client_id: The client; None for all clients.
-        limits: By kind, each limit as typed: a shorthand, a mapping in braces, or ``none``.
+        limits: By kind, each limit as typed: a shorthand, also with a name and a mode (``burst: 20/5s enforce``), a
+            mapping in braces, or ``none``.
         template: An override with the author, the reason and the times; its limit kind is ignored.
 
     Raises:
         ConfigError: With all problems at once.
     """
-    parsed = {kind.value: [_parse_limit(text) for text in texts] for kind, texts in limits.items()}
-    own = parse_limits({kind: [limit for limit in some if limit] for kind, some in parsed.items()})
+    problems: list[str] = []
+    parsed = {kind.value: _parse_texts(texts, f"limits.{kind.value}", problems) for kind, texts in limits.items()}
+    try:
+        own = parse_limits(parsed)
+    except ConfigError as exc:
+        problems += exc.problems
+    if problems:
+        raise ConfigError(problems, source="limits")
     overrides = [
         replace(
             template,
@@ -99,17 +114,72 @@ def limit_overrides(
         )
         for kind in limits
     ]
-    problems = Problems()
-    find_clashes(apply_overrides(policies, overrides), problems)
-    if problems:
-        raise problems.error(source="limits")
+    clashes = Problems()
+    find_clashes(apply_overrides(policies, overrides), clashes)
+    if clashes:
+        raise clashes.error(source="limits")
     return overrides
 
 
+def _parse_texts(texts: list[str], at: str, problems: list[str]) -> list[object]:
+    """Return limits as a configuration file would hold them; an empty list for ``none``."""
+    if texts == [NO_LIMIT]:
+        return []
+    parsed: list[object] = []
+    for index, text in enumerate(texts):
+        place = f"{at}[{index}]"
+        try:
+            parsed.append(_parse_limit(text))
+        except ConfigError as exc:
+            problems += [f"{place}: {problem}" for problem in exc.problems]
+            parsed.append(STAND_IN)
+    return parsed
+
+
 def _parse_limit(text: str) -> object:
-    """Return a limit as a configuration file would hold it; None for no limit."""
+    """Return a limit as a configuration file would hold it."""
     if text == NO_LIMIT:
-        return None
+        raise ConfigError([f"got {NO_LIMIT} beside other limits, allowed: {NO_LIMIT} alone, which lifts the limit"])
     if len(text) > MAX_LIMIT_LENGTH:
         raise ConfigError([f"got {len(text)} characters, allowed: up to {MAX_LIMIT_LENGTH}"], source="limit")
-    return parse_yaml(text.encode(), source="limit") if text.lstrip().startswith("{") else text
+    if text.lstrip().startswith("{"):
+        return parse_yaml(text.encode("utf-8", "replace"), source="limit")
+    named = NAMED_LIMIT.fullmatch(text.strip())
+    if named is None:
+        return text
+    name, rate, mode = named.groups()
+    try:
+        ((limit, window_s),) = parse_rates(rate)
+    except ValueError:
+        return text  # its error names the whole text
+    return {"name": name, "limit": limit, "window": window_s, **({"mode": mode} if mode else {})}
+
+
+def limit_texts(kind: LimitKind, policies: Sequence[Policy]) -> list[str]:
+    """Return limits as ``limit_overrides`` reads them: the shortest notation that gives the same limits."""
+    if not policies:
+        return [NO_LIMIT]
+    short = [f"{policy.limit}/{policy.window.window_s}s" for policy in policies]
+    alike = getattr(parse_limits({kind.value: short}), kind.value)
+    return [
+        text if policy == other else _full_text(policy)
+        for text, policy, other in zip(short, policies, alike, strict=True)
+    ]
+
+
+def _full_text(policy: Policy) -> str:
+    """Return a limit with its name and mode, in braces if it has further settings."""
+    window = policy.window
+    plain = Policy(policy.name, policy.limit, Window.of(window.window_s), mode=policy.mode)
+    if policy == plain:
+        return policy_text(policy)
+    settings = {
+        "name": policy.name,
+        "limit": policy.limit,
+        "window": window.window_s,
+        "frames": window.frame_count,
+        "estimator": policy.estimator.value,
+        "count_denied": policy.count_denied,
+        **({"mode": policy.mode.value} if policy.mode else {}),
+    }
+    return json.dumps(settings)  # a flow mapping of YAML

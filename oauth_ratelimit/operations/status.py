@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.serialize import Record, heartbeat_data, origin_data
+from oauth_ratelimit.operations.serialize import LATE_AFTER_S, Record, heartbeat_data, origin_data
 
 
 class Status:
@@ -29,6 +29,11 @@ class Status:
         self.override_count = len(context.overrides)
         self.facts = context.stores.documents.facts() if context.is_shared else None
         self.heartbeats = context.stores.heartbeats.read(self.facts.clock_s) if self.facts else []
+
+    @property
+    def late_count(self) -> int:
+        """Number of instances that have missed heartbeats."""
+        return sum(self.facts.clock_s - beat.beat_at_s > LATE_AFTER_S for beat in self.heartbeats) if self.facts else 0
 
     def data(self) -> Record:
         """Return the status as a record."""

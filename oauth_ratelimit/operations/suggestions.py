@@ -27,6 +27,30 @@ def unknown_client_hint(
     Returns:
         A sentence; None if the client is known, or if the database does not let us find out.
     """
+    similar = similar_client_ids(context, client_id, known_ids=known_ids, count=1)
+    if similar is None:
+        return None
+    name = visible_name(client_id)
+    suggestion = f"; did you mean '{visible_name(similar[0])}'?" if similar else "."
+    if not WILDCARDS.isdisjoint(client_id):
+        suggestion = ", taken literally: patterns are for trusted_clients in the configuration file."
+    return f"No counters, statistics or configuration for '{name}'{suggestion}"
+
+
+def similar_client_ids(
+    context: OperatorContext, client_id: str, *, known_ids: Callable[[], set[str]] | None = None, count: int = 3
+) -> list[str] | None:
+    """Return known client ids like an unknown one, the most similar first.
+
+    Args:
+        context: Configuration and stores.
+        client_id: The client id.
+        known_ids: Returns cached client ids to compare with; by default ``known_client_ids`` reads them.
+        count: Maximum number of ids.
+
+    Returns:
+        The ids; None if the client is known, or if the database does not let us find out.
+    """
     if not context.is_shared or _is_configured(context, client_id):
         return None
     stored = storable_name(client_id)
@@ -34,14 +58,9 @@ def unknown_client_hint(
         stores = context.stores
         if any(True for _ in stores.documents.of_client(stored, at_most=1)) or stores.statistics.knows(stored):
             return None
-        similar = _most_similar(client_id, known_ids() if known_ids else known_client_ids(context))
+        return _most_similar(client_id, known_ids() if known_ids else known_client_ids(context), count)
     except StoreError:
         return None  # a missing hint must not fail the command
-    name = visible_name(client_id)
-    suggestion = f"; did you mean '{visible_name(similar)}'?" if similar else "."
-    if not WILDCARDS.isdisjoint(client_id):
-        suggestion = ", taken literally: patterns are for trusted_clients in the configuration file."
-    return f"No counters, statistics or configuration for '{name}'{suggestion}"
 
 
 def trusted_client_hint(context: OperatorContext, client_id: str) -> str | None:
@@ -69,9 +88,9 @@ def _is_configured(context: OperatorContext, client_id: str) -> bool:
     return any(override.target.client_id == client_id for override in context.overrides)
 
 
-def _most_similar(client_id: str, known_ids: set[str]) -> str | None:
+def _most_similar(client_id: str, known_ids: set[str], count: int) -> list[str]:
     if len(client_id) > MAX_LENGTH:
-        return None
+        return []
     by_folded = {name.casefold(): name for name in sorted(known_ids) if 0 < len(name) <= MAX_LENGTH}
-    matches = get_close_matches(client_id.casefold(), by_folded, n=1, cutoff=SIMILARITY)
-    return by_folded[matches[0]] if matches else None
+    matches = get_close_matches(client_id.casefold(), by_folded, n=count, cutoff=SIMILARITY)
+    return [by_folded[match] for match in matches]

@@ -23,6 +23,9 @@ QUERIES = [
     ("traffic", {}),
     ("client-day", {"id": "app"}),
     ("what-if", {}),
+    ("clients", {}),
+    ("current", {"id": "app"}),
+    ("suggest", {}),
     ("denial", {"decision": decision_id_of(7)}),
 ]
 

@@ -26,7 +26,6 @@ def test_traffic_has_requests_by_client_and_minute(page: Page, mongo_uri: str) -
         lines["app"]["denied"][-4:],
     )
     assert [0.0, 9.0, 0.0, 0.0] == lines["other"]["issued"][-4:]
-    assert [{"policy": "client_total: 50/3600s", "per_minute": 0.833}] == lines["app"]["rates"]
     assert {"offered": 24, "issued": 22, "denied": 2, "would_deny": 1, "trusted": 9, "retries": 0} == data["total"]
     assert [("app", 15, 0.5), ("other", 9, 0.5)] == [
         (row["client_id"], row["offered"], row["highest_use"]) for row in data["clients"]
@@ -40,16 +39,6 @@ def test_most_denied_then_busiest_clients_have_lines_of_their_own(page: Page, mo
 
     assert ["small-and-denied", "busy-7", "busy-6", "busy-5", "busy-4"] == [line["client_id"] for line in data["lines"]]
     assert (5, 100 + 101 + 102 + 103 + 3) == (data["rest_count"], sum(data["rest"]["issued"]))
-
-
-def test_too_many_minutes_are_sampled(page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oauth_ratelimit.admin.traffic.MAX_READ", 100)
-    record(mongo_uri, [minute(ago, allowed=10) for ago in range(1, 400)])
-    data = page.query("traffic", span="1d")
-    rates = {rate for rate in data["lines"][0]["issued"][-30:-2] if rate is not None}
-
-    assert (5, {10.0}) == (data["sampled_every"], rates)
-    assert 3990 == pytest.approx(data["total"]["offered"], abs=100)
 
 
 def test_unknown_span_is_rejected(page: Page) -> None:
@@ -70,3 +59,56 @@ def test_client_with_a_shortened_stored_id_has_traffic_and_limits(
         [rate["per_minute"] for rate in line["rates"]],
     )
     assert 30 == habits["offered"]
+
+
+def test_clients_are_sorted_by_requests_over_a_limit(page: Page, mongo_uri: str) -> None:
+    record(
+        mongo_uri,
+        [minute(2, "busy", allowed=90), minute(2, "half", allowed=5, denied=5), minute(3, "worst", would_deny=9)],
+    )
+    data = page.query("clients", span="15m")
+
+    assert (["worst", "half", "busy"], 3, 3, "over", True) == (
+        [row["client_id"] for row in data["rows"]],
+        data["total"],
+        data["client_count"],
+        data["sort"],
+        data["descending"],
+    )
+    assert {
+        "client_id": "half",
+        "mode": "enforce",
+        "is_canary": False,
+        "offered": 10,
+        "issued": 5,
+        "denied": 5,
+        "would_deny": 0,
+        "trusted": 0,
+        "retries": 0,
+        "over": 5,
+        "over_share": 0.5,
+        "highest_use": 0.5,
+        "policy": "user",
+    } == data["rows"][1]
+
+
+def test_clients_are_sorted_filtered_and_paged_by_the_server(page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [minute(2, f"shop-{number}", allowed=number + 1) for number in range(30)] + [minute(2, "x")])
+    found = page.query("clients", span="15m", sort="offered", filter="SHOP", size="10", page="2")
+    named = page.query("clients", span="15m", sort="client_id", size="3")
+
+    assert ([f"shop-{number}" for number in range(19, 9, -1)], 30, 31) == (
+        [row["client_id"] for row in found["rows"]],
+        found["total"],
+        found["client_count"],
+    )
+    assert ["shop-0", "shop-1", "shop-10"] == [row["client_id"] for row in named["rows"]]
+
+
+@pytest.mark.parametrize(
+    "params", [{"sort": "colour"}, {"page": "0"}, {"size": "5000"}, {"descending": "yes"}], ids=str
+)
+def test_invalid_page_of_clients_is_rejected(page: Page, params: dict[str, str]) -> None:
+    response = page.get("api/clients", **params)
+
+    assert (400, True) == (response.status_code, next(iter(params)) in response.json["problem"]["text"])

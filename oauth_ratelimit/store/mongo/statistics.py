@@ -18,6 +18,7 @@ from pymongo.errors import BulkWriteError, OperationFailure
 from oauth_ratelimit.core.hyperloglog import MAX_RANK, REGISTER_COUNT
 from oauth_ratelimit.core.statistics import (
     COUNTS,
+    ENDPOINT,
     MINUTE_S,
     NO_REQUESTS,
     ClientMinute,
@@ -25,6 +26,7 @@ from oauth_ratelimit.core.statistics import (
     Peak,
     Share,
     Source,
+    StepSums,
     Tally,
     UserLoad,
 )
@@ -48,6 +50,7 @@ PARTS: Final = ("by", "peaks", "users", "registers", "burst", "lifetimes")
 DUPLICATE_KEY = 11000
 MAX_LIFETIME_DIGITS = 12
 PAGE_SIZE = 1000  # documents per round trip
+MAX_PACKED = 20_000  # minutes of clients in one document, whose size is bounded; with the longest ids they take 13 MB
 
 
 class StatisticsStore:
@@ -121,6 +124,34 @@ class StatisticsStore:
                 if minute is not None:
                     yield minute
 
+    def sums(self, since_s: float, until_s: float, *, step_s: int, client_id: str | None = None) -> Iterator[StepSums]:
+        """Yield sums over steps of time, computed by MongoDB: some bytes per client instead of its whole document.
+
+        A step may come in several parts, each with other minutes or clients of it.
+
+        Args:
+            since_s: Start of the period, seconds since the epoch.
+            until_s: End of the period, exclusive.
+            step_s: Length of a step, whole minutes. Steps are aligned to the epoch.
+            client_id: One client; None for all.
+        """
+        for piece_s, end_s, is_packed in self._pieces(since_s, until_s, client_id):
+            selected, _ = _selection(piece_s, end_s, client_id)
+            pipeline = _sums_pipeline(selected, step_s=step_s, is_packed=is_packed)
+            with translated_errors():
+                found = self._connection.collection(STATISTICS).aggregate(pipeline, batchSize=PAGE_SIZE)
+                yield from map(_parse_sums, found)
+
+    def _pieces(self, since_s: float, until_s: float, client_id: str | None) -> Iterator[tuple[float, float, bool]]:
+        """Yield periods with a bounded number of documents, or of a minute, and True where the bound is kept."""
+        count = self.count(since_s, until_s, client_id)
+        middle_s = (since_s + until_s) // 2 // MINUTE_S * MINUTE_S
+        if count > MAX_PACKED and since_s < middle_s:
+            yield from self._pieces(since_s, middle_s, client_id)
+            yield from self._pieces(middle_s, until_s, client_id)
+        elif count:
+            yield since_s, until_s, count <= MAX_PACKED
+
     def count(self, since_s: float, until_s: float, client_id: str | None = None) -> int:
         """Return the number of documents that ``minutes`` would read."""
         selected, _ = _selection(since_s, until_s, client_id)
@@ -161,6 +192,76 @@ def _selection(since_s: float, until_s: float, client_id: str | None) -> tuple[D
         return {"_id.minute": {"$gte": first_s, "$lt": until_s}}, "_id.minute"
     lowest, end = ({"clientId": client_id, "minute": limit_s} for limit_s in (first_s, until_s))
     return {"_id": {"$gte": lowest, "$lt": end}}, "_id"
+
+
+def _sums_pipeline(selected: Document, *, step_s: int, is_packed: bool) -> list[Document]:
+    """Return the pipeline of ``sums``. It leaves out damaged fields, as ``parse_minute`` does."""
+    counts = {name: {"$sum": f"$tallies.v.{name}"} for name in COUNTS}
+    by_kind: Document = {"$concatArrays": [_fields_of(f"$$this.v.{kind}") for kind in KINDS]}
+    is_endpoint = {"$eq": [{"$substrBytes": ["$$tally.k", 0, len(ENDPOINT)]}, ENDPOINT]}
+    is_peak = {
+        "$and": [{"$isArray": "$$this.v"}, {"$isNumber": {"$arrayElemAt": [_array("$$this.v"), 0]}}],
+    }
+    peak = {"$cond": [is_peak, [{"$arrayElemAt": [_array("$$this.v"), 0]}, "$$this.k"], None]}
+    stages: list[Document] = [
+        {"$match": selected},
+        {"$match": {"$expr": {"$eq": [{"$type": "$_id.clientId"}, "string"]}}},
+        {
+            "$project": {
+                "_id": {
+                    "client": "$_id.clientId",
+                    "start": {"$subtract": ["$_id.minute", {"$mod": ["$_id.minute", step_s]}]},
+                },
+                "tallies": {
+                    "$filter": {
+                        "input": {
+                            "$reduce": {
+                                "input": _fields_of("$by"),
+                                "initialValue": [],
+                                "in": {"$concatArrays": ["$$value", by_kind]},
+                            }
+                        },
+                        "as": "tally",
+                        "cond": {"$not": is_endpoint},
+                    }
+                },
+                "peak": {"$max": {"$map": {"input": _fields_of("$peaks"), "as": "this", "in": peak}}},
+            }
+        },
+        {"$project": {"peak": True, **counts}},
+    ]
+    if step_s > MINUTE_S:
+        sums = {name: {"$sum": f"${name}"} for name in COUNTS}
+        stages.append({"$group": {"_id": "$_id", "peak": {"$max": "$peak"}, **sums}})
+    columns = {"clients": "$_id.client", "peaks": {"$ifNull": ["$peak", None]}} | {name: f"${name}" for name in COUNTS}
+    if is_packed:
+        pushed = {name: {"$push": column} for name, column in columns.items()}
+        return [*stages, {"$group": {"_id": "$_id.start", **pushed}}]
+    return [*stages, {"$project": {"_id": "$_id.start", **{name: [column] for name, column in columns.items()}}}]
+
+
+def _fields_of(path: str) -> Document:
+    """Return the expression for the fields of a mapping; none for anything else."""
+    return {"$cond": [{"$eq": [{"$type": path}, "object"]}, {"$objectToArray": path}, []]}
+
+
+def _array(path: str) -> Document:
+    return {"$cond": [{"$isArray": path}, path, []]}
+
+
+def _parse_sums(document: Document) -> StepSums:
+    return StepSums(
+        int(document["_id"]),
+        document["clients"],
+        [[count if type(count) is int else _count(count) or 0 for count in document[name]] for name in COUNTS],
+        [peak and _highest(peak) for peak in document["peaks"]],
+    )
+
+
+def _highest(peak: list[Any]) -> tuple[float, str] | None:
+    share, policy = peak
+    is_number = isinstance(share, int | float) and math.isfinite(share)
+    return (float(share), unquote(policy)) if is_number else None
 
 
 def compose(writer: str, share: Share, *, keep_s: float) -> UpdateOne:

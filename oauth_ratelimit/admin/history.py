@@ -1,0 +1,440 @@
+"""Requests of all clients over time, kept in memory as compact sums and read incrementally.
+
+Instances write a minute until shortly after its end, so only the youngest minutes change. They are read at most every
+few seconds for all viewers; MongoDB sums the documents. Older steps are read once, and again when their age has
+doubled, because an instance that could not reach MongoDB writes late.
+"""
+
+import threading
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from itertools import repeat
+
+from oauth_ratelimit.core.statistics import COUNTS, MINUTE_S, OTHER_CLIENTS, StepSums, Tally
+
+SPANS_S = {"15m": (900, 60), "1h": (3600, 60), "6h": (21_600, 300), "1d": (86_400, 3600), "7d": (604_800, 3600)}
+"""Length of a span and of its steps, in seconds."""
+
+FINER_STEP_S = {3600: 300, 300: 60}
+"""Steps that make up a step that still changes."""
+
+KEPT = {60: 75, 300: 85, 3600: 180}
+"""Number of steps kept in memory, by their length."""
+
+SETTLED_S = 90  # after the end of a minute; instances write every ten seconds
+FRESH_S = 5.0  # the youngest minutes are read at most this often
+RECHECK_S = 300  # earliest second read of a step
+MAX_RECHECKS = 2  # per poll
+BUDGET_S = 4.0  # for reading during one poll; the rest is read by the next ones
+MAX_CLIENTS = 10_000  # in one step; those with fewer requests are counted together
+MAX_NAMES = 50_000
+NAMES_KEPT_S = 3600.0  # before a full list of names is started anew
+BATCH = 12  # steps read at once
+NO_PEAK = -1.0
+OVER = (COUNTS.index("denied"), COUNTS.index("would_deny"))
+
+ReadSums = Callable[[float, float, int], Iterable[StepSums]]
+"""Reads the sums of a period by its start, its end and the length of a step, as ``StatisticsStore.sums``."""
+
+Column = tuple["array[int]", "array[int]"]
+"""Numbers of clients, in ascending order, and their counts, which are not 0."""
+
+Peaks = tuple["array[int]", "array[float]", "array[int]"]
+"""Numbers of clients, the highest share of a limit of each, and the numbers of these policies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Equal steps of time; the last one is not complete.
+
+    Args:
+        start_s: Start of the first step, in seconds since the epoch.
+        step_s: Length of a step, in seconds; whole minutes.
+        count: Number of steps.
+        now_s: The present, within the last step.
+    """
+
+    start_s: int
+    step_s: int
+    count: int
+    now_s: float
+
+    @classmethod
+    def until(cls, now_s: float, *, length_s: int, step_s: int) -> "Timeline":
+        """Return the steps of a length up to now."""
+        count = length_s // step_s
+        return cls(int(now_s // step_s - count + 1) * step_s, step_s, count, now_s)
+
+    @property
+    def starts_s(self) -> range:
+        """Starts of the steps."""
+        return range(self.start_s, self.start_s + self.count * self.step_s, self.step_s)
+
+    def minutes_of(self, start_s: int) -> float:
+        """Return the minutes of a step that have passed, at least one."""
+        return max(MINUTE_S, min(self.step_s, self.now_s - start_s)) / MINUTE_S
+
+
+class Step:
+    """Sums of one step of time.
+
+    Args:
+        columns: For each name of ``COUNTS`` the counts of the clients.
+        peaks: The highest use of limits.
+        read_at_s: Time of the read, seconds since the epoch.
+
+    Attributes:
+        totals: For each name of ``COUNTS`` the sum over all clients.
+    """
+
+    __slots__ = ("columns", "peaks", "read_at_s", "totals")
+
+    def __init__(self, columns: Sequence[Column], peaks: Peaks, *, read_at_s: float) -> None:
+        self.columns = columns
+        self.peaks = peaks
+        self.read_at_s = read_at_s
+        self.totals = [sum(counts) for _, counts in columns]
+
+    def tally(self, number: int) -> Tally:
+        """Return the requests of one client."""
+        return Tally(*[_count_of(column, number) for column in self.columns])
+
+    def is_due(self, end_s: int, *, now_s: float) -> bool:
+        """Return True if the step, which ended at ``end_s``, has twice the age that it was read at."""
+        return now_s - self.read_at_s >= max(RECHECK_S, self.read_at_s - end_s)
+
+    def has_content_of(self, other: "Step") -> bool:
+        """Return True if both hold the same sums."""
+        return self.columns == other.columns and self.peaks == other.peaks
+
+
+def _count_of(column: Column, number: int) -> int:
+    numbers, counts = column
+    at = bisect_left(numbers, number)
+    return counts[at] if at < len(numbers) and numbers[at] == number else 0
+
+
+class Names:
+    """Numbers of clients or policies. Number 0 is ``OTHER_CLIENTS``."""
+
+    def __init__(self) -> None:
+        self.all = [OTHER_CLIENTS]
+        self._numbers = {OTHER_CLIENTS: 0}
+
+    @property
+    def is_full(self) -> bool:
+        """True if a new name would get number 0."""
+        return len(self.all) >= MAX_NAMES
+
+    def number(self, name: str) -> int:
+        """Return the number of a name. A new one gets the next number."""
+        number = self._numbers.get(name)
+        if number is None:
+            number = 0 if self.is_full else len(self.all)
+            if number:
+                self._numbers[name] = number
+                self.all.append(name)
+        return number
+
+    def known_number(self, name: str) -> int | None:
+        """Return the number of a name, None if it has none."""
+        return self._numbers.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTotal:
+    """Requests of one client in a span.
+
+    Args:
+        client_id: The client, or ``OTHER_CLIENTS``.
+        tally: Its requests.
+        highest_use: Highest share of a limit, None if none is recorded.
+        policy: Name of that limit.
+    """
+
+    client_id: str
+    tally: Tally
+    highest_use: float | None
+    policy: str | None
+
+
+class Sums:
+    """Sums by the number of the client.
+
+    Args:
+        names: The clients.
+        policies: The policies.
+    """
+
+    def __init__(self, names: Names, policies: Names) -> None:
+        self._names = names
+        self._policies = policies
+        self._counts: list[list[int]] = [[] for _ in COUNTS]
+        self._shares: list[float] = []
+        self._policy_of: list[int] = []
+
+    def copy(self) -> "Sums":
+        """Return an independent copy."""
+        other = Sums(self._names, self._policies)
+        other._counts = [list(counts) for counts in self._counts]
+        other._shares, other._policy_of = list(self._shares), list(self._policy_of)
+        return other
+
+    def add_part(self, part: StepSums) -> None:
+        """Add what the store returned."""
+        numbers = list(map(self._names.number, part.client_ids))
+        self._make_room()
+        for counts, values in zip(self._counts, part.counts, strict=True):
+            for number, value in zip(numbers, values, strict=True):
+                counts[number] += value
+        shares = self._shares
+        for number, peak in zip(numbers, part.peaks, strict=True):
+            if peak is not None and peak[0] > shares[number]:
+                shares[number] = peak[0]
+                self._policy_of[number] = self._policies.number(peak[1])
+
+    def add_step(self, step: Step) -> None:
+        """Add a step."""
+        self._make_room()
+        for counts, (numbers, values) in zip(self._counts, step.columns, strict=True):
+            for number, value in zip(numbers, values, strict=True):
+                counts[number] += value
+        shares = self._shares
+        for number, share, policy in zip(*step.peaks, strict=True):
+            if share > shares[number]:
+                shares[number] = share
+                self._policy_of[number] = policy
+
+    def _make_room(self) -> None:
+        missing = len(self._names.all) - len(self._shares)
+        for counts in self._counts:
+            counts.extend(repeat(0, missing))
+        self._shares.extend(repeat(NO_PEAK, missing))
+        self._policy_of.extend(repeat(0, missing))
+
+    def step(self, *, read_at_s: float) -> Step:
+        """Return the sums as one step. Clients beyond ``MAX_CLIENTS`` are counted together."""
+        offered = list(map(sum, zip(*self._counts, strict=True)))
+        if len(offered) - offered.count(0) > MAX_CLIENTS:
+            self._merge_all_but(nlargest(MAX_CLIENTS, range(1, len(offered)), key=offered.__getitem__))
+        numbers = [number for number, share in enumerate(self._shares) if share >= 0]
+        return Step(
+            [
+                (array("I", [n for n, count in enumerate(counts) if count]), array("q", filter(None, counts)))
+                for counts in self._counts
+            ],
+            (
+                array("I", numbers),
+                array("d", [self._shares[number] for number in numbers]),
+                array("I", [self._policy_of[number] for number in numbers]),
+            ),
+            read_at_s=read_at_s,
+        )
+
+    def _merge_all_but(self, kept: Sequence[int]) -> None:
+        """Move the counts of all other clients to ``OTHER_CLIENTS``."""
+        others = set(range(1, len(self._shares))).difference(kept)
+        for counts in self._counts:
+            for number in others:
+                counts[0] += counts[number]
+                counts[number] = 0
+        for number in others:
+            self._shares[number] = NO_PEAK
+
+    def clients(self) -> Iterator[ClientTotal]:
+        """Yield the clients with requests or peaks."""
+        columns = zip(self._names.all, self._shares, self._policy_of, *self._counts, strict=False)
+        for name, share, policy, *counts in columns:
+            if share >= 0:
+                yield ClientTotal(name, Tally(*counts), share, self._policies.all[policy])
+            elif any(counts):
+                yield ClientTotal(name, Tally(*counts), None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanTraffic:
+    """Requests of all clients in a span.
+
+    Args:
+        timeline: Its steps.
+        steps: Sums of each step; None for a step that is not read yet.
+        clients: Totals of the clients, by client id.
+        names: Numbers of the clients.
+    """
+
+    timeline: Timeline
+    steps: Sequence[Step | None]
+    clients: Mapping[str, ClientTotal]
+    names: Names
+
+    @property
+    def is_complete(self) -> bool:
+        """False while some steps are not read yet."""
+        return None not in self.steps
+
+    def line(self, client_id: str) -> list[Tally | None]:
+        """Return the requests of a client in each step."""
+        number = self.names.known_number(client_id)
+        if number is None:
+            return [None if step is None else Tally() for step in self.steps]
+        return [None if step is None else step.tally(number) for step in self.steps]
+
+    def total_line(self) -> list[Tally | None]:
+        """Return the requests of all clients in each step."""
+        return [None if step is None else Tally(*step.totals) for step in self.steps]
+
+    def between(self, since_s: int, until_s: int) -> list[Step]:
+        """Return the steps that begin in a period."""
+        pairs = zip(self.timeline.starts_s, self.steps, strict=True)
+        return [step for start_s, step in pairs if step is not None and since_s <= start_s < until_s]
+
+    def over_limit(self, steps: Sequence[Step]) -> dict[str, Tally]:
+        """Return the clients with requests over a limit in some steps, with all their requests in these steps."""
+        numbers = {number for step in steps for column in OVER for number in step.columns[column][0]}
+        return {
+            self.names.all[number]: sum((step.tally(number) for step in steps), Tally()) for number in numbers if number
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Poll:
+    """One read of a span.
+
+    Args:
+        now_s: The present, seconds since the epoch.
+        read_sums: Reads sums from the store.
+        end_s: Time by the monotonic clock after which nothing more is read.
+    """
+
+    now_s: float
+    read_sums: ReadSums
+    end_s: float
+
+    def is_settled(self, start_s: int, step_s: int) -> bool:
+        """Return True if a step no longer changes, as long as instances reach MongoDB."""
+        return start_s + step_s + SETTLED_S <= self.now_s
+
+    def young_minutes(self) -> range:
+        """Return the starts of the minutes that still change."""
+        first_s = int((self.now_s - MINUTE_S - SETTLED_S) // MINUTE_S + 1) * MINUTE_S
+        return range(first_s, int(self.now_s // MINUTE_S + 1) * MINUTE_S, MINUTE_S)
+
+
+class TrafficHistory:
+    """Sums of recent steps, for all viewers of one process. Thread-safe.
+
+    A step takes 28 bytes for each client that stays within its limits, and up to 76 for others.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards all below; held while reading, so that several viewers read once
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._names, self._policies = Names(), Names()
+        self._steps: dict[int, dict[int, Step]] = {step_s: {} for step_s in KEPT}
+        self._young: dict[int, Step] = {}  # minutes that still change
+        self._young_end_s = 0.0  # of their use, by the monotonic clock
+        self._summed: dict[str, tuple[list[Step], Sums]] = {}  # by span; sums of steps that no longer change
+        self._started_s = time.monotonic()
+
+    def read(self, span: str, *, now_s: float, read_sums: ReadSums) -> SpanTraffic:
+        """Return the requests in a span of ``SPANS_S`` up to now.
+
+        Args:
+            span: Name of the span.
+            now_s: The present, seconds since the epoch.
+            read_sums: Reads sums from the store; its errors are passed on.
+        """
+        length_s, step_s = SPANS_S[span]
+        timeline = Timeline.until(now_s, length_s=length_s, step_s=step_s)
+        with self._lock:
+            is_full = self._names.is_full or self._policies.is_full
+            if is_full and time.monotonic() - self._started_s > NAMES_KEPT_S:
+                self._start_anew()
+            poll = _Poll(now_s, read_sums, time.monotonic() + BUDGET_S)
+            self._drop_old(now_s)
+            self._read_young(poll)
+            self._check_again(poll, step_s)
+            steps = self._read_steps(poll, step_s, timeline.starts_s)
+            totals = {total.client_id: total for total in self._sums(span, timeline, steps).clients()}
+            return SpanTraffic(timeline, steps, totals, self._names)
+
+    def _drop_old(self, now_s: float) -> None:
+        for step_s, kept in self._steps.items():
+            oldest_s = now_s - step_s * KEPT[step_s]
+            for start_s in [start_s for start_s in kept if start_s < oldest_s]:
+                del kept[start_s]
+
+    def _read_young(self, poll: _Poll) -> None:
+        """Read the minutes that still change, unless that was a moment ago."""
+        starts_s = poll.young_minutes()
+        if time.monotonic() >= self._young_end_s or starts_s[-1] not in self._young:
+            self._young = self._read(poll, MINUTE_S, starts_s)
+            self._young_end_s = time.monotonic() + FRESH_S
+
+    def _check_again(self, poll: _Poll, step_s: int) -> None:
+        """Read steps again whose age has doubled, those first that were not read for longest."""
+        kept = self._steps[step_s]
+        due = [start_s for start_s, step in kept.items() if step.is_due(start_s + step_s, now_s=poll.now_s)]
+        for start_s in sorted(due, key=lambda start_s: kept[start_s].read_at_s)[:MAX_RECHECKS]:
+            fresh = self._read(poll, step_s, range(start_s, start_s + 1))[start_s]
+            if fresh.has_content_of(kept[start_s]):
+                kept[start_s].read_at_s = poll.now_s  # sums with this step stay valid
+            else:
+                kept[start_s] = fresh
+
+    def _read_steps(self, poll: _Poll, step_s: int, starts_s: range) -> list[Step | None]:
+        """Return steps. Unknown ones are read from the store, the newest first, as long as there is time."""
+        kept = self._steps[step_s]
+        missing = [start_s for start_s in starts_s if start_s not in kept and poll.is_settled(start_s, step_s)]
+        while missing and time.monotonic() < poll.end_s:
+            missing, batch = missing[:-BATCH], missing[-BATCH:]
+            kept |= self._read(poll, step_s, range(batch[0], batch[-1] + 1, step_s))
+        return [
+            kept.get(start_s) if poll.is_settled(start_s, step_s) else self._unsettled(poll, step_s, start_s)
+            for start_s in starts_s
+        ]
+
+    def _unsettled(self, poll: _Poll, step_s: int, start_s: int) -> Step | None:
+        """Return a step that still changes, put together from finer ones."""
+        if step_s == MINUTE_S:
+            return self._young.get(start_s)
+        finer_s = FINER_STEP_S[step_s]
+        end_s = min(start_s + step_s, int(poll.now_s) + 1)
+        sums = Sums(self._names, self._policies)
+        for step in self._read_steps(poll, finer_s, range(start_s, end_s, finer_s)):
+            if step is None:
+                return None
+            sums.add_step(step)
+        return sums.step(read_at_s=poll.now_s)
+
+    def _read(self, poll: _Poll, step_s: int, starts_s: range) -> dict[int, Step]:
+        """Read consecutive steps from the store."""
+        found = {start_s: Sums(self._names, self._policies) for start_s in starts_s}
+        for part in poll.read_sums(starts_s[0], starts_s[-1] + step_s, step_s):
+            found[part.start_s].add_part(part)
+        return {start_s: sums.step(read_at_s=poll.now_s) for start_s, sums in found.items()}
+
+    def _sums(self, span: str, timeline: Timeline, steps: Sequence[Step | None]) -> Sums:
+        """Return the sums over all steps. Those that no longer change are summed once."""
+        kept = self._steps[timeline.step_s]
+        settled: list[Step] = []
+        changing: list[Step] = []
+        for start_s, step in zip(timeline.starts_s, steps, strict=True):
+            if step is not None:
+                (settled if step is kept.get(start_s) else changing).append(step)
+        summed, sums = self._summed.get(span, (None, None))
+        if sums is None or summed != settled:  # steps are compared by identity
+            sums = Sums(self._names, self._policies)
+            for step in settled:
+                sums.add_step(step)
+            self._summed[span] = settled, sums
+        sums = sums.copy()
+        for step in changing:
+            sums.add_step(step)
+        return sums
