@@ -43,14 +43,16 @@ class Alarm:
 
 @dataclass(eq=False, slots=True)
 class Guess:
-    """A password or a secret that is being checked.
+    """A password, or one or more secrets of a client, that are being checked.
 
     Attributes:
         keys: Keys that it counts against if it is wrong; none after too many failures, in a dry run.
+        cost: Failures that it counts as.
         begun_s: Time at which it was reserved, by the monotonic clock.
     """
 
     keys: Sequence[FailureKey]
+    cost: int = 1
     begun_s: float = field(default_factory=time.monotonic)
 
 
@@ -98,7 +100,7 @@ class Guard:
         """Return whether a client is trusted, if it has proven that it is this client."""
         return self._settings.policies.trusts(client_id)
 
-    def reserve(self, keys: Sequence[FailureKey], *, is_exempt: bool = False) -> Guess | Alarm:
+    def reserve(self, keys: Sequence[FailureKey], *, cost: int = 1, is_exempt: bool = False) -> Guess | Alarm:
         """Return a guess that may be checked, or the alarm that denies it.
 
         If only guesses that are being checked stand in the way, it waits until enough of them turn out to be right.
@@ -107,18 +109,19 @@ class Guard:
 
         Args:
             keys: Keys that the guess counts against if it is wrong.
+            cost: Failures that it counts as: the number of secrets that may be tried.
             is_exempt: True to report a denial as a dry run does, for a trusted client that has proven itself.
         """
         with self._settled:
-            alarm = self._look(keys)
+            alarm = self._look(keys, cost)
             if not is_exempt:
-                alarm = self._wait_for_room(keys, alarm)
+                alarm = self._wait_for_room(keys, cost, alarm)
             is_denied = alarm is not None and not alarm.decision.allowed
             guess = None
             if is_exempt or not is_denied:
                 # What would be denied is not counted, unless other limits are enforced and need it.
                 is_counted = alarm is None or (not is_denied and any(key.scope in self._enforced for key in keys))
-                guess = Guess(tuple(keys) if is_counted else ())
+                guess = Guess(tuple(keys) if is_counted else (), cost)
                 for key in guess.keys:
                     self._guesses.setdefault(key, set()).add(guess)
         if alarm is None:
@@ -134,7 +137,7 @@ class Guard:
             for key in guess.keys:
                 self._release(key, guess)
                 if key in failed:
-                    self._count(key)
+                    self._count(key, guess.cost)
             if guess.keys:
                 guess.keys = ()
                 self._settled.notify_all()
@@ -174,30 +177,33 @@ class Guard:
         if self._limiter is not None:
             self._limiter.close(deadline)
 
-    def _look(self, keys: Sequence[FailureKey]) -> Alarm | None:
+    def _look(self, keys: Sequence[FailureKey], cost: int) -> Alarm | None:
         """Return an alarm if an attempt comes after too many failures. Counts nothing."""
         limiter = self._limiter
         if limiter is None or not self.is_on:
             return None
         alarms = []
         for key in keys:
-            decision = limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope)
+            enforced = self._enforced.get(key.scope)
+            if enforced is not None and cost > enforced.limit:
+                alarms.append(Alarm(key, self._busy(key)))
+            decision = limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope, cost=cost)
             if decision is not None and decision.would_deny:
                 alarms.append(Alarm(key, decision))
         return max(alarms, key=lambda alarm: (not alarm.decision.allowed, alarm.decision.retry_after_s), default=None)
 
-    def _wait_for_room(self, keys: Sequence[FailureKey], alarm: Alarm | None) -> Alarm | None:
+    def _wait_for_room(self, keys: Sequence[FailureKey], cost: int, alarm: Alarm | None) -> Alarm | None:
         """Return the alarm once guesses that are being checked do not matter any more. The condition is held."""
         deadline_s = time.monotonic() + WAIT_S
         while alarm is None or alarm.decision.allowed:
-            crowded = self._crowded(keys)
+            crowded = self._crowded(keys, cost)
             if crowded is None:
                 return alarm
             is_settled = self._settled.wait(deadline_s - time.monotonic())
-            alarm = self._look(keys) if is_settled else Alarm(crowded, self._busy(crowded))
+            alarm = self._look(keys, cost) if is_settled else Alarm(crowded, self._busy(crowded))
         return alarm
 
-    def _crowded(self, keys: Sequence[FailureKey]) -> FailureKey | None:
+    def _crowded(self, keys: Sequence[FailureKey], cost: int) -> FailureKey | None:
         """Return a key that would be over its limit if all guesses that are being checked were wrong."""
         for key in keys:
             policy = self._enforced.get(key.scope)
@@ -207,16 +213,16 @@ class Guard:
             expired_s = time.monotonic() - CHECK_S
             for lost in [guess for guess in guesses if guess.begun_s < expired_s]:
                 self._release(key, lost)
-            if len(guesses) >= policy.limit:
+            total = cost + sum(guess.cost for guess in guesses)
+            if total > policy.limit:
                 return key
-            cost = 1 + len(guesses)
-            decision = self._limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope, cost=cost)
+            decision = self._limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope, cost=total)
             if decision is not None and not decision.allowed:
                 return key
         return None
 
     def _busy(self, key: FailureKey) -> FullDecision:
-        """Return the denial of an attempt that has waited too long for guesses that are being checked."""
+        """Return the denial of an attempt that waited too long for others, or that has more secrets than the limit."""
         return FullDecision(
             allowed=False,
             would_deny=True,
@@ -233,8 +239,10 @@ class Guard:
         if not guesses:
             self._guesses.pop(key, None)
 
-    def _count(self, key: FailureKey) -> None:
-        if self._limiter is not None and self.is_on:
+    def _count(self, key: FailureKey, count: int) -> None:
+        if self._limiter is None or not self.is_on:
+            return
+        for _ in range(count):
             self._limiter.count(key.client_id, key.name, endpoint=key.scope)
             if self._metrics is not None:
                 self._metrics.record_failure(key.kind.value)

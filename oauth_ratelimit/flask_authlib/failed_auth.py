@@ -7,6 +7,7 @@ against all of them, so that a guess cannot hide behind another name.
 
 import json
 from base64 import urlsafe_b64decode
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
@@ -25,6 +26,7 @@ from oauth_ratelimit.guard import Alarm, Guard, Guess
 
 BASIC, POST = "client_secret_basic", "client_secret_post"
 ASSERTION = "client_assertion"  # RFC 7523
+SECRETS = (BASIC, POST, ASSERTION)
 UNNAMED = ""  # no client has this id
 MAX_ASSERTION_LENGTH = 100_000
 MAX_CLIENT_ID_LENGTH = 1024  # of client ids that the configuration can name
@@ -55,7 +57,7 @@ def authenticate_guarded(authenticate: Callable[[], Any], oauth_request: Any) ->
             if guarded is not None:
                 claims = _claimed_clients(request._get_current_object())  # type: ignore[attr-defined,unused-ignore]
                 keys = [key for claim in set(claims.values()) for key in secret_keys(claim, guarded.networks)]
-                guess = guarded.guard.reserve(keys)
+                guess = guarded.guard.reserve(keys, cost=_secret_count(claims))
     if guarded is None or guess is None:
         return authenticate()
     if isinstance(guess, Alarm):
@@ -154,6 +156,11 @@ def _claimed_clients(http_request: Request) -> dict[str, str]:
     return {credential: folded(name) for credential, name in found.items() if name} or {"": UNNAMED}
 
 
+def _secret_count(claims: dict[str, str]) -> int:
+    """Return the number of secrets that may be tried for one client: Authlib tries one after the other."""
+    return max(Counter(claims[each] for each in SECRETS if each in claims).values(), default=1)
+
+
 def _other_secrets(claims: dict[str, str], client: Any, method: str | None) -> set[str]:
     """Return the clients whose credentials are in a request beside those of the authenticated client.
 
@@ -161,8 +168,7 @@ def _other_secrets(claims: dict[str, str], client: Any, method: str | None) -> s
     """
     used = method if method in (BASIC, POST) else None if method == NO_SECRET else ASSERTION
     own = folded(str(client.get_client_id()))
-    secrets = (BASIC, POST, ASSERTION)
-    return {claims[each] for each in secrets if each in claims and each != used} - {own, claims.get(str(used))}
+    return {claims[each] for each in SECRETS if each in claims and each != used} - {own, claims.get(str(used))}
 
 
 def _claimed_users(app_limiter: AppLimiter) -> list[str]:

@@ -300,6 +300,35 @@ def test_client_that_proves_itself_cannot_guess_anothers_secret_beside_it(server
     assert 429 not in found[:CLIENT_LIMIT]
 
 
+@pytest.mark.parametrize(("limit", "checked_count"), [(CLIENT_LIMIT, CLIENT_LIMIT), (3, 2), (1, 0)])
+def test_two_secrets_of_a_client_in_one_request_are_two_guesses(
+    database: Path, monkeypatch: pytest.MonkeyPatch, limit: int, checked_count: int
+) -> None:
+    """Authlib tries the one in the header, then the one in the form."""
+
+    def guess(number: int) -> requests.Response:
+        form = {**FORM, "client_id": "web-shop", "client_secret": f"form {number}"}
+        return server.send(form, auth=("web-shop", f"header {number}"))
+
+    kinds = {**LIMITS, "client": limits(limit=limit)}
+    with guarded(database, guard(limits=kinds)) as server, slow_checks(monkeypatch) as checked:
+        found = statuses(guess, CLIENT_LIMIT)
+
+    assert checked_count == len(checked)
+    assert [401] * (checked_count // 2) + [429] * (CLIENT_LIMIT - checked_count // 2) == found
+
+
+def test_client_that_sends_its_secret_twice_goes_on(server: Guarded) -> None:
+    """In the header and in the form, as some libraries do."""
+    secret = WEB_SHOP.client_secret or ""
+    form = {**FORM, "client_id": "web-shop", "client_secret": secret}
+
+    assert [200] * 2 * CLIENT_LIMIT == statuses(
+        lambda _: server.send(form, auth=("web-shop", secret)), 2 * CLIENT_LIMIT
+    )
+    assert 0 == server.key_count
+
+
 def test_client_that_names_another_beside_its_own_proof_goes_on(server: Guarded) -> None:
     """No secret of the other one was tried."""
     found = statuses(lambda _: server.job(query={"client_id": "batch-jobs"}), 2 * CLIENT_LIMIT)
