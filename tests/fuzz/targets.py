@@ -23,6 +23,8 @@ from oauth_ratelimit.store.mongo import denials, heartbeats, overrides
 from oauth_ratelimit.store.mongo.document import UNUSABLE_VERSION, parse_all
 from oauth_ratelimit.store.mongo.fields import MALFORMED
 from oauth_ratelimit.store.mongo.statistics import parse_minute
+from tests.fuzz.grammar import a_session
+from tests.fuzz.guessing import servers
 
 ROOT = Path(__file__).parents[2]
 NOW = datetime.fromtimestamp(2_000_000_000, UTC)
@@ -95,6 +97,11 @@ def fuzz_names(data: bytes) -> None:
     trace_of_request(name)
 
 
+def fuzz_guesses(data: bytes) -> None:
+    """Answer the requests of one who guesses as a plain server does, but for denials."""
+    servers().send(data)
+
+
 def a_document(data: bytes) -> dict[str, Any]:
     """Return the document whose fields are these bytes; an empty one if they are not BSON."""
     try:
@@ -137,6 +144,7 @@ def seeds() -> dict[str, list[bytes]]:
             name.encode("utf-16-le", "surrogatepass")
             for name in ("alice", "\u202e\ufdfa", "\ud800", "2001:db8::1", "\0\r\n\x1b[2J", "x" * 600)
         ],
+        "guesses": [a_session(number) for number in range(60)],
     }
 
 
@@ -147,4 +155,5 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "override": fuzz_override,
     "statistics": fuzz_statistics,
     "names": fuzz_names,
+    "guesses": fuzz_guesses,
 }
