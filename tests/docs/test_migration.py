@@ -42,17 +42,18 @@ def pretend(url: str) -> int:
 
 
 def test_before(app: Flask) -> None:
-    """Flask-Limiter denies the eleventh request, and a stranger can use up the ten."""
+    """Flask-Limiter denies the eleventh token, and a stranger uses up none."""
     exec(compile(the_block(PAGE, "python", "# before.py"), "before.py", "exec"), {})
     with serving(app) as url:
         assert {401} == {pretend(url) for _ in range(10)}
+        assert [200] * 10 == statuses(url, 10)
         answer = post(f"{url}/token", BATCH_JOBS, FORM)
     assert 429 == answer.status_code
     assert "temporarily_unavailable" == answer.json()["error"]
 
 
 def test_after(app: Flask, tmp_path: Path) -> None:
-    """So does the extension, and a stranger cannot."""
+    """So does the extension."""
     (tmp_path / "ratelimit.yaml").write_text(the_block(PAGE, "yaml", "# ratelimit.yaml"))
     exec(compile(the_block(PAGE, "python", "# after.py"), "after.py", "exec"), {})
     with serving(app) as url:
