@@ -277,7 +277,7 @@ class Limiter:
         return self._cycle.run()
 
     def sync_urgent(self) -> CycleReport | None:
-        """Synchronise the urgent keys: those new here or near their limit. None if there are none."""
+        """Synchronise the urgent keys: near their limit, or new with a small limit. None if there are none."""
         return self._cycle.run_urgent()
 
     def wait_for_urgent(self) -> None:

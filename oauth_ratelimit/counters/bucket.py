@@ -16,6 +16,8 @@ from oauth_ratelimit.store.base import Hits
 
 AHEAD_S = 5  # frames that start up to this much later count now: they come from an instance whose clock is ahead
 NO_ALERT = 2**60  # far above any limit
+UNREAD_RATIO = 1 / 20  # of a limit: hits of all known instances together on a key that none of them has read
+FEW_HITS = 10  # a new key with a lower alert is read at once, any other with the next cycle
 Frames = Mapping[int, int]
 NO_FRAMES: Frames = {}
 
@@ -178,9 +180,13 @@ class Bucket:
         over = self.estimate(now_s) - (self.full - self.sent) - tier.limit
         return 0 if tier.count_denied or over <= 0 else math.ceil(over)
 
-    def watch_unread(self) -> None:
-        """Set the alert of a new bucket: nothing is known about other instances yet."""
-        self.alert = self.tier.urgent_hits
+    def watch_unread(self, *, peers: int) -> None:
+        """Set the alert of a new bucket, whose document was not read yet.
+
+        Args:
+            peers: Number of instances that may count this key, this one included.
+        """
+        self.alert = max(1, min(self.tier.urgent_hits, int(self.tier.limit * UNREAD_RATIO / peers)))
         self._set_ceiling()
 
     def distrust(self) -> None:
@@ -264,6 +270,11 @@ class KeyBuckets(Bucket):
     def is_near_limit(self) -> bool:
         """True if a bucket has reached its alert."""
         return any(bucket.full >= bucket.alert for bucket in self.buckets)
+
+    @property
+    def is_urgent_unread(self) -> bool:
+        """True if few hits are admitted before the document is read, so that the first one is urgent."""
+        return any(bucket.alert < FEW_HITS for bucket in self.buckets)
 
     def has_used(self, ratio: float) -> bool:
         """Return whether at least this share of a limit is used up. Approximate, because it needs no lock."""

@@ -237,7 +237,8 @@ class ClientState(ClientScope):
         state = self.former.pop(username, None)
         if state is None:
             state = KeyState(self, username, self.scope, tiers, now_s)
-            self.dirty_queue.mark_urgent(state)
+            if state.is_urgent_unread:
+                self.dirty_queue.mark_urgent(state)
         elif state.change_tiers(tiers, now_s):
             self.dirty_queue.mark_urgent(state)
         self.keys[username] = state
@@ -331,7 +332,8 @@ class ClientState(ClientScope):
         for concerned in (state, self.total):
             if concerned is not None:
                 self.dirty_queue.mark_dirty(concerned)
-                if concerned.due_cycle is Due.UNLISTED:  # new here, as a total is beside its first key
+                # New here, as a total is beside its first key.
+                if concerned.due_cycle is Due.UNLISTED and concerned.is_urgent_unread:
                     self.dirty_queue.mark_urgent(concerned)
 
     def _tiers(self, state: KeyState | None, grant_type: str | None) -> Concerned:

@@ -145,7 +145,7 @@ class KeyState(KeyBuckets):
         cached_denial: The denial to repeat, if there is one.
         is_dirty: A request came since the last cycle.
         is_urgent: The key is to be synchronised before the next cycle.
-        reads_first: The last write lost a race, so the next one reads first.
+        reads_first: The document has probably changed, so the next write reads it first.
         version: The document's version as last known; None if there is no document, or it was not read yet.
         unsent: Hits that the cycle has taken and the document is not known to hold. Never changed in place.
         attempt: The write whose outcome is unknown, None if there is none.
@@ -207,7 +207,7 @@ class KeyState(KeyBuckets):
             if client.peers.reserves:
                 bucket.distrust()
             else:
-                bucket.watch_unread()
+                bucket.watch_unread(peers=client.peers.most_count)
 
     @property
     def key(self) -> Key:

@@ -11,7 +11,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.core.window import ROUNDING_S, Estimator, Window
-from oauth_ratelimit.counters.bucket import Bucket
+from oauth_ratelimit.counters.bucket import FEW_HITS, Bucket
 from oauth_ratelimit.counters.key_state import FOLLOWED_RATIO
 from oauth_ratelimit.counters.pruning import LATELY_S
 from oauth_ratelimit.replay.accuracy import Tally
@@ -30,7 +30,7 @@ class Sharing(enum.StrEnum):
     """Synchronise at the sync interval only."""
 
     FLUSH = "flush"
-    """Synchronise at once if a key is new to an instance or near its limit: ``near_limit: flush``, the default."""
+    """Synchronise at once if a key is near its limit, or new with a small limit: ``near_limit: flush``, the default."""
 
     RESERVE = "reserve"
     """As ``flush``, but the last requests of a quota wait for the database: ``near_limit: reserve``."""
@@ -90,7 +90,7 @@ class InstanceKey:
         version: Last known version of the document.
         peers: Instances that have written the document within the horizon.
         is_dirty: True if a request came since the last full cycle.
-        is_contested: True if the last write lost a race, so that the next one reads first.
+        is_contested: True if the document has probably changed, so that the next write reads it first.
         is_urgent: True if the key is synchronised with the next urgent cycle.
         due_us: Time of the full cycle that looks at the key without a request; 0 if none does.
         urgent_us: Time of the next urgent cycle; 0 if none is scheduled.
@@ -183,8 +183,9 @@ class FleetKey:
         if self._fleet.reserves:
             bucket.distrust()
         else:
-            bucket.watch_unread()
-        self._mark_urgent(key, at_us)
+            bucket.watch_unread(peers=self._fleet.most_peers[instance])
+        if bucket.alert < FEW_HITS:
+            self._mark_urgent(key, at_us)
         return key
 
     def _mark_urgent(self, key: InstanceKey, at_us: int) -> None:
@@ -310,15 +311,16 @@ class FleetKey:
     def _flush(self, key: InstanceKey, unsent: dict[int, int], at_us: int, now_s: float) -> None:
         fleet = self._fleet
         if key.is_contested or (not key.version and fleet.found_ratios[key.instance] > 1 / 2):
-            key.is_contested = self._pull(key, unsent, at_us, now_s)
+            self._read_first(key, unsent, at_us, now_s)
         tally = fleet.tally
         tally.operations += 1
         if key.version == self._version:
             self._note_found(key, found=False)
+            if not key.version:
+                key.is_contested = fleet.most_peers[key.instance] > 2
         else:
             tally.conflicts += 1
-            key.is_contested = True
-            self._pull(key, unsent, at_us, now_s)
+            self._read_first(key, unsent, at_us, now_s)
             tally.operations += 1
         oldest_s = now_s - self._fleet.horizon_s
         for start_s in [start_s for start_s in self.frames if start_s < oldest_s]:
@@ -329,6 +331,11 @@ class FleetKey:
         self._version += 1
         key.version = self._version
         self._set_alert(key, now_s)
+
+    def _read_first(self, key: InstanceKey, unsent: dict[int, int], at_us: int, now_s: float) -> None:
+        is_new = not key.version
+        is_changed = self._pull(key, unsent, at_us, now_s)
+        key.is_contested = key.peers > 2 or (is_changed and (key.peers > 1 or not is_new))
 
     def _note_found(self, key: InstanceKey, *, found: bool) -> None:
         if not key.version:

@@ -203,9 +203,9 @@ def test_key_asked_for_again_is_read_with_the_next_cycle(faulty: FaultyStore, cl
     assert Counts(51, 0) == here.counts(CLIENT)
 
 
-def test_new_key_is_urgent(faulty: FaultyStore, clock: Clock) -> None:
-    """A key that is new here is urgent: the next short cycle learns what the others have counted."""
-    here, there = (a_limiter(faulty, clock) for _ in range(2))
+def test_new_key_with_a_small_limit_is_urgent(faulty: FaultyStore, clock: Clock) -> None:
+    """The next short cycle learns what the others have counted."""
+    here, there = (a_limiter(faulty, clock, a_policy(1000)) for _ in range(2))
     there.check(CLIENT, cost=50)
     there.sync()
     assert None is here.sync_urgent()
@@ -216,6 +216,57 @@ def test_new_key_is_urgent(faulty: FaultyStore, clock: Clock) -> None:
     assert None is here.sync_urgent()
     here.check(CLIENT)
     assert None is here.sync_urgent()
+
+
+def test_new_key_far_below_its_limit_waits_for_the_next_cycle(faulty: FaultyStore, clock: Clock) -> None:
+    """It is urgent from 0.5 % of the limit on, before it was read: so a used up limit admits little more."""
+    here, there = (a_limiter(faulty, clock, a_policy(10_000)) for _ in range(2))
+    there.check(CLIENT, cost=10_000)
+    there.sync()
+    assert all(here.check(CLIENT).allowed for _ in range(49))
+    assert None is here.sync_urgent()
+    assert here.check(CLIENT).allowed
+    assert here.sync_urgent() is not None
+    assert not here.check(CLIENT).allowed
+
+
+def test_new_key_is_urgent_sooner_in_a_large_fleet(faulty: FaultyStore, clock: Clock) -> None:
+    """The hits that instances admit before they have read a key are 5 % of the limit for all that are known."""
+    fleet = [a_limiter(faulty, clock, a_policy(10_000)) for _ in range(40)]
+    for limiter in (*fleet, fleet[0]):
+        limiter.check("busy")
+        limiter.sync()
+    for _ in range(12):
+        fleet[0].check(CLIENT)
+    assert fleet[0].sync_urgent() is not None
+
+
+def test_first_look_at_a_key_is_its_only_read_where_nobody_else_writes(faulty: FaultyStore, clock: Clock) -> None:
+    """An instance that was restarted finds the documents of its former process, and reads each once."""
+    users = [str(number) for number in range(100)]
+    for _ in range(2):
+        limiter = a_limiter(faulty, clock)
+        read_count(faulty)
+        for _ in range(4):
+            for user in users:
+                limiter.check(CLIENT, user)
+            clock.advance(1)
+            limiter.sync()
+        limiter.close()
+    assert len(users) == read_count(faulty)
+
+
+def test_write_reads_first_where_others_mostly_write_in_between(faulty: FaultyStore, clock: Clock) -> None:
+    """No write of three instances loses the race once they know each other, even if one of them writes twice."""
+    one, two, three = (a_limiter(faulty, clock) for _ in range(3))
+    conflicts = []
+    for _ in range(10):
+        for limiter in (one, two, three, three):
+            limiter.check(CLIENT)
+            clock.advance(1)
+            conflicts.append(limiter.sync().conflict_count)
+    assert 0 < sum(conflicts) <= 3
+    assert not sum(conflicts[8:])
 
 
 def test_limit_of_all_users_is_urgent_with_the_first_request_of_a_client(faulty: FaultyStore, clock: Clock) -> None:

@@ -11,7 +11,7 @@ from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.scheduler import SHORT_GAP_S, SHORT_GAPS, SHORT_GAPS_PER_S, Pacing, SyncScheduler
 from tests.support.helpers import Clock, wait_until
-from tests.support.limiters import CLIENT, a_limiter, stored_hits
+from tests.support.limiters import CLIENT, a_limiter, a_policy, stored_hits
 
 
 class Driven:
@@ -150,7 +150,7 @@ def test_owner_is_called_at_the_start_and_after_each_full_cycle(driven: Driven) 
 def test_urgent_key_wakes_the_thread_and_nothing_else_does(clock: Clock) -> None:
     """A request of a new key is synchronised without a full cycle; a thread without urgent keys sleeps."""
     store = MemoryStore()
-    limiter = a_limiter(store, clock)
+    limiter = a_limiter(store, clock, a_policy(10))
     woken: list[CycleReport | None] = []
     synchronise = limiter.sync_urgent
     limiter.sync_urgent = lambda: woken.append(synchronise()) or woken[-1]  # type: ignore[func-returns-value,method-assign]
