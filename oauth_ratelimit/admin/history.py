@@ -5,6 +5,7 @@ few seconds for all viewers; MongoDB sums the documents. Older steps are read on
 doubled, because an instance that could not reach MongoDB writes late.
 """
 
+import math
 import threading
 import time
 from array import array
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import repeat
+from typing import NamedTuple
 
 from oauth_ratelimit.core.statistics import COUNTS, MINUTE_S, OTHER_CLIENTS, StepSums, Tally
 
@@ -35,7 +37,6 @@ MAX_NAMES = 50_000
 NAMES_KEPT_S = 3600.0  # before a full list of names is started anew
 BATCH = 12  # steps read at once
 NO_PEAK = -1.0
-OVER = (COUNTS.index("denied"), COUNTS.index("would_deny"))
 
 ReadSums = Callable[[float, float, int], Iterable[StepSums]]
 """Reads the sums of a period by its start, its end and the length of a step, as ``StatisticsStore.sums``."""
@@ -145,11 +146,10 @@ class Names:
         return self._numbers.get(name)
 
 
-@dataclass(frozen=True, slots=True)
-class ClientTotal:
+class ClientTotal(NamedTuple):
     """Requests of one client in a span.
 
-    Args:
+    Attributes:
         client_id: The client, or ``OTHER_CLIENTS``.
         tally: Its requests.
         highest_use: Highest share of a limit, None if none is recorded.
@@ -199,15 +199,19 @@ class Sums:
 
     def add_step(self, step: Step) -> None:
         """Add a step."""
-        self._make_room()
-        for counts, (numbers, values) in zip(self._counts, step.columns, strict=True):
-            for number, value in zip(numbers, values, strict=True):
-                counts[number] += value
+        self.add_counts(step)
         shares = self._shares
         for number, share, policy in zip(*step.peaks, strict=True):
             if share > shares[number]:
                 shares[number] = share
                 self._policy_of[number] = policy
+
+    def add_counts(self, step: Step) -> None:
+        """Add a step without its peaks."""
+        self._make_room()
+        for counts, (numbers, values) in zip(self._counts, step.columns, strict=True):
+            for number, value in zip(numbers, values, strict=True):
+                counts[number] += value
 
     def _make_room(self) -> None:
         missing = len(self._names.all) - len(self._shares)
@@ -292,12 +296,12 @@ class SpanTraffic:
         pairs = zip(self.timeline.starts_s, self.steps, strict=True)
         return [step for start_s, step in pairs if step is not None and since_s <= start_s < until_s]
 
-    def over_limit(self, steps: Sequence[Step]) -> dict[str, Tally]:
+    def over_limit(self, steps: Iterable[Step]) -> dict[str, Tally]:
         """Return the clients with requests over a limit in some steps, with all their requests in these steps."""
-        numbers = {number for step in steps for column in OVER for number in step.columns[column][0]}
-        return {
-            self.names.all[number]: sum((step.tally(number) for step in steps), Tally()) for number in numbers if number
-        }
+        sums = Sums(self.names, Names())
+        for step in steps:
+            sums.add_counts(step)
+        return {client.client_id: client.tally for client in sums.clients() if client.tally.over and client.client_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,9 +342,9 @@ class TrafficHistory:
         self._names, self._policies = Names(), Names()
         self._steps: dict[int, dict[int, Step]] = {step_s: {} for step_s in KEPT}
         self._young: dict[int, Step] = {}  # minutes that still change
-        self._young_end_s = 0.0  # of their use, by the monotonic clock
+        self._young_at_s = -math.inf  # time of their read, seconds since the epoch
         self._summed: dict[str, tuple[list[Step], Sums]] = {}  # by span; sums of steps that no longer change
-        self._started_s = time.monotonic()
+        self._begun_s: float | None = None  # time of the first read, seconds since the epoch
 
     def read(self, span: str, *, now_s: float, read_sums: ReadSums) -> SpanTraffic:
         """Return the requests in a span of ``SPANS_S`` up to now.
@@ -353,9 +357,11 @@ class TrafficHistory:
         length_s, step_s = SPANS_S[span]
         timeline = Timeline.until(now_s, length_s=length_s, step_s=step_s)
         with self._lock:
-            is_full = self._names.is_full or self._policies.is_full
-            if is_full and time.monotonic() - self._started_s > NAMES_KEPT_S:
+            if self._begun_s is None:
+                self._begun_s = now_s
+            elif (self._names.is_full or self._policies.is_full) and now_s - self._begun_s > NAMES_KEPT_S:
                 self._start_anew()
+                self._begun_s = now_s
             poll = _Poll(now_s, read_sums, time.monotonic() + BUDGET_S)
             self._drop_old(now_s)
             self._read_young(poll)
@@ -373,9 +379,10 @@ class TrafficHistory:
     def _read_young(self, poll: _Poll) -> None:
         """Read the minutes that still change, unless that was a moment ago."""
         starts_s = poll.young_minutes()
-        if time.monotonic() >= self._young_end_s or starts_s[-1] not in self._young:
+        is_fresh = 0 <= poll.now_s - self._young_at_s < FRESH_S
+        if not is_fresh or not all(start_s in self._young for start_s in starts_s):
             self._young = self._read(poll, MINUTE_S, starts_s)
-            self._young_end_s = time.monotonic() + FRESH_S
+            self._young_at_s = poll.now_s
 
     def _check_again(self, poll: _Poll, step_s: int) -> None:
         """Read steps again whose age has doubled, those first that were not read for longest."""

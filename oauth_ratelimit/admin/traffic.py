@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 
 from oauth_ratelimit.admin.cache import Params, ReadCache
 from oauth_ratelimit.admin.client_use import ClientUse, client_use
@@ -71,20 +72,24 @@ def traffic(cache: ReadCache, params: Params) -> object:
 
 def _of_all(found: SpanTraffic, policies: PolicySet) -> Record:
     timeline = found.timeline
-    ranked = sorted(found.clients.values(), key=lambda client: (-client.tally.over, -client.tally.offered))
-    drawn = [client for client in ranked if client.client_id != OTHER_CLIENTS][:MAX_LINES]
+    drawn = [client for client in _most_over(found.clients.values(), MAX_LINES + 1) if client.client_id][:MAX_LINES]
     lines = [(client.client_id, found.line(client.client_id)) for client in drawn]
-    rest = _difference(found.total_line(), [line for _, line in lines])
-    total = sum((client.tally for client in ranked), Tally())
+    total_line = found.total_line()
+    rest = _difference(total_line, [line for _, line in lines])
     return {
         **_time_data(timeline, is_complete=found.is_complete),
         "lines": [_line_data(client_id, line, timeline) for client_id, line in lines],
-        "rest": _line_data(OTHER_CLIENTS, rest, timeline) if len(ranked) > len(drawn) else None,
-        "rest_count": len(ranked) - len(drawn),
-        "client_count": len(ranked),
-        "total": tally_data(total),
-        "clients": [_row(client, policies).data() for client in ranked[:MAX_CLIENTS]],
+        "rest": _line_data(OTHER_CLIENTS, rest, timeline) if len(found.clients) > len(drawn) else None,
+        "rest_count": len(found.clients) - len(drawn),
+        "client_count": len(found.clients),
+        "total": tally_data(sum(filter(None, total_line), Tally())),
+        "clients": [_row(client, policies).data() for client in _most_over(found.clients.values(), MAX_CLIENTS)],
     }
+
+
+def _most_over(found: Iterable[ClientTotal], count: int) -> list[ClientTotal]:
+    """Return the clients with most requests over a limit, then those with most requests."""
+    return nlargest(count, found, key=lambda client: (client.tally.over, client.tally.offered))
 
 
 def _difference(total: Line, lines: Iterable[Line]) -> Line:

@@ -1,0 +1,84 @@
+"""Processor time of the admin page in a process that issues tokens: ``python -m benchmarks.admin_page``.
+
+Fills a real MongoDB with the statistics of 5,000 clients in 100,000 documents, and polls as the open page does.
+"""
+
+import sys
+import time
+from contextlib import closing, redirect_stdout
+from io import StringIO
+from random import Random
+
+from flask.testing import FlaskClient
+
+from oauth_ratelimit.admin import admin_blueprint
+from oauth_ratelimit.admin.history import SPANS_S
+from oauth_ratelimit.core.statistics import MINUTE_S, ClientMinute, Peak, Share, Source, Tally, UserLoad
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
+from tests.support.apps import protected_app
+from tests.support.mongod import running_mongodb
+
+CLIENTS, DOCUMENTS = 5000, 100_000
+POLLS = 3
+INTERVAL_S = 10.0  # of the page
+USERS, GRANT = Source("user", "password"), Source("client", "client_credentials")
+
+
+def fill(uri: str, *, now_s: float, span_s: int) -> None:
+    """Write the statistics of a span, evenly spread over its minutes."""
+    random = Random(1)
+    minutes = DOCUMENTS // CLIENTS
+    with closing(Connection(uri, timeout_s=60.0)) as connection:
+        store = StatisticsStore(connection)
+        for number in range(minutes):
+            minute_s = int((now_s - number * span_s / minutes) // MINUTE_S) * MINUTE_S
+            shares = [
+                Share(
+                    ClientMinute(
+                        f"client-{client:05d}",
+                        minute_s,
+                        {USERS: Tally(random.randrange(50), random.randrange(3)), GRANT: Tally(3)},
+                        {"user": Peak(random.random(), 5.0, 10, 60), "client": Peak(random.random(), 3.0, 10, 60)},
+                        (UserLoad("alice", 3), UserLoad("bob", 3)),
+                        {7: 3, 8: 2},
+                        burst=4,
+                    ),
+                    True,
+                )
+                for client in range(CLIENTS)
+            ]
+            store.put("process", shares, keep_s=1e7)
+
+
+def cost_of_poll(page: FlaskClient, span: str) -> dict[str, float]:
+    """Return the seconds of processor time that each query of an open overview takes."""
+    costs = {}
+    for query in (f"traffic?span={span}", f"clients?span={span}", "verdict", "top"):
+        begun_s = time.thread_time()
+        answer = page.get(f"/ratelimit/api/{query}").get_json()
+        costs[query.partition("?")[0]] = time.thread_time() - begun_s
+        if "problem" in answer:
+            raise SystemExit(f"{query}: {answer['problem']['text']}")
+    return costs
+
+
+def main() -> None:
+    """Print milliseconds of processor time of the first poll and of later ones, for each span."""
+    with running_mongodb() as uri:
+        fill(uri, now_s=time.time(), span_s=3600)
+        config = {"store": {"uri": uri, "timeout": "30s"}, "limits": {"user": ["10/minute"]}}
+        with redirect_stdout(StringIO()), protected_app(clock=time.time, OAUTH_RATELIMIT_CONFIG=config) as app:
+            app.register_blueprint(admin_blueprint(lambda: "ann"))
+            page = app.test_client()
+            for span in SPANS_S:
+                for number in range(POLLS):
+                    costs = cost_of_poll(page, span)
+                    parts = ", ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in costs.items())
+                    poll = "first" if number == 0 else "later"
+                    print(f"{span}, {poll} poll: {sum(costs.values()) * 1000:.0f} ms ({parts})", file=sys.stderr)
+                    time.sleep(INTERVAL_S)
+
+
+if __name__ == "__main__":
+    main()
