@@ -10,10 +10,12 @@ import threading
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import nlargest
 from itertools import repeat
+from operator import add
 from typing import NamedTuple
 
 from oauth_ratelimit.core.statistics import COUNTS, MINUTE_S, OTHER_CLIENTS, StepSums, Tally
@@ -168,30 +170,34 @@ class Sums:
     Args:
         names: The clients.
         policies: The policies.
+
+    Attributes:
+        counts: For each name of ``COUNTS`` the counts of the clients.
+        shares: Highest share of a limit of each client, ``NO_PEAK`` without any.
     """
 
     def __init__(self, names: Names, policies: Names) -> None:
         self._names = names
         self._policies = policies
-        self._counts: list[list[int]] = [[] for _ in COUNTS]
-        self._shares: list[float] = []
+        self.counts: list[list[int]] = [[] for _ in COUNTS]
+        self.shares: list[float] = []
         self._policy_of: list[int] = []
 
     def copy(self) -> "Sums":
         """Return an independent copy."""
         other = Sums(self._names, self._policies)
-        other._counts = [list(counts) for counts in self._counts]
-        other._shares, other._policy_of = list(self._shares), list(self._policy_of)
+        other.counts = [list(counts) for counts in self.counts]
+        other.shares, other._policy_of = list(self.shares), list(self._policy_of)
         return other
 
     def add_part(self, part: StepSums) -> None:
         """Add what the store returned."""
         numbers = list(map(self._names.number, part.client_ids))
         self._make_room()
-        for counts, values in zip(self._counts, part.counts, strict=True):
+        for counts, values in zip(self.counts, part.counts, strict=True):
             for number, value in zip(numbers, values, strict=True):
                 counts[number] += value
-        shares = self._shares
+        shares = self.shares
         for number, peak in zip(numbers, part.peaks, strict=True):
             if peak is not None and peak[0] > shares[number]:
                 shares[number] = peak[0]
@@ -200,40 +206,49 @@ class Sums:
     def add_step(self, step: Step) -> None:
         """Add a step."""
         self.add_counts(step)
-        shares = self._shares
+        self._add_peaks(step)
+
+    def add_counts(self, step: Step, *, sign: int = 1) -> None:
+        """Add a step without its peaks, or subtract it with ``sign=-1``."""
+        self._make_room()
+        for counts, (numbers, values) in zip(self.counts, step.columns, strict=True):
+            for number, value in zip(numbers, values, strict=True):
+                counts[number] += sign * value
+
+    def set_peaks(self, steps: Iterable[Step]) -> None:
+        """Replace the peaks by those of some steps."""
+        self.shares[:] = repeat(NO_PEAK, len(self.shares))
+        for step in steps:
+            self._add_peaks(step)
+
+    def _add_peaks(self, step: Step) -> None:
+        shares = self.shares
         for number, share, policy in zip(*step.peaks, strict=True):
             if share > shares[number]:
                 shares[number] = share
                 self._policy_of[number] = policy
 
-    def add_counts(self, step: Step) -> None:
-        """Add a step without its peaks."""
-        self._make_room()
-        for counts, (numbers, values) in zip(self._counts, step.columns, strict=True):
-            for number, value in zip(numbers, values, strict=True):
-                counts[number] += value
-
     def _make_room(self) -> None:
-        missing = len(self._names.all) - len(self._shares)
-        for counts in self._counts:
+        missing = len(self._names.all) - len(self.shares)
+        for counts in self.counts:
             counts.extend(repeat(0, missing))
-        self._shares.extend(repeat(NO_PEAK, missing))
+        self.shares.extend(repeat(NO_PEAK, missing))
         self._policy_of.extend(repeat(0, missing))
 
     def step(self, *, read_at_s: float) -> Step:
         """Return the sums as one step. Clients beyond ``MAX_CLIENTS`` are counted together."""
-        offered = list(map(sum, zip(*self._counts, strict=True)))
+        offered = list(map(sum, zip(*self.counts, strict=True)))
         if len(offered) - offered.count(0) > MAX_CLIENTS:
             self._merge_all_but(nlargest(MAX_CLIENTS, range(1, len(offered)), key=offered.__getitem__))
-        numbers = [number for number, share in enumerate(self._shares) if share >= 0]
+        numbers = [number for number, share in enumerate(self.shares) if share >= 0]
         return Step(
             [
                 (array("I", [n for n, count in enumerate(counts) if count]), array("q", filter(None, counts)))
-                for counts in self._counts
+                for counts in self.counts
             ],
             (
                 array("I", numbers),
-                array("d", [self._shares[number] for number in numbers]),
+                array("d", [self.shares[number] for number in numbers]),
                 array("I", [self._policy_of[number] for number in numbers]),
             ),
             read_at_s=read_at_s,
@@ -241,39 +256,62 @@ class Sums:
 
     def _merge_all_but(self, kept: Sequence[int]) -> None:
         """Move the counts of all other clients to ``OTHER_CLIENTS``."""
-        others = set(range(1, len(self._shares))).difference(kept)
-        for counts in self._counts:
+        others = set(range(1, len(self.shares))).difference(kept)
+        for counts in self.counts:
             for number in others:
                 counts[0] += counts[number]
                 counts[number] = 0
         for number in others:
-            self._shares[number] = NO_PEAK
+            self.shares[number] = NO_PEAK
 
-    def clients(self) -> Iterator[ClientTotal]:
-        """Yield the clients with requests or peaks."""
-        columns = zip(self._names.all, self._shares, self._policy_of, *self._counts, strict=False)
-        for name, share, policy, *counts in columns:
-            if share >= 0:
-                yield ClientTotal(name, Tally(*counts), share, self._policies.all[policy])
-            elif any(counts):
-                yield ClientTotal(name, Tally(*counts), None, None)
+    def client(self, number: int) -> ClientTotal:
+        """Return the requests of one client."""
+        share = self.shares[number]
+        tally = Tally(*[counts[number] for counts in self.counts])
+        if share < 0:
+            return ClientTotal(self._names.all[number], tally, None, None)
+        return ClientTotal(self._names.all[number], tally, share, self._policies.all[self._policy_of[number]])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SpanTraffic:
-    """Requests of all clients in a span.
+    """Requests of all clients in a span. Clients have numbers, so that thousands of them can be sorted quickly.
 
     Args:
         timeline: Its steps.
         steps: Sums of each step; None for a step that is not read yet.
-        clients: Totals of the clients, by client id.
         names: Numbers of the clients.
+        sums: Sums over all steps.
     """
 
     timeline: Timeline
     steps: Sequence[Step | None]
-    clients: Mapping[str, ClientTotal]
     names: Names
+    sums: Sums
+
+    @cached_property
+    def offered(self) -> list[int]:
+        """All requests, by the number of the client."""
+        allowed, denied, would_deny, trusted, _ = self.sums.counts
+        return list(map(sum, zip(allowed, denied, would_deny, trusted, strict=True)))
+
+    @cached_property
+    def over(self) -> list[int]:
+        """Requests over a limit, by the number of the client."""
+        _, denied, would_deny, _, _ = self.sums.counts
+        return list(map(add, denied, would_deny))
+
+    @cached_property
+    def ranked(self) -> list[int]:
+        """Numbers of the clients with requests or peaks, most requests over a limit first, then most requests."""
+        names, over, offered, shares = self.names.all, self.over, self.offered, self.sums.shares
+        found = [number for number, count in enumerate(offered) if count or shares[number] >= 0]
+        return sorted(found, key=lambda number: (-over[number], -offered[number], names[number]))
+
+    @property
+    def clients(self) -> dict[str, ClientTotal]:
+        """Totals of the clients with requests or peaks, by client id."""
+        return {self.names.all[number]: self.sums.client(number) for number in self.ranked}
 
     @property
     def is_complete(self) -> bool:
@@ -301,7 +339,9 @@ class SpanTraffic:
         sums = Sums(self.names, Names())
         for step in steps:
             sums.add_counts(step)
-        return {client.client_id: client.tally for client in sums.clients() if client.tally.over and client.client_id}
+        _, denied, would_deny, _, _ = sums.counts
+        numbers = [number for number, count in enumerate(map(add, denied, would_deny)) if count and number]
+        return {self.names.all[number]: sums.client(number).tally for number in numbers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,8 +407,7 @@ class TrafficHistory:
             self._read_young(poll)
             self._check_again(poll, step_s)
             steps = self._read_steps(poll, step_s, timeline.starts_s)
-            totals = {total.client_id: total for total in self._sums(span, timeline, steps).clients()}
-            return SpanTraffic(timeline, steps, totals, self._names)
+            return SpanTraffic(timeline, steps, self._names, self._sums(span, timeline, steps))
 
     def _drop_old(self, now_s: float) -> None:
         for step_s, kept in self._steps.items():
@@ -435,11 +474,14 @@ class TrafficHistory:
         for start_s, step in zip(timeline.starts_s, steps, strict=True):
             if step is not None:
                 (settled if step is kept.get(start_s) else changing).append(step)
-        summed, sums = self._summed.get(span, (None, None))
-        if sums is None or summed != settled:  # steps are compared by identity
-            sums = Sums(self._names, self._policies)
-            for step in settled:
-                sums.add_step(step)
+        summed, sums = self._summed.get(span, ([], None))
+        sums = sums or Sums(self._names, self._policies)
+        if summed != settled:  # steps are compared by identity
+            for step in set(summed).difference(settled):
+                sums.add_counts(step, sign=-1)
+            for step in set(settled).difference(summed):
+                sums.add_counts(step)
+            sums.set_peaks(settled)
             self._summed[span] = settled, sums
         sums = sums.copy()
         for step in changing:

@@ -1,8 +1,6 @@
 """Queries on requests over time: the charts, and the table of clients."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from heapq import nlargest
+from collections.abc import Callable, Iterable, Sequence
 
 from oauth_ratelimit.admin.cache import Params, ReadCache
 from oauth_ratelimit.admin.client_use import ClientUse, client_use
@@ -72,24 +70,20 @@ def traffic(cache: ReadCache, params: Params) -> object:
 
 def _of_all(found: SpanTraffic, policies: PolicySet) -> Record:
     timeline = found.timeline
-    drawn = [client for client in _most_over(found.clients.values(), MAX_LINES + 1) if client.client_id][:MAX_LINES]
-    lines = [(client.client_id, found.line(client.client_id)) for client in drawn]
+    names = [found.names.all[number] for number in found.ranked[: MAX_LINES + 1] if number][:MAX_LINES]
+    lines = [(name, found.line(name)) for name in names]
+    rest_count = len(found.ranked) - len(lines)
     total_line = found.total_line()
     rest = _difference(total_line, [line for _, line in lines])
     return {
         **_time_data(timeline, is_complete=found.is_complete),
         "lines": [_line_data(client_id, line, timeline) for client_id, line in lines],
-        "rest": _line_data(OTHER_CLIENTS, rest, timeline) if len(found.clients) > len(drawn) else None,
-        "rest_count": len(found.clients) - len(drawn),
-        "client_count": len(found.clients),
+        "rest": _line_data(OTHER_CLIENTS, rest, timeline) if rest_count else None,
+        "rest_count": rest_count,
+        "client_count": len(found.ranked),
         "total": tally_data(sum(filter(None, total_line), Tally())),
-        "clients": [_row(client, policies).data() for client in _most_over(found.clients.values(), MAX_CLIENTS)],
+        "clients": [_row(found.sums.client(number), policies) for number in found.ranked[:MAX_CLIENTS]],
     }
-
-
-def _most_over(found: Iterable[ClientTotal], count: int) -> list[ClientTotal]:
-    """Return the clients with most requests over a limit, then those with most requests."""
-    return nlargest(count, found, key=lambda client: (client.tally.over, client.tally.offered))
 
 
 def _difference(total: Line, lines: Iterable[Line]) -> Line:
@@ -200,35 +194,6 @@ def _change_text(entry: HistoryEntry) -> str:
     return f"{what} of {owner}: {', '.join(map(policy_text, override.policies)) or 'none'}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """Row of the table of clients.
-
-    Args:
-        client: Its requests.
-        mode: Mode that applies, ``trusted`` for trusted clients.
-        is_canary: True if the canary enforces limits for it.
-    """
-
-    client: ClientTotal
-    mode: str
-    is_canary: bool
-
-    def data(self) -> Record:
-        """Return the row as a record."""
-        tally = self.client.tally
-        return {
-            "client_id": self.client.client_id,
-            **tally_data(tally),
-            "over": tally.over,
-            "over_share": over_share(tally),
-            "mode": self.mode,
-            "is_canary": self.is_canary,
-            "highest_use": self.client.highest_use,
-            "policy": self.client.policy,
-        }
-
-
 def over_share(tally: Tally) -> float:
     """Return the share of requests that were over a limit."""
     return tally.over / tally.offered if tally.offered else 0.0
@@ -244,18 +209,19 @@ def clients(cache: ReadCache, params: Params) -> object:
     wanted = params.get("filter", "").strip().casefold()
     found = span_traffic(cache, span)
     policies = _policies(cache)
-    named = [client for client in found.clients.values() if client.client_id != OTHER_CLIENTS]
-    matching = [client for client in named if wanted in client.client_id.casefold()]
-    ordered = _sorted(matching, sort, policies, descending=descending)
-    others = found.clients.get(OTHER_CLIENTS)
+    names = found.names.all
+    named = [number for number in found.ranked if number]
+    matching = [number for number in named if wanted in names[number].casefold()] if wanted else named
+    ordered = _sorted(found, matching, sort, policies, descending=descending)
+    others = found.sums.client(0).tally if len(named) < len(found.ranked) else None
     return {
         "now_s": found.timeline.now_s,
         "span_s": found.timeline.count * found.timeline.step_s,
         "is_complete": found.is_complete,
-        "rows": [_row(client, policies).data() for client in ordered[(page - 1) * size : page * size]],
+        "rows": [_row(found.sums.client(number), policies) for number in ordered[(page - 1) * size : page * size]],
         "total": len(matching),
         "client_count": len(named),
-        "others": others and tally_data(others.tally),
+        "others": others and tally_data(others),
         "page": page,
         "size": size,
         "sort": sort,
@@ -267,31 +233,38 @@ def _policies(cache: ReadCache) -> PolicySet:
     return cache.read_cached("policies", lambda context: context.policies, ttl_s=TTL_S)
 
 
-def _row(client: ClientTotal, policies: PolicySet) -> _Row:
+def _row(client: ClientTotal, policies: PolicySet) -> Record:
     matched = policies.matching(client.client_id)
-    return _Row(client, "trusted" if matched.trusted else matched.mode.value, matched.is_canary)
+    return {
+        "client_id": client.client_id,
+        **tally_data(client.tally),
+        "over": client.tally.over,
+        "over_share": over_share(client.tally),
+        "mode": "trusted" if matched.trusted else matched.mode.value,
+        "is_canary": matched.is_canary,
+        "highest_use": client.highest_use,
+        "policy": client.policy,
+    }
 
 
-def _sorted(found: Iterable[ClientTotal], sort: str, policies: PolicySet, *, descending: bool) -> list[ClientTotal]:
-    """Return clients in order. Ties are broken by requests over a limit, all requests, and the name."""
-    usual = sorted(found, key=lambda client: (-client.tally.over, -client.tally.offered, client.client_id))
+def _sorted(
+    found: SpanTraffic, numbers: Sequence[int], sort: str, policies: PolicySet, *, descending: bool
+) -> Sequence[int]:
+    """Return numbers of clients in order. Equal ones stay in the order of ``ranked``."""
     if sort == "over" and descending:
-        return usual
-
-    def key(client: ClientTotal) -> tuple[bool, float | str]:
-        value: float | str | None
-        match sort:
-            case "client_id":
-                value = client.client_id.casefold()
-            case "mode":
-                value = _row(client, policies).mode
-            case "highest_use" | "policy":
-                value = getattr(client, sort)
-            case "over_share":
-                value = over_share(client.tally)
-            case _:
-                value = getattr(client.tally, sort)
-        is_last = (value is None) is not descending  # clients without a value come last
-        return is_last, 0.0 if value is None else value
-
-    return sorted(usual, key=key, reverse=descending)
+        return numbers
+    names, offered, over, shares = found.names.all, found.offered, found.over, found.sums.shares
+    _, denied, would_deny, _, _ = found.sums.counts
+    keys: dict[str, Callable[[int], float | str]] = {
+        "over": over.__getitem__,
+        "offered": offered.__getitem__,
+        "issued": lambda number: offered[number] - denied[number],
+        "denied": denied.__getitem__,
+        "would_deny": would_deny.__getitem__,
+        "over_share": lambda number: over[number] / (offered[number] or 1),
+        "highest_use": shares.__getitem__,
+        "client_id": lambda number: names[number].casefold(),
+        "policy": lambda number: found.sums.client(number).policy or "",
+        "mode": lambda number: str(_row(found.sums.client(number), policies)["mode"]),
+    }
+    return sorted(numbers, key=keys[sort], reverse=descending)
