@@ -276,9 +276,18 @@ class KeyBuckets(Bucket):
         """True if few hits are admitted before the document is read, so that the first one is urgent."""
         return any(bucket.alert < FEW_HITS for bucket in self.buckets)
 
-    def has_used(self, ratio: float) -> bool:
-        """Return whether at least this share of a limit is used up. Approximate, because it needs no lock."""
-        return any(bucket.full + bucket.edge >= ratio * bucket.tier.limit for bucket in self.buckets)
+    def has_used(self, ratio: float, *, longer_than_s: float = 0.0) -> bool:
+        """Return whether at least this share of a limit is used up. Approximate, because it needs no lock.
+
+        Args:
+            ratio: The share.
+            longer_than_s: Length of the windows that are left out.
+        """
+        return any(
+            bucket.full + bucket.edge >= ratio * bucket.tier.limit
+            for bucket in self.buckets
+            if bucket.tier.window_s > longer_than_s
+        )
 
     def drain_all(self) -> Hits:
         """Take the hits that no flush has taken yet, by series.

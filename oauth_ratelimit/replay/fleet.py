@@ -17,7 +17,7 @@ from oauth_ratelimit.counters.pruning import LATELY_S
 from oauth_ratelimit.replay.accuracy import Tally
 from oauth_ratelimit.replay.formats import SECOND_US
 from oauth_ratelimit.sync.flusher import FOUND_MEMORY
-from oauth_ratelimit.sync.schedule import CLOSE_RATIO, PULLS_PER_HORIZON, follow_up_s
+from oauth_ratelimit.sync.schedule import CLOSE_RATIO, FAR_RATIO, PULLS_PER_HORIZON, follow_up_s
 
 SEED = 2005  # fixed, so that the same file gives the same numbers
 URGENT_DELAY_US = 5_000  # from a request until its key is synchronised: a wake-up, a pause and a round trip
@@ -292,7 +292,8 @@ class FleetKey:
             key.used_us = at_us
         used_ratio = _used_ratio(bucket)
         is_filling = used_ratio >= FOLLOWED_RATIO
-        if is_filling and (is_dirty or is_changed):
+        reads_again = used_ratio >= FAR_RATIO and key.bucket.tier.window_s > 2 * fleet.plan.interval_s
+        if (is_filling and (is_dirty or is_changed)) or (is_dirty and reads_again):
             key.pull_gap = 0
             gap = 1
         elif now_s - key.used_us / SECOND_US > fleet.horizon_s:

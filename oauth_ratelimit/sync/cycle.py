@@ -238,7 +238,8 @@ class SyncCycle:
             if requested:
                 state.seen_s = now_s
             is_busy = requested or state in busy or state in changed
-            if is_failed or state.unsent or (is_busy and state.is_filling):
+            reads_again = (is_busy and state.is_filling) or (requested and self.schedule.reads_again(state))
+            if is_failed or state.unsent or reads_again:
                 state.pull_gap = 0
                 self.schedule.add((state,))
             elif not (state.is_idle(now_s) and self._clients.forget(state)):

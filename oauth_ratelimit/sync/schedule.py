@@ -1,9 +1,9 @@
 """Schedule of the keys that each sync cycle looks at.
 
 A dirty key is flushed, or read if there is nothing to flush. A successful compare-and-set needs no read: it proves that
-no other instance has written. A key is followed, which means read without requests, only while a good part of a limit
-is used up, because the hits of other instances may soon matter. It is forgotten when its last frame has left every
-window.
+no other instance has written. A key without requests is read once more, unless it is far below its limits. After that
+it is followed only while a good part of a limit is used up, because the hits of other instances may soon matter. It is
+forgotten when its last frame has left every window.
 """
 
 import math
@@ -14,6 +14,7 @@ from oauth_ratelimit.counters.key_state import Due, KeyState
 
 PULLS_PER_HORIZON = 30  # of a followed key that does not change; benchmarks/accuracy.py shows the cost of fewer
 CLOSE_RATIO = 1 / 2  # of a limit: from here on twice as many
+FAR_RATIO = 1 / 40  # of a limit: below it a key is not read again when its requests end
 SHORTEST_GAP_S = 0.003  # between two looks at a key that is filling up
 MAX_FOLLOW_UPS = 1000  # further keys wait for the next cycle
 NO_FOLLOW_UP = (-1, math.inf)
@@ -152,13 +153,12 @@ class SyncSchedule:
         """Yield all keys: first those that are far below their limits, the one that was quiet longest at first."""
         later = [state for cycle in sorted(self._later) for state in self._later[cycle]]
         filling = []
-        for state in later:
+        for state in (*later, *self._next):
             if state.is_filling:
                 filling.append(state)
             else:
                 yield state
         yield from filling
-        yield from self._next
 
     def drop_forgotten(self) -> None:
         """Drop keys that were forgotten before they were due, to free their memory."""
@@ -167,6 +167,13 @@ class SyncSchedule:
             (cycle, [state for state in states if state.due_cycle == cycle]) for cycle, states in self._later.items()
         )
         self._later = {cycle: states for cycle, states in kept if states}
+
+    def reads_again(self, state: KeyState) -> bool:
+        """Return whether a key is read once more after its requests.
+
+        Windows that are over within two cycles do not count: what is read would be out of date when it matters.
+        """
+        return state.has_used(FAR_RATIO, longer_than_s=2 * self.interval_s)
 
     def reschedule(self, state: KeyState) -> None:
         """Schedule the next read of a key: with exponential back-off, sooner near its limit."""

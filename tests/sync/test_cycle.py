@@ -136,6 +136,23 @@ def test_cycle_sends_many_requests_in_one_write(faulty: FaultyStore, clock: Cloc
     assert [("write", 100)] * 10 == faulty.calls
 
 
+@pytest.mark.parametrize(("limit", "known"), [(10, 10), (40, 40), (50, 1)])
+def test_key_is_read_once_more_unless_it_is_far_below_its_limit(
+    faulty: FaultyStore, clock: Clock, limit: int, known: int
+) -> None:
+    """So one cycle after another instance has used up a limit, it is used up here, too."""
+    here, there = (a_limiter(faulty, clock, a_policy(limit, 60)) for _ in range(2))
+    here.check(CLIENT)
+    here.sync()
+    there.sync()
+    for _ in range(limit - 1):
+        there.check(CLIENT)
+    there.sync()
+    clock.advance(1)
+    here.sync()
+    assert known == here.counts(CLIENT).shared_hits
+
+
 def test_idle_key_far_from_its_limit_is_not_read_again(faulty: FaultyStore, clock: Clock) -> None:
     """
     Keys far from their limit are not read again unless they are asked for, then forgotten: no call is made for them.
