@@ -84,11 +84,9 @@ class Reader:
                 capture_output=True,
                 text=True,
             )
-            assert 0 == done.returncode, done.stderr
-            seen[:] = [done.stdout]
-            return (
-                re.fullmatch(pattern_of(expected.rstrip("\n")), done.stdout.replace("\r", "").rstrip("\n")) is not None
-            )
+            seen[:] = [done.stdout + done.stderr]
+            printed = done.stdout.replace("\r", "").rstrip("\n")
+            return done.returncode == 0 and re.fullmatch(pattern_of(expected.rstrip("\n")), printed) is not None
 
         try:
             wait_until(is_as_printed, command, SEEN_TIMEOUT_S)
