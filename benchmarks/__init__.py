@@ -1,4 +1,4 @@
-"""What the package costs, beside other libraries: ``python -m benchmarks [topic...] [--short]``.
+"""Benchmarks of the package beside other libraries: ``python -m benchmarks [topic...] [--short]``.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What the limiter adds to a token request: called directly beside Flask-Limiter, and as deployed through gunicorn."""
+"""The limiter's share of a token request: called directly beside Flask-Limiter, and as deployed through gunicorn."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""How the site is built from these pages: ``make docs``, or ``sphinx-build --fail-on-warning docs .venv/docs``.
+"""Settings of the site: ``make docs``, or ``sphinx-build --fail-on-warning docs .venv/docs``.
 
 The pages are plain Markdown that reads well in a repository, too. What only the site needs stands here.
 """

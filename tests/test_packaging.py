@@ -53,7 +53,7 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def metadata(wheel: Path) -> Message:
-    """What the wheel says of itself."""
+    """Metadata of the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         return Parser().parsestr(archive.read(name).decode())
@@ -77,7 +77,7 @@ def test_wheel(wheel: Path) -> None:
 
 
 def test_source_distribution(built: Path) -> None:
-    """Who unpacks it has the whole project: what is tested, built and read can be tested, built and read there, too."""
+    """The archive has the whole project: it can be tested and built there, too."""
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}

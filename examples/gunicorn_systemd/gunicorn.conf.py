@@ -1,4 +1,4 @@
-"""How gunicorn runs the server."""
+"""Settings of gunicorn for the server."""
 
 import os
 

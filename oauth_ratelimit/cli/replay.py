@@ -111,7 +111,7 @@ def replay_command(ctx: click.Context, context: CliContext, /, **options: Any) -
 
     FILE holds recorded requests: CSV or JSON lines with time, client and user, or an access log, gzipped or not; - is
     the standard input. The limiter itself decides them, under the configuration of the application or of --config
-    and without overrides: how many are denied, of whom, by which limit, in which minute; on one instance and on three
+    and without overrides: how many are denied, whose, by which limit, in which minute; on one instance and on three
     that share their counts. Requests count as over a limit whether it is enforced or a dry run.
 
     \b

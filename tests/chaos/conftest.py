@@ -12,7 +12,7 @@ IS_LONG = os.environ.get("CHAOS") == "long"
 
 @pytest.fixture
 def repetitions() -> int:
-    """How often a fault is repeated: once in the short version, many times with CHAOS=long."""
+    """Return how often a fault is repeated: once in the short version, many times with CHAOS=long."""
     return 100 if IS_LONG else 1
 
 

@@ -20,7 +20,7 @@ SETTLING_CYCLES = 40
 
 @dataclass
 class Books:
-    """What a run did.
+    """Results of a run.
 
     Attributes:
         requests: Checks made.

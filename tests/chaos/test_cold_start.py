@@ -1,4 +1,4 @@
-"""What an instance does not know yet: a key that is new to it, or everything, after a restart."""
+"""Instances without knowledge: a key that is new to it, or everything, after a restart."""
 
 import pytest
 

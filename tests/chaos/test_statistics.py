@@ -55,7 +55,7 @@ def total(read: StatisticsStore) -> Tally:
 
 
 class Process:
-    """What counts in one process, on a way to MongoDB of its own."""
+    """Counting parts of one process, on a way to MongoDB of its own."""
 
     def __init__(self, uri: str, clock: Clock) -> None:
         self.clock = clock

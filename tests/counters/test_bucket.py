@@ -29,7 +29,7 @@ def a_bucket(
 
 
 def test_drain_takes_each_hit_once_by_frame() -> None:
-    """What was counted since the last time is taken once, by frame."""
+    """Hits since the last time are taken once, by frame."""
     bucket = a_bucket(Window(60, 10))
     bucket.add(2)
     assert {START_S: 2} == bucket.drain()
@@ -153,7 +153,7 @@ def test_small_part_of_the_limit_or_of_what_is_left_is_used_before_the_alert(
 
 
 def test_alert_moves_with_the_frames() -> None:
-    """What fades out of the window does not count as used."""
+    """Hits that fade out of the window do not count as used."""
     bucket = a_bucket(Window(60, 10), limit=2000)
     bucket.add(20)
     bucket.drain()

@@ -95,7 +95,7 @@ def test_users_beyond_max_keys_are_admitted_uncounted_and_logged_once(limiter: L
 
 
 def test_flood_during_an_outage_drops_no_unsent_hit(limiter: Limiter, store: FailingStore) -> None:
-    """What could not be sent is not dropped to make room: it arrives when the store is back."""
+    """Unsent hits are not dropped to make room: it arrives when the store is back."""
     store.is_down = True
     for cycle in range(5):
         for index in range(FLOOD):

@@ -1,4 +1,4 @@
-"""What documents can lose."""
+"""Removal of old frames and marks from documents."""
 
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.pruning import (

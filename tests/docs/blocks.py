@@ -44,7 +44,7 @@ class Block:
 
     @property
     def name(self) -> str:
-        """Where to find it."""
+        """Page and line of the block."""
         return f"{self.page}:{self.line}"
 
 

@@ -1,4 +1,4 @@
-"""What the README prints works as printed."""
+"""The README works as printed."""
 
 import json
 import re

@@ -132,7 +132,7 @@ JOB = {"grant_type": "client_credentials"}
 def test_only_the_proven_client_and_user_pay(
     site: Site, form: dict[str, str], query: dict[str, str], paying: tuple[str, str | None]
 ) -> None:
-    """Whoever else is named in the form or in the query."""
+    """Names in the form or in the query do not count."""
     site.wait_for_quota()
 
     assert 200 == Sent(f"{site.url}/token", form, OWN).send(params=query).status_code

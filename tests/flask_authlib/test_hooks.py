@@ -29,7 +29,7 @@ USER = User("some-user", "some-password")
 
 
 class PasswordGrant(grants.ResourceOwnerPasswordCredentialsGrant):  # type: ignore[misc]
-    """A grant with the one user, whoever is named."""
+    """A grant with the one user, whatever name was sent."""
 
     user: Any = USER
 

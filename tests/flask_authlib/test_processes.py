@@ -23,7 +23,7 @@ APP = "tests.support.worker_app:app"
 
 @pytest.fixture
 def environment(tmp_path: Path, mongo_uri: str) -> dict[str, str]:
-    """What the workers need: a seeded database, and MongoDB."""
+    """Environment of the workers: a seeded database, and MongoDB."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
     return {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri}

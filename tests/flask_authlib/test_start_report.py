@@ -208,7 +208,7 @@ def test_names_that_match_nothing_are_logged_with_the_first_request() -> None:
 
 @pytest.fixture
 def environment(tmp_path: Path, mongo_uri: str) -> Iterator[dict[str, str]]:
-    """What workers need."""
+    """Environment of the workers."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
     yield {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri}

@@ -23,7 +23,7 @@ LOGIN = {"grant_type": "password", "username": "alice", "password": password_of(
 
 @pytest.fixture
 def statistics(mongo_uri: str) -> Iterator[StatisticsStore]:
-    """What the workers have written."""
+    """Return the statistics that the workers have written."""
     connection = Connection(mongo_uri)
     yield StatisticsStore(connection)
     connection.close()

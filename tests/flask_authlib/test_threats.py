@@ -145,7 +145,7 @@ def history_of(page: str) -> list[dict[str, Any]]:
 
 
 def test_stranger_neither_reads_nor_changes_on_the_admin_page(database: Path, mongo_uri: str) -> None:
-    """Whoever the application does not authorize."""
+    """Visitors that the application does not authorize."""
     with with_page(database, mongo_uri, lambda: None) as page:
         read = [requests.get(f"{page}/{path}", timeout=TIMEOUT_S) for path in ("overrides", "api/overrides")]
         changed = send_change(page, "1.0", OWN_SITE)

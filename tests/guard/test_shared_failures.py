@@ -114,7 +114,7 @@ def test_guard_is_on_where_its_mode_says_so(clock: Clock, more: dict[str, Any], 
 
 
 def test_ceiling_of_dry_run_denies_nobody(clock: Clock) -> None:
-    """Who asks for a dry run of everything wants nobody denied, by the guard neither."""
+    """A dry run of everything denies nobody, by the guard neither."""
     with a_guard(None, clock) as own:
         fail(own)
         found = load_config(guard())

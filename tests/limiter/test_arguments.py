@@ -1,4 +1,4 @@
-"""What can be given to ``Limiter.check``: any text for names, whole numbers for costs."""
+"""Arguments of ``Limiter.check``: any text for names, whole numbers for costs."""
 
 import math
 from typing import Any

@@ -39,7 +39,7 @@ def test_step_back_at_the_limit_keeps_denying_for_at_most_a_window(
 
 @pytest.mark.parametrize("step_s", STEPS.values(), ids=STEPS)
 def test_step_back_below_the_limit_keeps_counts(clock: Clock, step_s: float) -> None:
-    """What was counted before the step still counts after it."""
+    """Hits from before the step still count after it."""
     limiter = a_limiter(None, clock, POLICY)
     for _ in range(LIMIT - 2):
         limiter.check(CLIENT)

@@ -38,7 +38,7 @@ def limiters(mongo_uri: str, clock: Clock) -> Iterator[tuple[Limiter, Limiter]]:
 
 @pytest.fixture
 def lines(request: pytest.FixtureRequest) -> Iterator[io.BytesIO]:
-    """What structlog writes, with the renderer that the test is parametrised with, to a UTF-8 stream."""
+    """Lines that structlog writes, with the renderer that the test is parametrised with, to a UTF-8 stream."""
     raw = io.BytesIO()
     text = io.TextIOWrapper(raw, "utf-8", write_through=True, newline="")
     before = structlog.get_config()
@@ -115,7 +115,7 @@ FORGED = ("a forged=x", 'a" forged="x', 'a\\" forged=x', "a\nforged=x", "a\tforg
 @pytest.mark.parametrize("name", FORGED, ids=ascii)
 @pytest.mark.parametrize("lines", RENDERERS.values(), ids=RENDERERS, indirect=True)
 def test_no_part_of_a_name_looks_like_another_field(lines: io.BytesIO, clock: Clock, name: str) -> None:
-    """Whoever reads the log, a person or a program."""
+    """Readers of the log, persons and programs."""
     limiter = Limiter(load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}}), clock=clock)
     for _ in range(2):
         limiter.check(name, name)

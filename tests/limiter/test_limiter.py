@@ -67,7 +67,7 @@ def test_peek_decides_and_counts_nothing(clock: Clock) -> None:
 
 
 def test_request_without_a_policy_is_admitted(clock: Clock) -> None:
-    """Where no policy applies, everything is admitted and no policy is named."""
+    """Without a policy, everything is admitted and no policy is named."""
     limiter = Limiter(some_settings(TRIPLE, user=()), clock=clock)
     decision = limiter.check(CLIENT, "kim")
     assert (True, False, None, None, None) == (
@@ -82,7 +82,7 @@ def test_request_without_a_policy_is_admitted(clock: Clock) -> None:
 
 
 def test_denied_request_counts_in_no_tier(clock: Clock) -> None:
-    """What one tier denies is counted in no other."""
+    """A request that one tier denies is counted in no other."""
     limiter = a_limiter(None, clock, a_policy(1, 1, name="second"), a_policy(3, 60, name="minute"))
     seconds = []
     for _ in range(4):
@@ -94,7 +94,7 @@ def test_denied_request_counts_in_no_tier(clock: Clock) -> None:
 
 
 def test_total_is_used_up_by_all_users_together(clock: Clock) -> None:
-    """A total is used up by all users and by grants without one, and each of them hears of it at once."""
+    """A total is used up by all users and by grants without one, and each of them learns of it at once."""
     limiter = Limiter(
         some_settings(a_policy(2, 1, frames=1, name="own"), total=(a_policy(4, 60, frames=1, name="total"),)),
         clock=clock,
@@ -142,7 +142,7 @@ def test_policy_on_trial_denies_nothing_beside_enforced_ones(clock: Clock) -> No
 
 
 def test_would_deny_describes_this_request_not_the_next(clock: Clock) -> None:
-    """What is told is the policy that would deny this request, not the one that denies the next."""
+    """The decision names the policy that would deny this request, not the one that denies the next."""
     trial = replace(a_policy(1, 60, name="trial"), mode=Mode.DRY_RUN)
     limiter = a_limiter(None, clock, a_policy(2, 3600), trial)
     limiter.check(CLIENT)

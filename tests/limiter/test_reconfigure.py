@@ -37,7 +37,7 @@ def test_changed_limit_applies_at_once(clock: Clock, limit: int) -> None:
 
 
 def test_denied_client_is_admitted_after_a_raise(clock: Clock) -> None:
-    """Who is being denied is admitted with the first request under a higher limit."""
+    """A denied client is admitted with the first request under a higher limit."""
     limiter = a_limiter(None, clock, a_policy(1))
     assert [True, False, False] == [limiter.check(CLIENT).allowed for _ in range(3)]
     limiter.reconfigure(some_settings(a_policy(2)))
@@ -45,7 +45,7 @@ def test_denied_client_is_admitted_after_a_raise(clock: Clock) -> None:
 
 
 def test_client_over_a_lowered_limit_is_denied(clock: Clock) -> None:
-    """Who was far from a limit is denied with the first request over a lower one."""
+    """A client far from a limit is denied with the first request over a lower one."""
     limiter = a_limiter(None, clock, a_policy(1000))
     for _ in range(20):
         limiter.check(CLIENT)
@@ -70,7 +70,7 @@ SAME_SERIES = {
 
 @pytest.mark.parametrize("policy", OTHER_SERIES.values(), ids=OTHER_SERIES)
 def test_other_frame_length_starts_at_zero(clock: Clock, policy: Policy) -> None:
-    """What was counted in frames of another length does not count."""
+    """Hits in frames of another length do not count."""
     limiter = a_limiter(None, clock, a_policy(100, 60))
     limiter.check(CLIENT, cost=30)
     assert 0 == used(limiter, policy)

@@ -57,7 +57,7 @@ def test_burst_over_ten_instances_is_held_to_the_limit(clock: Clock) -> None:
 
 
 def test_first_request_after_a_change_of_the_window_asks_the_store(clock: Clock) -> None:
-    """What others have counted in a series that is new here is known before the first decision."""
+    """Hits of others in a series that is new here are known before the first decision."""
     store = MemoryStore()
     hour, minute = (settings("reserve", deadline="5s", limit=4, window=window) for window in ("1h", "60s"))
     here, there = (Limiter(each, store, clock=clock) for each in (hour, minute))

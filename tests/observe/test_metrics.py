@@ -57,7 +57,7 @@ Series = dict[tuple[str, ...], Any]
 
 
 class PrometheusReader:
-    """What Prometheus sees of its metrics."""
+    """Metrics as Prometheus sees them."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -81,7 +81,7 @@ class PrometheusReader:
 
 
 class OtelReader:
-    """What an OpenTelemetry SDK sees of its metrics."""
+    """Metrics as an OpenTelemetry SDK sees them."""
 
     def __init__(self) -> None:
         self._reader = InMemoryMetricReader()
@@ -234,7 +234,7 @@ def test_control_characters_of_a_client_id_are_escaped(reader: Reader, metrics: 
 
 
 def test_both_libraries_get_the_same() -> None:
-    """Where both are installed, neither misses anything."""
+    """Both see everything if both are installed."""
     readers = PrometheusReader(), OtelReader()
     record_everything(Metrics(*(reader.backend for reader in readers)))
 

@@ -335,7 +335,7 @@ def test_missing_rights_are_logged_every_ten_minutes(instance: Instance) -> None
 
 
 def test_minute_that_mongodb_refuses_is_dropped(instance: Instance) -> None:
-    """That is logged."""
+    """Dropped minutes are logged."""
     instance.ask("a")
     instance.ask("b")
     instance.writer.refused = [1]

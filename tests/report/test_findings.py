@@ -14,7 +14,7 @@ def only(findings: list[ClientFinding]) -> ClientFinding:
 
 
 def test_one_token_per_user_and_hour_is_fine() -> None:
-    """That is what a client needs."""
+    """One token per user and hour is a client's need."""
     finding = only(find(minutes({LOGIN: Tally(10)}, users=10, count=5, every_s=3600)))
 
     assert (Verdict.FINE, (), 0) == (finding.verdict, finding.faults, finding.needless)

@@ -62,7 +62,7 @@ class Clock:
 
 
 class Known(NamedTuple):
-    """What an instance has counted for a key and must not forget.
+    """Hits that an instance has counted for a key and must not forget.
 
     Attributes:
         state: Its memory of the key, as long as the key is not evicted.

@@ -105,7 +105,7 @@ def test_limit_of_all_users_that_is_forgotten_leaves_the_other_keys_alone(fleet:
 def test_failover_to_a_server_whose_clock_differs_by_less_than_a_minute_loses_nothing(
     fleet: ScriptedFleet, ahead_s: float
 ) -> None:
-    """That is what the clocks of MongoDB's servers may differ by."""
+    """The clocks of MongoDB's servers may differ by that much."""
     instances = started(fleet)
     for _ in range(30):
         ask_each(instances)

@@ -1,4 +1,4 @@
-"""What every store does, in memory and on a real MongoDB."""
+"""The contract of every store, in memory and on a real MongoDB."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ def test_mark_is_that_of_the_last_write(store: CounterStore) -> None:
 
 @pytest.mark.parametrize("version", (9, 11), ids=("behind", "ahead"))
 def test_write_at_another_version_changes_nothing(store: CounterStore, version: int) -> None:
-    """Whether it is ahead or behind."""
+    """Neither ahead nor behind."""
     write(store, a_change(KEY, version=None, next_version=10))
     assert [0] == write(store, a_change(KEY, version=version, next_version=12), writer="there")
     assert {KEY: Snapshot(10, {SIX_SECONDS: {600: 1}}, {"here": 1})} == store.read([KEY])
@@ -100,7 +100,7 @@ def test_write_to_the_former_life_of_a_document_loses(shared: Shared) -> None:
 
 
 def test_repeated_write_is_applied_once(store: CounterStore) -> None:
-    """Whether it creates the document or changes it."""
+    """Both when it creates the document and when it changes it."""
     first = a_change(KEY, version=None, next_version=10)
     second = a_change(KEY, version=10, next_version=11)
     assert [[], [0], [], [0]] == [write(store, change) for change in (first, first, second, second)]

@@ -54,7 +54,7 @@ class Records:
 
     def configure(self, privacy: dict[str, Any]) -> Pseudonyms:
         """
-        Have the commands, and instances from now on, go by a section ``privacy``; return what stands for users then.
+        Have the commands, and instances from now on, go by a section ``privacy``; return the pseudonyms of users then.
         """
         self.terminal.settings["privacy"] = privacy
         self.terminal.config_path.write_text(yaml.safe_dump(self.terminal.settings))
@@ -412,7 +412,7 @@ def test_instances_that_start_after_an_erasure_keep_all_hits_of_the_user(erasing
 
 
 def test_instance_that_was_cut_off_drops_the_erased_user_before_it_writes(erasing: Erasing) -> None:
-    """Whether it knew the user before or not."""
+    """Both when it knew the user before and when it did not."""
     known, new = erasing.instance(), erasing.instance()
     known.check("app", "ann")
     known.sync()

@@ -61,7 +61,7 @@ class Commands(CommandListener):
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
-    """What stores opened in this test send."""
+    """Commands that stores of this test send."""
     listener = Commands()
     observed = functools.partial(MongoClient, event_listeners=[listener])
     monkeypatch.setattr("oauth_ratelimit.store.mongo.client.MongoClient", observed)

@@ -115,7 +115,7 @@ def test_operators(collection: Any) -> None:
 
 
 def test_number_in_a_path_names_an_element_of_a_list(collection: Any) -> None:
-    """Where a list stands instead of a mapping, the server fills it up to the number and accepts the write."""
+    """A list in place of a mapping: the server fills it up to the number and accepts the write."""
     errors_of(collection, insert(ID, version=7))
     errors_of(collection, UpdateOne({"_id": ID}, {"$set": {"requestCounters": []}}))
 

@@ -107,7 +107,7 @@ class Guarded:
 
     @property
     def key_count(self) -> int:
-        """How many keys of failures are kept."""
+        """Number of keys of failures that are kept."""
         return self.limiter._clients.key_count
 
     def forget(self) -> None:

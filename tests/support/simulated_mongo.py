@@ -29,7 +29,7 @@ CANNOT_BACKFILL, MAX_BACKFILL = 34, 1_500_000  # elements
 
 
 class Fate(Enum):
-    """What happens to one command."""
+    """Fates of one command."""
 
     ANSWERED = auto()
     LOST = auto()  # never reaches the server

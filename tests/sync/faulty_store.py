@@ -12,7 +12,7 @@ from oauth_ratelimit.store.base import Change, CounterStore, Snapshot, WriteResu
 
 
 class Fault(enum.Enum):
-    """What happens to a write. The writer never learns more than that there was no answer."""
+    """Fates of a write. The writer never learns more than that there was no answer."""
 
     LOST_REQUEST = "nothing is applied"
     LOST_REPLY = "everything is applied"

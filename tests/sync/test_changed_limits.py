@@ -82,7 +82,7 @@ def test_hits_of_a_wider_window_are_kept_after_it_is_narrowed(clock: Clock) -> N
 
 
 def test_series_is_found_again_when_a_change_is_taken_back(store: CounterStore, clock: Clock) -> None:
-    """What others have counted in it meanwhile counts, too."""
+    """Hits of others in it count, too."""
     here, there = a_limiter(store, clock, HOUR), a_limiter(store, clock, HOUR)
     here.check(CLIENT, cost=5)
     here.sync()
@@ -174,7 +174,7 @@ def test_limit_changed_and_changed_back_between_two_flushes(store: CounterStore,
 
 
 def test_hits_in_flight_of_a_key_that_nobody_asks_for_any_more(clock: Clock) -> None:
-    """What was counted before a change is sent by the next cycle, even if no request comes."""
+    """Hits from before a change are sent by the next cycle, even if no request comes."""
     store = MemoryStore()
     limiter = a_limiter(store, clock, a_policy(10, 60))
     limiter.check(CLIENT, cost=3)

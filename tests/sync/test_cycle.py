@@ -25,7 +25,7 @@ def faulty() -> FaultyStore:
 
 @pytest.fixture
 def events() -> Iterator[list[Any]]:
-    """What is logged."""
+    """Logged events."""
     with capture_logs() as captured:
         yield captured
 
@@ -102,7 +102,7 @@ def test_clock_that_steps_ahead_in_an_outage(faulty: FaultyStore, clock: Clock, 
 
 
 def test_unsent_hits_do_not_grow_with_an_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
-    """What waits for the store does not grow with the outage."""
+    """The hits that wait for the store do not grow with the outage."""
     limiter = a_limiter(faulty, clock, a_policy(window_s=60, frames=10))
     faulty.is_down = True
     in_flight = []
@@ -117,7 +117,7 @@ def test_unsent_hits_do_not_grow_with_an_outage(faulty: FaultyStore, clock: Cloc
 
 
 def test_idle_cycle_calls_no_store(faulty: FaultyStore, clock: Clock) -> None:
-    """Where nothing happened, nothing is sent."""
+    """Nothing is sent if nothing happened."""
     limiter = a_limiter(faulty, clock)
     for _ in range(5):
         limiter.sync()
@@ -192,7 +192,7 @@ def test_idle_key_near_its_limit_is_followed(
 
 
 def test_idle_key_that_others_use_up_is_denied(faulty: FaultyStore, clock: Clock) -> None:
-    """An instance that has denied or nearly denied a key hears of what others do within the key's window."""
+    """An instance that has denied or nearly denied a key learns of what others do within the key's window."""
     here, there = (a_limiter(faulty, clock, a_policy(10, 60)) for _ in range(2))
     here.check(CLIENT, cost=6)
     here.sync()
@@ -287,7 +287,7 @@ def test_write_reads_first_where_others_mostly_write_in_between(faulty: FaultySt
 
 
 def test_limit_of_all_users_is_urgent_with_the_first_request_of_a_client(faulty: FaultyStore, clock: Clock) -> None:
-    """What the other users have used up elsewhere counts from the next short cycle on."""
+    """Hits of the other users elsewhere count from the next short cycle on."""
     settings = some_settings(total=(a_policy(100),))
     here, there = (Limiter(settings, faulty, clock=clock, monotonic=clock) for _ in range(2))
     there.check(CLIENT, "ann", cost=50)
@@ -298,7 +298,7 @@ def test_limit_of_all_users_is_urgent_with_the_first_request_of_a_client(faulty:
 
 
 def test_new_key_in_an_outage_is_read_afterwards(faulty: FaultyStore, clock: Clock) -> None:
-    """What could not be read is read with the first cycle that can."""
+    """Keys that could not be read are read with the first cycle that can."""
     here, there = (a_limiter(faulty, clock) for _ in range(2))
     there.check(CLIENT, cost=50)
     there.sync()
@@ -417,7 +417,7 @@ def test_close_sends_last_hits_with_a_second_try(faulty: FaultyStore, clock: Clo
 def test_close_during_an_outage_logs_undelivered_hits_by_client(
     faulty: FaultyStore, clock: Clock, events: list[Any]
 ) -> None:
-    """What could not be sent is said by client, after a few tries."""
+    """Unsent hits are logged by client, after a few tries."""
     limiter = a_limiter(faulty, clock)
     faulty.is_down = True
     limiter.check("one", cost=2)
@@ -469,7 +469,7 @@ def test_total_has_a_document_of_its_own(faulty: FaultyStore, clock: Clock) -> N
 
 
 def test_second_sync_at_the_same_time_reads_idle_keys(faulty: FaultyStore, clock: Clock) -> None:
-    """Who calls ``sync`` again in the same instant learns what others have counted meanwhile, of idle keys, too."""
+    """A second ``sync`` in the same instant reads what others have counted meanwhile, of idle keys, too."""
     here, there = (a_limiter(faulty, clock, a_policy(10, 60)) for _ in range(2))
     here.check(CLIENT)
     for _ in range(3):

@@ -52,7 +52,7 @@ def hit(limiter: Limiter, *, cost: int = 1) -> None:
 def test_hits_of_an_unanswered_write_count_once(
     pair: Pair, faulty: FaultyStore, inner: MemoryStore, fault: Fault, is_first: bool, rivals: int
 ) -> None:
-    """Whether it was applied or not, and however many others wrote since: its hits count once."""
+    """Its hits count once, applied or not, however many others wrote since."""
     here, there = pair
     if not is_first:
         hit(here)
@@ -111,7 +111,7 @@ def test_late_write_between_read_and_write_is_found(pair: Pair, faulty: FaultySt
 
 
 def test_hits_after_an_unanswered_write_are_sent(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
-    """What is counted after a lost answer is not mistaken for what was in it."""
+    """Hits after a lost answer are not mistaken for those before it."""
     here, _ = pair
     faulty.faults.append(Fault.LOST_REPLY)
     hit(here, cost=10)

@@ -59,7 +59,7 @@ class Driven:
 
 @pytest.fixture
 def driven() -> Driven:
-    """What is driven."""
+    """A limiter with a scheduler."""
     return Driven()
 
 
@@ -219,7 +219,7 @@ def test_exception_of_the_owner_is_logged(driven: Driven) -> None:
 
 
 def test_hits_of_a_limiter_arrive_by_themselves(clock: Clock) -> None:
-    """What a limiter counts arrives in the store by itself."""
+    """Counted hits arrive in the store without a call."""
     store = MemoryStore()
     limiter = a_limiter(store, clock)
     scheduler = SyncScheduler(limiter, interval_s=0.02)

@@ -138,7 +138,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     @rule(key=KEY)
     def operator_removes_a_document(self, key: Key) -> None:
-        """What it held is gone, but for what an instance sends again because it cannot know that it had arrived."""
+        """Its hits are gone, but for those that an instance sends again because it got no answer."""
         self.counted[key].subtract(self.stored(key))
         for limiter in self.limiters:
             self.counted[key].update(self.arrived_unknown(limiter, key))
@@ -165,7 +165,7 @@ class ExactlyOnce(RuleBasedStateMachine):
                 self.remove(key)
 
     def instance_is_killed(self, index: int) -> None:
-        """What it had not sent is lost with it."""
+        """Its unsent hits are lost with it."""
         for key in KEYS:
             self.counted[key].subtract(self.in_flight(self.limiters[index], key))
         self.limiters[index] = self.new_limiter(index)
