@@ -11,6 +11,7 @@ from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.format import canary_text, counted
 from oauth_ratelimit.operations.summary import (
     NO_LIMIT,
+    guard_warnings_of,
     limits_by_kind,
     names_text,
     store_text,
@@ -32,15 +33,16 @@ def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
     """
     problems: tuple[str, ...] = ()
     settings = None
+    warnings = []
     try:
         settings = load_config(file)
         problem = settings.store.uri and problem_of(settings.store.uri)
         problems = (f"store.uri: {problem}",) if problem else ()
+        warnings = [*warnings_of(settings), *guard_warnings_of(settings)]
     except ConfigError as exc:
         problems = exc.problems
     if as_json:
         more = summary_data(settings) if settings else {}
-        warnings = warnings_of(settings) if settings else []
         print_json({"file": file, "ok": not problems, "problems": problems, "warnings": warnings, "summary": more})
     elif problems:
         for problem in problems:
@@ -49,7 +51,7 @@ def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
     elif settings is not None:
         click.secho(f"{visible(file)}: valid (mode {settings.policies.mode.value})", fg="green")
         _print_summary(settings)
-        for warning in warnings_of(settings):
+        for warning in warnings:
             click.secho(f"Warning: {warning}", fg="yellow", err=True)
     ctx.exit(1 if problems else 0)
 

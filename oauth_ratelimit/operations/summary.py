@@ -13,6 +13,10 @@ NOT_SHARED = "none: each process counts alone"
 NOT_SHARED_WARNING = (
     "limits are enforced without store.uri: each process counts alone, so N processes admit N times the limit"
 )
+NO_CEILING_WARNING = (
+    "guard.limits.passed_on_total: got none, so whoever stole a client's secret can guess passwords of its users "
+    'without end; give it a limit, such as ["1000 per 10 minute"]'
+)
 MAX_NAMES = 20  # in the log line; check-config shows all
 
 
@@ -47,6 +51,11 @@ def names_text(names: Sequence[str], *, at_most: int = MAX_NAMES) -> list[str]:
 def warnings_of(settings: Settings) -> list[str]:
     """Return what an operator should know about a valid configuration."""
     return [NOT_SHARED_WARNING] if settings.store.uri is None and enforces(settings.policies) else []
+
+
+def guard_warnings_of(settings: Settings) -> list[str]:
+    """Return what an operator should know about the limits of a valid guard."""
+    return [NO_CEILING_WARNING] if settings.is_guarded and not settings.guard.limits.passed_on_total else []
 
 
 def enforces(policies: PolicySet) -> bool:

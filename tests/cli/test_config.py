@@ -19,6 +19,26 @@ def test_valid_file_exits_with_zero() -> None:
     assert "dry-run" == data["summary"]["mode"]
 
 
+@pytest.mark.parametrize(
+    ("guard", "is_warned"),
+    [
+        ("{mode: enforce, limits: {client: [20/minute]}}", True),
+        ("{mode: dry-run, limits: {passed_on_total: []}}", True),
+        ("{mode: enforce}", False),
+        ("{mode: enforce, limits: {passed_on_total: [1000/hour]}}", False),
+        ("{mode: off, limits: {client: [20/minute]}}", False),
+    ],
+)
+def test_guard_without_a_ceiling_for_a_stolen_secret_is_a_warning(tmp_path: Path, guard: str, is_warned: bool) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"store: {{uri: 'mongodb://localhost/oauth'}}\nguard: {guard}\n")
+    result = run_command("check-config", str(path))
+
+    assert 0 == result.exit_code
+    assert is_warned is ("Warning: guard.limits.passed_on_total" in result.stderr)
+    assert is_warned is bool(json.loads(run_command("check-config", str(path), "--json").stdout)["warnings"])
+
+
 def test_invalid_file_exits_with_one_and_lists_all_problems(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text('mode: "lo\\tud"\nmax_keys: 0\n')
