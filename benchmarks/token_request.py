@@ -79,7 +79,8 @@ def served() -> Flask:
 def requests_to(app: Flask, grant: str) -> Callable[[], None]:
     """Return a function that sends a token request to an application, without a server."""
     body, headers = encoded(FORMS[grant])
-    environ = EnvironBuilder(path="/token", method="POST", headers=headers).get_environ()
+    environ_base = {"REMOTE_ADDR": "192.0.2.7"}
+    environ = EnvironBuilder(path="/token", method="POST", headers=headers, environ_base=environ_base).get_environ()
     environ["CONTENT_LENGTH"] = str(len(body))
     statuses = []
 
