@@ -764,8 +764,8 @@ BREAKAGES = (
     Breakage(
         "guard leaves secrets at other endpoints unlimited",
         "oauth_ratelimit/flask_authlib/hooks.py",
-        "client = authenticate_guarded(lambda: inner(request, methods, endpoint), request)",
-        "authenticate = lambda: inner(request, methods, endpoint)\n"
+        "client = authenticate_guarded(partial(inner, request, methods, endpoint), request)",
+        "authenticate = partial(inner, request, methods, endpoint)\n"
         "    client = authenticate_guarded(authenticate, request) if endpoint == TOKEN_ENDPOINT else authenticate()",
         "tests/flask_authlib/test_guessing.py",
     ),

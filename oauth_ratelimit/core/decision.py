@@ -196,9 +196,12 @@ class Admission(Decision):
     @property
     def nearest(self) -> "Admission":
         """Admission by the tier that has least left."""
-        if self._nearest is None:
-            self._nearest = min(self.by_tier(), key=attrgetter("room")) if self.also else self
-        return self._nearest
+        if self.also is None:
+            return self  # not stored: a reference to itself would leave it to the garbage collector
+        nearest = self._nearest
+        if nearest is None:
+            nearest = self._nearest = min(self.by_tier(), key=attrgetter("room"))
+        return nearest
 
     @property
     def left_s(self) -> float:

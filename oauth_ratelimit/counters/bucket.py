@@ -269,7 +269,7 @@ class KeyBuckets(Bucket):
     @property
     def is_near_limit(self) -> bool:
         """True if a bucket has reached its alert."""
-        return any(bucket.full >= bucket.alert for bucket in self.buckets)
+        return self.full >= self.alert or any(bucket.full >= bucket.alert for bucket in self.others)
 
     @property
     def is_urgent_unread(self) -> bool:

@@ -72,6 +72,7 @@ class AppLimiter:
         self._callbacks = callbacks
         self._clock = clock
         self.log = ThrottledLog(log, LOG_INTERVAL_S)
+        self._fail_open: dict[str, FailOpen] = {}  # they have no state
         self._worker: Worker | None = None
         self._inherited: list[Worker] = []  # the parent's: collecting them would close connections that it uses
         self._locks: dict[int, threading.Lock] = {}  # by process id; each guards the start of that process's worker
@@ -91,9 +92,14 @@ class AppLimiter:
         """This process's limiter, started if needed."""
         return self._running_worker().limiter
 
+    @property
+    def is_guarded(self) -> bool:
+        """True if failed authentications are counted."""
+        return not self.is_switched_off and self._live.current.is_guarded
+
     def guard(self) -> Guard | None:
         """Return this process's guard against guessing, started if needed; None while it is off."""
-        return self._running_worker().guard if not self.is_switched_off and self._live.current.is_guarded else None
+        return self._running_worker().guard if self.is_guarded else None
 
     def start(self) -> None:
         """Start this process's worker and load the keys that were busy last. Blocks on MongoDB."""
@@ -102,7 +108,10 @@ class AppLimiter:
 
     def fail_open(self, event: str) -> FailOpen:
         """Return a context manager that logs errors under this event and lets the request go on."""
-        return FailOpen(self.log, event)
+        fail_open = self._fail_open.get(event)
+        if fail_open is None:
+            fail_open = self._fail_open[event] = FailOpen(self.log, event)
+        return fail_open
 
     def username_of(self, user: Any) -> str | None:
         """Return the name of a user; None while nothing is decided.

@@ -20,7 +20,7 @@ from oauth_ratelimit.core.failed_auth import folded, networks_of, password_keys,
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.flask_authlib.endpoints import NO_SECRET
-from oauth_ratelimit.flask_authlib.request_state import RequestState, current_state
+from oauth_ratelimit.flask_authlib.request_state import RequestState, current_state, token_request
 from oauth_ratelimit.flask_authlib.responses import RateLimited
 from oauth_ratelimit.guard import Alarm, Guard, Guess
 
@@ -49,15 +49,16 @@ class _Guarded:
 
 def authenticate_guarded(authenticate: Callable[[], Any], oauth_request: Any) -> Any:
     """Return the authenticated client, or raise before its secret is checked if there were too many failures."""
-    guarded, guess, claims = None, None, {}
     app_limiter = _app_limiter()
-    if app_limiter is not None:
-        with app_limiter.fail_open("guard_failed"):
-            guarded = _guarded(app_limiter)
-            if guarded is not None:
-                claims = _claimed_clients(request._get_current_object())  # type: ignore[attr-defined,unused-ignore]
-                keys = [key for claim in set(claims.values()) for key in secret_keys(claim, guarded.networks)]
-                guess = guarded.guard.reserve(keys, cost=_secret_count(claims))
+    if app_limiter is None or not app_limiter.is_guarded:
+        return authenticate()
+    guarded, guess, claims = None, None, {}
+    with app_limiter.fail_open("guard_failed"):
+        guarded = _guarded(app_limiter)
+        if guarded is not None:
+            claims = _claimed_clients(request._get_current_object())  # type: ignore[attr-defined,unused-ignore]
+            keys = [key for claim in set(claims.values()) for key in secret_keys(claim, guarded.networks)]
+            guess = guarded.guard.reserve(keys, cost=_secret_count(claims))
     if guarded is None or guess is None:
         return authenticate()
     if isinstance(guess, Alarm):
@@ -80,11 +81,11 @@ def authenticate_guarded(authenticate: Callable[[], Any], oauth_request: Any) ->
 def reserve_password(client: Any, oauth_request: Any) -> None:
     """Raise if a token request with a user's password comes after too many failures. Its client is authenticated."""
     state = current_state()
-    if state is None or state.is_authorize or state.guess is not None:
+    if state is None or state.is_authorize or state.guess is not None or not state.app_limiter.is_guarded:
         return
     alarm = None
     with state.app_limiter.fail_open("guard_failed"):
-        names = _claimed_users(state.app_limiter) if state.app_limiter.guard() is not None else []
+        names = _claimed_users(state.app_limiter)
         guarded = _guarded(state.app_limiter) if names else None
         if guarded is not None:
             client_id = str(client.get_client_id())
@@ -113,6 +114,9 @@ def settle_password(state: RequestState | None, error: Any = None) -> None:
 
 
 def _app_limiter() -> AppLimiter | None:
+    state = token_request.get()
+    if state is not None:
+        return state.app_limiter
     if not has_request_context():
         return None
     app_limiter: AppLimiter | None = current_app.extensions.get(EXTENSION)

@@ -36,18 +36,19 @@ def answer_token_request(inner: Method, /, request: Any = None) -> Any:
         response = inner(request)
     finally:
         token_request.reset(token)
-        settle_password(state)
-    return report_undecided(state, response)
+        if state.guess is not None:
+            settle_password(state)
+    return response if state.outcome is not None else report_undecided(state, response)
 
 
 def choose_grant(inner: Method, /, request: Any) -> Any:
     """Open the state of a token request whose route took ``create_token_response`` before it was replaced."""
-    if current_state() is None:
+    state = current_state()
+    if state is None:
         state = open_state()
         if state is not None:
             after_this_request(partial(end_token_request, state))
     grant = inner(request)
-    state = current_state()
     if state is not None:
         state.grant = grant
     return grant
@@ -69,15 +70,18 @@ def generate_token(inner: Method, /, grant_type: str, client: Any, user: Any = N
 
 def save_token(inner: Method, /, token: Any, request: Any) -> Any:
     """Decide before a token is saved, for grants that generate it themselves, and record its lifetime afterwards."""
-    decide_before_saving(request)
+    state = current_state()
+    if state is None:
+        return inner(token, request)
+    decide_before_saving(state, request)
     saved = inner(token, request)
-    record_lifetime(token)
+    record_lifetime(state, token)
     return saved
 
 
 def authenticate_client(inner: Method, /, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
     """Ask the guard before a client is authenticated. Then decide, or ask about the user's password."""
-    client = authenticate_guarded(lambda: inner(request, methods, endpoint), request)
+    client = authenticate_guarded(partial(inner, request, methods, endpoint), request)
     if endpoint != TOKEN_ENDPOINT:
         decide_client(endpoint, client, oauth_request=request)
     else:
@@ -166,8 +170,12 @@ class RateLimitMixin:
 def decide(grant_type: str | None, client: Any, user: Any) -> None:
     """Decide the current request once, and raise if it is denied."""
     state = current_state()
-    if state is None:
-        return
+    if state is not None:
+        decide_once(state, grant_type, client, user)
+
+
+def decide_once(state: RequestState, grant_type: str | None, client: Any, user: Any) -> None:
+    """Decide a request, unless that was done before, and raise if it is denied."""
     outcome = state.outcome
     if outcome is None:
         state.client = client
@@ -177,24 +185,20 @@ def decide(grant_type: str | None, client: Any, user: Any) -> None:
     outcome.raise_if_denied()
 
 
-def decide_before_saving(oauth_request: Any) -> None:
+def decide_before_saving(state: RequestState, oauth_request: Any) -> None:
     """Decide for a grant that has not called ``generate_token``."""
-    state = current_state()
-    if state is None:
-        return
     if state.outcome is not None:
         state.outcome.raise_if_denied()
         return
     client = getattr(oauth_request, "client", None)
     if client is not None:
         payload = getattr(oauth_request, "payload", None)
-        decide(getattr(payload, "grant_type", None), client, getattr(oauth_request, "user", None))
+        decide_once(state, getattr(payload, "grant_type", None), client, getattr(oauth_request, "user", None))
 
 
-def record_lifetime(token: Any) -> None:
+def record_lifetime(state: RequestState, token: Any) -> None:
     """Record the lifetime of a token that was issued."""
-    state = current_state()
-    if state is not None and state.client is not None and isinstance(token, Mapping):
+    if state.client is not None and isinstance(token, Mapping):
         state.app_limiter.record_lifetime(state.client, token.get("expires_in"))
 
 
