@@ -222,16 +222,18 @@ class Admission(Decision):
     @property
     def mode(self) -> Mode:
         """See ``Decision.mode``."""
-        return self.nearest.tier.mode
+        return (self if self.also is None else self.nearest).tier.mode
 
     @property
     def rule(self) -> Policy:
         """See ``Decision.rule``."""
-        return self.nearest.tier.policy
+        return (self if self.also is None else self.nearest).tier.policy
 
     @property
     def remaining(self) -> int:
         """See ``Decision.remaining``."""
+        if self.also is None and not self.edge:
+            return self.tier.limit - self.full
         return int(self.nearest.room)
 
     @property
@@ -242,14 +244,17 @@ class Admission(Decision):
 
     def enforced_quota(self) -> Quota | None:
         """See ``Decision.enforced_quota``."""
-        one = self
+        one, tier = self, self.tier
         if self.also is not None:
             enforced = [each for each in self.by_tier() if each.tier.is_enforced]
             if not enforced:
                 return None
             one = min(enforced, key=attrgetter("room"))
-        elif not self.tier.is_enforced:
+        elif not tier.is_enforced:
             return None
+        elif not self.edge:  # the figures of most requests
+            left_s = self.frame_end_s - self.now_s
+            return Quota(tier.policy, tier.limit - self.full, tier.window_s + min(left_s, tier.frame_s))
         return Quota(one.tier.policy, int(one.room), one.tier.window_s + one.left_s)
 
     def used_hits(self) -> Iterable[tuple[Policy, float]]:
@@ -268,7 +273,9 @@ def outcome_of(decision: Decision) -> Outcome:
 
 def whole_seconds(seconds: float, *, at_least: int = 0) -> int:
     """Return a delay for a header, rounded up, because a client that comes early is denied again."""
-    return at_least if math.isinf(seconds) else max(at_least, math.ceil(seconds))
+    if seconds > at_least:
+        return at_least if seconds == math.inf else math.ceil(seconds)
+    return at_least
 
 
 def check_cost(cost: int) -> None:

@@ -113,13 +113,17 @@ def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
         return []
     policy, remaining, reset_after_s = quota
     reset_s = whole_seconds(reset_after_s) if decision.allowed else whole_seconds(decision.retry_after_s, at_least=1)
-    return [header for family in families for header in HEADER_WRITERS[family](policy, remaining, reset_s)]
+    headers: Headers = []
+    for family in families:
+        headers += HEADER_WRITERS[family](policy, remaining, reset_s)
+    return headers
 
 
 def _ietf_headers(policy: Policy, remaining: int, reset_s: int) -> Iterable[Header]:
     """Return the headers of draft-ietf-httpapi-ratelimit-headers-10."""
     name, policy_header = _ietf_policy(policy.name, policy.limit, policy.window.window_s)
-    return policy_header, ("RateLimit", f"{name};r={min(remaining, MAX_FIELD_INTEGER)};t={reset_s}")
+    left = remaining if remaining <= MAX_FIELD_INTEGER else MAX_FIELD_INTEGER
+    return policy_header, ("RateLimit", f"{name};r={left};t={reset_s}")
 
 
 @functools.lru_cache(maxsize=1000)

@@ -24,6 +24,7 @@ class MetricsBackend(Protocol):
     def add(self, metric: Metric, amount: int = 1, *, labels: tuple[str, ...] = ()) -> None: ...
     def counter(self, metric: Metric, labels: tuple[str, ...]) -> Callable[[], object]: ...
     def observe(self, metric: Metric, value: float) -> None: ...
+    def observer(self, metric: Metric) -> Callable[[float], object]: ...
     def set(self, metric: Metric, value: float, *, labels: tuple[str, ...] = ()) -> None: ...
 
 
@@ -58,6 +59,7 @@ class Metrics:
         self._backends = backends
         self._clients = ClientLabels()
         self._counters: dict[tuple[str, ...], list[Callable[[], object]]] = {}  # by the labels of both counters
+        self._duration_observers = [backend.observer(catalog.DECISION_SECONDS) for backend in backends]
         self._policies: dict[tuple[str, ...], Policy] = {}  # shown by the gauge of limits, by label values
 
     def record_decision(
@@ -89,9 +91,10 @@ class Metrics:
             ]
         for add_one in counters:
             add_one()
-        for backend in self._backends:
-            backend.observe(catalog.DECISION_SECONDS, duration_s)
-            if is_near_limit:
+        for observe in self._duration_observers:
+            observe(duration_s)
+        if is_near_limit:
+            for backend in self._backends:
                 backend.add(catalog.NEAR_LIMIT)
         if policy is not None and client != OTHER:
             self._record_limit(policy, (client, kind, policy_name))

@@ -13,7 +13,7 @@ from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.observe.metric_catalog import CATALOG, NAMESPACE, Metric
 
 try:
-    from opentelemetry import metrics, trace
+    from opentelemetry import context, metrics, trace
 except ImportError:
     IS_AVAILABLE = False
 else:
@@ -45,6 +45,11 @@ class OtelMetrics:
         """Add a value to a histogram."""
         self._instruments[metric].record(value)
 
+    def observer(self, metric: Metric) -> Callable[[float], object]:
+        """Return a function that adds a value to a histogram."""
+        observe: Callable[[float], object] = self._instruments[metric].record
+        return observe
+
     def set(self, metric: Metric, value: float, *, labels: tuple[str, ...] = ()) -> None:
         """Set a gauge."""
         self._instruments[metric].set(value, dict(zip(metric.labels, labels, strict=True)))
@@ -62,7 +67,7 @@ def _create(metric: Metric, meter: "metrics.Meter") -> Any:
 
 def annotate_span(decision: Decision, client_id: str) -> None:
     """Add a decision to the current span, as attributes and, if it is over a limit, as an event."""
-    if not IS_AVAILABLE:
+    if not IS_AVAILABLE or not context.get_current():  # no span either
         return
     span = trace.get_current_span()
     if span.is_recording():

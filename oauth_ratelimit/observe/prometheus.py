@@ -41,6 +41,11 @@ class PrometheusMetrics:
         """Add a value to a histogram."""
         self._child(metric, ()).observe(value)
 
+    def observer(self, metric: Metric) -> Callable[[float], object]:
+        """Return a function that adds a value to a histogram."""
+        observe: Callable[[float], object] = self._child(metric, ()).observe
+        return observe
+
     def set(self, metric: Metric, value: float, *, labels: tuple[str, ...] = ()) -> None:
         """Set a gauge."""
         self._child(metric, labels).set(value)

@@ -1,5 +1,6 @@
 """Decisions about requests."""
 
+import gc
 import math
 
 import pytest
@@ -70,6 +71,26 @@ def test_admission_after_the_clock_stepped_back_reports_at_most_a_frame_more() -
     """No figure is larger than it can be."""
     decision = Admission(a_tier(), 4, 2, NOW_S + 6, NOW_S - 3600)
     assert (4, 66.0) == (decision.remaining, decision.reset_after_s)
+
+
+@pytest.mark.parametrize(
+    ("edge", "now_s", "expected"),
+    [(0, NOW_S, (6, 66.0)), (2, NOW_S + 1.5, (4, 64.5)), (0, NOW_S - 3600, (6, 66.0)), (2, NOW_S - 3600, (4, 66.0))],
+)
+def test_quota_has_the_figures_of_the_decision(edge: int, now_s: float, expected: tuple[int, float]) -> None:
+    """Headers say what the properties say, with hits of an older frame and without."""
+    decision = Admission(a_tier(), 4, edge, NOW_S + 6, now_s)
+    assert (POLICY, *expected) == decision.enforced_quota()
+    assert expected == (decision.remaining, decision.reset_after_s)
+
+
+def test_decision_is_freed_without_the_garbage_collector() -> None:
+    """There is one for each request, and a collection looks at all keys."""
+    gc.collect()
+    decision = Admission(a_tier(), 4, 0, NOW_S + 6, NOW_S)
+    assert ("user", 6, 66.0) == (decision.policy, decision.remaining, decision.reset_after_s)
+    del decision
+    assert not gc.collect()
 
 
 @pytest.mark.parametrize("is_wide_first", [True, False])
