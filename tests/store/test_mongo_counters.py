@@ -222,6 +222,38 @@ def test_flush_is_one_command_per_500_keys(limiter: Limiter, commands: Commands,
         assert ["update"] * -(-count // 500) == commands.names()
 
 
+def test_read_is_one_round_trip_however_many_documents_there_are(
+    limiter: Limiter, store: MongoStore, commands: Commands
+) -> None:
+    """So are the pull of 500 keys that others have written, and the keys that a starting instance reads."""
+    users = [f"user-{number}" for number in range(500)]
+    for user in users:
+        limiter.check(CLIENT, user)
+    limiter.sync()
+    commands.names()
+    assert 500 == len(store.read([Key(CLIENT, user) for user in users]))
+    assert ["find"] == commands.names()
+    assert 400 == len(store.latest(400))
+    assert ["find"] == commands.names()
+
+
+def test_requests_of_a_single_instance_cost_one_document_each_and_a_command_per_cycle(
+    limiter: Limiter, future: Clock, commands: Commands
+) -> None:
+    """Far below the limits nothing is read, and nothing is sent between two cycles."""
+    limiter.sync()
+    commands.names()
+    for cycle in range(5):
+        for number in range(200):
+            limiter.check(CLIENT, f"user-{number + 100 * cycle}")
+            limiter.sync_urgent()
+        future.advance(1)
+        limiter.sync()
+    written = sum(len(event.command["updates"]) for event in commands.sent if event.command_name == "update")
+    assert ["update"] * 5 == commands.names()
+    assert 1000 == written
+
+
 def test_idle_cycle_sends_nothing(limiter: Limiter, future: Clock, commands: Commands) -> None:
     """A key far below its limit is not even read again."""
     limiter.check(CLIENT)

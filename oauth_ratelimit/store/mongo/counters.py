@@ -66,11 +66,15 @@ class MongoStore:
         self._next_index_check_s = 0.0
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        """See ``CounterStore.read``. One ``find`` by ``_id``, answered by the primary with majority read concern."""
+        """See ``CounterStore.read``. One ``find`` by ``_id``, answered by the primary with majority read concern.
+
+        The driver's first batch would be 101 documents, and each further one another round trip.
+        """
         ids = [document_id(key) for key in keys]
         with translated_errors():
             opened = self._open()
-            found = opened.collection.find({"_id": {"$in": [*ids, ERASURES_ID]}}, READ, session=opened.session)
+            ids.append(ERASURES_ID)
+            found = opened.collection.find({"_id": {"$in": ids}}, READ, session=opened.session, batch_size=len(ids) + 1)
             return dict(parse_read(yield_between(found)))
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
@@ -92,7 +96,9 @@ class MongoStore:
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         """See ``CounterStore.latest``. Uses the index on ``expire``."""
         with translated_errors():  # without the session, which a sync cycle may be using
-            found = self._open().collection.find({}, PRELOADED).sort(EXPIRE, DESCENDING).limit(count)
+            found = (
+                self._open().collection.find({}, PRELOADED, batch_size=count + 1).sort(EXPIRE, DESCENDING).limit(count)
+            )
             small = (document for document in found if is_sent(document, MAX_PRELOADED_BYTES))
             return dict(parse_all(yield_between(small)))
 
