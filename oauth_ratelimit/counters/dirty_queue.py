@@ -53,6 +53,10 @@ class DirtyQueue:
         """Wait until a key is pressing, ``wake`` is called or the time is over."""
         self._has_pressing.wait(timeout_s)
 
+    def wake_for_urgent(self) -> None:
+        """End the waiting for an urgent key, so that the thread waits anew for the time that is due now."""
+        self._has_urgent.set()
+
     def wake(self) -> None:
         """End all waiting, until the urgent keys are taken."""
         self._has_urgent.set()

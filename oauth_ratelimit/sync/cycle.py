@@ -71,6 +71,7 @@ class SyncCycle:
         report = CycleReport()
         with self._lock:
             now_s = self._clock()
+            next_urgent_s = self._follow_ups.next_s
             requested = self._clients.dirty_queue.take_urgent() + self._clients.dirty_queue.take_dirty()
             if now_s == self._last_s:  # called twice on a clock that stands still: read everything
                 requested += self.schedule.all()
@@ -85,6 +86,8 @@ class SyncCycle:
             report.in_flight_hits = self.schedule.in_flight_hits()
             report.quarantined_count = self.schedule.quarantined_count()
             report.key_count = self._clients.key_count
+            if self._follow_ups.next_s < next_urgent_s:
+                self._clients.dirty_queue.wake_for_urgent()
         self._log_report(report, now_s)
         return report
 
@@ -122,8 +125,7 @@ class SyncCycle:
 
     def wait_for_urgent(self) -> None:
         """Block until a key is urgent, or the queue is woken."""
-        wait_s = self._follow_ups.next_s - self._clock()
-        self._clients.dirty_queue.wait_for_urgent(None if wait_s == math.inf else max(0.0, wait_s))
+        self._clients.dirty_queue.wait_for_urgent(self._follow_ups.wait_s(self._clock()))
 
     def run_for(self, states: Iterable[KeyState]) -> CycleReport:
         """Synchronise these keys only."""

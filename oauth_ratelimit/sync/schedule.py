@@ -52,6 +52,13 @@ class FollowUps:
         """Time at which the next key is due, ``inf`` if there is none."""
         return self._due[0][0] if self._due else math.inf
 
+    def wait_s(self, now_s: float) -> float | None:
+        """Return the seconds until the next key is due, None if there is none."""
+        if not self._due:
+            return None
+        # A clock that stepped back must not delay it.
+        return min(max(0.0, self.next_s - now_s), self._longest_s)
+
     def gap_s(self, state: KeyState) -> float:
         """Return the seconds between the last look at a key and the one that is due, ``inf`` if none is."""
         return self._numbers[state][1] if state in self._numbers else math.inf

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
+from oauth_ratelimit import Limiter
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.scheduler import SHORT_GAP_S, SHORT_GAPS, SHORT_GAPS_PER_S, Pacing, SyncScheduler
 from tests.support.helpers import Clock, wait_until
-from tests.support.limiters import CLIENT, a_limiter, a_policy, stored_hits
+from tests.support.limiters import CLIENT, a_limiter, a_policy, some_settings, stored_hits
 
 
 class Driven:
@@ -162,6 +163,25 @@ def test_urgent_key_wakes_the_thread_and_nothing_else_does(clock: Clock) -> None
     assert scheduler.stop()
     assert all(report is not None for report in woken)
     assert 1 <= len(woken) <= 3
+
+
+def test_key_that_a_full_cycle_finds_filling_up_is_read_again_before_the_next_one() -> None:
+    """The thread that sleeps because no key is urgent wakes up for a key that only a full cycle has read."""
+    store = MemoryStore()
+    here, there = (Limiter(some_settings(a_policy(100)), store) for _ in range(2))
+    scheduler = SyncScheduler(here, interval_s=3600.0)
+    scheduler.start()
+    for limiter in (here, there):
+        limiter.check(CLIENT)
+        limiter.sync()
+    there.check(CLIENT, cost=60)
+    there.sync()
+    here.peek(CLIENT)
+    here.sync()
+    there.check(CLIENT, cost=38)
+    there.sync()
+    wait_until(lambda: here.counts(CLIENT).shared_hits == 100, "another look at the key", timeout_s=10.0)
+    assert scheduler.stop()
 
 
 def test_urgent_keys_do_not_wait_for_the_owner(driven: Driven) -> None:
