@@ -465,6 +465,18 @@ def test_erasure_at_one_client_leaves_the_hits_at_others(erasing: Erasing) -> No
     assert (1, None) == (erasing.hits("app"), erasing.hits("portal"))
 
 
+@pytest.mark.parametrize("name", ["x..y", "", "$x", "a.b"])
+@pytest.mark.parametrize("value", [datetime(2100, 1, 1, tzinfo=UTC), 1])
+def test_damaged_record_of_erasures_is_made_anew(erasing: Erasing, name: str, value: object) -> None:
+    """Names that no update of MongoDB can address do not keep a user from being erased; other erasures stay."""
+    known = {erasure_mark("bob"): datetime(2100, 1, 1, tzinfo=UTC)}
+    erasing.documents.insert_one({"_id": ERASURES_ID, "seen": {name: value, **known}})
+    erasing.erase()
+    found = erasing.documents.find_one({"_id": ERASURES_ID})
+    assert found is not None
+    assert {erasure_mark("ann"), erasure_mark("bob")} == found["seen"].keys()
+
+
 def test_instances_learn_of_the_newest_thousand_erasures_for_a_day(erasing: Erasing) -> None:
     """The record that every read brings stays small, and names nobody."""
     for number in range(3):

@@ -133,9 +133,11 @@ def compose_erasures(marks: Iterable[str], *, at: datetime, known: Document | No
     """
     noted = dict.fromkeys(marks, at)
     dates = known.get("seen", {}) if known else {}
-    if not isinstance(dates, dict):  # damaged: it is made anew
-        return {"$set": {"version": Int64(1), "seen": noted}, "$max": {EXPIRE: at + ERASURES_KEPT}}
-    valid = {mark: date for mark, date in dates.items() if isinstance(date, datetime) and date >= at - ERASURES_KEPT}
+    entries = dates.items() if isinstance(dates, dict) else ()
+    valid = {mark: date for mark, date in entries if isinstance(date, datetime) and date >= at - ERASURES_KEPT}
+    if not isinstance(dates, dict) or not all(map(_is_writer, dates)):  # damaged: MongoDB takes no path with such names
+        made_anew = {mark: date for mark, date in valid.items() if _is_writer(mark)} | noted
+        return {"$set": {"version": Int64(1), "seen": made_anew}, "$max": {EXPIRE: at + ERASURES_KEPT}}
     kept = {*sorted(valid, key=valid.__getitem__)[-MAX_ERASURES:], *noted}
     update: Document = {
         "$set": {"version": Int64(1), **{f"seen.{mark}": at for mark in noted}},
