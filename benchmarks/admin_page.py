@@ -5,12 +5,15 @@ Fills a real MongoDB with the statistics of 5,000 clients in 100,000 documents, 
 
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import closing, redirect_stdout
 from io import StringIO
 from random import Random
+from typing import Any
 
 from flask.testing import FlaskClient
 
+from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.admin import admin_blueprint
 from oauth_ratelimit.admin.history import SPANS_S
 from oauth_ratelimit.core.statistics import MINUTE_S, ClientMinute, Peak, Share, Source, Tally, UserLoad
@@ -51,6 +54,14 @@ def fill(uri: str, *, now_s: float, span_s: int) -> None:
             store.put("process", shares, keep_s=1e7)
 
 
+def fill_counters(config: Mapping[str, Any]) -> None:
+    """Count a request of each client."""
+    with closing(Limiter(load_config(config))) as limiter:
+        for client in range(CLIENTS):
+            limiter.check(f"client-{client:05d}", "alice")
+        limiter.sync()
+
+
 def cost_of_poll(page: FlaskClient, span: str) -> dict[str, float]:
     """Return the seconds of processor time that each query of an open overview takes."""
     costs = {}
@@ -67,7 +78,8 @@ def main() -> None:
     """Print milliseconds of processor time of the first poll and of later ones, for each span."""
     with running_mongodb() as uri:
         fill(uri, now_s=time.time(), span_s=3600)
-        config = {"store": {"uri": uri, "timeout": "30s"}, "limits": {"user": ["10/minute"]}}
+        config = {"store": {"uri": uri, "timeout": "30s"}, "limits": {"user": ["10/hour"]}}
+        fill_counters(config)
         with redirect_stdout(StringIO()), protected_app(clock=time.time, OAUTH_RATELIMIT_CONFIG=config) as app:
             app.register_blueprint(admin_blueprint(lambda: "ann"))
             page = app.test_client()

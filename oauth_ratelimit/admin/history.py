@@ -329,10 +329,18 @@ class SpanTraffic:
         """Return the requests of all clients in each step."""
         return [None if step is None else Tally(*step.totals) for step in self.steps]
 
-    def between(self, since_s: int, until_s: int) -> list[Step]:
+    def between(self, since_s: float, until_s: float) -> list[Step]:
         """Return the steps that begin in a period."""
         pairs = zip(self.timeline.starts_s, self.steps, strict=True)
         return [step for start_s, step in pairs if step is not None and since_s <= start_s < until_s]
+
+    def highest_use(self, since_s: float, count: int) -> list[str]:
+        """Return the clients with the highest use of a limit in the steps since a time, the highest first."""
+        sums = Sums(self.names, Names())
+        for step in self.between(since_s, math.inf):
+            sums.add_step(step)
+        numbers = nlargest(count, range(1, len(sums.shares)), key=sums.shares.__getitem__)
+        return [self.names.all[number] for number in numbers if sums.shares[number] >= 0]
 
     def over_limit(self, steps: Iterable[Step]) -> dict[str, Tally]:
         """Return the clients with requests over a limit in some steps, with all their requests in these steps."""

@@ -60,7 +60,7 @@ def test_top_sorts_keys_by_their_most_used_limit(page: Page, limiter: Limiter) -
 def test_top_of_too_many_keys_says_that_it_is_incomplete(
     page: Page, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oauth_ratelimit.admin.api.MAX_READ", 3)
+    monkeypatch.setattr("oauth_ratelimit.admin.api.MAX_TOP_READ", 3)
     for number in range(5):
         limiter.check(f"client-{number}")
     limiter.sync()
@@ -72,7 +72,7 @@ def test_top_of_too_many_keys_says_that_it_is_incomplete(
 def test_top_of_too_many_keys_has_the_busy_ones(
     page: Page, limiter: Limiter, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oauth_ratelimit.admin.api.MAX_READ", 3)
+    monkeypatch.setattr("oauth_ratelimit.admin.api.MAX_TOP_READ", 3)
     send_hits(limiter, 4, "zzz", "alice")
     for number in range(5):
         limiter.check(f"client-{number}")
