@@ -45,7 +45,7 @@ def preview_of(cache: ReadCache, context: OperatorContext, overrides: Sequence[O
         "keys": _keys(context, before, after, client_id=client_id),
         "dropped_tiers": list(_dropped_tiers(before, overrides)),
         "recorded": recorded,
-        "past": recorded["day"].get("limits", []),
+        "past": [past for past in recorded["day"].get("limits", []) if not past["problem"]],
     }
 
 
@@ -102,14 +102,14 @@ def _denies(policies: PolicySet, client_id: str) -> bool:
 
 
 def _recorded_limits(context: OperatorContext, overrides: Sequence[Override], span_s: int) -> Record:
-    """Return the effect of each new limit on recorded traffic, without those that statistics do not cover."""
+    """Return the effect of each new limit on recorded traffic."""
     effects = (
         effect_in_span(context, override.target.limit_kind, policy, client_id=override.target.client_id, span_s=span_s)
         for override in overrides
         for policy in override.policies
         if override.target.limit_kind
     )
-    return {"span_s": span_s, "limits": list(filter(None, effects))}
+    return {"span_s": span_s, "limits": list(effects)}
 
 
 def _policies_with(context: OperatorContext, overrides: Sequence[Override]) -> PolicySet:

@@ -10,8 +10,8 @@ from oauth_ratelimit.admin.form import UNCONFIGURED_CLIENT
 from oauth_ratelimit.admin.params import choice, whole
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import MAX_LIMIT, LimitKind, Policy
-from oauth_ratelimit.core.statistics import MINUTE_S, ClientMinute
-from oauth_ratelimit.core.what_if import By, Effect, Loads, Subject, effects, loads
+from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, Kind, Tally
+from oauth_ratelimit.core.what_if import By, Effect, Subject, effects, loads
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.operations.changes import checked_client_id, limit_texts
 from oauth_ratelimit.operations.context import OperatorContext
@@ -21,7 +21,8 @@ from oauth_ratelimit.operations.suggest import configuration, suggest, suggestio
 
 SPANS_S = {"hour": 3600, "day": 86_400, "week": 604_800}
 DAY_MINUTES = 1440
-MAX_READ = 30_000  # documents, about half a second; a sample will not do, because windows need every minute
+MAX_READ = 12_000  # documents with users, about a second; a sample will not do, because windows need every minute
+MAX_SUMMED = 150_000  # documents that MongoDB sums up, about half a second here
 TTL_S = 20.0  # while the slider moves, only the limit changes
 SUGGEST_TTL_S = 60.0
 MAX_BEARERS = 50
@@ -42,6 +43,8 @@ TOO_MUCH = (
     "(flask oauth-ratelimit {command})."
 )
 
+NOT_BY_MINUTE = "Statistics are kept by the minute: the effect of a window that is not whole minutes is not known."
+
 
 @dataclass(slots=True)
 class Recorded:
@@ -54,7 +57,7 @@ class Recorded:
     """
 
     now_s: float
-    loads: Loads = field(default_factory=dict)
+    loads: dict[Subject, dict[int, int]] = field(default_factory=dict)
     over: dict[Subject, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
@@ -66,20 +69,37 @@ class Recorded:
         """
         found = cls(context.now_s)
         since_s = context.now_s - span_s
-        parts = ("by", "users") if by == "user" else ("by",)
-        minutes = minutes_of(context, since_s - lead_s, client_id, parts=parts, command="what-if")
-        found.loads = loads(found._noting_over(minutes, by, since_s), by)
+        if by == "user":
+            minutes = minutes_of(context, since_s - lead_s, client_id, parts=("by", "users"), command="what-if")
+            found.loads = loads(found._noting_over(minutes, since_s), by)
+        else:
+            found._read_sums(context, by, since_s, lead_s=lead_s, client_id=client_id)
         return found
 
-    def _noting_over(self, minutes: Iterable[ClientMinute], by: By, since_s: float) -> Iterator[ClientMinute]:
+    def _read_sums(
+        self, context: OperatorContext, by: By, since_s: float, *, lead_s: int, client_id: str | None
+    ) -> None:
+        store = context.stores.statistics
+        stored = client_id and storable_name(client_id)
+        if store.count(since_s - lead_s, context.now_s, stored) > MAX_SUMMED:
+            raise ValueError(TOO_MUCH.format(command="what-if"))
+        kind: Kind | None = "client" if by == "client" else None
+        for sums in store.sums(since_s - lead_s, context.now_s, step_s=MINUTE_S, client_id=stored, kind=kind):
+            for name, *counts in zip(sums.client_ids, *sums.counts, strict=True):
+                tally = Tally(*counts)
+                if name != OTHER_CLIENTS and tally.trusted * 2 > tally.offered:
+                    continue
+                subject = Subject(name, None)
+                if tally.offered > tally.trusted:
+                    load = self.loads.setdefault(subject, {})
+                    load[sums.start_s] = load.get(sums.start_s, 0) + tally.offered - tally.trusted
+                if sums.start_s >= since_s:
+                    self._note(subject, tally.denied, tally.would_deny)
+
+    def _noting_over(self, minutes: Iterable[ClientMinute], since_s: float) -> Iterator[ClientMinute]:
         for minute in minutes:
-            if minute.minute_s >= since_s:
-                if by == "user":
-                    for user in minute.users:
-                        self._note(Subject(minute.client_id, user.username), user.denied, user.would_deny)
-                else:
-                    tally = minute.tally("client" if by == "client" else None)
-                    self._note(Subject(minute.client_id, None), tally.denied, tally.would_deny)
+            for user in minute.users if minute.minute_s >= since_s else ():
+                self._note(Subject(minute.client_id, user.username), user.denied, user.would_deny)
             yield minute
 
     def _note(self, subject: Subject, denied: int, would_deny: int) -> None:
@@ -251,22 +271,20 @@ def _override(question: _Question, policies: tuple[Policy, ...]) -> Record | Non
 
 def effect_in_span(
     context: OperatorContext, kind: LimitKind, policy: Policy, *, client_id: str | None, span_s: int
-) -> Record | None:
-    """Return the effect of a limit on recorded traffic; None if the statistics do not cover it."""
+) -> Record:
+    """Return the effect of a limit on recorded traffic, with ``problem`` if the statistics do not tell it."""
+    base: Record = {"policy": policy.name, "kind": kind.value, "problem": None}
     window_minutes, rest_s = divmod(policy.window.window_s, MINUTE_S)
     if rest_s:
-        return None
+        return {**base, "problem": NOT_BY_MINUTE}
     try:
         recorded = Recorded.read(context, BY_OF_KIND[kind], span_s, lead_s=policy.window.window_s, client_id=client_id)
-    except ValueError:
-        return None
+    except ValueError as exc:
+        return {**base, "problem": str(exc)}
     since_s = context.now_s - span_s
     found = effects(recorded.loads, limit=policy.limit, window_minutes=window_minutes, since_s=since_s)
-    if not found:
-        return None
     return {
-        "policy": policy.name,
-        "kind": kind.value,
+        **base,
         **effects_data(found),
         "recorded": _over_data(recorded.over.values()),
         "top": [_effect_data(effect, recorded) for effect in found[:MAX_TOP] if effect.denied],

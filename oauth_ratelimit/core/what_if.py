@@ -95,10 +95,13 @@ def effect_of(
         since_s: Start of the time to report on. Earlier requests only fill the first windows.
     """
     held = HELD_OF_SHORT if window_minutes <= SHORT_WINDOW_MINUTES else HELD_OF_LONG
-    at_least, denied, at_most = (
-        _denied(load, limit=limit, window_minutes=window_minutes, held=share, since_s=since_s)
-        for share in (0.0, held, 1.0)
-    )
+    at_least = denied = at_most = 0.0
+    # A window that begins within a minute touches one minute more.
+    if max(load.values(), default=0) * min(len(load), window_minutes + 1) > limit:
+        at_least, denied, at_most = (
+            _denied(load, limit=limit, window_minutes=window_minutes, held=share, since_s=since_s)
+            for share in (0.0, held, 1.0)
+        )
     counted = [offered for minute_s, offered in load.items() if minute_s >= since_s]
     return Effect(
         subject,

@@ -18,7 +18,7 @@ def test_preview_shows_before_and_after_and_stores_nothing(page: Page, limiter: 
     data = page.send("preview", LIMIT).json
 
     assert [("user limit", "user: 5/3600s", "user: 2/3600s")] == [
-        (row["what"], row["before"], row["after"]) for row in data["changes"] if row["is_changed"]
+        (row["what"], row["before"], row["after"]) for row in data["changes"]
     ]
     assert (0, 1) == (data["keys"]["denied_before_count"], data["keys"]["denied_after_count"])
     assert [] == page.query("overrides")["history"]
@@ -43,12 +43,113 @@ def test_preview_notes_exceptions_and_replaced_overrides(open_page: Callable[...
     assert ["ann"] == [override["by"] for override in again["replaces"]]
 
 
-def test_preview_of_a_limit_has_its_effect_on_the_last_day(page: Page, mongo_uri: str) -> None:
+def test_preview_of_a_limit_has_its_effect_on_recorded_traffic(page: Page, mongo_uri: str) -> None:
     record(mongo_uri, [minute(ago, allowed=10) for ago in (5, 6, 7)])
-    (past,) = page.send("preview", {**LIMIT, "limits": {"user": ["8/minute"], "client": ["1/second"]}}).json["past"]
+    data = page.send("preview", {**LIMIT, "limits": {"user": ["8/minute"], "client": ["1/second"]}}).json
+    for span in ("hour", "day"):
+        client, user = data["recorded"][span]["limits"]
+        assert ("user", 30, 1, 1) == (user["kind"], user["offered"], user["concerned_count"], user["bearer_count"])
+        assert 6 <= user["at_least"] <= user["denied"] <= user["at_most"] <= 16
+        assert [("app", "alice", user["denied"])] == [
+            (row["client_id"], row["username"], row["denied"]) for row in user["top"]
+        ]
+        assert "by the minute" in client["problem"]
 
-    assert ("user", 30, 1, 1) == (past["kind"], past["offered"], past["concerned_count"], past["bearer_count"])
-    assert 6 <= past["at_least"] <= past["denied"] <= past["at_most"] <= 16
+
+def test_preview_of_a_mode_says_what_it_would_have_denied(open_page: Callable[..., Page], mongo_uri: str) -> None:
+    page = open_page(store={"uri": mongo_uri}, mode="dry-run", clients={"own": {"mode": "dry-run"}})
+    record(mongo_uri, [minute(3, f"app-{number}", allowed=9, would_deny=number) for number in range(8)])
+    record(mongo_uri, [minute(4, "own", would_deny=50), minute(200, "app-1", would_deny=300)])
+    enforce = {"kind": "mode", "client_id": None, "mode": "enforce", "reason": "x"}
+    hour = page.send("preview", enforce).json["recorded"]["hour"]
+    own = page.send("preview", {**enforce, "client_id": "own"}).json["recorded"]["hour"]
+
+    assert (0, 28, 7) == (hour["denied_before"], hour["denied_after"], hour["client_count"])
+    assert [("app-7", 7), ("app-6", 6), ("app-5", 5), ("app-4", 4), ("app-3", 3)] == [
+        (row["client_id"], row["denied_after"]) for row in hour["top"]
+    ]
+    assert (50, ["own"]) == (own["denied_after"], [row["client_id"] for row in own["top"]])
+
+
+def test_preview_of_a_dry_run_says_what_it_would_have_admitted(page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [minute(3, allowed=9, denied=4)])
+    data = page.send("preview", {"kind": "mode", "client_id": "app", "mode": "dry-run", "reason": "x"}).json
+    hour = data["recorded"]["hour"]
+
+    assert (4, 0, 1) == (hour["denied_before"], hour["denied_after"], hour["client_count"])
+    assert ["mode"] == [row["what"] for row in data["changes"]]
+
+
+def test_preview_names_tiers_that_would_be_dropped(open_page: Callable[..., Page], mongo_uri: str) -> None:
+    page = open_page(store={"uri": mongo_uri}, limits={"user": ["2/second", "30/minute"], "client": ["9/minute"]})
+    dropped = page.send("preview", {**LIMIT, "limits": {"user": ["40/minute"]}}).json["dropped_tiers"]
+
+    assert [{"kind": "user", "text": "user-1s: 2/1s"}] == dropped
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        (["40/5s"], ["user: 40/5s"]),
+        (["100/minute"], ["user: 100/60s"]),
+        (["5 per 10 second; 100/hour"], ["user-10s: 5/10s", "user-3600s: 100/3600s"]),
+        (["burst: 40/5s enforce"], ["burst: 40/5s enforce"]),
+        (["{limit: 7, window: 1m, name: x}"], ["x: 7/60s"]),
+        (["none"], []),
+    ],
+    ids=str,
+)
+def test_limits_are_read_in_every_notation_and_shown_in_the_form(
+    page: Page, typed: list[str], expected: list[str]
+) -> None:
+    assert 200 == page.send("apply", {**LIMIT, "limits": {"user": typed}}).status_code
+    (applied,) = page.query("overrides")["overrides"]
+    texts = page.query("current", id="app")["limits"]["user"]["texts"]
+    page.send("apply", {**LIMIT, "limits": {"user": texts}})
+    (again,) = page.query("overrides")["overrides"]
+
+    assert expected == applied["limits"] == again["limits"]
+
+
+def test_form_has_the_present_values(open_page: Callable[..., Page], mongo_uri: str) -> None:
+    fine = {"name": "fine", "limit": 9, "window": 60, "frames": 60, "estimator": "strict", "count_denied": True}
+    page = open_page(store={"uri": mongo_uri}, clients={"app": {"mode": "dry-run", "limits": {"user": [fine]}}})
+    everybody, app = page.query("current"), page.query("current", id="app")
+
+    assert ("enforce", ["5/3600s"], {"layer": "limits"}) == (
+        everybody["mode"],
+        everybody["limits"]["user"]["texts"],
+        everybody["limits"]["user"]["origin"],
+    )
+    assert ("dry-run", {"layer": "clients.app"}) == (app["mode"], app["limits"]["user"]["origin"])
+    page.send("apply", {**LIMIT, "limits": {"user": app["limits"]["user"]["texts"]}})
+    assert app["limits"]["user"]["texts"] == page.query("current", id="app")["limits"]["user"]["texts"]
+
+
+def test_all_errors_of_a_form_are_answered_with_their_fields(page: Page) -> None:
+    body = {
+        "kind": "limit",
+        "client_id": "",
+        "limits": {"user": ["0/minute", "5/minute", "x"], "client": []},
+        "reason": " ",
+        "for": "soon",
+        "until": "1999-01-01T00:00:00Z",
+    }
+    problem = page.send("preview", body).json["problem"]
+
+    assert ["client_id", "limits.client", "reason", "for", "until", "limits.user[0]", "limits.user[2]"] == [
+        error["field"] for error in problem["fields"]
+    ]
+    assert all(error["text"] for error in problem["fields"])
+
+
+def test_ids_with_wildcards_are_taken_literally(page: Page, mongo_uri: str) -> None:
+    page.send("apply", {"kind": "trusted", "client_id": "star*", "reason": "x"})
+    record(mongo_uri, [minute(3, name, allowed=1) for name in ("star*", "star-anything")])
+
+    assert {"star*": "trusted", "star-anything": "enforce"} == {
+        row["client_id"]: row["mode"] for row in page.query("clients")["rows"]
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Queries over recorded statistics."""
 
+from collections.abc import Callable
+
 import pytest
 
 from oauth_ratelimit.core.statistics import ClientMinute, Source, Tally
@@ -72,7 +74,58 @@ def test_what_if_of_too_many_documents_refers_to_the_command_line(
     page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("oauth_ratelimit.admin.what_if.MAX_READ", 2)
+    monkeypatch.setattr("oauth_ratelimit.admin.what_if.MAX_SUMMED", 2)
     record(mongo_uri, [minute(ago, allowed=10) for ago in (5, 6, 7)])
 
-    assert "command line" in page.get("api/what-if", by="total").json["problem"]["text"]
-    assert [] == page.send("preview", {**LIMIT, "limits": {"user": ["8/minute"]}}).json["past"]
+    for by in ("user", "total"):
+        assert "command line" in page.get("api/what-if", by=by).json["problem"]["text"]
+    (past,) = page.send("preview", {**LIMIT, "limits": {"user": ["8/minute"]}}).json["recorded"]["day"]["limits"]
+    assert "command line" in past["problem"]
+
+
+def test_what_if_starts_from_the_present_limit_of_the_grants_that_a_client_uses(page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [minute(ago, allowed=4, denied=2) for ago in (5, 6, 7)])
+    data = page.query("what-if", id="app")
+
+    assert ("user", 5, 3600, "day") == (data["by"], data["limit"], data["window_s"], data["span"])
+    assert (["5/3600s"], {"layer": "limits"}) == (data["current"]["texts"], data["current"]["origin"])
+    assert {"denied": 6, "would_deny": 0} == data["recorded"]
+    assert [("app", "alice", 18, 3.6)] == [
+        (row["client_id"], row["username"], row["peak"], row["share"]) for row in data["distribution"]
+    ]
+
+
+def test_what_if_offers_an_override_for_a_named_client_only(open_page: Callable[..., Page], mongo_uri: str) -> None:
+    page = open_page(store={"uri": mongo_uri}, limits={"user": ["2/second", "30/minute"]})
+    asked = {"by": "user", "limit": "50"}
+
+    assert page.query("what-if", **asked)["override"] is None
+    assert {"kind": "limit", "client_id": "app", "limits": {"user": ["2/1s", "50/60s"]}} == (
+        page.query("what-if", id="app", **asked)["override"]
+    )
+    assert (
+        200 == page.send("apply", {**page.query("what-if", id="app", **asked)["override"], "reason": "x"}).status_code
+    )
+    assert ["2/1s", "50/60s"] == page.query("current", id="app")["limits"]["user"]["texts"]
+
+
+def test_distribution_has_the_highest_peaks_first(page: Page, mongo_uri: str) -> None:
+    loads = {"calm": (1, 1, 1), "steady": (9, 9, 9), "burst": (20, 0, 0)}
+    minutes = [minute(ago, name, allowed=count) for name, load in loads.items() for ago, count in enumerate(load, 5)]
+    record(mongo_uri, minutes)
+    data = page.query("what-if", by="total", window="2", limit="10", span="hour")
+
+    assert [("burst", 20), ("steady", 18), ("calm", 2)] == [
+        (row["client_id"], row["peak"]) for row in data["distribution"]
+    ]
+    assert (3, 2) == (data["bearer_count"], data["concerned_count"])
+
+
+def test_suggestions_are_those_of_the_command(page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [minute(ago, allowed=10) for ago in (5, 6, 7)] + [minute(5, "other", allowed=90)])
+    everybody, own = page.query("suggest"), page.query("suggest", id="app")
+
+    assert "user" in {one["kind"] for one in everybody["suggestions"]}
+    assert {"limits", "clients"} >= everybody["configuration"].keys()
+    assert {"app"} == {one["client_id"] for one in own["suggestions"]}
+    assert all(one["text"] == f"{one['limit']}/3600s" for one in own["suggestions"])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from oauth_ratelimit.core.key import storable_name
-from tests.admin.conftest import Page, minute, record
+from tests.admin.conftest import LIMIT, Page, minute, record
 
 
 def test_traffic_without_statistics_has_times_and_no_lines(page: Page) -> None:
@@ -112,3 +112,27 @@ def test_invalid_page_of_clients_is_rejected(page: Page, params: dict[str, str])
     response = page.get("api/clients", **params)
 
     assert (400, True) == (response.status_code, next(iter(params)) in response.json["problem"]["text"])
+
+
+def test_changes_by_operators_are_marked_in_time(page: Page, mongo_uri: str) -> None:
+    for body in (LIMIT, {"kind": "mode", "client_id": None, "mode": "dry-run", "reason": "x"}):
+        page.send("apply", body)
+    page.send("remove", {"kind": "limit", "client_id": "app", "limit_kind": "user", "reason": "done"})
+    marks = page.query("traffic", span="15m")["marks"]
+    other = page.query("traffic", span="15m", id="other")["marks"]
+
+    assert [
+        "user limit of app: user: 2/3600s (ann)",
+        "mode dry-run for everybody (ann)",
+        "override removed: user limit of app (ann)",
+    ] == [mark["text"] for mark in marks]
+    assert ["mode dry-run for everybody (ann)"] == [mark["text"] for mark in other]
+
+
+def test_long_spans_have_hourly_averages(page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [minute(ago, allowed=60) for ago in range(120, 240)])
+    data = page.query("traffic", span="1d")
+
+    assert ("average per minute", 3600, 24) == (data["unit"], data["step_s"], len(data["times"]))
+    assert 60.0 in data["lines"][0]["issued"]
+    assert "per minute" == page.query("traffic", span="1h")["unit"]

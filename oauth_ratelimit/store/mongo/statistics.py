@@ -124,7 +124,15 @@ class StatisticsStore:
                 if minute is not None:
                     yield minute
 
-    def sums(self, since_s: float, until_s: float, *, step_s: int, client_id: str | None = None) -> Iterator[StepSums]:
+    def sums(
+        self,
+        since_s: float,
+        until_s: float,
+        *,
+        step_s: int,
+        client_id: str | None = None,
+        kind: Kind | None = None,
+    ) -> Iterator[StepSums]:
         """Yield sums over steps of time, computed by MongoDB: some bytes per client instead of its whole document.
 
         A step may come in several parts, each with other minutes or clients of it.
@@ -134,10 +142,12 @@ class StatisticsStore:
             until_s: End of the period, exclusive.
             step_s: Length of a step, whole minutes. Steps are aligned to the epoch.
             client_id: One client; None for all.
+            kind: Requests with or without a user; None for all.
         """
+        kinds = KINDS if kind is None else (kind,)
         for piece_s, end_s, is_packed in self._pieces(since_s, until_s, client_id):
             selected, _ = _selection(piece_s, end_s, client_id)
-            pipeline = _sums_pipeline(selected, step_s=step_s, is_packed=is_packed)
+            pipeline = _sums_pipeline(selected, step_s=step_s, kinds=kinds, is_packed=is_packed)
             with translated_errors():
                 found = self._connection.collection(STATISTICS).aggregate(pipeline, batchSize=PAGE_SIZE)
                 yield from map(_parse_sums, found)
@@ -194,10 +204,10 @@ def _selection(since_s: float, until_s: float, client_id: str | None) -> tuple[D
     return {"_id": {"$gte": lowest, "$lt": end}}, "_id"
 
 
-def _sums_pipeline(selected: Document, *, step_s: int, is_packed: bool) -> list[Document]:
+def _sums_pipeline(selected: Document, *, step_s: int, kinds: Sequence[Kind], is_packed: bool) -> list[Document]:
     """Return the pipeline of ``sums``. It leaves out damaged fields, as ``parse_minute`` does."""
     counts = {name: {"$sum": f"$tallies.v.{name}"} for name in COUNTS}
-    by_kind: Document = {"$concatArrays": [_fields_of(f"$$this.v.{kind}") for kind in KINDS]}
+    by_kind: Document = {"$concatArrays": [_fields_of(f"$$this.v.{kind}") for kind in kinds]}
     is_endpoint = {"$eq": [{"$substrBytes": ["$$tally.k", 0, len(ENDPOINT)]}, ENDPOINT]}
     is_peak = {
         "$and": [{"$isArray": "$$this.v"}, {"$isNumber": {"$arrayElemAt": [_array("$$this.v"), 0]}}],
@@ -205,7 +215,7 @@ def _sums_pipeline(selected: Document, *, step_s: int, is_packed: bool) -> list[
     peak = {"$cond": [is_peak, [{"$arrayElemAt": [_array("$$this.v"), 0]}, "$$this.k"], None]}
     stages: list[Document] = [
         {"$match": selected},
-        {"$match": {"$expr": {"$eq": [{"$type": "$_id.clientId"}, "string"]}}},
+        {"$match": {"_id.clientId": {"$type": "string"}, "_id.minute": {"$type": ["int", "long", "double"]}}},
         {
             "$project": {
                 "_id": {
