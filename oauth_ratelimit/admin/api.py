@@ -34,6 +34,7 @@ from oauth_ratelimit.store.base import Snapshot
 STATUS_TTL_S = 2.0
 KNOWN_IDS_TTL_S = 60.0  # takes some thousand documents to read
 TOP_TTL_S = 5.0
+USERS_TTL_S = 10.0
 MAX_READ = 5000  # documents of one client, about half a second
 MAX_TOP_READ = 200
 MAX_BUSY_USERS = 5
@@ -112,6 +113,12 @@ def client(cache: ReadCache, params: Params) -> object:
     def known_ids() -> set[str]:
         return cache.read_cached("known-ids", known_client_ids, ttl_s=KNOWN_IDS_TTL_S)
 
+    def read_users(context: OperatorContext) -> Record:
+        documents = list(context.stores.documents.of_client(storable_name(client_id), at_most=MAX_READ))
+        users = _nearest_keys(context, documents, MAX_USERS)
+        return {"users": users, "are_users_complete": len(documents) < MAX_READ}
+
+    users = cache.read_cached(("users", client_id), read_users, ttl_s=USERS_TTL_S)
     use = client_use(cache, client_id)
     source = use.main_source
     username = params.get("user") or None
@@ -129,7 +136,6 @@ def client(cache: ReadCache, params: Params) -> object:
             endpoint=params.get("endpoint") or TOKEN_ENDPOINT,
         )
         suggestions = similar_client_ids(context, client_id, known_ids=known_ids)
-        documents = list(context.stores.documents.of_client(storable_name(client_id), at_most=MAX_READ))
         rules, plan = context.policies.rules_of(client_id)
         return {
             **explanation.data(known_ids=known_ids),
@@ -145,8 +151,7 @@ def client(cache: ReadCache, params: Params) -> object:
                 kind.value: origin_data(context.origins.of_limits(client_id, kind)) for kind in LimitKind
             },
             "limits_now": _limits_data(context.policies.limits_at(client_id)[1]),
-            "users": _nearest_keys(context, documents, MAX_USERS),
-            "are_users_complete": len(documents) < MAX_READ,
+            **users,
             "overrides": [override_data(each) for each in context.overrides if each.target.client_id == client_id],
         }
 

@@ -18,7 +18,7 @@ from oauth_ratelimit.operations.format import counted, policy_text
 from oauth_ratelimit.operations.serialize import Record, override_data
 from oauth_ratelimit.operations.suggestions import unknown_client_hint
 
-MAX_READ = 5000  # documents
+MAX_READ = 1000  # documents, a fifth of a second
 MAX_NAMED = 5  # clients in a note
 CANARY_NOTE = "The canary stays active: outside of it this is a dry run, unless a client has a mode of its own."
 MAX_TOP = 5  # clients
@@ -45,7 +45,7 @@ def preview_of(cache: ReadCache, context: OperatorContext, overrides: Sequence[O
         "keys": _keys(context, before, after, client_id=client_id),
         "dropped_tiers": list(_dropped_tiers(before, overrides)),
         "recorded": recorded,
-        "past": [past for past in recorded["day"].get("limits", []) if not past["problem"]],
+        "past": recorded["day"].get("limits", []),  # for pages that are open during an update
     }
 
 
@@ -102,14 +102,19 @@ def _denies(policies: PolicySet, client_id: str) -> bool:
 
 
 def _recorded_limits(context: OperatorContext, overrides: Sequence[Override], span_s: int) -> Record:
-    """Return the effect of each new limit on recorded traffic."""
-    effects = (
-        effect_in_span(context, override.target.limit_kind, policy, client_id=override.target.client_id, span_s=span_s)
-        for override in overrides
-        for policy in override.policies
-        if override.target.limit_kind
-    )
-    return {"span_s": span_s, "limits": list(effects)}
+    """Return the effect of each new limit on recorded traffic, and the limits whose effect is not known."""
+    found: list[Record] = []
+    missing: list[Record] = []
+    for override in overrides:
+        kind = override.target.limit_kind
+        if kind is None:
+            continue
+        for policy in override.policies:
+            try:
+                found.append(effect_in_span(context, kind, policy, client_id=override.target.client_id, span_s=span_s))
+            except ValueError as exc:
+                missing.append({"policy": policy.name, "kind": kind.value, "reason": str(exc)})
+    return {"span_s": span_s, "limits": found, "missing": missing}
 
 
 def _policies_with(context: OperatorContext, overrides: Sequence[Override]) -> PolicySet:

@@ -272,19 +272,20 @@ def _override(question: _Question, policies: tuple[Policy, ...]) -> Record | Non
 def effect_in_span(
     context: OperatorContext, kind: LimitKind, policy: Policy, *, client_id: str | None, span_s: int
 ) -> Record:
-    """Return the effect of a limit on recorded traffic, with ``problem`` if the statistics do not tell it."""
-    base: Record = {"policy": policy.name, "kind": kind.value, "problem": None}
+    """Return the effect of a limit on recorded traffic.
+
+    Raises:
+        ValueError: The statistics do not tell it; the message says why.
+    """
     window_minutes, rest_s = divmod(policy.window.window_s, MINUTE_S)
     if rest_s:
-        return {**base, "problem": NOT_BY_MINUTE}
-    try:
-        recorded = Recorded.read(context, BY_OF_KIND[kind], span_s, lead_s=policy.window.window_s, client_id=client_id)
-    except ValueError as exc:
-        return {**base, "problem": str(exc)}
+        raise ValueError(NOT_BY_MINUTE)
+    recorded = Recorded.read(context, BY_OF_KIND[kind], span_s, lead_s=policy.window.window_s, client_id=client_id)
     since_s = context.now_s - span_s
     found = effects(recorded.loads, limit=policy.limit, window_minutes=window_minutes, since_s=since_s)
     return {
-        **base,
+        "policy": policy.name,
+        "kind": kind.value,
         **effects_data(found),
         "recorded": _over_data(recorded.over.values()),
         "top": [_effect_data(effect, recorded) for effect in found[:MAX_TOP] if effect.denied],

@@ -47,13 +47,13 @@ def test_preview_of_a_limit_has_its_effect_on_recorded_traffic(page: Page, mongo
     record(mongo_uri, [minute(ago, allowed=10) for ago in (5, 6, 7)])
     data = page.send("preview", {**LIMIT, "limits": {"user": ["8/minute"], "client": ["1/second"]}}).json
     for span in ("hour", "day"):
-        client, user = data["recorded"][span]["limits"]
+        (user,), (client,) = (data["recorded"][span][name] for name in ("limits", "missing"))
         assert ("user", 30, 1, 1) == (user["kind"], user["offered"], user["concerned_count"], user["bearer_count"])
         assert 6 <= user["at_least"] <= user["denied"] <= user["at_most"] <= 16
         assert [("app", "alice", user["denied"])] == [
             (row["client_id"], row["username"], row["denied"]) for row in user["top"]
         ]
-        assert "by the minute" in client["problem"]
+        assert ("client", True) == (client["policy"], "by the minute" in client["reason"])
 
 
 def test_preview_of_a_mode_says_what_it_would_have_denied(open_page: Callable[..., Page], mongo_uri: str) -> None:

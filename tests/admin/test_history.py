@@ -104,7 +104,7 @@ def test_sums_equal_those_of_all_documents_while_instances_write(connection: Con
     for _ in range(40):
         fleet.clock.advance(random.choice((8, 11, 35, 70)))
         for writer in ("one", "two"):
-            fleet.write(fleet.clock() - random.randrange(100), writer=writer)
+            fleet.write(fleet.clock() - random.randrange(history.SETTLED_S), writer=writer)
         fleet.check(random.choice(list(SPANS_S)))
     for span in SPANS_S:
         fleet.check(span)

@@ -79,8 +79,8 @@ def test_what_if_of_too_many_documents_refers_to_the_command_line(
 
     for by in ("user", "total"):
         assert "command line" in page.get("api/what-if", by=by).json["problem"]["text"]
-    (past,) = page.send("preview", {**LIMIT, "limits": {"user": ["8/minute"]}}).json["recorded"]["day"]["limits"]
-    assert "command line" in past["problem"]
+    (past,) = page.send("preview", {**LIMIT, "limits": {"user": ["8/minute"]}}).json["recorded"]["day"]["missing"]
+    assert "command line" in past["reason"]
 
 
 def test_what_if_starts_from_the_present_limit_of_the_grants_that_a_client_uses(page: Page, mongo_uri: str) -> None:
