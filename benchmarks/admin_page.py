@@ -62,16 +62,17 @@ def fill_counters(config: Mapping[str, Any]) -> None:
         limiter.sync()
 
 
-def cost_of_poll(page: FlaskClient, span: str) -> dict[str, float]:
-    """Return the seconds of processor time that each query of an open overview takes."""
-    costs = {}
+def cost_of_poll(page: FlaskClient, span: str) -> tuple[dict[str, float], bool]:
+    """Return the seconds of processor time that each query of an open overview takes, and True if all is read."""
+    costs, is_complete = {}, True
     for query in (f"traffic?span={span}", f"clients?span={span}", "verdict", "top"):
         begun_s = time.thread_time()
         answer = page.get(f"/ratelimit/api/{query}").get_json()
         costs[query.partition("?")[0]] = time.thread_time() - begun_s
         if "problem" in answer:
             raise SystemExit(f"{query}: {answer['problem']['text']}")
-    return costs
+        is_complete = is_complete and (query == "top" or answer.get("is_complete", True))
+    return costs, is_complete
 
 
 def main() -> None:
@@ -85,9 +86,9 @@ def main() -> None:
             page = app.test_client()
             for span in SPANS_S:
                 for number in range(POLLS):
-                    costs = cost_of_poll(page, span)
+                    costs, is_complete = cost_of_poll(page, span)
                     parts = ", ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in costs.items())
-                    poll = "first" if number == 0 else "later"
+                    poll = "first" if number == 0 else "later" if is_complete else "still reading, later"
                     print(f"{span}, {poll} poll: {sum(costs.values()) * 1000:.0f} ms ({parts})", file=sys.stderr)
                     time.sleep(INTERVAL_S)
 
