@@ -5,6 +5,7 @@ import re
 import types
 
 import oauth_ratelimit
+from oauth_ratelimit.observe.metric_catalog import CATALOG, NAMESPACE
 from tests.docs.blocks import ROOT
 
 DOCS = ROOT / "docs"
@@ -31,11 +32,17 @@ def test_command_line() -> None:
     assert "--reason" in page
 
 
-def test_signals() -> None:
-    """Metrics and events have their rows."""
-    page = GENERATE.signals_page()
-    assert "| `oauth_ratelimit_decisions_total` | counter | `decision`, `mode`, `grant_type`, `policy` |" in page
-    assert "| `flush_failed` | warning | `error`, `failing_for_s` | `sync/cycle.py` |" in page
+def test_table_of_metrics_has_every_metric_with_its_labels() -> None:
+    """The table of the operations page is the only one."""
+    rows = re.findall(
+        r"^\| `(oauth_ratelimit_\w+)(?:\{(.*?)\})?` \| (\w+) \|", (DOCS / "operations.md").read_text(), re.MULTILINE
+    )
+    named = {name: (kind, set(re.findall(r"\w+", labels))) for name, labels, kind in rows}
+    suffix = {"counter": "_total"}
+    assert named == {
+        f"{NAMESPACE}_{metric.name}{suffix.get(metric.kind, '')}": (metric.kind, set(metric.labels))
+        for metric in CATALOG
+    }
 
 
 def test_every_public_name_has_its_place() -> None:
