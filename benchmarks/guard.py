@@ -1,4 +1,4 @@
-"""What the guard costs a token request that is right: ``python -m benchmarks.guard``.
+"""Cost of the guard for a valid token request: ``python -m benchmarks.guard``.
 
 CPU time of a login at the demo's server, without HTTP, with the guard off and on. Passwords there are not hashed.
 """
