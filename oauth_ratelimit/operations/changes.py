@@ -160,7 +160,10 @@ def limit_texts(kind: LimitKind, policies: Sequence[Policy]) -> list[str]:
     if not policies:
         return [NO_LIMIT]
     short = [f"{policy.limit}/{policy.window.window_s}s" for policy in policies]
-    alike = getattr(parse_limits({kind.value: short}), kind.value)
+    try:
+        alike = getattr(parse_limits({kind.value: short}), kind.value)
+    except ConfigError:  # several limits with the same window need names
+        alike = [None] * len(short)
     return [
         text if policy == other else _full_text(policy)
         for text, policy, other in zip(short, policies, alike, strict=True)

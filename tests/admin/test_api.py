@@ -170,3 +170,16 @@ def test_emergency_switch_keeps_the_page_from_starting_anything(
 
     assert "switches everything off" in page.query("status")["problem"]["text"]
     assert page.app.extensions["oauth_ratelimit"]._worker is None
+
+
+def test_form_holds_limits_with_the_same_window(open_page: Callable[..., Page], mongo_uri: str) -> None:
+    limits = [
+        {"name": "few", "limit": 1, "window": "1h", "mode": "enforce"},
+        {"name": "many", "limit": 100, "window": "1h"},
+    ]
+    page = open_page(store={"uri": mongo_uri}, limits={"client": limits})
+
+    texts = page.query("current", id="app")["limits"]["client"]["texts"]
+    assert ["few: 1/3600s enforce", "many: 100/3600s"] == texts
+    body = {"kind": "limit", "client_id": "app", "limits": {"client": texts}, "for": "1h", "reason": "x"}
+    assert 200 == page.send("preview", body).status_code
