@@ -7,6 +7,7 @@ from typing import Any
 
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
@@ -85,6 +86,20 @@ class Browser:
     def type(self, selector: str, text: str) -> None:
         """Type into a field."""
         self.one(selector).send_keys(text)
+
+    def fill(self, selector: str, text: str) -> None:
+        """Replace the text of a field."""
+        self.one(selector).clear()
+        self.type(selector, text)
+
+    def drag(self, selector: str, *, down_px: int) -> None:
+        """Drag an element down, or up for a negative distance."""
+        self.run("arguments[0].scrollIntoView({block: 'center'})", self.one(selector))
+        ActionChains(self.driver).click_and_hold(self.one(selector)).move_by_offset(0, down_px).release().perform()
+
+    def set_timezone(self, name: str) -> None:
+        """Set the time zone of the system, for pages opened from now on."""
+        self.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": name})
 
     def press(self, *keys: str) -> None:
         """Press keys in the focused element."""
