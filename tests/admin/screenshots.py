@@ -33,8 +33,8 @@ LIVE_REQUESTS = 260
 MAX_BYTES = 150_000
 WINDOW = (1160, 900)
 CHARTS_FIT = """
-return [...document.querySelectorAll(".chart .uplot")].every((plot) => {
-  const [drawn, room] = [plot, plot.closest(".chart")].map((element) => element.clientWidth);
+return [...document.querySelectorAll(".plot .uplot")].every((plot) => {
+  const [drawn, room] = [plot, plot.closest(".plot")].map((element) => element.clientWidth);
   return room - 40 < drawn && drawn <= room;
 });
 """
@@ -118,17 +118,16 @@ def take_all(browser: Browser, deployment: Deployment) -> Iterator[Path]:
     url = f"http://{deployment.instances[0].address}/ratelimit/"
     browser.resize(WINDOW)
     browser.open(f"{url}?span=6h")
-    browser.wait_for("requests", "#clients")
+    browser.wait_for("batch-jobs", "#clients")
     browser.wait_for("batch-jobs", "#top")
+    browser.wait_for("all others", "#allowed .legend")
     yield take(browser, "admin-overview", height=930)
     browser.resize(WINDOW, is_dark=True)
     browser.open(f"{url}what-if")
-    browser.wait_for("Denied, about", "#tiles")
-    browser.run(
-        "const limit = document.getElementById('limit'); limit.value = 12; limit.dispatchEvent(new Event('input'))"
-    )
-    wait_until(lambda: "nobody" not in browser.text("#tiles"), "the limit of 12 is worked out")
-    yield take(browser, "admin-what-if-dark", height=760, is_dark=True)
+    browser.wait_for("With", "#result-title")
+    browser.fill("#limit", "12")
+    browser.wait_for("With 12 per minute", "#result-title")
+    yield take(browser, "admin-what-if-dark", height=900, is_dark=True)
     browser.resize(PHONE)
     browser.open(f"{url}?span=6h")
     browser.wait_for("batch-jobs", "#clients")

@@ -1,49 +1,66 @@
-// Line chart over time, with limits as horizontal lines and the values at the cursor. The pointer or arrow keys move it.
+// Line chart over time with a legend, the values at the cursor, and a table of the same numbers. The pointer or arrow keys move the cursor.
 
 import uPlot from "./vendor/uPlot.esm.js";
 import { make } from "./dom.js";
-import { clientName, number, timeLabel } from "./format.js";
+import { axisLabels, clientName, dateInZone, dateTime, number } from "./format.js";
 
-const HEIGHT = 250;
-const OFF_SCALE = 3; // a limit this many times above all values is listed and not drawn, because it would flatten the lines
+const HEIGHT = 270;
+const OFF_SCALE = 3; // a limit this many times above all values is only named, because it would flatten the lines
+const FONT = "12px system-ui, sans-serif";
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // The last step is not complete and would look like a drop. It is drawn only if all others are empty.
-function withoutIncompleteStep({ times, lines, limits, step }) {
-  if (!lines.some((line) => line.values.slice(0, -1).some(Boolean))) return { times, lines, limits, step };
-  return { times: times.slice(0, -1), lines: lines.map((line) => ({ ...line, values: line.values.slice(0, -1) })), limits, step };
+function withoutIncompleteStep(content) {
+  const { times, lines } = content;
+  if (!lines.some((line) => line.values.slice(0, -1).some(Boolean))) return content;
+  return { ...content, times: times.slice(0, -1), lines: lines.map((line) => ({ ...line, values: line.values.slice(0, -1) })) };
+}
+
+// Lets the cursors of charts move together.
+export function link(...charts) {
+  for (const chart of charts) chart.peers = charts.filter((other) => other !== chart);
 }
 
 export class Chart {
-  // unit: what the values count, for screen readers; empty: text without data.
-  constructor(element, { unit, empty, format = number, ceiling = null }) {
-    this.element = element;
-    this.unit = unit;
+  // name: what the values count; empty: text without data; onChoose(line name): makes the legend's entries buttons;
+  // hasMarks: names the marks in the legend.
+  constructor(element, { name, empty, onChoose = null, hasMarks = true }) {
+    this.name = name;
     this.empty = empty;
-    this.format = format;
-    this.ceiling = ceiling;
-    this.tip = make("div", { className: "tip", hidden: true, "aria-hidden": "true" });
+    this.onChoose = onChoose;
+    this.hasMarks = hasMarks;
+    this.peers = [];
     this.plot = null;
+    this.restored = null; // time of the cursor before the last redraw
     this.content = null;
-    element.tabIndex = 0;
-    element.setAttribute("role", "img");
-    new ResizeObserver(() => this.#resize()).observe(element);
+    this.isFollowing = false;
+    this.area = make("div", { className: "plot", tabIndex: 0, role: "img" });
+    this.tip = make("div", { className: "tip", hidden: true, "aria-hidden": "true" });
+    this.legend = make("ul", { className: "legend" });
+    this.marks = make("ul", { className: "legend marks" });
+    this.numbers = make("table", {});
+    this.details = make("details", { className: "as-table" }, make("summary", {}, "Show as a table"),
+      make("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": `${name}, as a table` }, this.numbers));
+    element.classList.add("chart");
+    element.replaceChildren(make("div", { className: "frame" }, this.area, this.tip), this.legend, this.marks, this.details);
+    new ResizeObserver(() => this.#resize()).observe(this.area);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#redraw());
-    element.addEventListener("keydown", (event) => this.#onKey(event));
-    element.addEventListener("blur", () => this.#hideCursor());
+    this.area.addEventListener("keydown", (event) => this.#onKey(event));
+    this.area.addEventListener("blur", () => this.#hideCursor());
+    this.details.addEventListener("toggle", () => this.#fillTable());
   }
 
-  // times: seconds; lines: [{ name, colour: 1..6, dashed, values }]; limits: [{ text, value }]
+  // times: seconds; step: seconds; unit: for the axis; lines: [{ name, label, colour, dashed, values, note }];
+  // limits: [{ text, value, colour }]; marks: [{ at_s, text }]; chosen: name of the only line, or null
   show(content) {
-    this.content = withoutIncompleteStep(content);
+    this.content = withoutIncompleteStep({ limits: [], marks: [], chosen: null, ...content });
     this.#redraw();
-    const total = this.content.lines.map((line) => `${clientName(line.name)}${line.dashed ? " (dry run)" : ""}: at most ${this.format(Math.max(0, ...line.values))}`);
-    this.element.setAttribute("aria-label", `${this.unit}. ${total.join("; ") || this.empty}`);
-  }
-
-  get offScale() {
-    return this.content ? this.content.limits.filter((limit) => limit.value > this.#top() * OFF_SCALE) : [];
+    this.#fillLegend();
+    this.#fillTable();
+    const total = this.content.lines.map((line) => `${labelOf(line)}: at most ${number(Math.max(0, ...line.values))}`);
+    const limits = this.content.limits.map((limit) => limit.text);
+    this.area.setAttribute("aria-label", `${this.name}, ${this.content.unit}. ${[...total, ...limits].join("; ") || this.empty}`);
   }
 
   #top() {
@@ -52,100 +69,161 @@ export class Chart {
 
   #redraw() {
     if (!this.content) return;
-    const focus = this.plot ? this.plot.cursor.idx : null;
+    const index = this.plot ? this.plot.cursor.idx : null;
+    const moment = index === null || index === undefined ? null : this.plot.data[0][index];
     if (this.plot) this.plot.destroy();
     const { times, lines } = this.content;
-    this.element.replaceChildren(this.tip);
+    this.area.replaceChildren();
     this.tip.hidden = true;
-    this.plot = new uPlot(this.#options(), [times, ...lines.map((line) => line.values)], this.element);
-    if (!lines.length) this.element.append(make("div", { className: "blank" }, this.empty));
-    if (focus !== null && this.element === document.activeElement) this.#moveCursor(focus);
+    this.restored = lines.length ? moment : null;
+    this.plot = new uPlot(this.#options(), [times, ...lines.map((line) => line.values)], this.area);
+    if (!lines.length) this.area.append(make("div", { className: "blank" }, this.empty));
   }
 
   #options() {
-    const { lines, step } = this.content;
-    const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+    const { lines, unit } = this.content;
+    const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: FONT };
     return {
-      width: Math.max(220, this.element.clientWidth),
+      width: Math.max(220, this.area.clientWidth),
       height: HEIGHT,
       legend: { show: false },
-      padding: [12, 8, 0, 0],
+      padding: [14, 22, 0, 0],
+      tzDate: (seconds) => dateInZone(uPlot.tzDate, seconds),
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
       scales: { x: { time: true }, y: { range: () => [0, this.#scaleTop()] } },
       axes: [
-        { ...axis, space: 70, values: (plot, ticks) => ticks.map((tick) => timeLabel(tick, step)), size: 30 },
-        { ...axis, size: (plot, values) => 14 + 7 * Math.max(1, ...(values || [""]).map((value) => value.length)), values: (plot, ticks) => ticks.map((tick) => this.format(tick)), gap: 4 },
+        { ...axis, space: 62, size: 42, values: (plot, ticks, index, space, step) => axisLabels(ticks, step) },
+        {
+          ...axis, label: `requests, ${unit}`, labelSize: 20, labelFont: FONT, labelGap: 2, gap: 4,
+          size: (plot, values) => 10 + 7 * Math.max(1, ...(values || [""]).map((value) => value.length)),
+          values: (plot, ticks) => ticks.map((tick) => number(tick)),
+        },
       ],
       series: [{}, ...lines.map((line) => ({
-        stroke: colour(`--series-${line.colour}`),
+        stroke: colour(variable(line.colour)),
         width: 2,
         dash: line.dashed ? [6, 4] : undefined,
         paths: uPlot.paths.linear(),
         points: { show: false },
         spanGaps: true,
       }))],
-      hooks: { draw: [(plot) => this.#drawLimits(plot)], setCursor: [(plot) => this.#showValues(plot)] },
+      hooks: { draw: [(plot) => this.#drawMarks(plot), (plot) => this.#drawLimits(plot)], setCursor: [(plot) => this.#onCursor(plot)], ready: [(plot) => this.#restoreCursor(plot)] },
     };
+  }
+
+  #isOffScale(limit) {
+    return limit.value > this.#top() * OFF_SCALE;
   }
 
   #scaleTop() {
     const top = this.#top();
-    const limits = this.content.limits.map((limit) => limit.value).filter((value) => value <= top * OFF_SCALE);
-    return this.ceiling && top <= this.ceiling ? this.ceiling * 1.08 : Math.max(top, ...limits, top ? 0 : 1) * 1.12;
+    const limits = this.content.limits.filter((limit) => !this.#isOffScale(limit)).map((limit) => limit.value);
+    return Math.max(top, ...limits, top ? 0 : 1) * 1.12;
   }
 
   #drawLimits(plot) {
-    const { ctx, bbox } = plot;
-    const ratio = devicePixelRatio;
-    ctx.save();
-    ctx.fillStyle = colour("--limit");
-    ctx.lineJoin = "round";
-    ctx.font = `${12 * ratio}px system-ui, sans-serif`;
-    ctx.textAlign = "left";
-    for (const limit of this.content.limits) {
-      if (limit.value > plot.scales.y.max) continue;
+    const { bbox } = plot;
+    for (const limit of this.content.limits.filter((each) => each.value <= plot.scales.y.max)) {
       const y = plot.valToPos(limit.value, "y", true);
-      ctx.strokeStyle = colour("--limit");
-      ctx.lineWidth = 1.5 * ratio;
-      ctx.setLineDash([7 * ratio, 5 * ratio]);
-      ctx.beginPath();
-      ctx.moveTo(bbox.left, y);
-      ctx.lineTo(bbox.left + bbox.width, y);
-      ctx.stroke();
-      ctx.strokeStyle = colour("--card"); // an outline, so that it can be read across lines
-      ctx.lineWidth = 4 * ratio;
-      ctx.setLineDash([]);
-      ctx.strokeText(limit.text, bbox.left + 6 * ratio, y - 6 * ratio);
-      ctx.fillText(limit.text, bbox.left + 6 * ratio, y - 6 * ratio);
+      this.#stroke(plot, [bbox.left, y], [bbox.left + bbox.width, y], { name: variable(limit.colour), dash: [2, 3] });
     }
+  }
+
+  // A line at each change, with a triangle above the plot where it covers nothing. The legend has the texts.
+  #drawMarks(plot) {
+    const { ctx, bbox } = plot;
+    const size = 5 * devicePixelRatio;
+    for (const mark of this.#shownMarks()) {
+      const x = plot.valToPos(mark.at_s, "x", true);
+      this.#stroke(plot, [x, bbox.top], [x, bbox.top + bbox.height], { name: "--dim", dash: [1, 3] });
+      ctx.fillStyle = colour("--dim");
+      ctx.beginPath();
+      ctx.moveTo(x - size, bbox.top - 2 * size);
+      ctx.lineTo(x + size, bbox.top - 2 * size);
+      ctx.lineTo(x, bbox.top - size / 2);
+      ctx.fill();
+    }
+  }
+
+  #shownMarks() {
+    const { times, marks } = this.content;
+    return marks.filter((mark) => mark.at_s >= times[0] && mark.at_s <= times.at(-1));
+  }
+
+  #stroke(plot, from, to, { name, dash }) {
+    const { ctx } = plot;
+    ctx.save();
+    ctx.strokeStyle = colour(name);
+    ctx.lineWidth = 1.5 * devicePixelRatio;
+    ctx.setLineDash(dash.map((length) => length * devicePixelRatio));
+    ctx.beginPath();
+    ctx.moveTo(...from);
+    ctx.lineTo(...to);
+    ctx.stroke();
     ctx.restore();
   }
 
-  #showValues(plot) {
+  #fillLegend() {
+    const { lines, limits, chosen } = this.content;
+    const focused = this.legend.contains(document.activeElement) ? document.activeElement.dataset.name : null;
+    const entries = lines.map((line) => make("li", {}, this.#legendEntry(line, chosen)));
+    entries.push(...limits.map((limit) => make("li", {}, make("i", { className: `stroke limit s${limit.colour}` }), `${limit.text}${this.#isOffScale(limit) ? ", above the chart" : ""}`)));
+    this.legend.replaceChildren(...entries);
+    if (focused !== null) [...this.legend.querySelectorAll("button")].find((button) => button.dataset.name === focused)?.focus();
+    this.marks.replaceChildren(...(this.hasMarks ? this.#shownMarks() : []).map((mark) => make("li", {}, `▾ ${dateTime(mark.at_s)}: ${mark.text}`)));
+  }
+
+  #legendEntry(line, chosen) {
+    const text = [make("i", { className: `stroke${line.dashed ? " dashed" : ""} s${line.colour}` }), labelOf(line), line.note ? make("small", {}, line.note) : null];
+    if (!this.onChoose || !line.name) return make("span", {}, ...text);
+    const button = make("button", { type: "button", className: "quiet", "aria-pressed": String(chosen === line.name), title: chosen === line.name ? "Show all clients" : "Show only this client" }, ...text);
+    button.dataset.name = line.name;
+    button.addEventListener("click", () => this.onChoose(chosen === line.name ? null : line.name));
+    return button;
+  }
+
+  #fillTable() {
+    if (!this.details.open || !this.content) return;
+    const { times, lines } = this.content;
+    const head = make("tr", {}, make("th", { scope: "col" }, "from"), lines.map((line) => make("th", { scope: "col", className: "number" }, labelOf(line))));
+    const rows = times.map((time, index) => make("tr", {}, make("th", { scope: "row" }, dateTime(time)), lines.map((line) => make("td", { className: "number" }, number(line.values[index])))));
+    this.numbers.replaceChildren(make("thead", {}, head), make("tbody", {}, rows.reverse()));
+  }
+
+  #onCursor(plot) {
     const index = plot.cursor.idx;
-    if (index === null || index === undefined || !this.content.lines.length) {
-      this.tip.hidden = true;
-      return;
-    }
-    const { times, lines, step } = this.content;
-    const rows = lines
-      .map((line) => ({ line, value: line.values[index] }))
-      .filter(({ value }) => value)
-      .sort((one, other) => other.value - one.value);
+    const isOff = index === null || index === undefined || plot.cursor.left < 0 || !this.content.lines.length;
+    if (isOff) this.tip.hidden = true;
+    else this.#showTip(plot, index);
+    if (this.isFollowing) return;
+    for (const peer of this.peers) peer.follow(isOff ? null : this.content.times[index]);
+  }
+
+  // Moves the cursor to a time, or hides it.
+  follow(time) {
+    if (!this.plot) return;
+    this.isFollowing = true;
+    if (time === null) this.#hideCursor();
+    else this.#moveTo(time);
+    this.isFollowing = false;
+  }
+
+  #showTip(plot, index) {
+    const { times, lines } = this.content;
+    const rows = lines.map((line) => ({ line, value: line.values[index] })).filter(({ value }) => value).sort((one, other) => other.value - one.value);
     this.tip.replaceChildren(
-      make("strong", {}, timeLabel(times[index], step)),
+      make("strong", {}, dateTime(times[index])),
       ...rows.map(({ line, value }) => make(
         "div", {}, make("i", { className: `swatch s${line.colour}` }),
-        make("span", { className: "what" }, `${clientName(line.name)}${line.dashed ? " (dry run)" : ""}`),
-        make("span", { className: "value" }, this.format(value)),
+        make("span", { className: "what" }, labelOf(line)), make("span", { className: "value" }, number(value)),
       )),
       rows.length ? "" : "no requests",
     );
     this.tip.hidden = false;
     const left = plot.valToPos(times[index], "x") + plot.bbox.left / devicePixelRatio;
-    const isRight = left > this.element.clientWidth / 2;
+    const isRight = left > this.area.clientWidth / 2;
     this.tip.style.left = isRight ? "auto" : `${left + 14}px`;
-    this.tip.style.right = isRight ? `${this.element.clientWidth - left + 14}px` : "auto";
+    this.tip.style.right = isRight ? `${this.area.clientWidth - left + 14}px` : "auto";
   }
 
   #onKey(event) {
@@ -156,12 +234,16 @@ export class Chart {
     if (event.key === "Escape") this.#hideCursor();
     if (next === undefined) return;
     event.preventDefault();
-    this.#moveCursor(Math.min(last, Math.max(0, next)));
+    this.#moveTo(this.content.times[Math.min(last, Math.max(0, next))]);
   }
 
-  #moveCursor(index) {
-    const left = this.plot.valToPos(this.content.times[index], "x");
-    this.plot.setCursor({ left, top: 10 });
+  // A chart is drawn after its constructor has returned.
+  #restoreCursor(plot) {
+    if (this.restored !== null) plot.setCursor({ left: plot.valToPos(this.restored, "x"), top: 10 });
+  }
+
+  #moveTo(time) {
+    this.plot.setCursor({ left: this.plot.valToPos(time, "x"), top: 10 });
   }
 
   #hideCursor() {
@@ -169,8 +251,12 @@ export class Chart {
   }
 
   #resize() {
-    if (this.plot && Math.abs(this.plot.width - this.element.clientWidth) > 1) {
-      this.plot.setSize({ width: Math.max(220, this.element.clientWidth), height: HEIGHT });
+    if (this.plot && Math.abs(this.plot.width - this.area.clientWidth) > 1) {
+      this.plot.setSize({ width: Math.max(220, this.area.clientWidth), height: HEIGHT });
     }
   }
 }
+
+const variable = (name) => (name === "bad" ? "--bad" : `--series-${name}`);
+const labelOf = (line) => line.label || `${clientName(line.name)}${line.dashed ? " (dry run)" : ""}`;
+

@@ -1,11 +1,12 @@
-// One client: explanation of its limits, recorded traffic, users nearest to a limit.
+// One client: a verdict, the limits that lead to it, its recorded traffic, and a letter to its owner.
 
 import { Chart } from "./chart.js";
-import { facts, find, make, radioGroup, showMessage, table, tag, usageBar } from "./dom.js";
-import { canChange, clientUrl, fetchData, fetchStatus, originText, overrideUrl, poll, userFragment } from "./server.js";
+import { announce, facts, find, isVaried, make, radioGroup, setText, showMessage, table, tag, usageBar } from "./dom.js";
+import { coloursOf } from "./palette.js";
+import { canChange, clientUrl, fetchData, originText, overrideUrl, poll, pollVerdict, userFragment } from "./server.js";
 import { counted, dateTime, duration, number, percent, visible } from "./format.js";
 
-const SPANS = [["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"]];
+const SPANS = [["15m", "15 min"], ["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"]];
 const query = new URLSearchParams(location.search);
 const id = query.get("id");
 const chosen = { span: "1h" };
@@ -13,9 +14,9 @@ const fields = ["id", "grant"];
 const user = new URLSearchParams(location.hash.slice(1)).get("user") || "";
 
 const used = { title: "used", kind: "bar", value: (row) => usageBar(row.used_ratio), version: (row) => row.used_ratio.toFixed(3) };
-const mode = { title: "mode", value: (row) => tag(row.mode), version: (row) => row.mode };
+const mode = { title: "mode", value: (row) => tag(row.mode), version: (row) => row.mode, isShown: isVaried((row) => row.mode) };
 const hits = { title: "hits / limit", kind: "number", value: (row) => `${number(Math.round(row.estimate * 10) / 10)} / ${number(row.limit)} in ${duration(row.window_s)}` };
-const next = { title: "next in", kind: "number", value: (row) => (row.retry_after_s ? duration(row.retry_after_s) : "now") };
+const next = { title: "next request in", kind: "number", value: (row) => (row.retry_after_s ? duration(row.retry_after_s) : "now") };
 
 const LIMIT_COLUMNS = [
   { title: "policy", kind: "name", value: (row) => row.policy },
@@ -24,7 +25,7 @@ const LIMIT_COLUMNS = [
 ];
 const USER_COLUMNS = [
   { title: "user", kind: "name", value: (row) => (row.username === null ? "– (without a user)" : make("a", { href: clientUrl(id, row.username) }, visible(row.username))), version: (row) => String(row.username) },
-  { title: "counted at", value: (row) => row.scope || "token" },
+  { title: "counted at", value: (row) => row.scope || "token", isShown: isVaried((row) => row.scope) },
   { title: "policy", value: (row) => row.policy },
   mode, used, hits, next,
 ];
@@ -39,9 +40,9 @@ const GRANT_COLUMNS = [
   { title: "requests", kind: "number", value: (row) => number(row.offered) },
   { title: "allowed", kind: "number", value: (row) => number(row.issued) },
   { title: "denied", kind: "number", value: (row) => number(row.denied) },
-  { title: "would be denied", kind: "number", value: (row) => number(row.would_deny) },
+  { title: "would be denied", kind: "number", value: (row) => number(row.would_deny), isShown: (rows) => rows.some((row) => row.would_deny) },
 ];
-export const OVERRIDE_COLUMNS = [
+const OVERRIDE_COLUMNS = [
   { title: "what", value: (row) => (row.limit_kind ? `${row.limit_kind} limit` : row.kind) },
   { title: "value", kind: "wide", value: (row) => row.mode || row.limits.join(", ") || (row.kind === "limit" ? "no limit" : "trusted") },
   { title: "until", value: (row) => (row.until ? dateTime(row.until) : "no end") },
@@ -54,28 +55,52 @@ async function refreshExplanation() {
   const answer = await fetchData("client", params, { user });
   if (!answer) return;
   find("found").hidden = false;
-  showMessage("hint", answer.hint);
-  find("name").textContent = visible(id) + (answer.username === null ? "" : ` · ${visible(answer.username)}`);
-  find("forecast").replaceChildren(tag(answer.forecast.text, `${answer.forecast.kind} big`));
+  setText(find("name"), visible(id) + (answer.is_chosen && answer.username !== null ? ` · ${visible(answer.username)}` : ""));
+  setText(find("why-note"), whyText(answer));
+  showVerdict(answer.verdict, answer.hint);
+  find("known").hidden = answer.verdict.kind === "unknown";
+  find("forecast").replaceChildren("Next request: ", tag(answer.forecast.text, answer.forecast.kind), ` in mode ${answer.mode}, from ${originText(answer.mode_origin)}.`);
   facts(find("facts"), [
-    ["Mode", make("span", {}, tag(answer.mode), ` from ${originText(answer.mode_origin)}`)],
-    ["Trusted", answer.trusted ? `yes, by ${originText(answer.trusted)}` : "no"],
-    ["Canary", answer.canary],
-    ["Plan", answer.plan || "none"],
-    ["Counted at", answer.scope || "token"],
+    answer.trusted ? ["Trusted", `yes, by ${originText(answer.trusted)}`] : null,
+    answer.canary === "none" ? null : ["Canary", answer.canary],
+    answer.plan ? ["Plan", answer.plan] : null,
+    answer.scope ? ["Counted at", answer.scope] : null,
     ["Sent by", `${counted(answer.instance_count, "instance")} lately`],
     ...Object.entries(answer.limits_now).map(([kind, list]) => [
       `${kind} limit`, `${list.join(", ") || "none"}, from ${originText(answer.limit_origins[kind])}`,
     ]),
   ]);
   table(find("limits"), LIMIT_COLUMNS, answer.limits, { keyOf: (row) => `${row.kind}/${row.policy}`, empty: "No limit applies." });
-  table(find("users"), USER_COLUMNS, answer.users, {
+  table(find("users"), USER_COLUMNS, answer.users.filter((row) => row.used_ratio >= 0.005), {
     keyOf: (row) => JSON.stringify([row.username, row.scope]), empty: "No recent requests.",
   });
-  find("users-note").textContent = answer.are_users_complete ? "" : "of the first 5,000 keys";
+  setText(find("users-note"), answer.are_users_complete ? "" : "of the first 5,000 keys");
   find("own-overrides").hidden = !answer.overrides.length;
   table(find("overrides"), OVERRIDE_COLUMNS, answer.overrides, { keyOf: (row) => `${row.kind}/${row.limit_kind}`, empty: "" });
   find("grants").replaceChildren(...answer.grants.map((grant) => make("option", { value: grant })));
+}
+
+// The limits of the grant that the client really uses, unless another one is asked for.
+function whyText({ is_chosen: isChosen, username, grant_type: grant }) {
+  const request = [grant ? `grant type ${grant}` : "", username === null ? "without a user" : `user ${visible(username)}`].filter(Boolean).join(", ");
+  return `the next request, ${request}${isChosen || !grant ? "" : ", which is over a limit or asked for most"}`;
+}
+
+const VERDICT_KINDS = { over: "bad", near: "warn", ok: "good", trusted: "good", unknown: "" };
+
+function showVerdict(verdict, hint) {
+  find("verdict").className = `verdict ${VERDICT_KINDS[verdict.kind]}`;
+  setText(find("verdict-text"), `${visible(id)}: ${visible(verdict.text)}`);
+  const links = verdict.suggestions.flatMap((each, index) => [index ? ", " : "Did you mean ", make("a", { href: clientUrl(each) }, visible(each))]);
+  const version = JSON.stringify([verdict, hint]);
+  if (find("verdict-more").dataset.version === version) return;
+  find("verdict-more").dataset.version = version;
+  const users = verdict.kind === "unknown" ? [] : verdict.worst_users.filter((each) => each.over).flatMap((each, index) => [
+    index ? ", " : "Users most over a limit: ", make("a", { href: clientUrl(id, each.username) }, visible(each.username)), ` ${number(each.over)} of ${counted(each.offered, "request")}`,
+  ]);
+  const text = links.length ? [...links, "?"] : users;
+  find("verdict-more").replaceChildren(...text);
+  find("verdict-more").hidden = !text.length;
 }
 
 async function showDenial(decision) {
@@ -109,20 +134,16 @@ async function refreshTraffic() {
   const answer = await fetchData("traffic", { span: chosen.span, id });
   if (!answer) return;
   const line = answer.lines[0];
+  const colour = coloursOf([id]).get(id);
   const lines = !line ? [] : [
-    { name: "allowed", colour: 1, dashed: false, values: line.issued },
-    { name: "denied", colour: 2, dashed: false, values: line.denied },
-    { name: "would be denied", colour: 5, dashed: true, values: line.would_deny },
+    { name: "allowed", label: "allowed", colour, dashed: false, values: line.issued },
+    { name: "denied", label: "denied", colour: "bad", dashed: false, values: line.denied },
+    { name: "would_deny", label: "would be denied (dry run)", colour: "bad", dashed: true, values: line.would_deny },
   ].filter((each) => each.name === "allowed" || each.values.some(Boolean));
   chart.show({
-    times: answer.times, step: answer.step_s, lines,
-    limits: !line ? [] : line.rates.map((rate) => ({ value: rate.per_minute, text: `current limit ${number(rate.per_minute)}` })),
+    times: answer.times, step: answer.step_s, unit: answer.unit, marks: answer.marks, lines,
+    limits: !line ? [] : line.rates.map((rate) => ({ value: rate.per_minute, colour, text: `limit ${number(rate.per_minute)} per minute (${rate.policy})` })),
   });
-  const keys = lines.map((each) => make("span", {}, make("i", { className: `swatch s${each.colour}` }), each.name));
-  const offScale = chart.offScale.map((limit) => limit.text);
-  if (offScale.length) keys.push(make("span", {}, `above the chart: ${offScale.join(", ")}`));
-  if (answer.sampled_every > 1) keys.push(make("span", {}, `estimated from every ${answer.sampled_every}th minute`));
-  find("chart-keys").replaceChildren(...keys);
 }
 
 async function refreshRecorded() {
@@ -143,8 +164,8 @@ async function refreshRecorded() {
   ]);
   find("faults-card").hidden = !answer.faults.length;
   find("faults").replaceChildren(...answer.faults.map((text) => make("li", {}, text)));
-  find("verdict").replaceChildren(tag(answer.verdict, "warn"));
-  if (find("letter").textContent !== answer.letter) find("letter").textContent = answer.letter || "";
+  find("advice").replaceChildren(tag(answer.verdict, "warn"));
+  setText(find("letter"), answer.letter || "");
   find("heaviest-card").hidden = !answer.users.length;
   table(find("heaviest"), HEAVIEST_COLUMNS, answer.users, { keyOf: (row) => row.username, empty: "" });
   table(find("by-grant"), GRANT_COLUMNS, answer.grants, { keyOf: (row) => `${row.kind}/${row.grant}`, empty: "No statistics yet." });
@@ -159,11 +180,15 @@ find("search").addEventListener("submit", () => {
   for (const name of fields) find(name).disabled = !find(name).value;
   setTimeout(() => fields.forEach((name) => { find(name).disabled = false; }));
 });
-poll(fetchStatus);
+find("copy").addEventListener("click", async () => {
+  await navigator.clipboard.writeText(find("letter").textContent);
+  announce("Copied.");
+});
+pollVerdict();
 find("by-decision").hidden = Boolean(id);
 if (id) {
   document.title = `${visible(id)} – rate limit`;
-  chart = new Chart(find("chart"), { unit: "Requests per minute", empty: "No statistics for this time." });
+  chart = new Chart(find("chart"), { name: "Token requests", empty: "No statistics for this time." });
   radioGroup(find("span"), SPANS, { chosen: chosen.span, onChange: (span) => { chosen.span = span; refreshTraffic(); } });
   if (canChange) {
     find("actions").replaceChildren(...[["limit", "Change limits"], ["mode", "Change mode"], ["trusted", "Trust"]].map(

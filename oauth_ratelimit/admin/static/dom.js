@@ -16,41 +16,57 @@ export function tag(text, kind = text) {
   return make("span", { className: `tag ${kind}` }, text);
 }
 
+// Sets a text only if it changes: screen readers announce every change of a live region.
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
 // Shows a message, or hides the box if the text is empty.
 export function showMessage(id, text) {
   const box = find(id);
+  setText(box.querySelector("p"), text || "");
   box.hidden = !text;
-  box.querySelector("p").textContent = text || "";
+}
+
+// Announces a text to screen readers, once.
+export function announce(text) {
+  setText(find("announcer"), text);
 }
 
 export function facts(list, pairs) {
-  list.replaceChildren(...pairs.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
+  list.replaceChildren(...pairs.filter(Boolean).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
 }
 
+// kind: "bad" or "warn" colours the tile
 export function tiles(list, entries) {
-  list.replaceChildren(...entries.map(([name, value, more]) => make(
-    "div", { className: "tile" }, make("dt", {}, name), make("dd", {}, value, more ? make("small", {}, more) : null),
+  list.replaceChildren(...entries.map(([name, value, more, kind = ""]) => make(
+    "div", { className: `tile ${kind}` }, make("dt", {}, name), make("dd", {}, value, more ? make("small", {}, more) : null),
   )));
 }
 
 // Fills a table. Existing rows are moved and not replaced, so that the focus stays.
-// A column: { title, value(row) -> text or element, kind: "number" | "name" | "", version(row) -> text that changes with the element }
-export function table(element, columns, rows, { keyOf, empty }) {
-  if (!element.tHead) {
-    const head = element.createTHead().insertRow();
-    head.append(...columns.map((column) => make("th", { scope: "col", className: column.kind || "" }, column.title)));
+// A column: { title, value(row) -> text or element, kind: "number" | "name" | "", version(row) -> text that changes with the element,
+// isShown(rows) -> false hides the column, sort: name for the server }. sorted: { by, descending, onSort(name) } makes columns sortable.
+export function table(element, columns, rows, { keyOf, empty, sorted = null }) {
+  const shown = columns.filter((column) => !column.isShown || column.isShown(rows));
+  const titles = JSON.stringify(shown.map((column) => column.title));
+  if (element.dataset.titles !== titles) {
+    element.replaceChildren();
+    element.createTHead().insertRow().append(...shown.map((column) => headCell(column, sorted)));
+    element.dataset.titles = titles;
   }
+  if (sorted) showSorting(element, shown, sorted);
   const body = element.tBodies[0] || element.createTBody();
   const existing = new Map([...body.rows].map((row) => [row.dataset.key, row]));
   const focused = document.activeElement;
   const tableRows = rows.map((row) => {
     const key = keyOf(row);
-    const tableRow = existing.get(key) || newRow(key, columns);
-    columns.forEach((column, index) => fillCell(tableRow.cells[index], column, row));
+    const tableRow = existing.get(key) || newRow(key, shown);
+    shown.forEach((column, index) => fillCell(tableRow.cells[index], column, row));
     return tableRow;
   });
   if (!tableRows.length) {
-    body.replaceChildren(make("tr", {}, make("td", { className: "empty", colSpan: columns.length }, empty)));
+    body.replaceChildren(make("tr", {}, make("td", { className: "empty", colSpan: shown.length }, empty)));
     return;
   }
   tableRows.forEach((tableRow, index) => {
@@ -58,6 +74,27 @@ export function table(element, columns, rows, { keyOf, empty }) {
   });
   while (body.rows.length > tableRows.length) body.deleteRow(-1);
   if (focused && focused !== document.activeElement && body.contains(focused)) focused.focus({ preventScroll: true });
+}
+
+function headCell(column, sorted) {
+  const cell = make("th", { scope: "col", className: column.kind || "" });
+  if (sorted && column.sort) {
+    const button = make("button", { type: "button", className: "sort" }, column.title);
+    button.addEventListener("click", () => sorted.onSort(column.sort));
+    cell.append(button);
+  } else {
+    cell.append(column.title || make("span", { className: "visually-hidden" }, "action"));
+  }
+  return cell;
+}
+
+function showSorting(element, columns, sorted) {
+  columns.forEach((column, index) => {
+    if (!column.sort) return;
+    const cell = element.tHead.rows[0].cells[index];
+    const order = column.sort !== sorted.by ? "none" : sorted.descending ? "descending" : "ascending";
+    cell.setAttribute("aria-sort", order);
+  });
 }
 
 function newRow(key, columns) {
@@ -74,9 +111,13 @@ function fillCell(cell, column, row) {
   const value = column.value(row);
   const version = column.version ? column.version(row) : value instanceof Node ? null : String(value);
   if (version !== null && cell.dataset.version === version) return;
-  if (version !== null) cell.dataset.version = version;
+  if (version === null) delete cell.dataset.version; // else a later text would be taken for the one before this element
+  else cell.dataset.version = version;
   cell.replaceChildren(value);
 }
+
+// Tells if the rows differ in a value; a column with one value only says nothing.
+export const isVaried = (value) => (rows) => rows.some((row) => value(row) !== value(rows[0]));
 
 // Adds radio buttons that look like one control.
 export function radioGroup(fieldset, options, { chosen, onChange }) {
@@ -87,8 +128,16 @@ export function radioGroup(fieldset, options, { chosen, onChange }) {
   }
 }
 
-export function usageBar(ratio) {
-  const kind = ratio >= 1 ? "over" : ratio >= 0.8 ? "near" : "";
-  const bar = make("progress", { max: 1, value: Math.min(1, ratio), className: kind, "aria-hidden": "true" });
-  return make("div", { className: "used" }, bar, make("span", {}, `${Math.round(ratio * 100)} %`));
+// The bar ends at three times the limit, so that 900 % looks different from 101 %; the mark is the limit.
+const BAR_END = 3;
+
+export function usageBar(ratio, { text = `${Math.round(ratio * 100)} %` } = {}) {
+  const kind = ratio >= BAR_END ? "over far" : ratio >= 1 ? "over" : ratio >= 0.8 ? "near" : "";
+  const bar = make("progress", { max: BAR_END, value: Math.min(BAR_END, ratio), className: kind, "aria-hidden": "true" });
+  return make("div", { className: "used" }, make("span", { className: "gauge" }, bar), make("span", { className: `figure ${kind}` }, text));
+}
+
+export function shareBar(ratio, text) {
+  const bar = make("progress", { max: 1, value: Math.min(1, ratio), className: ratio > 0 ? "over" : "", "aria-hidden": "true" });
+  return make("div", { className: "used" }, bar, make("span", {}, text));
 }

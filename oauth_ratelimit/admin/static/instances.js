@@ -1,7 +1,7 @@
 // Instances and their configuration.
 
 import { facts, find, make, table, tag, tiles } from "./dom.js";
-import { canaryText, fetchStatus, originText, poll } from "./server.js";
+import { canaryText, fetchData, originText, poll, pollVerdict } from "./server.js";
 import { counted, duration, number, percent, visible } from "./format.js";
 
 let mode = "";
@@ -32,7 +32,7 @@ function limitsText(limits) {
 }
 
 async function refresh() {
-  const status = await fetchStatus();
+  const status = await fetchData("status");
   if (!status) return;
   mode = status.mode;
   const { instances } = status;
@@ -58,4 +58,5 @@ async function refresh() {
   ]);
 }
 
+pollVerdict();
 poll(refresh);

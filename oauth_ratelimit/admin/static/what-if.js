@@ -1,97 +1,162 @@
-// Effect of another limit on recorded requests, with a slider.
+// Effect of another limit on recorded requests, with a line to drag.
 
-import { find, make, radioGroup, showMessage, table, tiles, usageBar } from "./dom.js";
-import { canChange, clientUrl, fetchData, fetchStatus, overrideUrl, poll } from "./server.js";
+import { announce, find, isVaried, make, radioGroup, setText, shareBar, showMessage, table, tiles } from "./dom.js";
+import { LimitChart } from "./limit-chart.js";
+import { canChange, clientUrl, fetchData, originText, overrideUrl, poll, pollVerdict } from "./server.js";
 import { OTHERS, counted, number, percent, visible } from "./format.js";
 
 const BY = [["client", "Per client, without a user"], ["user", "Per user"], ["total", "Per client in total"]];
 const SPANS = [["hour", "Last hour"], ["day", "Last day"], ["week", "Last week"]];
 const WINDOWS = [[1, "1 minute"], [5, "5 minutes"], [10, "10 minutes"], [15, "15 minutes"], [30, "30 minutes"], [60, "1 hour"], [360, "6 hours"], [1440, "1 day"]];
-const LIMIT_KINDS = { client: "client", user: "user", total: "client_total" };
-const STEPS = 1000;
+const BY_OF_KIND = { client: "client", user: "user", client_total: "total" };
+const KIND_TEXTS = { client: "without a user", user: "per user", client_total: "for all requests of a client" };
+const SOON_MS = 150;
+const MAX_ROWS = 20;
 
 const query = new URLSearchParams(location.search);
-const chosen = { by: "client", span: "day", limit: null, window: 1, highest: 100 };
+const chosen = { by: null, span: "day", limit: null, window: null }; // null: the server chooses, by the limits that apply now
 let lastRequest = 0;
 let timer = null;
+let shown = null; // the last answer
+let isStart = false; // true while the limit is the present one
 
 const COLUMNS = [
   { title: "client", kind: "name", value: (row) => (row.client_id === OTHERS ? "all others" : make("a", { href: clientUrl(row.client_id) }, visible(row.client_id))), version: (row) => row.client_id },
-  { title: "user", kind: "name", value: (row) => (row.username === null ? "–" : make("a", { href: clientUrl(row.client_id, row.username) }, visible(row.username))), version: (row) => String(row.username) },
+  { title: "user", kind: "name", value: (row) => (row.username === null ? "–" : make("a", { href: clientUrl(row.client_id, row.username) }, visible(row.username))), version: (row) => String(row.username), isShown: isVaried((row) => row.username) },
   { title: "requests", kind: "number", value: (row) => number(row.offered) },
   { title: "denied, about", kind: "number", value: (row) => number(row.denied) },
   { title: "bounds", kind: "number", value: (row) => (row.at_most ? `${number(row.at_least)} – ${number(row.at_most)}` : "–") },
+  { title: "really denied", kind: "number", value: (row) => number(row.recorded.denied + row.recorded.would_deny) },
   { title: "busiest minute", kind: "number", value: (row) => number(row.peak) },
-  { title: "share denied", kind: "bar", value: (row) => usageBar(row.denied / row.offered), version: (row) => `${row.denied}/${row.offered}` },
+  { title: "share denied", kind: "bar", value: (row) => shareBar(row.denied / row.offered, percent(row.denied / row.offered)), version: (row) => `${row.denied}/${row.offered}` },
 ];
 
-// The slider is logarithmic: 10 to 20 is as wide as 1,000 to 2,000.
-const limitOfPosition = (position) => Math.max(1, Math.round(chosen.highest ** (position / STEPS)));
-const positionOfLimit = (limit) => Math.round((STEPS * Math.log(Math.max(1, limit))) / Math.log(Math.max(2, chosen.highest)));
+const chart = new LimitChart(find("chart"), { onMove: (limit) => { chosen.limit = limit; isStart = false; find("limit").value = limit; markPending(); refreshSoon(); } });
+const noun = () => (chosen.by === "user" ? "user" : "client");
+const windowText = (minutes) => (WINDOWS.find(([each]) => each === minutes) || [0, `${minutes} minutes`])[1];
+const unitOf = (minutes) => `per ${windowText(minutes).replace(/^1 /, "")}`;
 
-function showLimit() {
-  find("slider").value = Math.min(STEPS, positionOfLimit(chosen.limit));
-  find("slider").setAttribute("aria-valuetext", counted(chosen.limit, "request"));
-  if (document.activeElement !== find("limit")) find("limit").value = chosen.limit;
+// The result of another input is grey until the new one is there.
+function markPending() {
+  find("result").classList.add("is-pending");
 }
 
 async function refresh() {
   const request = lastRequest += 1;
   const id = find("client-id").value.trim();
-  const first = chosen.limit === null;
-  const answer = await fetchData("what-if", { by: chosen.by, span: chosen.span, window: chosen.window, limit: chosen.limit || 1, ...id ? { id } : {} }, { inForm: true });
+  const { by, window, limit } = chosen;
+  const given = Object.fromEntries(Object.entries({ id, by, window, limit }).filter(([, value]) => value));
+  const answer = await fetchData("what-if", { span: chosen.span, ...given }, { inForm: true });
   if (!answer || request !== lastRequest) return; // a newer request is under way
-  chosen.highest = Math.max(2, answer.highest);
-  if (first) { // start with a limit that denies nobody
-    chosen.limit = chosen.highest;
-    showLimit();
-    refresh();
-    return;
-  }
-  showLimit();
-  show(answer);
+  isStart = isStart || limit === null;
+  chosen.by = answer.by;
+  document.querySelector(`input[name=by][value=${answer.by}]`).checked = true;
+  chosen.window = answer.window_s / 60;
+  if (!WINDOWS.some(([minutes]) => minutes === chosen.window)) addWindow(chosen.window, windowText(chosen.window));
+  chosen.limit = answer.limit;
+  find("window").value = String(chosen.window);
+  if (document.activeElement !== find("limit")) find("limit").value = chosen.limit;
+  shown = answer;
+  show(answer, id);
 }
 
-function show(answer) {
+function show(answer, id) {
+  const unit = unitOf(answer.window_s / 60);
+  find("result").classList.remove("is-pending");
+  setText(find("result-title"), `With ${number(answer.limit)} ${unit}${id ? ` for ${visible(id)}` : ""}`);
+  announce(`With ${number(answer.limit)} ${unit} about ${number(answer.denied)} of ${counted(answer.offered, "request")} would be denied, of ${counted(answer.concerned_count, noun())}.`);
+  const { current } = answer;
+  setText(find("current"), current.tiers.length ? `Present limit: ${current.texts.join(" and ")}, from ${originText(current.origin)}.` : "No limit of this kind applies now.");
+  find("reset").hidden = isStart;
+  chart.show({ peaks: answer.distribution.map((each) => each.peak), count: answer.bearer_count, limit: answer.limit, unit, noun: noun(), empty: "No statistics for this time." });
   tiles(find("tiles"), [
-    ["Requests", number(answer.offered), `of ${counted(answer.bearer_count, chosen.by === "user" ? "user" : "client")}`],
-    ["Denied, about", number(answer.denied), answer.denied ? `${number(answer.at_least)} to ${number(answer.at_most)}` : "nobody"],
+    ["Would be denied, about", number(answer.denied), answer.denied ? `${number(answer.at_least)} to ${number(answer.at_most)} of ${counted(answer.offered, "request")}` : `of ${counted(answer.offered, "request")}`, answer.denied ? "warn" : ""],
     ["Share denied", percent(answer.offered ? answer.denied / answer.offered : 0), "of these requests"],
     [chosen.by === "user" ? "Users affected" : "Clients affected", number(answer.concerned_count), `of ${number(answer.bearer_count)}`],
+    ["Really denied", number(answer.recorded.denied), `and ${number(answer.recorded.would_deny)} would be denied (dry run), in the same time`],
   ]);
-  table(find("bearers"), COLUMNS, answer.bearers, {
+  table(find("bearers"), COLUMNS, answer.bearers.slice(0, MAX_ROWS), {
     keyOf: (row) => JSON.stringify([row.client_id, row.username]), empty: "No statistics for this time.",
   });
-  find("note").textContent = answer.bearer_count > answer.bearers.length ? `the first ${answer.bearers.length} of ${number(answer.bearer_count)}` : "";
+  setText(find("note"), answer.bearer_count > MAX_ROWS ? `the first ${MAX_ROWS} of ${number(answer.bearer_count)}` : "");
   find("users-note").hidden = chosen.by !== "user";
-  if (canChange) {
-    const id = find("client-id").value.trim();
-    const url = `${overrideUrl(id, "limit")}&${new URLSearchParams({ [LIMIT_KINDS[chosen.by]]: `{limit: ${chosen.limit}, window: ${chosen.window}m}` })}`;
-    find("actions").replaceChildren(make("a", { className: "button", href: url }, "Create an override"));
-  }
+  showActions(answer, id);
+}
+
+// An override needs a client: a limit for everybody is a change of the configuration.
+function showActions({ override }, id) {
+  if (!canChange) return;
+  const url = new URLSearchParams();
+  for (const [kind, texts] of Object.entries(override ? override.limits : {})) for (const text of texts) url.append(kind, text);
+  find("actions").replaceChildren(override
+    ? make("a", { className: "button", href: `${overrideUrl(id, "limit")}&${url}` }, `Create an override for ${visible(id)}`)
+    : make("span", { className: "note" }, "Name a client above to create an override for it."));
+}
+
+async function showSuggestions() {
+  const id = find("client-id").value.trim();
+  const answer = await fetchData("suggest", { span: chosen.span, ...id ? { id } : {} }, { inForm: true });
+  if (!answer) return;
+  find("suggestions").hidden = false;
+  find("suggestion-list").replaceChildren(...answer.suggestions.map((one) => make("li", {}, suggestionText(one), " ", tryButton(one))));
+  setText(find("suggestion-note"), answer.suggestions.length
+    ? `From ${counted(answer.day_count, "day")} of traffic. The command line has more: flask oauth-ratelimit suggest.`
+    : "There is too little traffic in this time to propose a limit.");
+}
+
+function suggestionText(one) {
+  const who = one.client_id === null ? "" : `${visible(one.client_id)}: `;
+  return `${who}${one.text} ${KIND_TEXTS[one.kind]}. It would have denied ${number(one.denied)} of ${counted(one.offered, "request")}, ${number(one.well_behaved_denied)} of them of well-behaved clients or users.`;
+}
+
+function tryButton(one) {
+  const button = make("button", { type: "button", className: "small" }, "Try");
+  button.addEventListener("click", () => {
+    Object.assign(chosen, { by: BY_OF_KIND[one.kind], window: one.window_s / 60, limit: one.limit });
+    if (one.client_id !== null) find("client-id").value = one.client_id;
+    find("limit").value = one.limit;
+    isStart = false;
+    markPending();
+    refresh();
+  });
+  return button;
 }
 
 function refreshSoon() {
   clearTimeout(timer);
-  timer = setTimeout(refresh, 150);
+  timer = setTimeout(refresh, SOON_MS);
 }
 
-radioGroup(find("by"), BY, { chosen: chosen.by, onChange: (by) => { chosen.by = by; chosen.limit = null; refresh(); } });
-radioGroup(find("span"), SPANS, { chosen: chosen.span, onChange: (span) => { chosen.span = span; refresh(); } });
-find("window").append(...WINDOWS.map(([minutes, text]) => make("option", { value: String(minutes) }, text)));
-find("window").addEventListener("change", () => { chosen.window = Number(find("window").value); chosen.limit = null; refresh(); });
-find("slider").addEventListener("input", () => { chosen.limit = limitOfPosition(Number(find("slider").value)); find("limit").value = chosen.limit; refreshSoon(); });
+function addWindow(minutes, text) {
+  if (![...find("window").options].some((option) => option.value === String(minutes))) find("window").append(make("option", { value: String(minutes) }, text));
+}
+
+function restart() {
+  chosen.limit = null;
+  markPending();
+  refresh();
+}
+
+radioGroup(find("by"), BY, { chosen: chosen.by, onChange: (by) => { chosen.by = by; chosen.window = null; restart(); } });
+radioGroup(find("span"), SPANS, { chosen: chosen.span, onChange: (span) => { chosen.span = span; markPending(); refresh(); } });
+for (const [minutes, text] of WINDOWS) addWindow(minutes, text);
+find("window").addEventListener("change", () => { chosen.window = Number(find("window").value); restart(); });
 find("limit").addEventListener("input", () => {
   const limit = Number(find("limit").value);
   const isLimit = Number.isSafeInteger(limit) && limit >= 1;
-  showMessage("form-problem", isLimit ? "" : "The limit must be a whole number of at least 1.");
-  if (isLimit) {
-    chosen.limit = limit;
-    refreshSoon();
-  }
+  markPending();
+  showMessage("form-problem", isLimit ? "" : `The limit must be a whole number of at least 1. The result below is that of ${number(shown && shown.limit)}.`);
+  find("limit").setAttribute("aria-invalid", String(!isLimit));
+  if (!isLimit) return;
+  chosen.limit = limit;
+  isStart = false;
+  chart.setLimit(limit);
+  refreshSoon();
 });
+find("reset").addEventListener("click", () => { find("limit").focus(); restart(); });
 find("client-id").value = query.get("id") || "";
-find("client-id").addEventListener("change", () => { chosen.limit = null; refresh(); });
+find("client-id").addEventListener("change", () => { Object.assign(chosen, { by: null, window: null }); restart(); });
+find("suggest").addEventListener("click", showSuggestions);
 find("form").addEventListener("submit", (event) => { event.preventDefault(); refresh(); });
-poll(fetchStatus);
+pollVerdict();
 poll(refresh, { everyMs: 30_000 });
