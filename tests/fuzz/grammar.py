@@ -64,10 +64,15 @@ HOSTS: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Choices:
-    """Choices that bytes stand for; the first option once they are used up."""
+    """Choices that bytes stand for; the first option once they are used up.
+
+    Attributes:
+        wants_password: True if most requests of the session guess a password, with a client that proves itself.
+    """
 
     data: bytes
     position: int = 0
+    wants_password: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -122,12 +127,14 @@ def a_session(seed: int) -> bytes:
     random = Random(seed)
     plain_ratio = random.choice((0.5, 0.8, 0.9, 0.96))
     size = random.choice((300, 800, 1500))
-    return bytes(0 if random.random() < plain_ratio else random.randrange(256) for _ in range(size))
+    drawn = (0 if random.random() < plain_ratio else random.randrange(256) for _ in range(size))
+    return bytes([seed % 2, *drawn])
 
 
 def session(data: bytes) -> Iterator[Attempt]:
     """Yield the requests that these bytes stand for."""
     choices = Choices(data)
+    choices.wants_password = choices.of((False, True))
     for _ in range(MAX_REQUESTS):
         if choices.is_empty:
             return
@@ -177,14 +184,18 @@ def a_name(choices: Choices, names: Sequence[str]) -> str:
 
 
 def a_secret(choices: Choices, name: str) -> str:
-    """Return a wrong secret, now and then the right one."""
-    return choices.of(("wrong", "guess", "wrong", SECRETS.get(name.strip().lower(), "x"), "", "a:b", "\u00e4"))
+    """Return a wrong secret, now and then the right one; the other way round if a password is guessed."""
+    right = SECRETS.get(name.strip().lower(), "x")
+    usual = right if choices.wants_password else "wrong"
+    return choices.of((usual, usual, usual, "guess", right, "wrong", "", "a:b", "\u00e4"))
 
 
 def add_credentials(choices: Choices, attempt: Attempt, put: Callable[[str, str], None]) -> None:
     """Add what is to prove the client: in headers, parameters, an assertion, or several of them."""
+    usual = ("public",) if choices.wants_password else ("basic",)
     kinds: tuple[str, ...] = choices.of(
         (
+            *(usual, usual, usual),
             *(("basic",), ("form",), ("public",), ("basic",), ("form",), ("public",)),
             *(
                 ("basic", "form"),
