@@ -13,11 +13,12 @@ from typing import TypeVar
 
 from oauth_ratelimit.admin.history import TrafficHistory
 from oauth_ratelimit.config import Settings
-from oauth_ratelimit.errors import StoreError, StoreUnavailable
+from oauth_ratelimit.errors import StoreError, StoreUnavailable, StoreUnreachable
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.operations.context import OperatorContext
 
 RETRY_AFTER_S = 3.0  # between two attempts to reach MongoDB
+SYNC_IS_LATE_CYCLES = 5  # intervals without a successful cycle
 MAX_ANSWERS = 20  # recorded traffic of a week takes some megabytes
 
 Params = Mapping[str, str]
@@ -25,6 +26,7 @@ Params = Mapping[str, str]
 
 Answer = TypeVar("Answer")
 
+ONLY_THE_PAGE = "Only this page cannot read: counters are synchronised, and limits are enforced as usual."
 MEANWHILE = (
     "Limits go on being enforced from memory: each process counts its own requests and sends them when MongoDB answers "
     "again. What other processes count, statistics and changes of overrides cannot be seen until then."
@@ -63,7 +65,9 @@ class ReadCache:
         self._app_limiter = app_limiter
         self._lock = threading.Lock()  # guards the two below
         self._answers: dict[Hashable, tuple[float, object]] = {}  # with their end, by the monotonic clock
-        self._outage: tuple[float, str] | None = None  # next attempt, by the monotonic clock, and the error
+        self._outage: tuple[float, StoreUnavailable] | None = (
+            None  # next attempt, by the monotonic clock, and the error
+        )
 
     def read(self, query: Callable[[OperatorContext], Answer]) -> Answer:
         """Return the answer to a query.
@@ -77,7 +81,7 @@ class ReadCache:
             answer = query(self._context())
         except StoreUnavailable as exc:
             with self._lock:
-                self._outage = (time.monotonic() + RETRY_AFTER_S, _reason(exc))
+                self._outage = (time.monotonic() + RETRY_AFTER_S, type(exc)(_reason(exc)))
             raise
         with self._lock:
             self._outage = None
@@ -105,9 +109,12 @@ class ReadCache:
         return self._app_limiter.settings
 
     def outage(self, error: StoreError) -> Outage:
-        """Return what a failed read means: since when, and that limits go on being enforced."""
-        health = self._app_limiter.health()
-        since_s = self.now_s() - health.lag_s
+        """Return what a failed read means: since when nothing is shared, and that limits go on being enforced."""
+        lag_s = self._app_limiter.health().lag_s
+        since_s = self.now_s() - lag_s
+        is_synchronised = lag_s <= SYNC_IS_LATE_CYCLES * self.settings_in_memory().sync.interval_s
+        if is_synchronised and not isinstance(error, StoreUnreachable):
+            return Outage(since_s, f"{_reason(error)}. {ONLY_THE_PAGE}")
         since = datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         return Outage(since_s, f"{_reason(error)}. Last answer: {since}. {MEANWHILE}")
 
@@ -119,11 +126,11 @@ class ReadCache:
     def _raise_during_outage(self) -> None:
         with self._lock:
             if self._outage is not None:
-                retry_s, reason = self._outage
+                retry_s, error = self._outage
                 if time.monotonic() < retry_s:
-                    raise StoreUnavailable(reason)
+                    raise type(error)(str(error))  # a raised exception would keep its tracebacks
                 # This request tries; the others keep failing at once in the meantime.
-                self._outage = (time.monotonic() + RETRY_AFTER_S, reason)
+                self._outage = (time.monotonic() + RETRY_AFTER_S, error)
 
     def _context(self) -> OperatorContext:
         if self._app_limiter.is_switched_off:

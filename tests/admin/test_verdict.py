@@ -1,9 +1,13 @@
 """Verdicts: on the last minutes of all clients, and on the last hour of one."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from oauth_ratelimit.admin.cache import ONLY_THE_PAGE
+from oauth_ratelimit.errors import StoreRejected
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.admin.conftest import Page, minute, record
 from tests.support.mongod import free_port
 
@@ -36,6 +40,16 @@ def test_verdict_without_mongodb_says_that_limits_are_enforced_from_memory(open_
         assert abs(data["now_s"] - store["since_s"]) < 60
         assert "enforced from memory" in store["error"]
         assert "Error" not in store["error"]
+
+
+def test_missing_rights_are_told_from_an_unreachable_mongodb(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise StoreRejected("MongoDB refused: not authorized")
+
+    monkeypatch.setattr(StatisticsStore, "sums", refuse)
+    error, problem = page.query("verdict")["store"]["error"], page.query("clients")["problem"]["text"]
+
+    assert error == problem == f"MongoDB refused: not authorized. {ONLY_THE_PAGE}"
 
 
 def test_client_is_judged_by_the_grants_that_it_uses(page: Page, mongo_uri: str) -> None:
