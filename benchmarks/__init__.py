@@ -8,6 +8,7 @@
     memory.py         bytes per key, pauses of the garbage collector, a flood of users
     accuracy.py       limiters on recorded traffic (traces.py)
     replays.py        the same traffic through each algorithm and setting
+    scaling.py        constants of urgent synchronisation, and fleets of hundreds
     sharing.py        ways to share a limit between instances: ours and others (rivals.py) on several loads (shapes.py)
     suggest.py        proposed limits on a synthetic service (synthetic.py) and on recorded traffic
     capacity.py       the load on MongoDB by clients and instances (python -m benchmarks.capacity)

@@ -39,6 +39,11 @@ class CountingStore(MemoryStore):
         self.is_away = False
         self.trips = self.written = self.read_count = self.conflicts = 0
 
+    @property
+    def most_marks(self) -> int:
+        """The most instances that have left a mark in one document."""
+        return max((len(document.writers) for document in self._documents.values()), default=0)
+
     def _make_trip(self) -> None:
         if self.is_away:
             raise StoreUnreachable("the instance is cut off")

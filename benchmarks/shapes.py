@@ -1,15 +1,15 @@
 """Requests to several instances: the busiest part of recorded traffic, and shapes that are hard to share."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.traces import load_trace, traces
+from benchmarks import traces
 
 SEED = 2007
 BEGIN_S = 1_700_000_040  # the start of a minute
 LENGTH_S = 180
-RECORDED = 4_000  # requests of each trace
+RECORDED = 2_000  # requests of each trace
 LIMIT, WINDOW_S = 100, 60  # of the shapes
 CLIENTS = 20
 PARTITION_S = (BEGIN_S + 60, BEGIN_S + 70)
@@ -49,11 +49,9 @@ class Load:
 def loads(instance_count: int, *, short: bool = False) -> Iterator[Load]:
     """Yield the traces on this machine and the shapes, spread over instances."""
     rng = random.Random(SEED)
-    for trace in traces():
-        rows = [(request.at_s, request.key) for request in load_trace(trace.path)]
-        most = 500 if short else RECORDED
-        begin = min(range(len(rows) - most), key=lambda index: rows[index + most][0] - rows[index][0])
-        requests = [Request(*row, rng.randrange(instance_count)) for row in rows[begin : begin + most]]
+    for trace in traces.traces():
+        rows = busiest(traces.load_trace(trace.path), 500 if short else RECORDED)
+        requests = [Request(*row, rng.randrange(instance_count)) for row in rows]
         yield Load(trace.name, trace.limit, requests)
     half = frozenset(range(max(1, instance_count // 2)))
     for name, arrivals in SHAPES.items():
@@ -61,6 +59,14 @@ def loads(instance_count: int, *, short: bool = False) -> Iterator[Load]:
         draw = _roaming(rng, instance_count) if name == "roaming" else lambda *_: rng.randrange(instance_count)
         requests = [Request(at_s, key, draw(key, at_s)) for at_s, key in rows]
         yield Load(name, LIMIT, requests, half if name == "partition" else frozenset())
+
+
+def busiest(recorded: Sequence[traces.Request], most: int) -> list[tuple[float, str]]:
+    """Return time and key of this many consecutive requests, those that came within the shortest time."""
+    rows = [(request.at_s, request.key) for request in recorded]
+    begins = range(max(1, len(rows) - most))
+    begin = min(begins, key=lambda index: rows[min(index + most, len(rows) - 1)][0] - rows[index][0])
+    return rows[begin : begin + most]
 
 
 def _roaming(rng: random.Random, instance_count: int) -> Callable[[str, float], int]:

@@ -21,12 +21,23 @@ MEASURES = ("allow", "deny", "overshoot", "waited", "operations", "trips", "fair
 
 
 class Ours(Way):
-    """Limiters on one store."""
+    """Limiters on one store.
+
+    Attributes:
+        most_marks: The most instances that have left a mark in one document, at the end.
+    """
 
     def __init__(
-        self, load: Load, instance_count: int, *, near_limit: str = "flush", estimator: str = "sliding"
+        self,
+        load: Load,
+        instance_count: int,
+        *,
+        near_limit: str = "flush",
+        estimator: str = "sliding",
+        interval_s: float = 1.0,
     ) -> None:
         super().__init__(load, instance_count)
+        self.most_marks = 0
         policy = {"limit": load.limit, "window": WINDOW_S, "estimator": estimator}
         config: dict[str, Any] = {
             "mode": "enforce",
@@ -37,7 +48,7 @@ class Ours(Way):
             instance_count,
             config,
             random.Random(1),
-            interval_s=1.0,
+            interval_s=interval_s,
             begin_s=load.requests[0].at_s,
             is_cut=load.is_cut,
         )
@@ -54,6 +65,7 @@ class Ours(Way):
         """See ``Way``."""
         store = self._fleet.store
         store.is_away = False
+        self.most_marks = store.most_marks
         self.operations, self.trips = store.written + store.read_count, store.trips
         self._fleet.close()
 

@@ -5,16 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from benchmarks.scaling import SETTINGS, simulated
 from benchmarks.shapes import BEGIN_S, LIMIT, PARTITION_S, Load, Request
-from benchmarks.sharing import MEASURES, WAYS, measured
-from benchmarks.subjects import silence_log
-
-pytestmark = pytest.mark.usefixtures("_quiet")
-
-
-@pytest.fixture
-def _quiet() -> None:
-    silence_log()
+from benchmarks.sharing import MEASURES, WAYS, Ours, measured
 
 
 def a_load(times: Sequence[float], *, instance_count: int, cut: frozenset[int] = frozenset()) -> Load:
@@ -62,3 +55,24 @@ def test_instance_that_is_cut_off_admits_more(way: str) -> None:
     times = [PARTITION_S[0] + n / 100 for n in range(900)]
     whole, cut = (a_load(times, instance_count=2, cut=parts) for parts in (frozenset[int](), frozenset({0})))
     assert results(way, whole, 2)["overshoot"] < results(way, cut, 2)["overshoot"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "limit"), [("alert at 0.1 %", 4000), ("collects for 100 ms", 100), ("reads from 10 % used", 100)]
+)
+def test_constants_are_replaced_for_one_simulation(setting: str, limit: int) -> None:
+    times = [round(at_s * 1_000_000) for at_s in FLOOD]
+
+    def operations(constants: dict[str, float]) -> int:
+        return simulated([times], limit, 60, 10, constants).operations
+
+    before = operations({})
+    assert before != operations(SETTINGS[setting])
+    assert before == operations({})
+
+
+def test_fleet_counts_the_marks_that_instances_leave() -> None:
+    load = a_load(FLOOD, instance_count=5)
+    way = Ours(load, 5)
+    measured(way, load)
+    assert 5 == way.most_marks
