@@ -33,12 +33,12 @@ from oauth_ratelimit.store.mongo.document import (
     EXPIRE,
     MAX_BYTES,
     MAX_PRELOADED_BYTES,
+    ReadParser,
     compose,
     compose_leave,
     document_id,
     is_sent,
     parse_all,
-    parse_read,
     projection,
 )
 
@@ -64,6 +64,7 @@ class MongoStore:
         self._closes_connection = closes_connection
         self._opened: _Opened | None = None
         self._next_index_check_s = 0.0
+        self._parser = ReadParser()
 
     def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
         """See ``CounterStore.read``. One ``find`` by ``_id``, answered by the primary with majority read concern.
@@ -75,7 +76,7 @@ class MongoStore:
             opened = self._open()
             ids.append(ERASURES_ID)
             found = opened.collection.find({"_id": {"$in": ids}}, READ, session=opened.session, batch_size=len(ids) + 1)
-            return dict(parse_read(yield_between(found)))
+            return dict(self._parser.parse(yield_between(found)))
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """See ``CounterStore.compare_and_set``. One ``update`` command for all changes."""
@@ -96,9 +97,9 @@ class MongoStore:
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         """See ``CounterStore.latest``. Uses the index on ``expire``."""
         with translated_errors():  # without the session, which a sync cycle may be using
-            found = (
-                self._open().collection.find({}, PRELOADED, batch_size=count + 1).sort(EXPIRE, DESCENDING).limit(count)
-            )
+            collection = self._open().collection
+            found = collection.find({"_id": {"$ne": ERASURES_ID}}, PRELOADED, batch_size=count + 1)
+            found = found.sort(EXPIRE, DESCENDING).limit(count)
             small = (document for document in found if is_sent(document, MAX_PRELOADED_BYTES))
             return dict(parse_all(yield_between(small)))
 

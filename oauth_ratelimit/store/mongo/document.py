@@ -114,13 +114,25 @@ def parse_all(documents: Iterable[Document]) -> Iterator[tuple[Key, Snapshot]]:
             yield Key(identity["clientId"], identity["username"], identity.get("scope")), parse(document)
 
 
-def parse_read(documents: Iterable[Document]) -> Iterator[tuple[Key, Snapshot]]:
-    """Yield what ``parse_all`` yields, and the erasures."""
-    for document in documents:
-        if document.get("_id") == ERASURES_ID:
-            yield ERASURES, parse(document)
-        else:
-            yield from parse_all((document,))
+class ReadParser:
+    """Parser of the documents that a sync cycle reads."""
+
+    def __init__(self) -> None:
+        self._erasures: tuple[Document, Snapshot] | None = None  # as last read; they come with every read
+
+    def parse(self, documents: Iterable[Document]) -> Iterator[tuple[Key, Snapshot]]:
+        """Yield what ``parse_all`` yields, and the erasures."""
+        for document in documents:
+            if document.get("_id") == ERASURES_ID:
+                yield ERASURES, self._parse_erasures(document)
+            else:
+                yield from parse_all((document,))
+
+    def _parse_erasures(self, document: Document) -> Snapshot:
+        known = self._erasures
+        if known is None or known[0] != document:
+            known = self._erasures = document, parse(document)
+        return known[1]
 
 
 def compose_erasures(marks: Iterable[str], *, at: datetime, known: Document | None) -> Document:
