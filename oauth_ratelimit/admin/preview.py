@@ -31,12 +31,6 @@ def preview_of(cache: ReadCache, context: OperatorContext, overrides: Sequence[O
     before, after = context.policies, _policies_with(context, overrides)
     client_id = overrides[0].target.client_id
     targets = {override.target for override in overrides}
-    recorded = {
-        name: _recorded_limits(context, overrides, SPANS_S[name])
-        if overrides[0].policies
-        else _recorded_mode(span_traffic(cache, span), before, after, client_id)
-        for name, span in RECORDED.items()
-    }
     return {
         "overrides": list(map(override_data, overrides)),
         "replaces": [override_data(override) for override in context.overrides if override.target in targets],
@@ -44,8 +38,12 @@ def preview_of(cache: ReadCache, context: OperatorContext, overrides: Sequence[O
         "notes": list(_notes(context, before, overrides[0])),
         "keys": _keys(context, before, after, client_id=client_id),
         "dropped_tiers": list(_dropped_tiers(before, overrides)),
-        "recorded": recorded,
-        "past": recorded["day"].get("limits", []),  # for pages that are open during an update
+        "recorded": {
+            name: _recorded_limits(context, overrides, SPANS_S[name])
+            if overrides[0].policies
+            else _recorded_mode(span_traffic(cache, span), before, after, client_id)
+            for name, span in RECORDED.items()
+        },
     }
 
 
@@ -142,7 +140,7 @@ def _changes(before: PolicySet, after: PolicySet, client_id: str) -> Iterator[Re
     ]
     for what, was, will_be in rows:
         if was != will_be:
-            yield {"what": what, "before": was, "after": will_be, "is_changed": True}
+            yield {"what": what, "before": was, "after": will_be}
 
 
 def _notes(context: OperatorContext, before: PolicySet, override: Override) -> Iterator[str]:

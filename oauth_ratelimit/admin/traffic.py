@@ -19,7 +19,6 @@ TTL_S = 8.0  # instances write statistics every ten seconds
 MARKS_TTL_S = 30.0
 MAX_LINES = 5  # more lines cannot be told apart
 MAX_MARKS = 50
-MAX_CLIENTS = 100
 MAX_SIZE = 200  # rows of a page
 
 SORTS = (
@@ -70,8 +69,8 @@ def traffic(cache: ReadCache, params: Params) -> object:
 
 def _of_all(found: SpanTraffic, policies: PolicySet) -> Record:
     timeline = found.timeline
-    names = [found.names.all[number] for number in found.ranked[: MAX_LINES + 1] if number][:MAX_LINES]
-    lines = [(name, found.line(name)) for name in names]
+    drawn = [number for number in found.ranked[: MAX_LINES + 1] if number][:MAX_LINES]
+    lines = [(found.names.all[number], found.line(found.names.all[number])) for number in drawn]
     rest_count = len(found.ranked) - len(lines)
     total_line = found.total_line()
     rest = _difference(total_line, [line for _, line in lines])
@@ -82,7 +81,7 @@ def _of_all(found: SpanTraffic, policies: PolicySet) -> Record:
         "rest_count": rest_count,
         "client_count": len(found.ranked),
         "total": tally_data(sum(filter(None, total_line), Tally())),
-        "clients": [_row(found.sums.client(number), policies) for number in found.ranked[:MAX_CLIENTS]],
+        "clients": [_row(found.sums.client(number), policies) for number in drawn],
     }
 
 

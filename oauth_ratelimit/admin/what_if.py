@@ -216,8 +216,6 @@ def _answer(question: _Question, recorded: Recorded) -> Record:
         "client_id": question.client_id,
         "window_s": window_minutes * MINUTE_S,
         "limit": limit,
-        # A limit that cannot have been exceeded. A window that starts within a minute touches one minute more.
-        "highest": max([1, *(effect.peak * (window_minutes + 1) for effect in found)]),
         **effects_data(found),
         "recorded": _over_data(recorded.over.values()),
         "distribution": [
