@@ -449,14 +449,14 @@ def test_every_page_says_that_mongodb_is_unreachable_and_what_goes_on(
 
 
 def cells(browser: Browser, table: str) -> dict[str, dict[str, str]]:
-    """Return the texts of a table by the first cell of the row and the title of the column."""
+    """Return the texts of a table by the first cell of the row and the title of the column, in the order of rows."""
     script = """
-    return Object.fromEntries([...document.querySelectorAll(arguments[0] + " tbody tr")].map((row) => [
+    return [...document.querySelectorAll(arguments[0] + " tbody tr")].map((row) => [
       row.cells[0].innerText.trim(),
       Object.fromEntries([...row.cells].map((cell) => [cell.dataset.title, cell.innerText.trim()])),
-    ]));
+    ]);
     """
-    return dict(browser.run(script, table))
+    return dict(browser.run(script, table))  # the driver would sort an object by its names
 
 
 def test_charts_and_table_show_what_clients_sent(browser: Browser, clients: Clients, url: str) -> None:
