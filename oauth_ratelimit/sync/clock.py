@@ -27,6 +27,7 @@ class ServerClock:
         on_change: Called with a new offset.
 
     Attributes:
+        monotonic: As it was given.
         offset_s: Seconds that the store's clock is ahead of the wall clock; 0.0 if they hardly differ.
     """
 
@@ -41,7 +42,7 @@ class ServerClock:
         self.offset_s = 0.0
         self._store = store
         self._wall = wall
-        self._monotonic = monotonic
+        self.monotonic = monotonic
         self._on_change = on_change
         self._measured_s: float | None = None  # on the monotonic clock, as are the next three
         self._epoch_s = 0.0  # the store's time when the monotonic clock was at zero
@@ -61,14 +62,14 @@ class ServerClock:
             StoreError: The store did not answer.
         """
         self._asked = None
-        now_s, wall_s = self._monotonic(), self._wall()
+        now_s, wall_s = self.monotonic(), self._wall()
         is_fresh = self._measured_s is not None and now_s - self._measured_s < MEASURE_EVERY_S
         if not is_fresh or abs(wall_s - now_s - self._wall_epoch_s) > NOTABLE_S:
             self._measure()
 
     def _measure(self) -> None:
         _, epoch_s = min(self._sample() for _ in range(SAMPLE_COUNT))
-        now_s = self._monotonic()
+        now_s = self.monotonic()
         wall_epoch_s = self._wall() - now_s
         changed_s = epoch_s - self._epoch_s
         # A machine that was suspended wakes up with a wall clock that has gone on and a monotonic clock that has not.
@@ -89,9 +90,9 @@ class ServerClock:
 
     def _sample(self) -> tuple[float, float]:
         """Return the length of a round trip, and the store's time when the monotonic clock was at zero."""
-        asked_s = self._monotonic()
+        asked_s = self.monotonic()
         time_s = self._store.time_s()
-        answered_s = self._monotonic()
+        answered_s = self.monotonic()
         return answered_s - asked_s, time_s - (asked_s + answered_s) / 2
 
     def time_s(self) -> float | None:
@@ -113,4 +114,4 @@ class ServerClock:
             return None
         if abs(epoch_s - self._epoch_s) > NOTABLE_S + round_trip_s:
             return None
-        return epoch_s + self._monotonic()
+        return epoch_s + self.monotonic()

@@ -4,7 +4,7 @@ import math
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 import structlog
@@ -55,7 +55,13 @@ class SyncCycle:
         self._clock = clock
         self._server_clock = server_clock
         self._flusher = (
-            Flusher(store, clock=clock, store_time_s=server_clock.time_s, on_erased=clients.erase)
+            Flusher(
+                store,
+                clock=clock,
+                store_time_s=server_clock.time_s,
+                monotonic=server_clock.monotonic,
+                on_erased=self._erase,
+            )
             if store and server_clock
             else None
         )
@@ -171,6 +177,12 @@ class SyncCycle:
                     states[state] = snapshot
         self._load(states, now_s)
         return len(states)
+
+    def _erase(self, marks: Collection[str]) -> None:
+        """Drop the keys of erased users everywhere, so that nothing holds their names."""
+        self._clients.erase(marks)
+        self.schedule.drop_forgotten()
+        self._follow_ups.drop_forgotten()
 
     def _load(self, states: Mapping[KeyState, Snapshot], now_s: float) -> None:
         """Take over documents of keys that were not read before."""

@@ -15,7 +15,7 @@ from itertools import islice
 import structlog
 
 from oauth_ratelimit.core.key import Key, logged_name
-from oauth_ratelimit.counters.key_state import Attempt, KeyState
+from oauth_ratelimit.counters.key_state import Attempt, Due, KeyState
 from oauth_ratelimit.counters.pruning import MAX_PRUNED, NOTHING_PRUNABLE, SLACK_S, prunable_of
 from oauth_ratelimit.errors import StoreError, StoreUnreachable
 from oauth_ratelimit.process.deadline import Deadline
@@ -73,6 +73,7 @@ class Flusher:
         store: The store.
         clock: Returns the time in seconds since the epoch.
         store_time_s: Returns the time of the store's clock, None if it is not known.
+        monotonic: Returns the time of a clock that is never set, in seconds.
         on_erased: Called with the marks of users that were erased.
         sleep: Waits between two rounds on contested keys.
 
@@ -87,6 +88,7 @@ class Flusher:
         *,
         clock: Callable[[], float],
         store_time_s: Callable[[], float | None],
+        monotonic: Callable[[], float],
         on_erased: Callable[[Collection[str]], object],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -99,7 +101,8 @@ class Flusher:
         self._flush_id = 0
         self._on_erased = on_erased
         self._erasures: Mapping[str, float] = {}  # time of each by its mark, as last read
-        self._started_s = time.monotonic()
+        self._monotonic = monotonic
+        self._started_s = monotonic()
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
 
     def flush(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
@@ -246,7 +249,7 @@ class Flusher:
                     prunable = prunable_of(snapshot, writer=self.writer, store_time_s=self._store_time_s)
                 is_known = state.version is not None
                 learnt = state.merge(snapshot, now_s, writer=self.writer, prunable=prunable)
-                if is_known:
+                if is_known and state.due_cycle is not Due.FORGOTTEN:
                     self.learnt[state] = self.learnt.get(state, 0) + learnt
         return changed
 
@@ -258,11 +261,13 @@ class Flusher:
         new = {mark for mark, at_s in found.items() if self._erasures.get(mark) != at_s}
         time_s = self._store_time_s()
         if not self._erasures and time_s is not None:  # what is older concerns no hit of this instance
-            started_s = time_s - (time.monotonic() - self._started_s) - CLOCK_SLACK_S
+            started_s = time_s - (self._monotonic() - self._started_s) - CLOCK_SLACK_S
             new = {mark for mark in new if found[mark] > started_s}
         self._erasures = found
         if new:
             self._on_erased(new)
+            for state in [state for state in self.learnt if state.due_cycle is Due.FORGOTTEN]:
+                del self.learnt[state]
 
     def _write(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
         """Write once, and return the keys that lost the race."""

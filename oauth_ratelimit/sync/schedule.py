@@ -8,7 +8,7 @@ forgotten when its last frame has left every window.
 
 import math
 from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from oauth_ratelimit.counters.key_state import Due, KeyState
 
@@ -84,7 +84,7 @@ class FollowUps:
         """
         self._numbers.pop(state, None)
         room = state.room(now_s)
-        if state.peers < 2 or not state.is_filling or room < 1:
+        if state.due_cycle is Due.FORGOTTEN or state.peers < 2 or not state.is_filling or room < 1:
             return
         gap_s = follow_up_s(room, passed_s=passed_s, learnt=learnt)
         if gap_s > self._longest_s or len(self._numbers) >= MAX_FOLLOW_UPS:
@@ -92,6 +92,14 @@ class FollowUps:
         self._count += 1
         self._numbers[state] = (self._count, gap_s)
         heappush(self._due, (now_s + gap_s, self._count, state))
+
+    def drop_forgotten(self) -> None:
+        """Drop keys that were forgotten, to free their memory."""
+        self._due = [entry for entry in self._due if entry[2].due_cycle is not Due.FORGOTTEN]
+        heapify(self._due)
+        self._numbers = {
+            state: number for state, number in self._numbers.items() if state.due_cycle is not Due.FORGOTTEN
+        }
 
 
 class SyncSchedule:

@@ -2,13 +2,27 @@
 
 import random
 from collections import Counter
-from typing import Any
+from typing import cast
 
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.erasure import Erasure, Person
 from tests.simulation.configs import SHORTEST_HORIZONS_S, Config
-from tests.simulation.instance import MANY_KEYS, START_S, Cell, Clock, Identity, Instance
-from tests.support.simulated_mongo import Backup, Fate, Server
+from tests.simulation.instance import (
+    MANY_KEYS,
+    START_S,
+    Cell,
+    Clock,
+    Erased,
+    Identity,
+    Instance,
+    key_of,
+    states_in_memory,
+)
+from tests.support.simulated_mongo import Backup, Document, Fate, Server, SimulatedCollection, SimulatedConnection
 
 FAULTS = tuple(fate for fate in Fate if fate is not Fate.ANSWERED)
+CLOCKS_DIFFER_S = 120.0  # an erasure so shortly before the start of an instance may concern it
+SECOND_PASS_S = 120.0  # after which an operator erases once more
 SLACK_S = 60  # how long a frame is kept after its last use
 ROUNDS, ROUND_S = 14, 70.0  # longer than the longest horizon and the slack, measured each minute
 
@@ -29,6 +43,7 @@ class Fleet:
         lost: Hits that may be missing, because an instance was killed or a document removed.
         twice: Hits that may be stored twice: a restore repeats versions that writes under way may name.
         moved: Hits that may be in another frame, because a clock was wrong before they were sent.
+        erased: Users who were erased, in this order.
         damaged: Documents that somebody has damaged; nothing is expected of them.
         backup: The documents as they once were.
         fault_rate: Share of the commands that something happens to.
@@ -45,6 +60,7 @@ class Fleet:
         self.lost: Counter[Cell] = Counter()
         self.twice: Counter[Cell] = Counter()
         self.moved: Counter[Cell] = Counter()
+        self.erased: list[Erased] = []
         self.damaged: set[Identity] = set()
         self.backup: Backup | None = None
         self.fault_rate = 0.0
@@ -100,12 +116,30 @@ class Fleet:
             for key in [identity] if identity else list(instance.known):
                 instance.known.pop(key, None)
 
+    def erase(self, username: str, client_id: str | None = None) -> None:
+        """Erase a user as an operator does. Instances drop what they count of the user until they have read it."""
+        connection = cast(Connection, SimulatedConnection(SimulatedCollection(self.server)))
+        person = Person((username,), (), (), client_id)
+        Erasure(connection, collection="ratelimits", person=person).counters(True)
+        erased = Erased(username, client_id, self.true_s)
+        self.erased.append(erased)
+        for cell, count in self.truth.items():
+            if erased.concerns(cell[:3]):
+                self.lost[cell] = max(self.lost[cell], count)
+        for instance in self.instances:
+            instance.unread.append(erased)
+
+    def late_erasures(self) -> list[Erased]:
+        """Return the erasures that an instance which starts now may take for later ones."""
+        return [erased for erased in self.erased if self.true_s - erased.at_s < CLOCKS_DIFFER_S]
+
     def restore(self, backup: Backup) -> None:
         """Restore the documents. What is sent before an instance has read them may be stored twice."""
         self.server.restore(backup)
         self.forget()
         for instance in self.instances:
             instance.knows_restored = False
+            instance.unread += self.erased  # the record of them is restored, too
             self.twice.update(instance.pending)
 
     def settle(self) -> None:
@@ -114,6 +148,9 @@ class Fleet:
         while self.server.held:
             self.server.release(0)
         self.server.commit()
+        for instance in self.instances:
+            if instance.unread:  # without traffic it reads nothing
+                instance.ask("shop", "cid", 1)
         for instance in [*self.instances] * 4:
             instance.sync(urgent=False)
         for instance in self.instances:
@@ -121,12 +158,36 @@ class Fleet:
             assert report.error is None, f"the server answers, and a cycle failed: {report}"
             assert not report.in_flight_hits or self.damaged, f"the server answers, and hits stay in flight: {report}"
 
+    def check_erased(self) -> None:
+        """Erase those users once more, and fail if anything is left of them, or if one who comes back is miscounted.
+
+        Everything has settled: the second time finds the writes that were under way at the first.
+        """
+        for erased in dict.fromkeys(each._replace(at_s=0.0) for each in self.erased):
+            self.true_s += SECOND_PASS_S
+            self.erase(erased.username, erased.client_id)
+            self.settle()
+            kept = [key_of(document) for document in self.documents() if erased.concerns(key_of(document))]
+            assert not kept, f"kept of an erased user: {kept}"
+            for instance in self.instances:
+                held = [state.key for state in states_in_memory(instance.limiter) if erased.concerns(state.key)]
+                assert not held, f"erased, and in memory: {held}"
+            before = self.truth.copy()
+            for instance in self.instances:
+                instance.ask(erased.client_id or "shop", erased.username, 1)
+            self.settle()
+            stored = self.stored()
+            for cell in self.truth if not self.was_wrong else ():  # else old frames may be removed
+                if erased.concerns(cell[:3]) and cell[:3] not in self.damaged:
+                    count = self.truth[cell] - before[cell]
+                    assert stored[cell] == count, f"back after an erasure: stored {stored[cell]} in {cell}, not {count}"
+
     def check_marks(self) -> None:
         """Let time pass until all other marks are over, and fail if a document has more marks than instances run.
 
         It must have been written since by two instances: one that is alone with a document seldom reads it.
         """
-        keys = [(key_of(document)[0], key_of(document)[1]) for document in self.server.documents()]
+        keys = [key_of(document)[:2] for document in self.documents()]
         for _ in range(ROUNDS):
             self.true_s += ROUND_S
             for instance in self.instances:
@@ -134,16 +195,22 @@ class Fleet:
                     instance.ask(client_id, username, 1)
                 instance.sync(urgent=False)
         since_s = self.server.clock() - 2 * ROUND_S
-        for document in self.server.documents():
+        for document in self.documents():
             recent = [name for name, seen in document.get("seen", {}).items() if seen.timestamp() >= since_s]
             if len(recent) >= 2 and key_of(document) not in self.damaged:
                 marks = document["writers"].keys() | document["seen"].keys()
                 assert len(marks) <= len(self.instances), f"{len(marks)} marks in {key_of(document)}"
 
+    def documents(self) -> list[Document]:
+        """Return copies of the counter documents that a majority has."""
+        return [document for document in self.server.documents() if "clientId" in document["_id"]]
+
     def stored(self) -> Counter[Cell]:
         """Return the hits in the documents on the primary."""
         found: Counter[Cell] = Counter()
         for document in self.server.latest.values():
+            if "clientId" not in document["_id"]:  # the record of erasures
+                continue
             identity = key_of(document)
             if identity in self.damaged:
                 continue
@@ -216,9 +283,3 @@ def _by_series(cells: Counter[Cell]) -> Counter[Cell]:
     for cell, count in cells.items():
         summed[(*cell[:4], 0)] += count
     return summed
-
-
-def key_of(document: dict[str, Any]) -> Identity:
-    """Return client, user and scope of a document."""
-    identity = document["_id"]
-    return identity["clientId"], identity["username"], identity.get("scope")

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from bson import encode
 
 from tests.simulation.configs import CONFIGS, PLAIN, WITH_TOTAL
-from tests.simulation.fleet import Fleet, key_of
-from tests.simulation.instance import MANY_KEYS, Instance
+from tests.simulation.fleet import Fleet
+from tests.simulation.instance import MANY_KEYS, Instance, key_of
 
 CLIENTS = ("shop", "app")
 USERS = (None, "ann", "bob")
@@ -180,6 +180,19 @@ def _restore(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
     return "restore from the backup"
 
 
+def _erase(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
+    username, client_id = rng.choice(("ann", "bob")), rng.choice((None, None, *CLIENTS))
+    fleet.erase(username, client_id)
+    return f"user {username} is erased at {client_id or 'all clients'}"
+
+
+def _start_preloaded(fleet: Fleet, instance: Instance, rng: random.Random) -> str:
+    is_killed = rng.random() < 0.3
+    (fleet.kill if is_killed else fleet.stop)(instance)
+    fleet.start(instance.config, max_keys=instance.max_keys, reserves=instance.reserves).preload()
+    return f"{'killed' if is_killed else 'ends in good order'}, another starts and reads the busiest keys"
+
+
 def _damage(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
     document = _some_document(fleet, rng)
     if document is None:
@@ -191,7 +204,7 @@ def _damage(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
 
 
 def _some_document(fleet: Fleet, rng: random.Random) -> dict[str, Any] | None:
-    documents = sorted(fleet.server.documents(), key=lambda document: str(key_of(document)))
+    documents = sorted(fleet.documents(), key=lambda document: str(key_of(document)))
     return rng.choice(documents) if documents else None
 
 
@@ -208,6 +221,8 @@ DIMENSIONS: dict[str, tuple[tuple[Action, float], ...]] = {
     "removal": ((_remove, 0.3), (_reset, 0.2)),
     "restore": ((_restore, 0.5),),
     "damage": ((_damage, 0.2),),
+    "erase": ((_erase, 0.5),),
+    "preload": ((_start_preloaded, 0.5),),
 }
 ALWAYS: tuple[tuple[Action, float], ...] = ((_request, 10.0), (_sync, 8.0), (_wait, 5.0), (_estimate, 2.0))
 
@@ -257,6 +272,12 @@ def run(steps: Sequence[Step]) -> Fleet:
         fleet.check_nothing_doubled()
         fleet.check_nothing_lost()
         fleet.check_agreement()
+        if fleet.erased:
+            fleet.history.append("erased users are erased again, and come back")
+            fleet.check_erased()
+            fleet.check_nothing_doubled()
+            fleet.check_nothing_lost()
+            fleet.check_agreement()
         fleet.history.append("time passes, and all make requests")
         fleet.check_marks()
         fleet.check_nothing_doubled()

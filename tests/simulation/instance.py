@@ -4,12 +4,13 @@ It notes the truth about its requests by itself and shares no code with the pack
 once in each series that it was admitted under, in the frame of the instance's clock at that moment.
 """
 
+import gc
 import math
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.config import Settings
@@ -61,6 +62,24 @@ class Clock:
         return true_s + self.offset_s + (true_s - START_S) * self.drift
 
 
+class Erased(NamedTuple):
+    """A user who was erased.
+
+    Attributes:
+        username: The user.
+        client_id: The only client; None for all.
+        at_s: The true time.
+    """
+
+    username: str
+    client_id: str | None
+    at_s: float
+
+    def concerns(self, identity: Identity) -> bool:
+        """Return whether a key is the user's."""
+        return identity[1] == self.username and self.client_id in (None, identity[0])
+
+
 class Known(NamedTuple):
     """Hits that an instance has counted for a key and must not forget.
 
@@ -110,8 +129,9 @@ class Instance:
         self.pending: Counter[Cell] = Counter()  # admitted since everything was known to be sent
         self.counted: defaultdict[Identity, set[Cell]] = defaultdict(set)
         self.known: dict[Identity, Known] = {}
+        self.unread = fleet.late_erasures()  # it may still drop the hits of these users
         self.horizon_s = config.horizon_s
-        collection = SimulatedCollection(fleet.server, fleet.fate, self._on_command)
+        collection = SimulatedCollection(fleet.server, fleet.fate, self._on_command, self._on_read)
         connection = cast(Connection, SimulatedConnection(collection))
         self.limiter = Limiter(
             settings_of(config, max_keys=max_keys, reserves=reserves),
@@ -132,6 +152,7 @@ class Instance:
         """Make one request, and note what it counts if it is admitted."""
         now_s = self.now_s
         limits_of, total = self._limits_of(client_id, username), (client_id, None, "client_total")
+        unread = {key for key in limits_of if any(erased.concerns(key) for erased in self.unread)}
         self.in_request = not self.reserves
         self.states = {}
         decision = self.limiter.check(client_id, username, cost=cost)
@@ -153,6 +174,8 @@ class Instance:
                 self.pending[cell] += cost
                 self.counted[key].add(cell)
                 self.known[key].hits[series.name, start_s] += cost
+                if key in unread:
+                    self.fleet.lost[cell] += cost
                 if not self.knows_restored:
                     self.fleet.twice[cell] += cost
                 if not self.was_wrong:
@@ -251,6 +274,21 @@ class Instance:
         self.is_waiting = False
         self.states = states
 
+    def preload(self) -> None:
+        """Read the busiest keys, as before the first requests, and go by them."""
+        fleet = self.fleet
+        self.limiter.preload()
+        is_exact = not fleet.fault_rate and fleet.server.latest == fleet.server.committed and not fleet.was_wrong
+        if not is_exact or self.max_keys < MANY_KEYS or self.reserves:
+            return
+        for document in fleet.documents():
+            client_id, username, _ = key = key_of(document)
+            if self._states().get(key) is not None and not self.config.of(client_id).total:
+                self.check_agreement(client_id, username)
+
+    def _on_read(self) -> None:
+        self.unread.clear()
+
     def set_clock(self, *, offset_s: float = 0.0, drift: float = 0.0) -> None:
         """Make its clock wrong. From now on nobody can say in which frames its own hits are, nor if it is corrected."""
         self.clock.offset_s, self.clock.drift = offset_s, drift
@@ -316,6 +354,25 @@ class InlineReservations(Reservations):
     def _synchronise(self, states: tuple[KeyState, ...], _deadline_s: float) -> None:
         self._cycle.run_for(states)
         self._afterwards()
+
+
+def key_of(document: Mapping[str, Any]) -> Identity:
+    """Return client, user and scope of a document."""
+    identity = document["_id"]
+    return identity["clientId"], identity["username"], identity.get("scope")
+
+
+def states_in_memory(limiter: Limiter) -> list[KeyState]:
+    """Return all states of keys that anything in a limiter holds, wherever it is."""
+    seen: dict[int, object] = {}
+    found: list[object] = [limiter._clients, limiter._cycle]
+    while found:
+        value = found.pop()
+        is_own = type(value).__module__.startswith("oauth_ratelimit.")
+        if id(value) not in seen and (is_own or isinstance(value, dict | list | tuple | set | frozenset | deque)):
+            seen[id(value)] = value
+            found += gc.get_referents(value)
+    return [value for value in seen.values() if isinstance(value, KeyState)]
 
 
 @cache

@@ -8,8 +8,8 @@ from bson import encode
 from bson.int64 import Int64
 
 from tests.simulation.configs import PLAIN, WITH_TOTAL, Config
-from tests.simulation.fleet import Fleet, key_of
-from tests.simulation.instance import Instance
+from tests.simulation.fleet import Fleet
+from tests.simulation.instance import Instance, key_of
 from tests.support.simulated_mongo import Fate
 
 MINUTE_S = 61.0  # after it the server's clock is measured again
@@ -172,3 +172,24 @@ def test_instances_settle_within_two_cycles_after_a_restore(fleet: ScriptedFleet
     assert [0, 0] == [instance.limiter.sync().in_flight_hits for instance in instances]
     assert {("shop", "ann", None)} == {key_of(document) for document in fleet.server.documents()}
     fleet.check_agreement()
+
+
+@pytest.mark.parametrize("client_id", (None, "shop"))
+def test_erased_user_is_gone_from_documents_and_memory_and_comes_back_at_zero(
+    fleet: ScriptedFleet, client_id: str | None
+) -> None:
+    """With hits that were not sent, and with a first write that arrives after the erasure. Others keep theirs."""
+    instances = started(fleet, count=3)
+    for _ in range(20):  # near the limit, where instances follow what others write
+        ask_each(instances[:2])
+        ask_each(instances, "bob")
+    fleet.true_s += 1.0
+    instances[2].ask("shop", "ann", 3)
+    fleet.fates = [Fate.HELD]
+    instances[2].sync(urgent=False)
+    instances[0].ask("shop", "ann", 2)
+    fleet.erase("ann", client_id)
+
+    fleet.settle()
+    fleet.check_erased()
+    fleet.assert_exact()

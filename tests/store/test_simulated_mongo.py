@@ -10,7 +10,7 @@ from bson.int64 import Int64
 from pymongo import MongoClient, UpdateOne
 from pymongo.errors import BulkWriteError
 
-from oauth_ratelimit.store.mongo.document import NO_LIST, projection
+from oauth_ratelimit.store.mongo.document import NO_LIST, filter_after_client, filter_of_user, projection
 from tests.support.simulated_mongo import Server, SimulatedCollection
 
 ID = {"clientId": "shop", "username": "ann"}
@@ -184,3 +184,33 @@ def test_huge_number_in_a_path_through_a_list_is_refused(collection: Any) -> Non
     errors_of(collection, UpdateOne({"_id": ID}, {"$set": {"requestCounters": {"6": []}}}))
 
     assert {0: 34} == errors_of(collection, change(ID, version=7, inc={"requestCounters.6.1800000000": 1}))
+
+
+def test_documents_of_a_user_are_found_by_range_and_removed(collection: Any) -> None:
+    """At one client, in every scope, and not those of other names or of the record of erasures."""
+    token = {"clientId": "shop", "username": "ann", "scope": "token"}
+    others = [
+        {"erasures": True},
+        OTHER,
+        {"clientId": "shop", "username": "anna"},
+        {"clientId": "app", "username": "ann"},
+    ]
+    errors_of(collection, *(insert(identity, version=7) for identity in (*others, token, ID)))
+    selected = {"$or": [filter_of_user("shop", "ann"), filter_of_user("shop", "nobody")]}
+    assert [{"_id": ID}, {"_id": token}] == list(collection.find(selected, {"_id": True}).sort("_id", 1))
+    after = [each["_id"] for each in collection.find(filter_after_client("app"), {"_id": True}).sort("_id", 1)]
+    assert [OTHER, ID, token, others[2], others[0]] == after
+    collection.delete_many({"_id": {"$in": [ID, token]}})
+
+    assert [] == list(collection.find(selected, {"_id": True}))
+    assert 3 == len(list(collection.find({"_id": {"$ne": others[0]}})))
+
+
+def test_one_document_is_made_or_changed_whatever_its_version(collection: Any) -> None:
+    """As the record of erasures is."""
+    assert collection.find_one({"_id": ID}) is None
+    for mark in ("a", "b"):
+        collection.update_one({"_id": ID}, {"$set": {f"seen.{mark}": EXPIRE}}, upsert=True)
+    collection.update_one({"_id": ID}, {"$unset": {"seen.a": ""}}, upsert=True)
+
+    assert {"_id": ID, "seen": {"b": EXPIRE}} == collection.find_one({"_id": ID})

@@ -2,7 +2,8 @@
 
 It keeps to the rules that the sync protocol relies on, and ``tests/store/test_simulated_mongo.py`` holds it against the
 real one: compare-and-set in unordered bulks of upserts with the errors 66 and 11000, ``$inc``, ``$set``, ``$max``,
-``$unset``, ``$setOnInsert`` and ``$currentDate``, TTL removal, majority reads, and rollback of what no majority has.
+``$unset``, ``$setOnInsert`` and ``$currentDate``, ranges of ``_id``, removal by ``_id`` and by TTL, majority reads, and
+rollback of what no majority has.
 
 Only one member is simulated. What a majority has is ``committed``; the primary's own state is ``latest``. A write that
 is acknowledged is committed with all that came before it. An election drops what is not committed.
@@ -16,7 +17,7 @@ from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Any, NamedTuple
 
-from bson import encode
+from bson import MaxKey, MinKey, encode
 from bson.int64 import Int64
 from pymongo import UpdateOne
 from pymongo.errors import AutoReconnect, BulkWriteError, NetworkTimeout, OperationFailure
@@ -24,6 +25,7 @@ from pymongo.errors import AutoReconnect, BulkWriteError, NetworkTimeout, Operat
 Document = dict[str, Any]
 State = dict[bytes, Document]
 
+NO_LIST = {"$not": {"$type": "array"}}
 DUPLICATE_KEY, IMMUTABLE_FIELD, PATH_NOT_VIABLE, TYPE_MISMATCH, NOT_PERMITTED = 11000, 66, 28, 14, 13
 CANNOT_BACKFILL, MAX_BACKFILL = 34, 1_500_000  # elements
 
@@ -186,7 +188,8 @@ class Server:
             return
         if not upsert:
             return
-        inserted = self._changed({"_id": query["_id"], "version": query["version"]}, update, is_insert=True)
+        given = {name: value for name, value in query.items() if value != NO_LIST}
+        inserted = self._changed(given, update, is_insert=True)
         if inserted["_id"] != query["_id"]:
             raise WriteRejected(
                 IMMUTABLE_FIELD, "Performing an update on the path '_id' would modify the immutable field"
@@ -234,7 +237,47 @@ def _counters(document: Document) -> dict[tuple[str, int], int]:
 
 def _matches(value: Any, wanted: Any) -> bool:
     """Return True if a field has a value, or is no list where none is allowed."""
-    return not isinstance(value, list) if wanted == {"$not": {"$type": "array"}} else bool(value == wanted)
+    return not isinstance(value, list) if wanted == NO_LIST else bool(value == wanted)
+
+
+def _is_selected(identity: Document, query: Mapping[str, Any]) -> bool:
+    """Return True if a query by ``_id`` finds a document."""
+    if "$or" in query:
+        return any(_is_selected(identity, part) for part in query["$or"])
+    found = _order(identity)
+    for operator, bound in query.get("_id", {}).items():
+        match operator:
+            case "$in":
+                fits = any(found == _order(each) for each in bound)
+            case "$gte":
+                fits = found >= _order(bound)
+            case "$lte":
+                fits = found <= _order(bound)
+            case "$ne":
+                fits = found != _order(bound)
+            case _:
+                raise NotImplementedError(operator)
+        if not fits:
+            return False
+    return True
+
+
+def _order(value: Any) -> tuple[Any, ...]:
+    """Return the position of a value among others, as MongoDB sorts them: by type, name and value of each field."""
+    match value:
+        case MinKey():
+            return (0,)
+        case None:
+            return (1,)
+        case bool():
+            return (5, value)
+        case str():
+            return (3, value.encode())
+        case dict():
+            return (4, tuple((_order(inner)[0], name, _order(inner)) for name, inner in value.items()))
+        case MaxKey():
+            return (6,)
+    raise NotImplementedError(f"the order of {value!r}")
 
 
 def _now(at_s: float) -> datetime:
@@ -278,7 +321,8 @@ def _remove(document: Document, path: str) -> None:
 def _projected(document: Document, projection: Mapping[str, Any] | None) -> Document:
     if projection is None:
         return document
-    fields = {name: _value_of(expression, document) for name, expression in {"_id": "$_id", **projection}.items()}
+    expressions = {name: f"${name}" if value is True else value for name, value in {"_id": True, **projection}.items()}
+    fields = {name: _value_of(expression, document) for name, expression in expressions.items()}
     return {name: value for name, value in fields.items() if value is not _MISSING}
 
 
@@ -321,6 +365,7 @@ class SimulatedCollection:
         server: Whose documents.
         fate_of: Returns what happens to the next command of this name, such as ``update``.
         on_command: Called before each command.
+        on_read: Called after each answered read of documents by their ``_id``.
     """
 
     name = "ratelimits"
@@ -330,10 +375,12 @@ class SimulatedCollection:
         server: Server,
         fate_of: Callable[[str], Fate] = lambda _: Fate.ANSWERED,
         on_command: Callable[[str], None] = lambda _: None,
+        on_read: Callable[[], None] = lambda: None,
     ) -> None:
         self._server = server
         self._fate_of = fate_of
         self._on_command = on_command
+        self._on_read = on_read
 
     @property
     def database(self) -> "SimulatedCollection":
@@ -341,7 +388,7 @@ class SimulatedCollection:
         return self
 
     def command(self, name: str) -> Document:
-        """Answer ``hello`` with the server's time."""
+        """Answer ``hello`` with the server's time, and ``ping`` likewise."""
         self._begin(name)
         return {"localTime": _now(self._server.clock()), "maxBsonObjectSize": 16 * 2**20}
 
@@ -359,12 +406,29 @@ class SimulatedCollection:
         """Return documents that a majority has, or the expressions of a projection in place of their fields."""
         self._begin("find")
         committed = self._server.committed
-        if "_id" in query:
+        if query.keys() == {"_id"} and "$in" in query["_id"]:
             wanted = [encode({"_id": identity}) for identity in query["_id"]["$in"]]
             found = [committed[identity] for identity in wanted if identity in committed]
+            self._on_read()
         else:
-            found = list(committed.values())
-        return SimulatedCursor([_projected(document, projection) for document in copy.deepcopy(found)])
+            found = [document for document in committed.values() if _is_selected(document["_id"], query)]
+        return SimulatedCursor(copy.deepcopy(found), projection)
+
+    def find_one(self, query: Mapping[str, Any]) -> Document | None:
+        """Return the document with an ``_id``, None if there is none."""
+        return next(iter(self.find({"_id": {"$in": [query["_id"]]}})), None)
+
+    def update_one(self, query: Mapping[str, Any], update: Mapping[str, Any], *, upsert: bool = False) -> None:
+        """Apply one update."""
+        self.bulk_write([UpdateOne(query, update, upsert=upsert)])
+
+    def delete_many(self, query: Mapping[str, Any]) -> None:
+        """Remove documents."""
+        self._begin("delete")
+        for identity, document in list(self._server.latest.items()):
+            if _is_selected(document["_id"], query):
+                self._server.remove(identity)
+        self._server.commit()
 
     def bulk_write(self, operations: Sequence[UpdateOne], **_options: Any) -> None:
         """Apply an unordered bulk, unless something happens to it.
@@ -407,14 +471,17 @@ class SimulatedCursor:
 
     Args:
         documents: What was found.
+        projection: Expressions in place of their fields.
     """
 
-    def __init__(self, documents: list[Document]) -> None:
+    def __init__(self, documents: list[Document], projection: Mapping[str, Any] | None) -> None:
         self._documents = documents
+        self._projection = projection
 
     def sort(self, name: str, direction: int) -> "SimulatedCursor":
         """Sort by one field that all documents have."""
-        self._documents.sort(key=lambda document: document[name], reverse=direction < 0)
+        key = (lambda document: _order(document[name])) if name == "_id" else (lambda document: document[name])
+        self._documents.sort(key=key, reverse=direction < 0)
         return self
 
     def limit(self, count: int) -> "SimulatedCursor":
@@ -423,7 +490,7 @@ class SimulatedCursor:
         return self
 
     def __iter__(self) -> "Iterable[Document]":  # type: ignore[override]
-        return iter(self._documents)
+        return (_projected(document, self._projection) for document in self._documents)
 
 
 class SimulatedConnection:
@@ -442,6 +509,11 @@ class SimulatedConnection:
     def client(self) -> "SimulatedConnection":
         """The driver's client: the connection itself."""
         return self
+
+    @property
+    def database(self) -> SimulatedCollection:
+        """The database."""
+        return self._collection.database
 
     def start_session(self, **_options: Any) -> None:
         """Return no session: reads are never older than this client's own writes."""

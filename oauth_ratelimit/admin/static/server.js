@@ -115,7 +115,7 @@ function showState({ mode, canary, instances, store }) {
   if (canary) parts.push(["canary", canaryText(canary), ""]);
   if (instances && !instances.count) parts.push(["instances", "none seen in the last 10 minutes", "bad"]);
   else if (instances) parts.push(["instances", `${instances.count}${instances.late ? `, ${instances.late} late` : ""}`, instances.late ? "bad" : ""]);
-  const outage = store.is_reachable ? "reachable" : /unreachable/i.test(store.error) ? `unreachable since ${timeOfDay(store.since_s)}` : "cannot be read by this page";
+  const outage = store.is_reachable ? "reachable" : `unreachable${store.since_s ? ` since ${timeOfDay(store.since_s)}` : ""}`;
   parts.push(["MongoDB", outage, store.is_reachable ? "" : "bad"]);
   const isBad = parts.some(([, , kind]) => kind);
   find("state").className = isBad ? "state bad" : "state";
