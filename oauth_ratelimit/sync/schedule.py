@@ -14,7 +14,7 @@ from oauth_ratelimit.counters.key_state import Due, KeyState
 
 PULLS_PER_HORIZON = 30  # of a followed key that does not change; benchmarks/accuracy.py shows the cost of fewer
 CLOSE_RATIO = 1 / 2  # of a limit: from here on twice as many
-FAR_RATIO = 1 / 40  # of a limit: below it a key is not read again when its requests end
+FAR_RATIO = 1 / 10  # of a limit: below it a key is not read again when its requests end
 SHORTEST_GAP_S = 0.003  # between two looks at a key that is filling up
 MAX_FOLLOW_UPS = 1000  # further keys wait for the next cycle
 NO_FOLLOW_UP = (-1, math.inf)
