@@ -193,3 +193,15 @@ def test_erased_user_is_gone_from_documents_and_memory_and_comes_back_at_zero(
     fleet.settle()
     fleet.check_erased()
     fleet.assert_exact()
+
+
+def test_hits_of_an_erased_user_that_were_not_sent_are_dropped_at_once(fleet: ScriptedFleet) -> None:
+    """No second erasure is needed for them, and no instance has made the document again."""
+    instances = started(fleet)
+    ask_each(instances)
+    for instance in instances:
+        instance.ask("shop", "ann", 2)
+    fleet.erase("ann")
+
+    fleet.settle()
+    assert [("shop", "cid", None)] == [key_of(document) for document in fleet.documents()]
