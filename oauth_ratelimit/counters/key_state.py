@@ -28,7 +28,7 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series, Tier
 from oauth_ratelimit.counters import hits as arithmetic
 from oauth_ratelimit.counters.bucket import NO_FRAMES, Bucket, Frames, KeyBuckets
-from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, Prunable, recent_writer_count
+from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, SLACK_S, Prunable, recent_writer_count
 from oauth_ratelimit.store.base import MAX_HORIZON_S, UNUSABLE_VERSION, Hits, Snapshot
 
 SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
@@ -75,13 +75,20 @@ class Attempt:
         flush_id: The number that the document holds as this writer's mark if the write was applied.
         version: The version that the document must have for it; None if it must not exist.
         hits: The hits of the write.
-        was_sent: False if it surely never reached a server. For reports alone.
+        begun_s: Time of the first try, by a clock that is never set.
+        was_sent: False if it surely never reached a server.
     """
 
     flush_id: int
     version: int | None
     hits: Hits
+    begun_s: float
     was_sent: bool = True
+
+    def is_over(self, snapshot: Snapshot, monotonic_s: float) -> bool:
+        """Return whether the document may have lost the mark of this write. Then no window holds its hits any more."""
+        longest_s = max(snapshot.horizons.values(), default=MAX_HORIZON_S)
+        return self.was_sent and monotonic_s - self.begun_s > longest_s + SLACK_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,23 +262,29 @@ class KeyState(KeyBuckets):
         """True if the document is damaged, so that it is not written. Hits are kept until it is repaired or gone."""
         return self.version == UNUSABLE_VERSION
 
-    def resolve(self, writer: str, snapshot: Snapshot | None) -> None:
-        """Settle the attempt if the document shows its outcome.
+    def resolve(self, writer: str, snapshot: Snapshot | None, monotonic_s: float) -> int:
+        """Settle the attempt if the document shows its outcome, and return the number of hits dropped.
+
+        Hits are dropped if the outcome can no longer be known: they may be in the document, and matter to nobody.
 
         Args:
             writer: This instance's name in the document.
             snapshot: The document; None if it does not exist.
+            monotonic_s: The time, by a clock that is never set.
         """
         if self.attempt is None:
-            return
+            return 0
         mark = snapshot.writers.get(writer) if snapshot else None
-        if self.attempt.flush_id == mark:
-            self.unsent = arithmetic.taken_off(self.unsent or {}, self.attempt.hits) or None
-            self.attempt = None
-        elif snapshot is not None and snapshot.version == UNUSABLE_VERSION:
-            return  # the mark may be among what cannot be read
-        elif self.attempt.version != (snapshot.version if snapshot else None):
-            self.attempt = None  # its version is gone, so it cannot be applied any more
+        if snapshot is not None and snapshot.version == UNUSABLE_VERSION and self.attempt.flush_id != mark:
+            return 0  # the mark may be among what cannot be read
+        is_applied = self.attempt.flush_id == mark
+        if not is_applied and self.attempt.version == (snapshot.version if snapshot else None):
+            return 0  # it may still be applied
+        attempt, self.attempt = self.attempt, None
+        is_over = not is_applied and snapshot is not None and attempt.is_over(snapshot, monotonic_s)
+        if is_applied or is_over:
+            self.unsent = arithmetic.taken_off(self.unsent or {}, attempt.hits) or None
+        return self._request_count(attempt.hits) if is_over else 0
 
     def merge(
         self, snapshot: Snapshot | None, now_s: float, *, writer: str, prunable: Prunable = NOTHING_PRUNABLE

@@ -283,7 +283,9 @@ class SyncCycle:
 
     def _log_report(self, report: CycleReport, now_s: float) -> None:
         if report.dropped_hits:
-            log.warning("hits_dropped", hits=report.dropped_hits, reason="too many frames wait for the store")
+            log.warning(
+                "hits_dropped", hits=report.dropped_hits, reason="they waited for the store until no window held them"
+            )
         if report.error is not None:
             if self._failing_since_s is None:
                 self._failing_since_s = now_s

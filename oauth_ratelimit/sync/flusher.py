@@ -42,7 +42,7 @@ class CycleReport:
         pulled_count: Documents read.
         conflict_count: Writes that lost a race.
         round_count: Rounds of writing that the most contested key needed.
-        dropped_hits: Hits dropped to bound the memory: too many frames wait for the store.
+        dropped_hits: Hits dropped: too many frames waited for the store, or nobody can tell any more if they are in it.
         rejected_count: Writes that the store refused for good.
         error: The last error, None if there was none.
         is_cut_short: Whether the store failed, so that it was not called again.
@@ -232,7 +232,7 @@ class Flusher:
             for state in yield_between(batch):
                 snapshot = snapshots.get(state.key)
                 self._note_found(state, found=snapshot is not None)
-                state.resolve(self.writer, snapshot)
+                report.dropped_hits += state.resolve(self.writer, snapshot, self._monotonic())
                 if snapshot is not None and snapshot.damage:
                     is_usable = snapshot.version != UNUSABLE_VERSION
                     self._log.error(
@@ -275,13 +275,17 @@ class Flusher:
         for batch in _batches(states):
             flush_id = self._next_flush_id()
             changes = [_change(state, flush_id) for state in yield_between(batch)]
+            begun_now_s = self._monotonic()
             try:
                 result = self._store.compare_and_set(self.writer, changes)
             except Exception as exc:  # the server may have applied the changes, whatever the error is
                 was_sent = not isinstance(exc, StoreUnreachable)
                 for state, change in zip(batch, changes, strict=True):
                     was_sent_before = state.attempt is not None and state.attempt.was_sent
-                    state.attempt = Attempt(change.flush_id, change.version, change.hits, was_sent or was_sent_before)
+                    begun_s = state.attempt.begun_s if state.attempt else begun_now_s
+                    state.attempt = Attempt(
+                        change.flush_id, change.version, change.hits, begun_s, was_sent or was_sent_before
+                    )
                 raise
             failed = {*result.lost, *result.rejected}
             for index, (state, change) in enumerate(zip(yield_between(batch), changes, strict=True)):

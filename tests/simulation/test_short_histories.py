@@ -70,6 +70,25 @@ def test_lost_reply_is_found_among_ten_thousand_marks(fleet: ScriptedFleet) -> N
     fleet.assert_exact()
 
 
+def test_hits_whose_mark_may_be_gone_are_not_sent_again(fleet: ScriptedFleet) -> None:
+    """An instance that cannot read for long finds neither its mark nor a window that holds the hits."""
+    here, there = started(fleet)
+    here.ask("shop", "ann", 3)
+    fleet.fates = [Fate.UNANSWERED]
+    here.sync(urgent=False)
+    for _ in range(6):  # others remove its mark in the meantime
+        fleet.true_s += MINUTE_S
+        ask_each((there,))
+    (document,) = fleet.documents()
+    assert 1 == len(document["writers"])
+    ask_each((here,))
+    (document,) = fleet.documents()
+    frames = document["requestCounters"]["6"]
+    assert all(int(start_s) > fleet.server.clock() - 3 * MINUTE_S for start_s in frames), frames
+
+    fleet.assert_exact()
+
+
 def test_limit_of_all_users_that_comes_and_goes_between_lost_replies(fleet: ScriptedFleet) -> None:
     """There is one memory of its document, so each hit is sent once."""
     here, there = started(fleet, WITH_TOTAL)
