@@ -80,9 +80,9 @@ def live_settings(app: Flask, *, is_switched_off: bool) -> LiveSettings:
     """
     config = app.config
     overrides = _overrides(config)
-    if is_switched_off:
-        overrides["mode"] = Mode.OFF.value
     source = config_source(app)
+    if is_switched_off:  # whatever is in the file, even if it is broken
+        return LiveSettings(load_config({"mode": Mode.OFF.value}), lambda: None)
     if isinstance(source, Mapping):
         return LiveSettings(load_config(source, **overrides), lambda: None)
     found = ConfigSource(source, **overrides)

@@ -65,6 +65,16 @@ def test_emergency_switch_wins_over_everything(monkeypatch: pytest.MonkeyPatch, 
     assert [("ratelimit_started", "off")] == [(entry["event"], entry["mode"]) for entry in logs]
 
 
+def test_process_that_is_switched_off_starts_with_a_broken_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The emergency switch asks nothing of the file."""
+    monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
+    (tmp_path / "ratelimit.yaml").write_text("limits: {client: 10/minute}\n")
+    with protected_app(OAUTH_RATELIMIT_CONFIG=str(tmp_path / "ratelimit.yaml")) as app:
+        assert {200} == {token_status(app) for _ in range(20)}
+
+
 def test_environment_with_another_mode_is_ignored_and_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment can only switch off."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "dry-run")
