@@ -19,12 +19,14 @@ class SuppressionPeriod:
         first_id: Number that names a denial before which none was suppressed. Those after it are numbered on from it.
             None if denials get no name, because there was no room to keep their records.
         suppressed_count: Denials since then.
+        last_at_s: Time of the last of them, 0.0 if there is none.
     """
 
     since_s: float
     until_s: float
     first_id: int | None
     suppressed_count: int = 0
+    last_at_s: float = 0.0
 
     def decision_id(self, number: int) -> str | None:
         """Return the name of the denial that makes ``number`` suppressed ones."""
@@ -65,8 +67,10 @@ class CachedDenial:
 
     def repeat(self, now_s: float) -> "RepeatedDenial":
         """Return the decision about another request."""
-        self.suppression.suppressed_count += 1
-        return RepeatedDenial(self, now_s, self.suppression.suppressed_count)
+        suppression = self.suppression
+        suppression.last_at_s = now_s
+        suppression.suppressed_count += 1
+        return RepeatedDenial(self, now_s, suppression.suppressed_count)
 
 
 @final

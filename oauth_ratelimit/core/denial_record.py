@@ -61,7 +61,7 @@ class DenialRecord:
     Args:
         denial: The first denial.
         instance: Name of the process that denied.
-        last_at_s: Time of the last denial, to about ten seconds.
+        last_at_s: Time of the last of these denials.
         suppressed_count: Number of denials that followed.
     """
 

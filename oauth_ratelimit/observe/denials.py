@@ -78,20 +78,12 @@ class _Entry:
     """Denial whose record is written, and updated while its count grows."""
 
     pending: PendingDenial
-    last_at_s: float
     seen_count: int  # of suppressed denials
     written_count: int = -1  # not written yet
 
     @property
     def is_new(self) -> bool:
         return self.written_count < 0
-
-    def refresh(self, now_s: float) -> None:
-        """Read the count of suppressed denials."""
-        period = self.pending.period
-        if period.suppressed_count != self.seen_count:
-            self.seen_count = period.suppressed_count
-            self.last_at_s = max(self.last_at_s, min(now_s, period.until_s))
 
     def is_finished(self, now_s: float) -> bool:
         """Return True if the record is written and will not change again."""
@@ -170,9 +162,9 @@ class DenialRecorder:
             self._entries, self._due = [], []
             return
         self._lost.add(dropped_count, reason="the queue was full; the answers had no decision_id")
-        self._entries += [_Entry(pending, pending.denial.at_s, pending.before_count) for pending in queued]
+        self._entries += [_Entry(pending, pending.before_count) for pending in queued]
         for entry in self._entries:
-            entry.refresh(now_s)
+            entry.seen_count = entry.pending.period.suppressed_count
         if len(self._entries) > MAX_ENTRIES:
             self._entries.sort(key=lambda entry: entry.is_new)
             self._entries = self._entries[-MAX_ENTRIES:]  # the dropped ones are written, without their last count
@@ -196,9 +188,10 @@ class DenialRecorder:
         return True
 
     def _record(self, entry: _Entry) -> DenialRecord:
+        denial, period, before_count = entry.pending
         return DenialRecord(
-            entry.pending.denial,
+            denial,
             instance=self._instance,
-            last_at_s=entry.last_at_s,
-            suppressed_count=entry.seen_count - entry.pending.before_count,
+            last_at_s=max(denial.at_s, period.last_at_s),
+            suppressed_count=entry.seen_count - before_count,
         )

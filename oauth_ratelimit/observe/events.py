@@ -164,6 +164,7 @@ class DenialEvents:
         key = (client_id, username, scope)
         last = self._periods.get(key)
         if last is not None and last.since_s <= now_s < last.until_s:
+            last.last_at_s = now_s
             last.suppressed_count += 1
             _set_decision_id(decision, last)
             return last

@@ -126,6 +126,19 @@ def test_following_denials_are_counted_in_the_same_record(instance: Instance) ->
     assert [1, 1] == instance.writer.batches
 
 
+@pytest.mark.parametrize("cost", [1, 2], ids=["repeated", "computed-again"])
+def test_record_has_the_time_of_the_last_denial(instance: Instance, cost: int) -> None:
+    """Not that of its writing, seconds later."""
+    [number] = instance.deny("alice")
+    instance.clock.advance(3.0)
+    at_s = instance.clock()
+    instance.limiter.check("app", "alice", grant_type="password", cost=cost)
+    instance.run()
+
+    record = instance.writer.records[number]
+    assert (1, at_s) == (record.suppressed_count, record.last_at_s)
+
+
 def test_records_are_written_every_ten_seconds(instance: Instance) -> None:
     """However often the task runs."""
     instance.run()
@@ -326,11 +339,12 @@ def test_denials_beyond_the_event_budget_are_recorded(clock: Clock) -> None:
     assert {(1, 1)} == {(second - first, instance.writer.records[first].suppressed_count) for first, second in numbers}
 
     clock.advance(60.0)
+    at_s = clock()
     *_, again = [instance.deny(f"user-{index}")[0] for index in (297, 298, 299)]  # of which two are logged
     instance.run()
     instance.limiter.close()
     record = instance.writer.records[again - 1]
-    assert (1, clock()) == (record.suppressed_count, record.last_at_s)
+    assert (1, at_s) == (record.suppressed_count, record.last_at_s)
 
 
 def test_nothing_is_recorded_when_keep_denials_is_zero(instance: Instance) -> None:
