@@ -26,13 +26,20 @@ class Clock:
         self.now_s += duration_s
 
 
-def wait_until(predicate: Callable[[], Seen], what: str, timeout_s: float = 60.0) -> Seen:
+def wait_until(
+    predicate: Callable[[], Seen | None],
+    what: str,
+    timeout_s: float = 60.0,
+    *,
+    error: Callable[[str], Exception] = AssertionError,
+) -> Seen:
     """Return the predicate's value as soon as it is true; fail when the time is up.
 
     Args:
-        predicate: Called every few milliseconds.
+        predicate: Called every few milliseconds. It raises if waiting is in vain.
         what: The awaited state, for the message.
         timeout_s: Seconds of real time, enough for a busy machine.
+        error: Returns the exception to raise when the time is up.
     """
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -40,7 +47,8 @@ def wait_until(predicate: Callable[[], Seen], what: str, timeout_s: float = 60.0
         if seen:
             return seen
         if time.monotonic() > deadline_s:
-            raise AssertionError(f"not within {timeout_s:g} s: {what}")
+            raise error(f"not within {timeout_s:g} s: {what}")
+        # The state changes in another thread or process, which cannot wake this one.
         time.sleep(0.005)
 
 

@@ -5,7 +5,6 @@ import os
 import random
 import socket
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,10 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from tests.support.child import Child, Server
+from tests.support.helpers import wait_until
 from tests.support.mongod_program import MONGO_URI_VARIABLE, MongodUnavailable, find_mongod
 
 _HOST = "127.0.0.1"
-_START_TIMEOUT_S = 60.0
-_POLL_S = 0.02
 
 
 @contextlib.contextmanager
@@ -83,7 +81,11 @@ class Mongod(Server):
         program = find_mongod()
         command = [str(program.path), *self._options()]
         self._child = Child(command, log_path=self._log_path, env=program.environment())
-        self._wait_until_it_listens(self._child)
+        try:
+            wait_until(self._listens, "mongod answers", error=self._start_error)
+        except MongodUnavailable:
+            self._child.kill()
+            raise
 
     def stop(self) -> None:
         """Shut the server down (SIGTERM) and wait until it has ended."""
@@ -133,17 +135,15 @@ class Mongod(Server):
             *self._arguments,
         ]
 
-    def _wait_until_it_listens(self, child: Child) -> None:
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline_s:
-            if child.exit_code is not None:
-                child.kill()
-                raise MongodUnavailable(f"mongod ended with exit code {child.exit_code}: {self.log[-1000:]}")
-            with contextlib.suppress(OSError), socket.create_connection((_HOST, self.port), timeout=1):
-                return
-            time.sleep(_POLL_S)
-        child.kill()
-        raise MongodUnavailable(f"mongod does not answer after {_START_TIMEOUT_S:g} s: {self.log[-1000:]}")
+    def _listens(self) -> bool:
+        if self._child is not None and self._child.exit_code is not None:
+            raise self._start_error(f"mongod ended with exit code {self._child.exit_code}")
+        with contextlib.suppress(OSError), socket.create_connection((_HOST, self.port), timeout=1):
+            return True
+        return False
+
+    def _start_error(self, reason: str) -> MongodUnavailable:
+        return MongodUnavailable(f"{reason}: {self.log[-1000:]}")
 
 
 def free_port() -> int:

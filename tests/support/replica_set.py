@@ -1,18 +1,11 @@
 """A replica set on this machine, whose members can be killed."""
 
-import time
-from collections.abc import Callable
-from typing import TypeVar
-
 from tests.support.child import Server
+from tests.support.helpers import wait_until
 from tests.support.mongod import Mongod
 from tests.support.mongod_program import MongodUnavailable
 
 _SET_NAME = "oauth_ratelimit"
-_TIMEOUT_S = 60.0
-_POLL_S = 0.02
-
-Found = TypeVar("Found")
 
 
 class ReplicaSet(Server):
@@ -43,7 +36,7 @@ class ReplicaSet(Server):
 
     def primary(self) -> Mongod:
         """Return the member that accepts writes, after an election if there is none now."""
-        return _wait_for(self._primary_now, "elected no primary")
+        return wait_until(self._primary_now, "the replica set elects a primary", error=MongodUnavailable)
 
     def kill_primary(self) -> Mongod:
         """Kill the primary (SIGKILL) and return it without waiting for an election."""
@@ -54,7 +47,7 @@ class ReplicaSet(Server):
     def restart(self, member: Mongod) -> None:
         """Start a member that was killed or stopped, and wait until it has joined."""
         member.start()
-        _wait_for(lambda: _has_joined(member) or None, f"did not take {member.address} back")
+        wait_until(lambda: _has_joined(member), f"{member.address} joins the replica set", error=MongodUnavailable)
 
     def start_and_wait(self) -> None:
         """See ``heal``."""
@@ -67,7 +60,7 @@ class ReplicaSet(Server):
         if not self._is_initiated:
             self._initiate()
         self.primary()
-        _wait_for(lambda: all(map(_has_joined, self.members)) or None, "did not become complete")
+        wait_until(lambda: all(map(_has_joined, self.members)), "all join the replica set", error=MongodUnavailable)
 
     def close(self) -> None:
         """Kill all members and remove their data. Idempotent."""
@@ -92,13 +85,3 @@ class ReplicaSet(Server):
 def _has_joined(member: Mongod) -> bool:
     hello = member.hello()
     return bool(hello.get("isWritablePrimary") or hello.get("secondary"))
-
-
-def _wait_for(look: Callable[[], Found | None], failure: str) -> Found:
-    deadline_s = time.monotonic() + _TIMEOUT_S
-    while time.monotonic() < deadline_s:
-        found = look()
-        if found is not None:
-            return found
-        time.sleep(_POLL_S)
-    raise MongodUnavailable(f"the replica set {failure} within {_TIMEOUT_S:g} s")

@@ -60,8 +60,8 @@ class Sequence:
         count = 0
         next_s = time.monotonic()
         for _ in range(2 * limit + 10):
-            while time.monotonic() < next_s:
-                time.sleep(max(0.0, next_s - time.monotonic()))
+            # The pace of a client. The bounds in docs/guarantees.md hold for it; a faster client gets more through.
+            time.sleep(max(0.0, next_s - time.monotonic()))
             next_s = time.monotonic() + GAP_S
             connection = self._random.choice(self._connections)
             connection.request("POST", "/token", "grant_type=client_credentials", headers)
