@@ -1,4 +1,4 @@
-"""The time that a process has to end, shared by all parts that finish their work then."""
+"""A deadline that several parts share, such as those that finish their work when a process ends."""
 
 import time
 from collections.abc import Callable

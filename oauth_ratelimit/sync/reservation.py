@@ -6,11 +6,11 @@ for another thread. It serves all requests that wait at the same time in one cyc
 """
 
 import threading
-import time
 from collections.abc import Callable
 
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.counters.key_state import KeyState
+from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.sync.cycle import SyncCycle
 
 
@@ -37,14 +37,14 @@ class Reservations:
             states: The keys of the request.
             decide: Decides and counts. It looks the keys up again, because they may be evicted meanwhile.
         """
-        deadline_s = time.monotonic() + self._deadline_s
-        self._synchronise(states, deadline_s)
+        deadline = Deadline(self._deadline_s)
+        self._synchronise(states, deadline)
         decision = decide()
         if decision.allowed:
-            self._synchronise(states, deadline_s)
+            self._synchronise(states, deadline)
         return decision
 
-    def _synchronise(self, states: tuple[KeyState, ...], deadline_s: float) -> None:
+    def _synchronise(self, states: tuple[KeyState, ...], deadline: Deadline) -> None:
         done = threading.Event()
         with self._changed:
             if self._is_closed:
@@ -55,7 +55,7 @@ class Reservations:
                 self._thread = threading.Thread(target=self._run, daemon=True, name="oauth_ratelimit-reserve")
                 self._thread.start()
             self._changed.notify()
-        done.wait(max(0.0, deadline_s - time.monotonic()))
+        done.wait(deadline.remaining_s)
 
     def _run(self) -> None:
         while waiting := self._take():

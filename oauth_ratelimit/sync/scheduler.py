@@ -13,6 +13,7 @@ from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
+from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.sync.flusher import CycleReport
 
 log = structlog.get_logger(__name__)
@@ -167,9 +168,9 @@ class SyncScheduler:
         if self._scheduler is not None:
             self._scheduler.pause()  # shutdown() hangs in an exit handler under gevent
             self._limiter.wake()
-        deadline_s = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         for running in (self._full, self._urgent):
-            if not running.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
+            if not running.acquire(timeout=deadline.remaining_s):
                 return False
             running.release()
         return True
