@@ -115,12 +115,13 @@ class SyncCycle:
             learnt = self._flusher.learnt if self._flusher else {}
             learnt.clear()
             self._synchronise(urgent, now_s, report, requested=True)
-            only_followed = [state for state in followed if state not in set(urgent)]
+            requested = set(urgent)
+            only_followed = [state for state in followed if state not in requested]
             self._synchronise(only_followed, now_s, report, requested=False, reads_all=True)
-            if report.error is None:
+            if report.error is None:  # in an outage no key can be forgotten, and the next full cycle tries
                 for state, seconds in passed_s.items():
                     self._follow_ups.plan(state, now_s, passed_s=seconds, learnt=learnt.get(state))
-            self._make_room()
+                self._make_room()
         self._log_report(report, now_s)
         return report
 
