@@ -16,6 +16,7 @@ from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, LimitKind, Limits
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
 from oauth_ratelimit.counters.usage import UsageReader
 from oauth_ratelimit.operations.changes import checked_client_id
+from oauth_ratelimit.operations.client_hints import known_client_ids, similar_client_ids
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.explain import LimitExplanation
 from oauth_ratelimit.operations.format import policy_text
@@ -28,7 +29,6 @@ from oauth_ratelimit.operations.serialize import (
     usage_data,
 )
 from oauth_ratelimit.operations.status import Status, nearest_to_limit
-from oauth_ratelimit.operations.suggestions import known_client_ids, similar_client_ids
 from oauth_ratelimit.store.base import Snapshot
 
 STATUS_TTL_S = 2.0

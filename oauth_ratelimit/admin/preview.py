@@ -13,10 +13,10 @@ from oauth_ratelimit.core.overrides import Override, OverrideKind, apply_overrid
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
+from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, policy_text
 from oauth_ratelimit.operations.serialize import Record, override_data
-from oauth_ratelimit.operations.suggestions import unknown_client_hint
 
 MAX_READ = 1000  # documents, a fifth of a second
 MAX_NAMED = 5  # clients in a note

@@ -14,9 +14,9 @@ import click
 from oauth_ratelimit.cli.context import CliContext
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Target
 from oauth_ratelimit.counters.usage import LimitUsage
+from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.format import duration, policy_text, utc_time
 from oauth_ratelimit.operations.serialize import finite
-from oauth_ratelimit.operations.suggestions import unknown_client_hint
 
 BAR_WIDTH = 12
 NEAR_LIMIT_RATIO = 0.8

@@ -30,9 +30,9 @@ from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Tar
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.errors import ConfigError
 from oauth_ratelimit.operations.changes import end_after, end_at, limit_overrides
+from oauth_ratelimit.operations.client_hints import trusted_client_hint, unknown_client_hint
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import entry_data, override_data
-from oauth_ratelimit.operations.suggestions import trusted_client_hint, unknown_client_hint
 
 UNKNOWN_MODE = "unknown: the configuration is broken"
 

@@ -13,10 +13,10 @@ from oauth_ratelimit.core.origin import Origin
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKind
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
+from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import duration
 from oauth_ratelimit.operations.serialize import Record, origin_data, usage_data
-from oauth_ratelimit.operations.suggestions import unknown_client_hint
 from oauth_ratelimit.store.base import Snapshot
 
 MAX_OTHERS = 5

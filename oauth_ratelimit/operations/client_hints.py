@@ -1,4 +1,4 @@
-"""Suggestions for unknown client ids, and a warning for limits of trusted clients."""
+"""Hints about client ids: "did you mean" for unknown ones, and a warning for limits of trusted clients."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
