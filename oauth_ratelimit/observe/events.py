@@ -27,8 +27,8 @@ MAX_NAMED = 5  # of them in the log
 REPEAT_S = 60.0  # seconds between two events of one key
 MAX_KEYS = 10_000  # keys whose last event is remembered
 
-Key = tuple[str, str | None, str | None]
-"""Client id, username and scope of a denial."""
+Key = tuple[str, str | None, str | None, bool]
+"""Client id, username and scope of a denial, and if it was admitted: a dry run has events of its own."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class EventBudget:
 
 
 class DenialEvents:
-    """Logs a denial once per key and minute, within a budget; the next event says how many were left out.
+    """Logs a denial once per key and minute, within a budget; the next one says how many were left out.
 
     It takes no lock: a race may log one more event or miscount by one, which is harmless.
 
@@ -161,7 +161,7 @@ class DenialEvents:
         Returns:
             The period in which denials of this key are counted and not reported.
         """
-        key = (client_id, username, scope)
+        key = (client_id, username, scope, decision.allowed)
         last = self._periods.get(key)
         if last is not None and last.since_s <= now_s < last.until_s:
             last.last_at_s = now_s
@@ -207,7 +207,7 @@ def _denial(
     at_s: float,
     trace: Trace,
 ) -> Denial:
-    client_id, username, scope = key
+    client_id, username, scope, _ = key
     return Denial(
         first_id=number,
         at_s=at_s,

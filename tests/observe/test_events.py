@@ -190,6 +190,31 @@ def test_reload_ends_suppression_and_keeps_its_count(limiter: Limiter, log: Log)
     assert [0, 3, 2] == values(log, DENIED, "suppressed_count")
 
 
+def test_first_denial_after_a_dry_run_does_not_count_what_the_dry_run_admitted(limiter: Limiter, log: Log) -> None:
+    changed = {"limits": {"user": ["1/hour"]}}
+    limiter.reconfigure(load_config({**changed, "mode": "dry-run"}))
+    deny(limiter, "app", "alice", times=9)
+    limiter.reconfigure(load_config({**changed, "mode": "enforce"}))
+    deny(limiter, "app", "alice", times=4)
+    limiter.reconfigure(load_config({**changed, "mode": "dry-run"}))
+    deny(limiter, "app", "alice")
+
+    assert [0] == values(log, DENIED, "suppressed_count")
+    assert [0, 8] == values(log, "request_would_be_denied", "suppressed_count")
+
+
+def test_denial_is_logged_although_a_limit_on_trial_was_exceeded_before(clock: Clock, log: Log) -> None:
+    trial = {"limit": 1, "window": "60s", "name": "trial", "mode": "dry-run"}
+    limiter = Limiter(load_config({"mode": "enforce", "limits": {"client": ["3/hour", trial]}}), clock=clock)
+    for _ in range(6):
+        limiter.check("app")
+    limiter.close()
+
+    assert [("request_would_be_denied", "trial"), (DENIED, "client-3600s")] == [
+        (entry["event"], entry["policy"]) for entry in log
+    ]
+
+
 def test_infinite_delay_is_null_in_json(limiter: Limiter, capsys: pytest.CaptureFixture[str]) -> None:
     """A request that costs more than its limit is never admitted, and JSON has no number for that."""
     structlog.configure(processors=[structlog.processors.JSONRenderer()], logger_factory=structlog.PrintLoggerFactory())
