@@ -36,7 +36,7 @@ ENDPOINT_NAME = text(
     longest=64,
     reserved=RESERVED_ENDPOINTS,
 )
-CLIENT_ID = text("text of 1 to 1024 characters; a number needs quotes", shortest=1, longest=1024)
+CLIENT_ID = text("text of 1 to 1024 characters", shortest=1, longest=1024)
 PATTERN = text("text of 1 to 1024 characters, with * ? [] as in a shell", shortest=1, longest=1024)
 
 

@@ -59,7 +59,7 @@ def scalar(convert: Callable[[Any], Any], allowed: str, *, schema: dict[str, Any
 
 
 def text(
-    allowed: str = "text; put it in quotes",
+    allowed: str = "text",
     *,
     pattern: str = "",
     shortest: int = 0,
@@ -89,10 +89,11 @@ def text(
             return None
 
     def _quoted(value: object) -> str:
-        """Return advice for a number that would be right as text."""
+        """Return advice for a number, true or false that would be right as text."""
+        if not isinstance(value, int | float):
+            return ""
         try:
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            return f'; in quotes it is text: "{convert(str(value))}"' if is_number else ""
+            return f'; in quotes it is text: "{convert(json.dumps(value))}"'
         except ValueError:
             return ""
 
@@ -333,10 +334,8 @@ class Section(Kind):
         if self._check:
             self._check(values, at, problems)
         for name in value:
-            if not isinstance(name, str):
-                problems.bad_value(dotted(at, name), name, "text; put it in quotes")
-            elif name not in self.keys:
-                problems.unknown_key(dotted(at, name), name, self.keys)
+            if name not in self.keys:
+                problems.unknown_key(dotted(at, name), str(name), self.keys)
         return _built(lambda values: self._build(**values), values, at, problems, known=known)
 
     def definition(self) -> dict[str, Any]:
