@@ -10,7 +10,7 @@ import click
 
 from oauth_ratelimit.cli.output import Cell, visible
 from oauth_ratelimit.operations.format import counted, duration, utc_time
-from oauth_ratelimit.replay.formats import SECOND_US, ColumnNames, Format, MissingColumn
+from oauth_ratelimit.replay.formats import SECOND_US, ColumnNames, Format, UnusableFile
 from oauth_ratelimit.replay.source import OrderedRows, Recording, Source
 
 NO_USERS = (
@@ -57,7 +57,7 @@ def opened(recording: Recording) -> Iterator[tuple[Source, OrderedRows]]:
             yield parts
     except OSError as exc:
         raise click.ClickException(f"{visible(str(exc.filename or recording.path))}: {exc.strerror}") from None
-    except MissingColumn as exc:
+    except UnusableFile as exc:
         raise click.ClickException(f"{visible(recording.path)}: {visible(str(exc))}") from None
 
 

@@ -18,6 +18,7 @@ MAX_NAME_LENGTH = 1024  # of a client or user, as in the configuration
 MISSING = 1 << 30  # position of a column that a header lacks
 DELIMITERS = ("\t", ";", "|", ",")  # the first one wins a tie: a decimal comma is no delimiter
 MAX_COLUMNS_NAMED = 20
+TIMES = "seconds since the epoch, 2026-12-01T00:00:00Z or 01/Dec/2026:00:00:00 +0000"
 REQUEST_MEMBERS = ("uri", "request_uri", "path")  # of a JSON object, besides ``request``
 ADDRESS_MEMBER = "remote_addr"
 ACCESS_LOG = re.compile(
@@ -91,8 +92,8 @@ class ColumnNames:
         return None
 
 
-class MissingColumn(Exception):
-    """A file without a column for the time or the client. The text names the columns found."""
+class UnusableFile(Exception):
+    """A file that is no text, or has no column for the time or the client. The text says what was found."""
 
 
 class Parser(Protocol):
@@ -109,7 +110,7 @@ class Parser(Protocol):
 
         Raises:
             ValueError: The line is malformed; the text gives the reason.
-            MissingColumn: The file is not what was expected.
+            UnusableFile: The file is not what was expected.
         """
         ...
 
@@ -152,7 +153,7 @@ class CsvParser:
         names = self._names
         problem = names.missing(header)
         if problem is not None:
-            raise MissingColumn(problem)
+            raise UnusableFile(problem)
         wanted = (names.time, names.client, names.user, names.grant)
         return tuple(next((header.index(name) for name in each if name in header), MISSING) for each in wanted)
 
@@ -316,7 +317,7 @@ def parse_time_us(value: object) -> int:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         number = value
     else:
-        raise ValueError("not a time: expected a number or a text")
+        raise ValueError(f"not a time: expected {TIMES}")
     if 0 <= number < MAX_TIME_S:
         return round(number * SECOND_US)
     return _checked(_scaled_us(number))
@@ -341,7 +342,7 @@ def _iso_us(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise ValueError(f"not a time: {text[:40]!r}") from None
+        raise ValueError(f"not a time: {text[:40]!r}, expected {TIMES}") from None
     return _since_epoch_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 
 
@@ -361,7 +362,7 @@ def parse_log_time_us(text: str) -> int:
             int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second), tzinfo=timezone(offset)
         )
     except (ValueError, LookupError):
-        raise ValueError(f"not a time: {text[:40]!r}") from None
+        raise ValueError(f"not a time: {text[:40]!r}, expected {TIMES}") from None
     return _checked(_since_epoch_us(moment))
 
 

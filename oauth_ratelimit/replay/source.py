@@ -1,5 +1,6 @@
 """A file of recorded traffic, and its rows in the order of time."""
 
+import codecs
 import gzip
 import io
 import re
@@ -22,6 +23,7 @@ from oauth_ratelimit.replay.formats import (
     JsonParser,
     Parser,
     Row,
+    UnusableFile,
     detect_format,
 )
 
@@ -30,6 +32,8 @@ BLOCK_SIZE = 1 << 20  # bytes read at a time
 MAX_LINE_LENGTH = 65_536  # characters; a longer line is malformed and is never held in memory as a whole
 MAX_PROBLEMS = 5  # that are reported; others are only counted
 GZIP_MAGIC = b"\x1f\x8b"
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+NO_TEXT = "no text; expected UTF-8, or UTF-16 with a byte order mark, packed with gzip or not"
 BATCH_SIZE = 100_000  # rows, about 20 MB; a row that is late by more than a batch is not sorted
 
 
@@ -158,7 +162,7 @@ class Source:
         """Yield the rows in the order of the file.
 
         Raises:
-            MissingColumn: There is no column for the time or the client.
+            UnusableFile: It is no text, or there is no column for the time or the client.
         """
         parser: Parser | None = None
         for number, line in enumerate(self._lines(), start=1):
@@ -166,6 +170,8 @@ class Source:
                 self.left_out_count += 1
                 continue
             if parser is None:
+                if "\0" in line:
+                    raise UnusableFile(NO_TEXT)
                 self.form = self.form or detect_format(line)
                 parser = self._parser = self._choose_parser(self.form)
             try:
@@ -187,7 +193,7 @@ class Source:
     def _lines(self) -> Iterator[str]:
         rest = b""
         is_first = True
-        for block in self._blocks():
+        for block in _in_utf8(self._blocks()):
             whole, newline, rest = (rest + block).rpartition(b"\n")
             if newline:
                 lines = whole.decode("utf-8", "replace").split("\n")
@@ -210,6 +216,15 @@ class Source:
                 yield block
         except (EOFError, gzip.BadGzipFile, zlib.error):
             self.is_cut_short = True
+
+
+def _in_utf8(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the blocks of a text in UTF-8. One that begins as UTF-16 does, such as from PowerShell, is converted."""
+    decoder = None
+    for number, block in enumerate(blocks):
+        if number == 0 and block.startswith(UTF16_MARKS):
+            decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        yield decoder.decode(block).encode() if decoder else block
 
 
 class _PrependedStream(io.RawIOBase):

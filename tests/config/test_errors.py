@@ -116,9 +116,12 @@ def test_example_in_an_error_can_be_pasted(section: Section, name: str, monkeypa
         ),
         (
             "clients: {12345: {}}\n",
-            'clients.12345: got 12345, allowed: text of 1 to 1024 characters; in quotes it is text: "12345"; for example',
+            'clients.12345: got 12345, allowed: text of 1 to 1024 characters; in quotes it is text: "12345"; for',
         ),
-        ("canary: {percent: 5, salt: true}\n", 'canary.salt: got true, allowed: text; in quotes it is text: "true"; for'),
+        (
+            "canary: {percent: 5, salt: true}\n",
+            'canary.salt: got true, allowed: text; in quotes it is text: "true"; for',
+        ),
         ("limits: {12: []}\n", "limits.12: unknown key, allowed: client, user, client_total (line 1)"),
         ("limits:\n  user:\n    - limit: 5\n", "limits.user[0].window: missing; for example window: 60s (line 3)"),
         (

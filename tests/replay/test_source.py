@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oauth_ratelimit.replay.formats import Format, MissingColumn, Row
+from oauth_ratelimit.replay.formats import Format, Row, UnusableFile
 from oauth_ratelimit.replay.source import BLOCK_SIZE, MAX_LINE_LENGTH, MAX_PROBLEMS, OrderedRows, Recording, Source
 
 SECOND = 1_000_000
@@ -56,7 +56,7 @@ def test_usual_names_of_columns_are_understood() -> None:
 
 @pytest.mark.parametrize("header", ("when;app;who", "time;app;who", "when;client;who"))
 def test_header_without_time_or_client_names_the_columns_found(header: str) -> None:
-    with pytest.raises(MissingColumn, match=", ".join(header.split(";"))):
+    with pytest.raises(UnusableFile, match=", ".join(header.split(";"))):
         read(f"{header}\n5;a;u\n")
 
 
@@ -192,6 +192,24 @@ def test_endless_line_takes_bounded_memory() -> None:
     assert peak < 8 * BLOCK_SIZE
 
 
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf16_is_read_if_it_says_so(encoding: str, packed: bool) -> None:
+    """A letter may lie across two blocks."""
+    text = "\ufefftime,client\r\n" + "".join(f"{n},käse-\U0001f9c0-{'x' * (n % 7)}\r\n" for n in range(60_000))
+    data = text.encode(encoding)
+    source, rows = read(gzip.compress(data) if packed else data)
+
+    assert (Format.CSV, 60_000, 0) == (source.form, source.row_count, source.bad_count)
+    assert Row(59_999 * SECOND, "käse-\U0001f9c0-xx") == rows[-1]
+
+
+@pytest.mark.parametrize("data", ["time,client\n5,a\n".encode("utf-16-le"), b"PK\x03\x04\x14\x00\x00"])
+def test_file_that_is_no_text_is_refused_with_the_encodings(data: bytes) -> None:
+    with pytest.raises(UnusableFile, match="no text; expected UTF-8, or UTF-16 with a byte order mark"):
+        read(data)
+
+
 def test_gzip_is_detected_by_content() -> None:
     _, rows = read(gzip.compress(b"5,a\n6,b"))
     assert ["a", "b"] == [row.client for row in rows]
@@ -216,7 +234,7 @@ def test_damaged_gzip_is_read_as_far_as_it_goes() -> None:
 
 @given(st.binary(max_size=300))
 def test_any_file_is_read_or_lacks_a_column(data: bytes) -> None:
-    with suppress(MissingColumn):
+    with suppress(UnusableFile):
         source, rows = read(data)
         assert len(rows) == source.row_count
 
