@@ -40,7 +40,11 @@ from oauth_ratelimit.errors import ConfigError, StoreError, StoreUnavailable
 
 BAD_CONFIGURATION = 1
 NO_DATABASE = 3
-FOR_EMERGENCIES = {"limit", "mode", "overrides", "status", "trust"}  # they work with a broken configuration
+NEEDS_CONFIGURATION = (
+    "{command} needs a valid configuration: correct it, or name another file with --config FILE before the command. "
+    "Running instances keep the last valid one."
+)
+NEEDS_STORE = "No store.uri can be read; with --mongo-uri this command works all the same."
 
 
 class Commands(click.Group):
@@ -53,6 +57,8 @@ class Commands(click.Group):
         except ConfigError as exc:
             for problem in exc.problems:
                 click.echo(f"Error: {visible_name(exc.source)}: {visible_name(problem)}", err=True)
+            advice = NEEDS_STORE if ctx.obj.needs_store_alone else NEEDS_CONFIGURATION
+            click.secho(advice.format(command=ctx.invoked_subcommand), fg="yellow", err=True)
             ctx.exit(BAD_CONFIGURATION)
         except click.NoSuchOption as exc:
             option = next((each for each in self.params if exc.option_name in each.opts), None)
@@ -77,7 +83,7 @@ def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) 
     """Inspect and change the rate limits of an OAuth server while it runs.
 
     Works from MongoDB alone; no instance needs to be running. Changes take effect on every instance within two sync
-    intervals. mode, status, overrides, trust and limit work with a broken configuration, too.
+    intervals. Commands that need no limits or modes of the configuration work while it is broken, too.
 
     \b
     Exit codes:
@@ -91,12 +97,7 @@ def command(ctx: click.Context, config_path: str | None, mongo_uri: str | None) 
         structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
     if os.environ.get("NO_COLOR"):  # https://no-color.org; commands inherit it
         ctx.color = False
-    ctx.obj = CliContext(
-        config_path,
-        mongo_uri,
-        ctx.find_object(ScriptInfo),
-        may_be_broken=ctx.invoked_subcommand in FOR_EMERGENCIES,
-    )
+    ctx.obj = CliContext(config_path, mongo_uri, ctx.find_object(ScriptInfo))
 
 
 for _command in (

@@ -21,8 +21,8 @@ from oauth_ratelimit.store.factory import Stores, open_stores
 
 MAX_PROBLEMS = 3  # of a broken configuration; check-config lists them all
 BROKEN = (
-    "The configuration is broken, so only its store is used. Running instances keep the last valid one; limits and "
-    "modes that it names are not shown here."
+    "The configuration is broken, so only its store is used; limits, modes and all else that it names are unknown here. "
+    "Running instances keep the last valid one."
 )
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -36,22 +36,23 @@ class CliContext(OperatorContext):
         mongo_uri: Replaces ``store.uri`` of the configuration.
         script: Loads the Flask application; None outside of Flask.
 
-        may_be_broken: Do without a valid configuration: the address of MongoDB is enough for the command.
-
     Attributes:
         config_path: The configuration file; None for the application's configuration.
+        needs_store_alone: True if the address of MongoDB is enough for the command.
         broken: The error of a configuration that the command does without; None if it is valid.
     """
 
-    def __init__(
-        self, config_path: str | None, mongo_uri: str | None, script: ScriptInfo | None, *, may_be_broken: bool = False
-    ) -> None:
+    def __init__(self, config_path: str | None, mongo_uri: str | None, script: ScriptInfo | None) -> None:
         super().__init__(self._load, self._open, clock=time.time)
-        self._may_be_broken = may_be_broken
+        self.needs_store_alone = False
         self.broken: ConfigError | None = None
         self.config_path = config_path
         self._mongo_uri = mongo_uri
         self._script = script
+
+    def accept_broken(self) -> None:
+        """Do without a valid configuration: the address of MongoDB is enough for this command."""
+        self.needs_store_alone = True
 
     @property
     def is_shared(self) -> bool:
@@ -71,10 +72,7 @@ class CliContext(OperatorContext):
             store = exc.store if isinstance(exc.store, StoreSettings) else None
             if self._mongo_uri is not None:
                 store = replace(store or StoreSettings(), uri=self._mongo_uri)
-            if not self._may_be_broken:
-                raise
-            if store is None:
-                click.secho("No store.uri can be read; with --mongo-uri this command works all the same.", err=True)
+            if not self.needs_store_alone or store is None:
                 raise
             self.broken = exc
         for problem in self.broken.problems[:MAX_PROBLEMS]:

@@ -36,6 +36,7 @@ def init_db(context: CliContext, as_json: bool) -> None:
     For instances that may not create them at run time: run it once with --mongo-uri and a user that may. Instances
     then need to read and write only. It can be run again at any time.
     """
+    context.accept_broken()
     created, applied = context.stores.migrations.create_collections(), context.stores.migrations.upgrade()
     if as_json:
         print_json({"created_collections": created, "applied_migrations": applied})
@@ -46,8 +47,10 @@ def init_db(context: CliContext, as_json: bool) -> None:
 
 
 @click.group()
-def db() -> None:
+@pass_context
+def db(context: CliContext) -> None:
     """Keep the database's format up to date."""
+    context.accept_broken()
 
 
 @db.command()

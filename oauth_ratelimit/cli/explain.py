@@ -28,8 +28,8 @@ from oauth_ratelimit.operations.serialize import denial_data
 
 NOT_FOUND = 1
 DENIAL_NOT_FOUND = (
-    "No denial with the id {id} is recorded. It is older than events.keep_denials ({kept}), or events.per_minute left "
-    "it out, or its instance has not sent it yet, which takes ten seconds."
+    "No denial with the id {id} is recorded. It is older than events.keep_denials{kept}, or events.per_minute left it "
+    "out, or its instance has not sent it yet, which takes ten seconds."
 )
 OUTCOME_STYLES = {
     OutcomeKind.ADMITTED: "green",
@@ -149,13 +149,14 @@ def _measured_cells(usage: LimitUsage) -> Row:
 
 
 def _explain_denial(context: CliContext, decision_id: str, *, as_json: bool) -> None:
+    context.accept_broken()
     try:
         number = parse_decision_id(decision_id.strip().lower())
     except ValueError as exc:
         raise click.BadParameter(str(exc), param_hint="--id") from None
     record = context.stores.denials.find(number)
     if record is None:
-        kept = duration(context.settings.events.keep_denials_s)
+        kept = "" if context.broken else f" ({duration(context.settings.events.keep_denials_s)})"
         click.echo(DENIAL_NOT_FOUND.format(id=decision_id_of(number), kept=kept), err=True)
         click.get_current_context().exit(NOT_FOUND)
     position = number - record.denial.first_id

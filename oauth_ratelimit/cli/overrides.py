@@ -38,8 +38,10 @@ UNKNOWN_MODE = "unknown: the configuration is broken"
 
 
 @click.group()
-def limit() -> None:
+@pass_context
+def limit(context: CliContext) -> None:
     """Change limits at run time."""
+    context.accept_broken()
 
 
 def _limit_parameter(kind: LimitKind) -> str:
@@ -141,6 +143,7 @@ def list_limits(context: CliContext, as_json: bool) -> None:
 @click.pass_context
 def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
     """Show or change the mode at run time."""
+    context.accept_broken()
     if ctx.invoked_subcommand is not None:
         return
     if as_json:
@@ -186,11 +189,13 @@ def unset_mode(
 
 
 @click.group()
-def trust() -> None:
+@pass_context
+def trust(context: CliContext) -> None:
     """Trust clients at run time.
 
     A trusted client is never denied and never counted.
     """
+    context.accept_broken()
 
 
 @trust.command("add")
@@ -255,6 +260,8 @@ def reset(
     client is active. The total of the client is kept when only one user is reset. The reset is recorded: see
     overrides --history. Asks first on a terminal.
     """
+    if user is None:  # else the configuration says how names are stored
+        context.accept_broken()
     whose = f"{client} and all its users" if user is None else f"{user} at {client}"
     confirm(f"Set the counters of {whose} to zero?", is_confirmed=is_confirmed)
     counters = Counters(storable_name(client), None if user is None else context.pseudonyms.typed(user))
@@ -279,6 +286,7 @@ def list_overrides(context: CliContext, client: str | None, is_history: bool, as
     Active overrides of one CLIENT or of all; with --history all changes, including resets of counters: the last
     thousand of each target.
     """
+    context.accept_broken()
     if is_history:
         entries = context.stores.overrides.history(client)
         if as_json:

@@ -95,6 +95,7 @@ def what_if(
     From the statistics in MongoDB, including denied requests, without trusted clients. An approximation, because
     statistics are kept by the minute.
     """
+    context.accept_broken()
     amount, window_s = limit
     since_s = context.now_s - span_s
     stored = client_id and storable_name(client_id)
@@ -185,6 +186,7 @@ def report(
     \b
     flask oauth-ratelimit report --last week --format html -o report.html
     """
+    context.accept_broken()
     form = output_format(chosen_format, as_json=as_json, default="table")
     period = Period(context.now_s - span_s, context.now_s)
     minutes = context.stores.statistics.minutes(period.since_s, period.until_s, client_id and storable_name(client_id))

@@ -67,6 +67,7 @@ def status_command(context: CliContext, as_json: bool) -> None:
     at once, a killed one after ten minutes. One that runs with OAUTH_RATELIMIT_MODE=off does not use MongoDB and is
     not listed.
     """
+    context.accept_broken()
     status = Status(context)
     if as_json:
         print_json({**status.data(), "mode": context.mode} if context.broken else status.data())
@@ -208,6 +209,8 @@ def export(context: CliContext, what: str, chosen_format: str | None, as_json: b
     Writes WHAT to the standard output; counters are the default: the usage of each limit by each client and user.
     CSV is safe to open in a spreadsheet: an apostrophe precedes text that looks like a formula.
     """
+    if what != "counters":
+        context.accept_broken()
     records: Iterable[Mapping[str, object]]
     if what == "counters":
         documents = context.stores.documents.every(context.now_s)

@@ -80,6 +80,7 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
     from oauth_ratelimit.operations.profiles import HOUR_S, Traffic
     from oauth_ratelimit.operations.suggest import configuration, suggest, suggestion_data
 
+    context.accept_broken()
     if options["window_s"] % MINUTE_S:
         raise click.BadParameter(
             "needs whole minutes, because statistics are kept by the minute", param_hint="--window"

@@ -102,7 +102,11 @@ def test_invalid_configuration_exits_with_one(terminal: Terminal) -> None:
 
     assert 1 == result.exit_code
     problem = 'mode: got "loud", allowed: off, dry-run or enforce; for example mode: dry-run (line 1)'
-    assert [f"Error: {terminal.config_path}: {problem}"] == result.stderr.splitlines()
+    assert [
+        f"Error: {terminal.config_path}: {problem}",
+        "top needs a valid configuration: correct it, or name another file with --config FILE before the command. "
+        "Running instances keep the last valid one.",
+    ] == result.stderr.splitlines()
 
 
 def run_flask(create_app: Any, *words: str) -> Any:

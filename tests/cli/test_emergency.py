@@ -1,6 +1,8 @@
 """Commands when something is broken or missing: the configuration, the store, or a sure hand."""
 
 import json
+import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -9,9 +11,12 @@ from click.testing import CliRunner
 from flask import Flask
 from flask.cli import FlaskGroup
 
-from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit import Limiter, OAuthRateLimit
 from oauth_ratelimit.cli import command, options
 from oauth_ratelimit.core.overrides import OverrideKind
+from oauth_ratelimit.observe.denials import DenialQueue, DenialRecorder
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from tests.cli.conftest import WHY, Terminal
 
@@ -42,10 +47,17 @@ def broken(terminal: Terminal, mongo_uri: str, request: pytest.FixtureRequest) -
         ("overrides", "--history"),
         ("mode",),
         ("status",),
+        ("reset", "app"),
+        ("report",),
+        ("what-if", "--limit", "10/min"),
+        ("suggest",),
+        ("export", "overrides"),
+        ("export", "history"),
+        ("init-db",),
     ],
     ids=" ".join,
 )
-def test_command_for_emergencies_works_with_a_broken_file(broken: Terminal, words: tuple[str, ...]) -> None:
+def test_command_that_needs_the_store_alone_works_with_a_broken_file(broken: Terminal, words: tuple[str, ...]) -> None:
     """It says that the file is broken, and why."""
     result = broken.run(*words)
 
@@ -67,8 +79,34 @@ def test_mode_that_is_set_in_an_emergency_is_stored(broken: Terminal, overrides:
     assert "dry-run" == broken.data("mode")["mode"]
 
 
-def test_other_commands_refuse_a_broken_file(broken: Terminal) -> None:
-    assert 1 == broken.run("explain", "app").exit_code
+def test_denial_is_explained_with_a_broken_file(
+    broken: Terminal, denials: DenialQueue, limiter: Limiter, mongo_uri: str
+) -> None:
+    denied = limiter.check("app", cost=11).decision_id
+    assert denied
+    with closing(Connection(mongo_uri)) as connection:
+        DenialRecorder(denials, DenialStore(connection), instance="node", keep_s=lambda: 60.0, clock=time.time).run()
+
+    assert "app" == broken.data("explain", "--id", denied)["client_id"]
+    unknown = broken.run("explain", "--id", "0" * 16)
+    assert 1 == unknown.exit_code
+    assert "older than events.keep_denials, or" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("explain", "app"), ("rollout",), ("top",), ("show", "app"), ("reset", "app", "ann"), ("replay", __file__)],
+    ids=" ".join,
+)
+def test_command_that_needs_limits_or_names_says_what_to_do_about_a_broken_file(
+    broken: Terminal, words: tuple[str, ...]
+) -> None:
+    result = broken.run(*words)
+
+    assert (1, "") == (result.exit_code, result.stdout)
+    assert result.stderr.startswith(f"Error: {broken.config_path}: ")
+    assert f"{words[0]} needs a valid configuration: correct it, or name another file with --config" in result.stderr
+    assert "Running instances keep the last valid one." in result.stderr
 
 
 def test_address_can_be_named_if_the_broken_file_has_none(terminal: Terminal, mongo_uri: str) -> None:
