@@ -44,6 +44,10 @@ NEEDS_CONFIGURATION = (
     "{command} needs a valid configuration: correct it, or name another file with --config FILE before the command. "
     "Running instances keep the last valid one."
 )
+MODE_WITHOUT_MONGODB = (
+    "Without MongoDB: mode: off in the file takes effect within seconds, unless an override sets the mode. "
+    "OAUTH_RATELIMIT_MODE=off in the environment of the instances beats both, once they are restarted."
+)
 NEEDS_STORE = "No store.uri can be read; with --mongo-uri this command works all the same."
 
 
@@ -70,6 +74,8 @@ class Commands(click.Group):
         except StoreError as exc:
             servers = ctx.obj.servers if isinstance(exc, StoreUnavailable) else None
             click.echo(f"Error: {visible(str(exc))}{f' ({servers})' if servers else ''}", err=True)
+            if ctx.invoked_subcommand == mode.name:
+                click.secho(MODE_WITHOUT_MONGODB, fg="yellow", err=True)
             ctx.exit(NO_DATABASE)
 
 

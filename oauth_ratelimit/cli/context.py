@@ -21,8 +21,8 @@ from oauth_ratelimit.store.factory import Stores, open_stores
 
 MAX_PROBLEMS = 3  # of a broken configuration; check-config lists them all
 BROKEN = (
-    "The configuration is broken, so only its store is used; limits, modes and all else that it names are unknown here. "
-    "Running instances keep the last valid one."
+    "The configuration is broken, so only its store is used; limits, modes and all else that it names are unknown "
+    "here. Running instances keep the last valid one."
 )
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -29,7 +29,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.operations.changes import end_after, end_at, limit_overrides
+from oauth_ratelimit.operations.changes import end_after, end_at, limit_overrides, unaffected_by_mode
 from oauth_ratelimit.operations.client_hints import trusted_client_hint, unknown_client_hint
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import entry_data, override_data
@@ -165,10 +165,16 @@ def set_mode(context: CliContext, /, mode: str, client: str | None, as_json: boo
     """Set the mode on all instances.
 
     off and dry-run apply to everybody, also where the configuration has a mode of its own; enforce applies where it
-    has none. A canary stays active. OAUTH_RATELIMIT_MODE=off in an instance's environment beats everything.
+    has none. So off or dry-run for everybody beats enforce for a client, and dry-run for a client beats enforce for
+    everybody. A canary stays active. OAUTH_RATELIMIT_MODE=off in an instance's environment beats everything.
     """
     target = Target(OverrideKind.MODE, None if client is None else client_argument(client))
-    _apply(context, [_override(context, target, options, mode=Mode(mode))], as_json=as_json)
+    change = _override(context, target, options, mode=Mode(mode))
+    _apply(context, [change], as_json=as_json)
+    for sentence in unaffected_by_mode(context.settings.policies, context.overrides, change):
+        print_hint(visible(sentence))
+    if client is not None:
+        print_hint(trusted_client_hint(context, client))
 
 
 @mode.command("unset")

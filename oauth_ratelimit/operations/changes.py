@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -11,15 +11,18 @@ from oauth_ratelimit.config.errors import Problems
 from oauth_ratelimit.config.loader import parse_limits
 from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration, parse_rates
 from oauth_ratelimit.config.policies import CLIENT_ID, find_clashes
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.origin import Origins
 from oauth_ratelimit.core.overrides import Override, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.errors import ConfigError
-from oauth_ratelimit.operations.format import policy_text
+from oauth_ratelimit.operations.format import canary_text, origin_text, policy_text
 
 MAX_DURATION_S = 3650 * 86_400.0
 MAX_LIMIT_LENGTH = 1000  # characters of one limit as typed
 MAX_TEXT_LENGTH = 1000  # characters of an author or a reason
+MAX_NAMED = 5  # sections of the configuration in a sentence
 NO_LIMIT = "none"
 NAMED_LIMIT = re.compile(
     r"([^{}:]+): *([0-9]+ *(?:/|per)[^:]*?)(?: +(off|dry-run|enforce))?"
@@ -119,6 +122,41 @@ def limit_overrides(
     if clashes:
         raise clashes.error(source="limits")
     return overrides
+
+
+def unaffected_by_mode(policies: PolicySet, overrides: Sequence[Override], change: Override) -> list[str]:
+    """Return sentences about those whose mode stays in spite of an override of the mode.
+
+    Args:
+        policies: Limits and modes of the configuration.
+        overrides: Active overrides, with or without the one that it replaces.
+        change: The override of the mode.
+    """
+    applied = (*(each for each in overrides if each.target != change.target), change)
+    effective, client_id = apply_overrides(policies, applied), change.target.client_id
+    if client_id is not None:
+        client_mode = effective.matching(client_id).mode
+        if client_mode is change.mode:
+            return []
+        origin = origin_text(Origins(policies, applied).of_mode(client_id))
+        return [f"{client_id} stays in mode {client_mode.value}, because this comes first: {origin}."]
+    if change.mode is not Mode.ENFORCE:
+        return []
+    own = list(_not_enforced(effective))
+    more = f" and {len(own) - MAX_NAMED} more" if len(own) > MAX_NAMED else ""
+    sentences = [f"These have a mode of their own, which stays: {', '.join(own[:MAX_NAMED])}{more}."] if own else []
+    if effective.canary is not None:
+        sentences.append(f"The canary stays: enforced for {canary_text(effective.canary)}, a dry run for the others.")
+    return sentences
+
+
+def _not_enforced(policies: PolicySet) -> Iterator[str]:
+    """Yield path and mode of each section that does not enforce, whatever the global mode."""
+    for section in ("clients", "plans", "grants", "endpoints"):
+        for name, rules in getattr(policies, section).items():
+            mode = rules.ceiling or rules.mode
+            if mode in (Mode.DRY_RUN, Mode.OFF):
+                yield f"{section}.{name} ({mode.value})"
 
 
 def _parse_texts(texts: list[str], at: str, problems: list[str]) -> list[object]:

@@ -192,6 +192,16 @@ def test_unreachable_mongodb_exits_with_three_and_one_line(terminal: Terminal, w
     assert ["Error: MongoDB is unreachable: ServerSelectionTimeoutError (127.0.0.1:1)"] == result.stderr.splitlines()
 
 
+def test_mode_says_what_works_without_mongodb(terminal: Terminal) -> None:
+    result = terminal.run(
+        "--mongo-uri", "mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50", "mode", "set", "off", *WHY
+    )
+
+    assert 3 == result.exit_code
+    assert "mode: off in the file takes effect within seconds, unless an override sets the mode." in result.stderr
+    assert "OAUTH_RATELIMIT_MODE=off in the environment of the instances beats both" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("uri", "servers"),
     [

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+import yaml
 
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.mode import Mode
@@ -152,6 +153,47 @@ def test_mode_is_set_for_everybody_or_one_client_and_removed(terminal: Terminal,
     assert "enforce" == terminal.ok("mode").splitlines()[0]
     terminal.ok("mode", "unset", "--client", "app", *WHY)
     assert () == overrides.read()
+
+
+STAYS = "app stays in mode {}, because this comes first: override by ann: ticket 4711."
+OWN = "These have a mode of their own, which stays: clients.app (dry-run)."
+APP = ("--client", "app")
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "effective", "message"),
+    [
+        (("mode", "set", "dry-run"), ("enforce", *APP), "dry-run", STAYS.format("dry-run")),
+        (("mode", "set", "off"), ("dry-run", *APP), "off", STAYS.format("off")),
+        (("mode", "set", "dry-run", *APP), ("enforce",), "dry-run", OWN),
+        (("trust", "add", "app"), ("enforce", *APP), "enforce", "'app' is a trusted client: its limits have no effect"),
+        (("mode", "set", "enforce", *APP), ("dry-run",), "dry-run", ""),
+        (("mode", "set", "dry-run"), ("off", *APP), "off", ""),
+        (("mode", "set", "dry-run", *APP), ("enforce", *APP), "enforce", ""),
+        (("mode", "set", "dry-run"), ("enforce",), "enforce", ""),
+    ],
+)
+def test_mode_that_is_not_effective_says_what_comes_first(
+    terminal: Terminal, before: tuple[str, ...], words: tuple[str, ...], effective: str, message: str
+) -> None:
+    terminal.ok(*before, *WHY)
+    result = terminal.run("mode", "set", *words, *WHY, "--json")
+
+    assert (0, message) == (result.exit_code, result.stderr.strip())
+    assert effective == terminal.data("explain", "app")["mode"]
+
+
+def test_mode_for_everybody_names_what_the_file_keeps_from_it(terminal: Terminal) -> None:
+    own = {f"app-{number}": {"mode": "dry-run"} for number in range(6)}
+    changed = {**terminal.settings, "clients": own, "grants": {"password": {"mode": "off"}}, "canary": {"percent": 10}}
+    terminal.config_path.write_text(yaml.safe_dump(changed))
+    result = terminal.run("mode", "set", "enforce", *WHY)
+
+    assert [
+        "These have a mode of their own, which stays: clients.app-0 (dry-run), clients.app-1 (dry-run), "
+        "clients.app-2 (dry-run), clients.app-3 (dry-run), clients.app-4 (dry-run) and 2 more.",
+        "The canary stays: enforced for 10 % of the clients, a dry run for the others.",
+    ] == result.stderr.splitlines()
 
 
 def test_reset_client_is_admitted_again(terminal: Terminal, limiter: Limiter) -> None:
