@@ -86,19 +86,36 @@ def test_claimed_name_is_stored_as_it_is_with_any_address(name: str) -> None:
         ("\xc6gir", "aegir"),
         ("\u0153uvre", "oeuvre"),
         ("\u0110or\u0111e", "dorde"),
-        ("Stra\xdfe", "strasse"),
+        ("ro\xdfe", "rose"),  # a single letter to older collations
+        ("\u0363lice", "alice"),
+        ("\U0001f150li\u1dd7e", "alice"),
+        ("a\ua77aa", "ada"),
+        ("user\u0664\u096a\u1369", "user441"),
+        ("user\U00011067\u2776\u2469\u3007", "user11100"),
+        ("\u03b1\u1fb3", "\u03b1\u03b1"),  # an iota below is an accent
+        ("\u0411\u2deb\u0491", "\u0431\u043f\u0433"),
+        ("\u30b5\u304f\u3089\u30a1\uff67", "\u3055\u304f\u3089\u3042\u3042"),
+        ("\u05de\u05dd", "\u05de\u05de"),
+        ("a\ufe70b\u0640c\u1cf2d\u06dee\ua8eaf", "abcdef"),
     ],
     ids=ascii,
 )
 def test_letters_that_collations_equate_become_one(spelling: str, plain: str) -> None:
-    """Letters with strokes, and those that are two."""
+    """Letters with strokes, those that are two, digits of other scripts, kana, and what has no weight."""
     assert plain == folded(spelling)
 
 
-def test_hangul_and_emoji_stay_readable_names() -> None:
-    """Older collations take all characters beyond the first plane for one."""
-    assert "\ud55c\uae00" == folded("\ud55c\uae00")
-    assert folded("a\U0001f600") == folded("a\U0001f601") != folded("a")
+@pytest.mark.parametrize(
+    "name", ["\ud55c\uae00", "\u738b\u5c0f\u660e", "\u0438\u0432\u0430\u043d", "\u03bd\u03af\u03ba\u03bf\u03c2"]
+)
+def test_names_in_other_scripts_stay_apart(name: str) -> None:
+    """All but their accents is kept."""
+    assert len(name) == len(folded(name))
+
+
+def test_symbols_and_characters_beyond_the_first_plane_are_left_out() -> None:
+    """Older collations take all of the latter for one."""
+    assert {"a"} == {folded("a\U0001f600"), folded("a\U0001f601"), folded("a\u2605"), folded("a\U00010400")}
 
 
 @given(st.text(max_size=60))

@@ -45,6 +45,8 @@ SPELLINGS: tuple[Callable[[str], str], ...] = (
     lambda name: name[:2] + "\u00ad\u2060" + name[2:],
     lambda name: name + "\u0301" * 100,
     lambda name: name.replace("s", "\u017f"),
+    lambda name: name.replace("a", "\u0363"),
+    lambda name: name.replace("b", "\U0001f151"),
     lambda name: name + "\0",
 )
 

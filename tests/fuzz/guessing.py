@@ -44,9 +44,12 @@ SETTINGS = {
 LAST_S = 2**31  # no token of the database expires
 
 
+COLLATED = str.maketrans("\u00f8\u0363\U0001f151\u2dea", "oab\u043e")
+
+
 def lenient(name: str) -> str:
     """Return the form under which a lenient database finds a name."""
-    plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", name).casefold()).replace("\u00f8", "o")
+    plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", name.translate(COLLATED)).casefold())
     return "".join(letter for letter in plain if unicodedata.category(letter) not in ("Mn", "Cf")).strip()
 
 
