@@ -109,7 +109,7 @@ class Flusher:
         """Send the hits of keys.
 
         Returns:
-            The keys that are up to date: no other instance has written their document.
+            The keys that are up to date: their document was written last, or is damaged and was read last.
 
         Raises:
             StoreError: The cycle cannot go on. All hits are kept, those of unknown outcome included.
@@ -129,13 +129,12 @@ class Flusher:
             for state in states:
                 state.reads_first = True  # the user may be erased before the store answers again
             raise
-        for write_count in range(1, MAX_ROUNDS + 1):
+        for number in range(2, MAX_ROUNDS + 1):
             if not lost:
                 break
-            self._sleep(FIRST_PAUSE_S * 2 ** (write_count - 1) * random.random())
+            self._sleep(FIRST_PAUSE_S * 2 ** (number - 2) * random.random())
             self._read_first(lost, now_s, report)
-            if write_count < MAX_ROUNDS:
-                lost = self._write_round(write_count + 1, lost, current, now_s=now_s, report=report)
+            lost = self._write_round(number, lost, current, now_s=now_s, report=report)
         return current
 
     def _taken(self, states: Iterable[KeyState], now_s: float, report: CycleReport) -> Iterator[list[KeyState]]:
@@ -180,6 +179,7 @@ class Flusher:
         report: CycleReport,
     ) -> list[KeyState]:
         """Write unsent hits, add the keys that are up to date to ``current``, and return those that lost the race."""
+        current += [state for state in states if state.is_quarantined]
         pending = [state for state in states if state.unsent and not state.is_quarantined]
         if not pending:
             return []

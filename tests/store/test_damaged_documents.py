@@ -254,6 +254,22 @@ def test_outcome_of_a_write_stays_unknown_while_the_document_is_damaged(
     assert 4 == hits_of(documents, VICTIM)
 
 
+def test_damaged_document_is_read_once_in_a_cycle(mongo_uri: str, documents: Documents, clock: Clock) -> None:
+    """However long its hits wait, with requests and without."""
+    documents.insert_one(a_document(version="x"))
+    store = FaultyStore(mongo_store(mongo_uri))
+    with closing(a_limiter(mongo_uri, clock, store)) as limiter, capture_logs():
+        limiter.check(*VICTIM[:2])
+        limiter.sync()
+        for is_asked in (True, False, False):
+            if is_asked:
+                limiter.check(*VICTIM[:2])
+            store.calls.clear()
+            clock.advance(1)
+            limiter.sync()
+            assert [("read", 1)] == store.calls
+
+
 def test_batch_of_damaged_documents_does_not_delay_valid_ones(documents: Documents, limiter: Limiter) -> None:
     """They are written in the same cycle."""
     documents.insert_many(
