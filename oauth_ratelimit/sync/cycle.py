@@ -4,8 +4,8 @@ import math
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import structlog
 
@@ -84,9 +84,10 @@ class SyncCycle:
             self._last_s = now_s
             requested = self.schedule.take(requested)
             due = self.schedule.due(now_s)
-            now_s = self._begin(requested or due, now_s, report)
-            self._synchronise_in_parts(requested, now_s, report, requested=True)
-            self._synchronise_in_parts(due, now_s, report, requested=False)
+            with self._kept(requested + due):
+                now_s = self._begin(requested or due, now_s, report)
+                self._synchronise_in_parts(requested, now_s, report, requested=True)
+                self._synchronise_in_parts(due, now_s, report, requested=False)
             self._make_room()
             self._clients.sweep(now_s)
             report.in_flight_hits = self.schedule.in_flight_hits()
@@ -106,18 +107,19 @@ class SyncCycle:
             followed = self._follow_ups.take(now_s)
             if not urgent and not followed:
                 return None
-            now_s = self._begin(urgent or followed, now_s, report)
-            passed_s = {state: self._follow_ups.gap_s(state) for state in followed}
-            passed_s.update((state, min(now_s - state.seen_s, self._follow_ups.gap_s(state))) for state in urgent)
-            for state in urgent:
-                # Others have probably written meanwhile, and the one read gives both their hits and the version.
-                state.reads_first = state.reads_first or state.peers > 1
-            learnt = self._flusher.learnt if self._flusher else {}
-            learnt.clear()
-            self._synchronise(urgent, now_s, report, requested=True)
-            requested = set(urgent)
-            only_followed = [state for state in followed if state not in requested]
-            self._synchronise(only_followed, now_s, report, requested=False, reads_all=True)
+            with self._kept(urgent + followed):
+                now_s = self._begin(urgent or followed, now_s, report)
+                passed_s = {state: self._follow_ups.gap_s(state) for state in followed}
+                passed_s.update((state, min(now_s - state.seen_s, self._follow_ups.gap_s(state))) for state in urgent)
+                for state in urgent:
+                    # Others have probably written meanwhile, and the one read gives both their hits and the version.
+                    state.reads_first = state.reads_first or state.peers > 1
+                learnt = self._flusher.learnt if self._flusher else {}
+                learnt.clear()
+                self._synchronise(urgent, now_s, report, requested=True)
+                requested = set(urgent)
+                only_followed = [state for state in followed if state not in requested]
+                self._synchronise(only_followed, now_s, report, requested=False, reads_all=True)
             if report.error is None:  # in an outage no key can be forgotten, and the next full cycle tries
                 for state, seconds in passed_s.items():
                     self._follow_ups.plan(state, now_s, passed_s=seconds, learnt=learnt.get(state))
@@ -138,11 +140,20 @@ class SyncCycle:
         """Synchronise these keys only."""
         report = CycleReport()
         requested = list(dict.fromkeys(states))
-        with self._lock:
+        with self._lock, self._kept(requested):
             now_s = self._begin(requested, self._clock(), report)
             self._synchronise(requested, now_s, report, requested=True)
         self._log_report(report, now_s)
         return report
+
+    @contextmanager
+    def _kept(self, states: Iterable[KeyState]) -> Iterator[None]:
+        """Leave keys to the next cycle if this one is interrupted: Ctrl-C raises in a caller's main thread."""
+        try:
+            yield
+        except BaseException:
+            self.schedule.add(states)
+            raise
 
     def _begin(self, states: list[KeyState], now_s: float, report: CycleReport) -> float:
         """Measure the store's clock if it is time to, and return the time, which may be corrected now."""
@@ -150,8 +161,8 @@ class SyncCycle:
             return now_s
         try:
             self._server_clock.begin_cycle()
-        except StoreError as exc:
-            report.error = exc
+        except Exception as exc:  # noqa: BLE001  # a bug must not drop keys from the schedule
+            report.error = _reported(exc)
             report.is_cut_short = True
         return self._clock()
 
@@ -243,12 +254,10 @@ class SyncCycle:
                     if state.must_read(now_s) or (state not in busy and (requested or reads_all or state.is_followed))
                 ]
                 changed.update(self._flusher.pull(to_pull, now_s, report))
-        except StoreError as exc:
-            report.error = exc
-            is_failed = report.is_cut_short = True
         except Exception as exc:  # noqa: BLE001  # a bug must not drop keys from the schedule
-            report.error = _logged_bug(exc)
+            report.error = _reported(exc)
             is_failed = True
+            report.is_cut_short = report.is_cut_short or isinstance(exc, StoreError)
         for state in states:
             if requested:
                 state.seen_s = now_s
@@ -335,10 +344,8 @@ class SyncCycle:
                         self._server_clock.begin_cycle()
                     for start in range(0, len(states), PART_SIZE):
                         flusher.flush(states[start : start + PART_SIZE], self._clock(), report)
-                except StoreError as exc:
-                    report.error = exc
                 except Exception as exc:  # noqa: BLE001  # a bug must not keep other parts from ending
-                    report.error = _logged_bug(exc)
+                    report.error = _reported(exc)
             self._log_report(report, self._clock())
             if report.error is None and not any(state.unsent for state in states):
                 break
@@ -378,7 +385,9 @@ def _largest(counted: Counter[str]) -> dict[str, int]:
     return {logged_name(client_id): hits for client_id, hits in (+counted).most_common(MAX_CLIENTS_LOGGED)}
 
 
-def _logged_bug(exc: Exception) -> StoreError:
-    """Log an unexpected error, and return the error to report for it."""
+def _reported(exc: Exception) -> StoreError:
+    """Return the error to report for an exception. One that no store raises is a bug, and is logged."""
+    if isinstance(exc, StoreError):
+        return exc
     log.error("cycle_failed", error=repr(exc), traceback=traceback.format_exc())
     return StoreUnavailable(f"the cycle failed: {type(exc).__name__}")

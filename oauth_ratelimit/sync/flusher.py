@@ -278,7 +278,7 @@ class Flusher:
             begun_now_s = self._monotonic()
             try:
                 result = self._store.compare_and_set(self.writer, changes)
-            except Exception as exc:  # the server may have applied the changes, whatever the error is
+            except BaseException as exc:  # the server may have applied the changes, whatever ends the call
                 was_sent = not isinstance(exc, StoreUnreachable)
                 for state, change in zip(batch, changes, strict=True):
                     was_sent_before = state.attempt is not None and state.attempt.was_sent

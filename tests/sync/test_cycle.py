@@ -1,6 +1,6 @@
 """Which keys a cycle looks at, what it forgets, and what it says."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +9,8 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.counters.key_state import SPARE_FRAMES, Counts
+from oauth_ratelimit.errors import StoreUnavailable
+from oauth_ratelimit.store.base import Change, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.helpers import Clock
 from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, some_settings, stored_hits
@@ -399,6 +401,48 @@ def test_unexpected_error_costs_a_cycle_and_no_hit(faulty: FaultyStore, clock: C
     faulty.before_write = lambda: None
     limiter.check(CLIENT)
     assert None is limiter.sync().error
+    assert 2 == stored_hits(faulty.inner)
+
+
+@pytest.mark.parametrize("is_applied", [True, False], ids=["applied", "not applied"])
+def test_interrupted_cycle_loses_and_doubles_nothing(
+    faulty: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, is_applied: bool
+) -> None:
+    """Ctrl-C in the thread that calls ``sync`` ends the write, and maybe not before the store has applied it."""
+    limiter = a_limiter(faulty, clock)
+
+    def interrupt(writer: str, changes: Sequence[Change]) -> WriteResult:
+        if is_applied:
+            faulty.inner.compare_and_set(writer, changes)
+        raise KeyboardInterrupt
+
+    for user in (None, "kim"):
+        limiter.check(CLIENT, user, cost=3)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(faulty, "compare_and_set", interrupt)
+        limiter.sync()
+    limiter.check(CLIENT)
+    limiter.close()
+    assert [4, 3] == [stored_hits(faulty.inner, Key(CLIENT, user)) for user in (None, "kim")]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("no answer"), KeyError("localTime")])
+def test_hits_wait_until_the_clock_of_the_store_is_measured(
+    faulty: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The first measurement shows the frames that hits belong in. Without it nothing is sent, and nothing is lost."""
+    limiter = a_limiter(faulty, clock)
+
+    def fail() -> float:
+        raise error
+
+    for _ in range(2):
+        limiter.check(CLIENT)
+        with monkeypatch.context() as patch, capture_logs():
+            patch.setattr(faulty, "time_s", fail)
+            assert limiter.sync().error is not None
+    assert ([], 2) == (faulty.calls, limiter.counts(CLIENT).in_flight_hits)
+    limiter.sync()
     assert 2 == stored_hits(faulty.inner)
 
 
