@@ -204,6 +204,7 @@ class SyncCycle:
             for state, snapshot in states.items():
                 if state.version is None and state.attempt is None:
                     state.merge(snapshot, now_s, writer=self._flusher.writer)
+                    state.reads_first = True  # a write needs a version that is not older than what later reads show
             self.schedule.add(states)
 
     def _synchronise_in_parts(

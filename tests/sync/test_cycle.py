@@ -496,6 +496,18 @@ def test_preload_reads_the_busiest_keys(faulty: FaultyStore, clock: Clock) -> No
     assert [6, 6] == [new.peek(CLIENT, user).remaining for user in ("lee", "kim")]
 
 
+def test_preloaded_key_is_read_before_its_first_write(faulty: FaultyStore, clock: Clock) -> None:
+    """Another server may have answered the preload, and only reads of the cycle are in order with its writes."""
+    old, new = (a_limiter(faulty, clock) for _ in range(2))
+    old.check(CLIENT)
+    old.sync()
+    new.preload()
+    new.check(CLIENT)
+    faulty.calls.clear()
+    new.sync()
+    assert [("read", 1), ("write", 1)] == faulty.calls
+
+
 def test_total_has_a_document_of_its_own(faulty: FaultyStore, clock: Clock) -> None:
     """The total of all users has a document of its own, beside the users'."""
     settings = some_settings(a_policy(), total=(a_policy(10, name="total"),))

@@ -96,8 +96,8 @@ class MongoStore:
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         """See ``CounterStore.latest``. Uses the index on ``expire``."""
-        with translated_errors():  # without the session, which a sync cycle may be using
-            collection = self._open().collection
+        with translated_errors():  # without the session, which a sync cycle may be using or opening
+            collection = self._connection.collection(self._name)
             found = collection.find({"_id": {"$ne": ERASURES_ID}}, PRELOADED, batch_size=count + 1)
             found = found.sort(EXPIRE, DESCENDING).limit(count)
             small = (document for document in found if is_sent(document, MAX_PRELOADED_BYTES))
