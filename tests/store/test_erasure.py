@@ -21,7 +21,7 @@ from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms, erasure_ma
 from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.key_state import Counts
-from oauth_ratelimit.store.base import Change
+from oauth_ratelimit.store.base import ERASURES, Change
 from oauth_ratelimit.store.mongo import erasure
 from oauth_ratelimit.store.mongo.client import FAILURES, OVERRIDES, Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
@@ -475,6 +475,27 @@ def test_damaged_record_of_erasures_is_made_anew(erasing: Erasing, name: str, va
     found = erasing.documents.find_one({"_id": ERASURES_ID})
     assert found is not None
     assert {erasure_mark("ann"), erasure_mark("bob")} == found["seen"].keys()
+
+
+def test_record_of_erasures_is_sent_when_it_has_changed(erasing: Erasing) -> None:
+    """Every read asks for it, and knows it."""
+    marks = [f"{number:032x}" for number in range(1000)]
+    database = erasing.connection.database
+    with closing(mongo_store(erasing.uri)) as store:
+        store.read([])
+        database.command("profile", 2)
+        seen = []
+        for added in (marks, [], [erasure_mark("ann")], []):
+            if added:
+                known = erasing.documents.find_one({"_id": ERASURES_ID})
+                update = compose_erasures(added, at=datetime.now(UTC), known=known)
+                erasing.documents.update_one({"_id": ERASURES_ID}, update, upsert=True)
+            seen.append(store.read([Key("app", "ann")])[ERASURES].seen.keys())
+        database.command("profile", 0)
+    reads = database["system.profile"].find({"command.projection.seen": {"$exists": True}}).sort("ts", 1)
+
+    assert [{*marks}, {*marks}, {*marks, erasure_mark("ann")}, {*marks, erasure_mark("ann")}] == seen
+    assert [True, False, True, False] == [read["responseLength"] > 10_000 for read in reads]
 
 
 def test_instances_learn_of_the_newest_thousand_erasures_for_a_day(erasing: Erasing) -> None:

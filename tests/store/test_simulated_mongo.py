@@ -152,6 +152,17 @@ def test_content_of_large_documents_is_not_sent(collection: Any) -> None:
     assert {"_id", "size", "version", "requestCounters", "writers"} == small.keys()
 
 
+@pytest.mark.parametrize(("version", "is_sent"), [(7, False), (8, True)])
+def test_expression_finds_one_version_of_one_document(collection: Any, version: int, is_sent: bool) -> None:
+    """A field is left out of that one, and sent of all others."""
+    errors_of(collection, insert(ID, version=7), insert(OTHER, version=7))
+    is_known = {"$and": [{"$eq": ["$_id", ID]}, {"$eq": ["$version", Int64(version)]}]}
+    found = collection.find({"_id": {"$in": [ID, OTHER]}}, {"writers": {"$cond": [is_known, "$$REMOVE", "$writers"]}})
+
+    sent = {document["_id"]["username"]: "writers" in document for document in found}
+    assert {"ann": is_sent, None: True} == sent
+
+
 @pytest.mark.parametrize("damage", ["text", {"6": "text"}], ids=["text", "text in a series"])
 def test_damaged_counters_reject_a_write(collection: Any, damage: object) -> None:
     """A write to a path through something that is no mapping is refused and changes nothing."""

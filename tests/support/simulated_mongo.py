@@ -342,6 +342,10 @@ def _value_of(expression: Any, document: Document) -> Any:
             return len(encode(_value_of(inner, document)))
         case {"$lte": [low, high]}:
             return bool(_value_of(low, document) <= _value_of(high, document))
+        case {"$eq": [one, other]}:
+            return bool(_value_of(one, document) == _value_of(other, document))
+        case {"$and": conditions}:
+            return all(_value_of(condition, document) for condition in conditions)
         case {"$cond": [test, then, otherwise]}:
             return _value_of(then if _value_of(test, document) else otherwise, document)
     return expression

@@ -31,7 +31,6 @@ from oauth_ratelimit.store.mongo.client import (
 from oauth_ratelimit.store.mongo.document import (
     ERASURES_ID,
     EXPIRE,
-    MAX_BYTES,
     MAX_PRELOADED_BYTES,
     ReadParser,
     compose,
@@ -43,7 +42,7 @@ from oauth_ratelimit.store.mongo.document import (
 )
 
 INDEX_CHECK_INTERVAL_S = 600.0  # the collection may be dropped, and its index with it
-READ, PRELOADED = projection(MAX_BYTES), projection(MAX_PRELOADED_BYTES)
+PRELOADED = projection(MAX_PRELOADED_BYTES)
 LOST_RACE_CODES = frozenset({66, 11000})  # ImmutableField: another version or removed; DuplicateKey: exists already
 
 
@@ -75,7 +74,9 @@ class MongoStore:
         with translated_errors():
             opened = self._open()
             ids.append(ERASURES_ID)
-            found = opened.collection.find({"_id": {"$in": ids}}, READ, session=opened.session, batch_size=len(ids) + 1)
+            found = opened.collection.find(
+                {"_id": {"$in": ids}}, self._parser.projection, session=opened.session, batch_size=len(ids) + 1
+            )
             return dict(self._parser.parse(yield_between(found)))
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:

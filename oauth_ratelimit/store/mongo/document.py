@@ -6,6 +6,7 @@ costs the accuracy of its own key and nothing else.
 """
 
 import re
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -29,9 +30,10 @@ EXPIRE = "expire"
 USERNAME_PATH = "_id.username"
 SCOPE_PATH = "_id.scope"
 
-ERASURES_ID: Document = {"erasures": True}  # no counter document has it
+# No counter document has this id, and it sorts after theirs: a read that finds a document erased finds the record.
+ERASURES_ID: Document = {"erasures": True}
 ERASURES_KEPT = timedelta(days=1)  # for so long an instance may be cut off and still learn of them
-MAX_ERASURES = 1000  # the newest; they come with every read
+MAX_ERASURES = 1000  # the newest
 
 MAX_VERSION = 2**62  # ours begin below 2^52; above this one, adding to it would soon fail
 MAX_STORED = 2**63 - 1  # the largest integer in BSON; no update adds more than MAX_EXACT
@@ -115,10 +117,15 @@ def parse_all(documents: Iterable[Document]) -> Iterator[tuple[Key, Snapshot]]:
 
 
 class ReadParser:
-    """Parser of the documents that a sync cycle reads."""
+    """Parser of the documents that a sync cycle reads. The erasures are sent only if they have changed.
+
+    Attributes:
+        projection: The projection of the next read.
+    """
 
     def __init__(self) -> None:
-        self._erasures: tuple[Document, Snapshot] | None = None  # as last read; they come with every read
+        self.projection = projection(MAX_BYTES)
+        self._erasures: Snapshot | None = None  # as last sent
 
     def parse(self, documents: Iterable[Document]) -> Iterator[tuple[Key, Snapshot]]:
         """Yield what ``parse_all`` yields, and the erasures."""
@@ -129,10 +136,13 @@ class ReadParser:
                 yield from parse_all((document,))
 
     def _parse_erasures(self, document: Document) -> Snapshot:
-        known = self._erasures
-        if known is None or known[0] != document:
-            known = self._erasures = document, parse(document)
-        return known[1]
+        erasures = self._erasures
+        if erasures is None or erasures.version != document.get("version"):
+            erasures = self._erasures = parse(document)
+            is_known = {"$and": [{"$eq": ["$_id", ERASURES_ID]}, {"$eq": ["$version", Int64(erasures.version)]}]}
+            sent = projection(MAX_BYTES)
+            self.projection = {**sent, "seen": {"$cond": [is_known, "$$REMOVE", sent["seen"]]}}
+        return erasures
 
 
 def compose_erasures(marks: Iterable[str], *, at: datetime, known: Document | None) -> Document:
@@ -144,15 +154,16 @@ def compose_erasures(marks: Iterable[str], *, at: datetime, known: Document | No
         known: The document as it is; None if it does not exist.
     """
     noted = dict.fromkeys(marks, at)
+    version = Int64(secrets.randbelow(2**52))  # by which readers see that the erasures have changed
     dates = known.get("seen", {}) if known else {}
     entries = dates.items() if isinstance(dates, dict) else ()
     valid = {mark: date for mark, date in entries if isinstance(date, datetime) and date >= at - ERASURES_KEPT}
     if not isinstance(dates, dict) or not all(map(_is_writer, dates)):  # damaged: MongoDB takes no path with such names
         made_anew = {mark: date for mark, date in valid.items() if _is_writer(mark)} | noted
-        return {"$set": {"version": Int64(1), "seen": made_anew}, "$max": {EXPIRE: at + ERASURES_KEPT}}
+        return {"$set": {"version": version, "seen": made_anew}, "$max": {EXPIRE: at + ERASURES_KEPT}}
     kept = {*sorted(valid, key=valid.__getitem__)[-MAX_ERASURES:], *noted}
     update: Document = {
-        "$set": {"version": Int64(1), **{f"seen.{mark}": at for mark in noted}},
+        "$set": {"version": version, **{f"seen.{mark}": at for mark in noted}},
         "$max": {EXPIRE: at + ERASURES_KEPT},
     }
     if dates.keys() - kept:
