@@ -11,6 +11,7 @@ from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.document import ERASURES_ID
 from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from tests.support.helpers import Clock
 
@@ -155,9 +156,12 @@ def test_documents_of_another_form_are_not_listed(connection: Connection, docume
     assert [] == list(documents.every(LONG_GONE_S))
 
 
-def test_facts_name_version_time_and_number_of_documents(limiters: list[Limiter], documents: CounterDocuments) -> None:
-    """Of the server."""
+def test_facts_name_version_time_and_number_of_documents(
+    limiters: list[Limiter], documents: CounterDocuments, connection: Connection
+) -> None:
+    """Of the server. The record of erasures is no counter document."""
     spend(limiters, "app", "alice")
+    connection.collection("ratelimits").insert_one({"_id": ERASURES_ID})
     facts = documents.facts()
 
     assert facts.version[0].isdigit()

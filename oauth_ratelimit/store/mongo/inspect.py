@@ -9,6 +9,7 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.store.base import Snapshot
 from oauth_ratelimit.store.mongo.client import MAX_SCAN_MS, Connection, Document, server_time, translated_errors
 from oauth_ratelimit.store.mongo.document import (
+    ERASURES_ID,
     EXPIRE,
     MAX_BYTES,
     document_id,
@@ -52,10 +53,12 @@ class CounterDocuments:
 
     def facts(self) -> ServerFacts:
         """Return facts about the server."""
+        collection = self._connection.collection(self._name)
         with translated_errors():
+            has_erasures = collection.find_one({"_id": ERASURES_ID}, {"_id": True}) is not None
             return ServerFacts(
                 version=str(self._connection.client.server_info()["version"]),
-                document_count=self._connection.collection(self._name).estimated_document_count(),
+                document_count=collection.estimated_document_count() - has_erasures,
                 clock_s=server_time(self._connection.database).timestamp(),
             )
 
