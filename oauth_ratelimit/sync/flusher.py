@@ -28,7 +28,6 @@ log = structlog.get_logger(__name__)
 LOG_INTERVAL_S = 60.0  # between two events of a kind about the same document
 MAX_BATCH = 500  # documents per round trip; with more, objects live long enough to slow the garbage collector
 FOUND_MEMORY = 20  # first looks at documents that the guess about the next one remembers
-CLOCK_SLACK_S = 1.0  # between an erasure and the start of an instance
 MAX_ROUNDS = 4  # writes per key and cycle; the next cycle tries again
 FIRST_PAUSE_S = 0.002  # before the second round, doubled with each further one, with jitter
 
@@ -261,7 +260,8 @@ class Flusher:
         new = {mark for mark, at_s in found.items() if self._erasures.get(mark) != at_s}
         time_s = self._store_time_s()
         if not self._erasures and time_s is not None:  # what is older concerns no hit of this instance
-            started_s = time_s - (self._monotonic() - self._started_s) - CLOCK_SLACK_S
+            # Two servers may have dated the erasure and told the time.
+            started_s = time_s - (self._monotonic() - self._started_s) - SLACK_S
             new = {mark for mark in new if found[mark] > started_s}
         self._erasures = found
         if new:

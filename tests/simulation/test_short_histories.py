@@ -214,6 +214,42 @@ def test_erased_user_is_gone_from_documents_and_memory_and_comes_back_at_zero(
     fleet.assert_exact()
 
 
+def test_erasure_dated_by_a_server_whose_clock_is_behind_concerns_an_instance_that_had_started(
+    fleet: ScriptedFleet,
+) -> None:
+    """The instance learns of it from the next primary, whose clock is nearly a minute ahead of the former one's."""
+    ask_each(started(fleet, count=1))
+    (instance,) = started(fleet, count=1)
+    instance.preload()
+    instance.ask("shop", "ann", 2)
+    fleet.true_s += 0.5
+    fleet.erase("ann")
+    fleet.server_offset_s = 59.0
+    ask_each([instance], "bob")
+
+    assert [("shop", "bob", None)] == [key_of(document) for document in fleet.documents()]
+
+
+@pytest.mark.parametrize("is_known", (True, False))
+def test_erased_user_who_comes_back_to_an_idle_instance_loses_the_hits_of_one_interval_at_most(
+    fleet: ScriptedFleet, is_known: bool
+) -> None:
+    """The instance reads of the erasure in its first cycle with traffic, and keeps what comes after it."""
+    (instance,) = started(fleet, count=1)
+    ask_each([instance], "ann" if is_known else "bob")
+    fleet.erase("ann")
+    fleet.true_s += 600.0
+    for cost in (3, 2, 1):
+        instance.ask("shop", "ann", cost)
+        instance.sync(urgent=False)
+        fleet.true_s += 1.0
+    fleet.settle()
+
+    stored = sum(count for cell, count in fleet.stored().items() if cell[1] == "ann")
+    assert 3 <= stored <= 6
+    assert stored == 50 - instance.limiter.peek("shop", "ann").remaining
+
+
 def test_hits_of_an_erased_user_that_were_not_sent_are_dropped_at_once(fleet: ScriptedFleet) -> None:
     """No second erasure is needed for them, and no instance has made the document again."""
     instances = started(fleet)

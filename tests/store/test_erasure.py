@@ -21,6 +21,7 @@ from oauth_ratelimit.core.pseudonyms import PseudonymKey, Pseudonyms, erasure_ma
 from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.key_state import Counts
+from oauth_ratelimit.counters.pruning import SLACK_S
 from oauth_ratelimit.store.base import ERASURES, Change
 from oauth_ratelimit.store.mongo import erasure
 from oauth_ratelimit.store.mongo.client import FAILURES, OVERRIDES, Connection
@@ -401,7 +402,7 @@ def test_erased_user_is_not_written_from_memory_and_counts_anew_on_return(erasin
 def test_instances_that_start_after_an_erasure_keep_all_hits_of_the_user(erasing: Erasing) -> None:
     """The erasure concerns what was counted before."""
     erasing.erase()
-    earlier = datetime.now(UTC) - timedelta(seconds=10)
+    earlier = datetime.now(UTC) - timedelta(seconds=SLACK_S + 5)
     erasing.documents.update_one({"_id": ERASURES_ID}, {"$set": {f"seen.{erasure_mark('ann')}": earlier}})
     for limiter in (erasing.new_instance(), erasing.new_instance()):
         limiter.check("app", "ann", cost=2)
