@@ -167,10 +167,10 @@ class Guard:
                 follows_store_clock=self._clock is time.time,  # an injected clock is right by definition
             )
 
-    def run(self) -> None:
-        """Run one sync cycle."""
+    def run(self, *, is_reachable: bool = True) -> None:
+        """Run one sync cycle. See ``Limiter.sync``."""
         if self._limiter is not None:
-            self._limiter.sync()
+            self._limiter.sync(is_reachable=is_reachable)
 
     def close(self, deadline: Deadline | None = None) -> None:
         """Flush once more and release everything. See ``Limiter.close``."""

@@ -268,13 +268,16 @@ class Limiter:
             state = client.keys.get(pseudonym if pseudonym is None else storable_name(pseudonym))
             return state.counts() if state else Counts(0, 0)
 
-    def sync(self) -> CycleReport:
+    def sync(self, *, is_reachable: bool = True) -> CycleReport:
         """Run one sync cycle now: flush in-flight hits, then pull the totals.
 
         Errors of the store are not raised; ``CycleReport.error`` holds them.
+
+        Args:
+            is_reachable: False if the store is known not to answer. Then it is not called, and memory is bounded.
         """
         self.denial_events.end_minute(self._clock())
-        return self._cycle.run()
+        return self._cycle.run(is_reachable=is_reachable)
 
     def sync_urgent(self) -> CycleReport | None:
         """Synchronise the urgent keys: near their limit, or new with a small limit. None if there are none."""

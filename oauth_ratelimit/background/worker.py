@@ -160,9 +160,9 @@ class Worker:
             self._attempt_unless_ending(self.preload)
             self._attempt_unless_ending(self._override_cache.refresh)
         self._attempt_unless_ending(partial(self._update_settings, now_s))
+        self._attempt_unless_ending(partial(self.guard.run, is_reachable=is_reachable))
         if is_reachable:
             self._attempt_unless_ending(partial(self.health_monitor.beat, override_count=self._live.override_count))
-            self._attempt_unless_ending(self.guard.run)
             for task in self._tasks:
                 self._attempt_unless_ending(task.run)
 

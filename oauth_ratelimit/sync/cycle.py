@@ -72,9 +72,13 @@ class SyncCycle:
         self._outage_count = 0
         self._last_s: float | None = None  # time of the last full cycle
 
-    def run(self) -> CycleReport:
-        """Run one full cycle. Errors of the store are not raised but reported."""
-        report = CycleReport()
+    def run(self, *, is_reachable: bool = True) -> CycleReport:
+        """Run one full cycle. Errors of the store are not raised but reported.
+
+        Args:
+            is_reachable: False if the store is known not to answer. Then it is not called, and memory is bounded.
+        """
+        report = CycleReport(is_cut_short=not is_reachable)
         with self._lock:
             now_s = self._clock()
             next_urgent_s = self._follow_ups.next_s
@@ -157,7 +161,7 @@ class SyncCycle:
 
     def _begin(self, states: list[KeyState], now_s: float, report: CycleReport) -> float:
         """Measure the store's clock if it is time to, and return the time, which may be corrected now."""
-        if not states or self._server_clock is None:
+        if not states or self._server_clock is None or report.is_cut_short:
             return now_s
         try:
             self._server_clock.begin_cycle()
@@ -233,7 +237,7 @@ class SyncCycle:
         Args:
             states: The keys.
             now_s: The time.
-            report: The report of the cycle. If the store has failed already, hits are taken and not sent.
+            report: The report of the cycle. If it is cut short, hits are taken and not sent.
             requested: Whether requests have asked for the keys.
             reads_all: Read all keys whose write does not show the total.
         """

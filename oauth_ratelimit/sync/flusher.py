@@ -44,7 +44,7 @@ class CycleReport:
         dropped_hits: Hits dropped: too many frames waited for the store, or nobody can tell any more if they are in it.
         rejected_count: Writes that the store refused for good.
         error: The last error, None if there was none.
-        is_cut_short: Whether the store failed, so that it was not called again.
+        is_cut_short: Whether the store was not called, or not called again, because it does not answer.
         over_admitted: Hits written above a limit, by policy. Their sum over instances counts each hit once.
         in_flight_hits: Hits that are not yet known to have arrived. Full cycles only.
         quarantined_count: Keys that wait for the repair of their document. Full cycles only.

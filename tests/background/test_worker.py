@@ -15,15 +15,21 @@ from oauth_ratelimit import load_config
 from oauth_ratelimit.background import live_settings
 from oauth_ratelimit.background.live_settings import LiveSettings, OverrideCache
 from oauth_ratelimit.background.worker import Worker
+from oauth_ratelimit.core.failed_auth import ANYONE, FailureKey, FailureKind
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
-from oauth_ratelimit.guard import Guard
+from oauth_ratelimit.counters.key_state import SPARE_FRAMES
+from oauth_ratelimit.errors import StoreUnavailable
+from oauth_ratelimit.guard import Guard, Guess
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.observe.denials import DenialRecorder
 from oauth_ratelimit.observe.observer import Callbacks
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
+from oauth_ratelimit.store.mongo.client import FAILURES
 from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
+from oauth_ratelimit.sync.flusher import CycleReport
 from tests.support.bson_values import NOW_S, identities, records
+from tests.support.guarded import documents
 from tests.support.helpers import Clock
 
 
@@ -103,6 +109,31 @@ def test_change_that_cannot_be_applied_is_tried_again(
     assert (Mode.ENFORCE, True) == found
     assert 2 == len(done)
     assert ["duty_failed"] == failures_in(logs)
+
+
+def test_failed_authentications_wait_in_bounded_memory_while_mongodb_is_unreachable(
+    mongo_uri: str, clock: Clock
+) -> None:
+    """The guard sends nothing in a cycle that has found MongoDB unreachable, and keeps the newest of its counts."""
+    guard = {"mode": "enforce", "limits": {"address": [{"limit": 1000, "window": 60}]}}
+    worker = a_worker(mongo_uri, clock, [{"mode": "enforce", "guard": guard}])
+    worker.after_cycle(None)
+    keys = [FailureKey(FailureKind.ADDRESS, ANYONE, "192.0.2.7")]
+    with capture_logs() as logs:
+        for _ in range(100):
+            guess = worker.guard.reserve(keys)
+            assert isinstance(guess, Guess)
+            worker.guard.settle(guess, failed=keys)
+            worker.after_cycle(CycleReport(error=StoreUnavailable("no answer")))
+            clock.advance(6)
+    kept_count = 100 - sum(line["hits"] for line in logs if line["event"] == "hits_dropped")
+    assert 11 <= kept_count <= 11 + SPARE_FRAMES
+    assert [] == documents(mongo_uri, FAILURES)
+
+    worker.after_cycle(CycleReport())
+    (document,) = documents(mongo_uri, FAILURES)
+    assert kept_count == sum(document["requestCounters"]["6"].values())
+    worker.stop()
 
 
 def test_all_parts_share_one_client(

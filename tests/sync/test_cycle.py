@@ -103,17 +103,21 @@ def test_clock_that_steps_ahead_in_an_outage(faulty: FaultyStore, clock: Clock, 
     assert "hits_dropped" not in {event["event"] for event in events}
 
 
-def test_unsent_hits_do_not_grow_with_an_outage(faulty: FaultyStore, clock: Clock, events: list[Any]) -> None:
-    """The hits that wait for the store do not grow with the outage."""
+@pytest.mark.parametrize("is_known", [True, False])
+def test_unsent_hits_do_not_grow_with_an_outage(
+    faulty: FaultyStore, clock: Clock, events: list[Any], is_known: bool
+) -> None:
+    """The store is called or, if the owner knows of the outage, is not."""
     limiter = a_limiter(faulty, clock, a_policy(window_s=60, frames=10))
     faulty.is_down = True
     in_flight = []
     for _ in range(300):
         limiter.check(CLIENT)
-        limiter.sync()
+        limiter.sync(is_reachable=not is_known)
         clock.advance(6)
         in_flight.append(limiter.counts(CLIENT).in_flight_hits)
     assert max(in_flight) <= 11 + SPARE_FRAMES + 1
+    assert is_known == (not faulty.calls)
     limiter.close()
     assert "hits_undelivered" == events[-1]["event"]
 
