@@ -22,6 +22,7 @@ SHORT_GAP_S = 0.003  # from one urgent cycle to the next: keys that come meanwhi
 LONG_GAP_S = 0.1  # the same in a storm of new keys, which saves round trips
 SHORT_GAPS = 300  # in a row
 SHORT_GAPS_PER_S = 50  # regained
+MAX_DOUBLINGS = 30  # of the gap while the store fails; the interval is reached long before
 LOGGER_NAME = "oauth_ratelimit"  # APScheduler logs each run as "apscheduler.executors.<this>"
 
 
@@ -40,18 +41,21 @@ class Synchronised(Protocol):
 
 
 class Pacing:
-    """Gaps between the beginnings of urgent cycles: short as a rule, long while new keys never end.
+    """Gaps between the beginnings of urgent cycles: short as a rule, long while new keys never end or the store fails.
 
     Args:
-        longest_s: The longest gap.
+        interval_s: Seconds between two full cycles: the longest gap.
         clock: Returns the time of a clock that is never set, in seconds.
     """
 
-    def __init__(self, longest_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._longest_s = longest_s
+    def __init__(self, interval_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s = interval_s
+        self._long_gap_s = min(LONG_GAP_S, interval_s / 10)
+        self._short_gap_s = SHORT_GAP_S
+        self._failure_count = 0
         self._clock = clock
         self._credit = float(SHORT_GAPS)
-        self._began_s = clock() - longest_s
+        self._began_s = clock() - interval_s
 
     def begin(self) -> None:
         """Note that an urgent cycle begins."""
@@ -63,9 +67,24 @@ class Pacing:
     def pauses_s(self) -> tuple[float, float]:
         """Return the seconds until a pressing key may be synchronised, and the further ones until any other may."""
         passed_s = self._clock() - self._began_s
-        short_s = max(0.0, SHORT_GAP_S - passed_s)
+        short_s = max(0.0, self._short_gap_s - passed_s)
         has_credit = self._credit + passed_s * SHORT_GAPS_PER_S >= 1
-        return short_s, 0.0 if has_credit else max(0.0, self._longest_s - passed_s - short_s)
+        return short_s, 0.0 if has_credit else max(0.0, self._long_gap_s - passed_s - short_s)
+
+    @property
+    def is_failing(self) -> bool:
+        """True if the store has not answered since it failed."""
+        return self._failure_count > 0
+
+    def fail(self) -> None:
+        """Note that the store has failed: the gap doubles up to the interval, with jitter."""
+        self._failure_count += 1
+        doubled_s = SHORT_GAP_S * 2 ** min(self._failure_count, MAX_DOUBLINGS)
+        self._short_gap_s = min(self._interval_s, doubled_s) * (1 - random.random() / 2)
+
+    def succeed(self) -> None:
+        """Note that the store has answered."""
+        self._failure_count, self._short_gap_s = 0, SHORT_GAP_S
 
 
 class SyncScheduler:
@@ -88,10 +107,11 @@ class SyncScheduler:
         self._limiter = limiter
         self._on_cycle = on_cycle
         self._interval_s = interval_s
-        self._pacing = Pacing(min(LONG_GAP_S, interval_s / 10))
+        self._pacing = Pacing(interval_s)
         # Each is held while a cycle of its kind runs, so that stop() can wait for it.
         self._full, self._urgent = threading.Lock(), threading.Lock()
         self._stopping = threading.Event()
+        self._no_pause = threading.Event()  # the store answers again, or the scheduler stops
         self._scheduler: BackgroundScheduler | None = None
 
     def start(self) -> None:
@@ -132,6 +152,9 @@ class SyncScheduler:
     def _attempt(self, cycle: Callable[[], CycleReport | None]) -> None:
         try:
             report = cycle()
+            if report is not None and report.error is None and self._pacing.is_failing:
+                self._pacing.succeed()
+                self._no_pause.set()
             if self._on_cycle is not None:
                 self._on_cycle(report)
         except Exception:
@@ -143,17 +166,24 @@ class SyncScheduler:
             if self._stopping.is_set():
                 return
             self._pacing.begin()
+            self._no_pause.clear()
             try:
-                self._limiter.sync_urgent()
+                report = self._limiter.sync_urgent()
             except Exception:
                 log.exception("cycle_failed")
+                self._pacing.fail()
+                return
+            if report is not None and report.error is not None:
+                self._pacing.fail()
+            elif report is not None:
+                self._pacing.succeed()
 
     def _run_urgent_cycles(self) -> None:
         while not self._stopping.is_set():
             self._limiter.wait_for_urgent()
             short_s, further_s = self._pacing.pauses_s()
             if short_s:
-                self._stopping.wait(short_s)
+                self._no_pause.wait(short_s)
             if further_s:
                 self._limiter.wait_for_pressing(further_s)
             self.run_urgent()
@@ -165,6 +195,7 @@ class SyncScheduler:
             Whether they have ended within the timeout.
         """
         self._stopping.set()
+        self._no_pause.set()
         if self._scheduler is not None:
             self._scheduler.pause()  # shutdown() hangs in an exit handler under gevent
             self._limiter.wake()

@@ -8,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter
+from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.scheduler import SHORT_GAP_S, SHORT_GAPS, SHORT_GAPS_PER_S, Pacing, SyncScheduler
@@ -21,6 +22,8 @@ class Driven:
     def __init__(self) -> None:
         self.full_count = 0
         self.urgent_count = 0
+        self.waited_count = 0
+        self.report: CycleReport | None = None  # of the urgent cycles
         self.errors: list[Exception] = []
         self.threads: set[str] = set()
         self.began_s: list[float] = []  # monotonic
@@ -44,11 +47,12 @@ class Driven:
         """Note an urgent cycle."""
         self.urgent_count += 1
         self._woken.clear()
-        return None
+        return self.report
 
     def wait_for_urgent(self) -> None:
         """Wait until it is woken."""
         self._woken.wait()
+        self.waited_count += 1
 
     def wait_for_pressing(self, timeout_s: float) -> None:
         """Wait for nothing, because no test has a storm."""
@@ -206,7 +210,7 @@ def test_urgent_keys_do_not_wait_for_the_owner(driven: Driven) -> None:
 def test_gap_is_short_until_new_keys_come_without_end() -> None:
     """Urgent cycles follow each other closely, but not for long: pressing keys alone stay quick in a storm."""
     clock = Clock(0.0)
-    pacing = Pacing(0.1, clock=clock)
+    pacing = Pacing(1.0, clock=clock)
     assert (0.0, 0.0) == pacing.pauses_s()
     quick = 0
     while True:
@@ -223,6 +227,40 @@ def test_gap_is_short_until_new_keys_come_without_end() -> None:
     assert (0.0, 0.0) == pacing.pauses_s()
     pacing.begin()
     assert 0.0 == pacing.pauses_s()[1]
+
+
+def test_gap_doubles_up_to_the_interval_while_the_store_fails_with_jitter() -> None:
+    """One answer ends it."""
+    gaps_s = []
+    for _ in range(50):
+        pacing = Pacing(1.0, clock=Clock(0.0))
+        pacing.begin()
+        for _ in range(12):
+            pacing.fail()
+            gaps_s.append(pacing.pauses_s()[0])
+        pacing.succeed()
+        assert SHORT_GAP_S == pacing.pauses_s()[0]
+    for number in range(12):
+        longest_s = min(1.0, SHORT_GAP_S * 2 ** (number + 1))
+        assert all(longest_s / 2 <= gap_s <= longest_s for gap_s in gaps_s[number::12])
+    assert 50 < len(set(gaps_s))
+
+
+def test_urgent_keys_wait_while_the_store_fails_and_no_longer_than_until_it_answers(driven: Driven) -> None:
+    """The full cycle, which tries once per interval, ends the pause."""
+    scheduler = SyncScheduler(driven, interval_s=3600.0)
+    driven.report = CycleReport(error=StoreUnavailable("not primary"))
+    for _ in range(30):
+        scheduler.run_urgent()
+    driven.wake()
+    scheduler.start()
+    wait_until(lambda: driven.waited_count, "the pause")
+    assert 30 == driven.urgent_count
+
+    driven.report = None
+    scheduler.run_once()
+    wait_until(lambda: driven.urgent_count > 30, "an urgent cycle")
+    assert scheduler.stop(timeout_s=60.0)
 
 
 def test_exception_of_the_owner_is_logged(driven: Driven) -> None:
