@@ -501,7 +501,7 @@ def test_preload_reads_the_busiest_keys(faulty: FaultyStore, clock: Clock) -> No
 
 
 def test_preloaded_key_is_read_before_its_first_write(faulty: FaultyStore, clock: Clock) -> None:
-    """Another server may have answered the preload, and only reads of the cycle are in order with its writes."""
+    """Another server may have answered the preload. Reads of the cycle are never older than its writes."""
     old, new = (a_limiter(faulty, clock) for _ in range(2))
     old.check(CLIENT)
     old.sync()
