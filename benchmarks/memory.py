@@ -2,15 +2,14 @@
 
 import gc
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
 
 from benchmarks import subjects
 from benchmarks.measuring import in_new_process, resident_bytes
 from benchmarks.results import Result
 from benchmarks.subjects import Clock
-from oauth_ratelimit.core.key import Key
-from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
+from oauth_ratelimit.store.base import Change, WriteResult
+from oauth_ratelimit.store.memory import MemoryStore
 
 CLIENT_COUNT = 25
 KEYS_PER_CYCLE, CYCLE_S = 50_000, 1.0
@@ -35,34 +34,12 @@ def run(*, short: bool) -> Iterator[Result]:
         yield in_new_process(_flood, kind, 20_000 if short else 100_000)
 
 
-class EmptyStore:
+class EmptyStore(MemoryStore):
     """A store that accepts everything and keeps nothing, so that only the limiter's own memory counts."""
-
-    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
-        """Return no documents."""
-        return {}
 
     def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
         """Accept all changes."""
         return WriteResult()
-
-    def latest(self, count: int) -> Mapping[Key, Snapshot]:
-        """Return no documents."""
-        return {}
-
-    def leave(self, writer: str, keys: Sequence[Key]) -> None:
-        """Have no marks."""
-
-    def time_s(self) -> float:
-        """Have the same clock."""
-        return time.time()
-
-    def time_limit(self, seconds: float) -> AbstractContextManager[None]:
-        """Have no need of one."""
-        return nullcontext()
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class _Load:
