@@ -1,4 +1,4 @@
-"""Tables of ``docs/performance-results.md``, and pictures of it and of ``docs/performance.md``.
+"""Tables of ``docs/performance-results.md``, and the picture of ``docs/performance.md``.
 
 ``python -m benchmarks.performance_page`` writes them from results.json. A table stands between
 ``<!-- results: flush -->``, which names a prefix of its results, and ``<!-- end -->``.
@@ -7,37 +7,33 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.charts import Bars, Lines, Picture, number
 from benchmarks.results import load
+from oauth_ratelimit.replay.plot import GRID, INK, PAPER, STROKES, STYLE, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 DOCS = Path(__file__).parents[1] / "docs"
 PATH = DOCS / "performance.md"
 RESULTS_PATH = DOCS / "performance-results.md"
-IMAGES = DOCS / "images"
-PHONE_WIDTH = 5.2  # inches; letters stay legible where a phone shrinks the picture to its width
-
-LIBRARIES = ("limits sliding", "limits moving", "throttled-py", "pyrate-limiter")
-KEY_COUNTS = ("1,000", "10,000", "100,000")
-CONFLICTS = {"none": "", "1 %": ", 1 % conflicts", "10 %": ", 10 % conflicts", "50 %": ", 50 % conflicts"}
-QUANTILES = ("p50", "p99", "p99.9", "longest")
+PICTURE_PATH = DOCS / "images" / "performance-load.svg"
+SIZE = (5.2, 3.6)  # inches; letters stay legible where a phone shrinks the picture to its width
+PANELS = {"At saturation, hashed secrets": "soak", "At saturation, plain secrets": "soak, plain secrets"}
+BARS = tuple(f"{name}, {percentile}" for percentile in ("p50", "p99") for name in ("unprotected", "ours"))
 
 _TABLE = re.compile(r"<!-- results: (.+?) -->\n.*?<!-- end -->", re.DOTALL)
 
+Kept = Mapping[str, Mapping[str, Any]]
+"""The entries of results.json by name."""
+
 
 def main() -> None:
-    """Write the tables and the pictures."""
+    """Write the tables and the picture."""
     entries = load()
     RESULTS_PATH.write_text(with_tables(RESULTS_PATH.read_text(), entries))
-    kept = {str(entry["name"]): entry for entry in entries}
-    for name, picture in PICTURES.items():
-        picture.draw(path_of(name), kept)
-
-
-def path_of(name: str) -> Path:
-    """Return the file of a picture."""
-    return IMAGES / f"performance-{name}.svg"
+    draw(PICTURE_PATH, {str(entry["name"]): entry for entry in entries})
 
 
 def with_tables(page: str, entries: Sequence[Mapping[str, Any]]) -> str:
@@ -64,104 +60,40 @@ def _spread(value: float | None) -> str:
     return "" if value is None else f"{value:.2g}" if value < 100 else f"{value:,.0f}"
 
 
-def _decision(title: str, group: str, ours: Mapping[str, str], others: Iterable[str]) -> Bars:
-    rows = {label: f"decision/{name}" for label, name in ours.items()}
-    rows |= {name: f"decision/{group}/{name}" for name in others}
-    return Bars(title, "ns per decision, log scale; lower is better", rows, is_log=True)
+def number(value: float) -> str:
+    """Return a value as pages and pictures show it."""
+    return f"{value:,.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
-def _endpoint(grant: str) -> Bars:
-    prefix = f"endpoint/WSGI, {grant}/added by "
-    rows = {"ours": f"{prefix}ours"}
-    rows |= {name: f"{prefix}{name}" for name in ("Flask-Limiter moving", "Flask-Limiter sliding")}
-    return Bars(f"Added to a request: {grant}", "us of CPU; lower is better", rows)
+def draw(path: Path, kept: Kept) -> None:
+    """Draw the latencies at saturation, with and without the limiter."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):  # type: ignore[arg-type]
+        figure = Figure(figsize=SIZE, layout="constrained", facecolor=PAPER, edgecolor=GRID, linewidth=2)
+        for axes, (title, topic) in zip(figure.subplots(len(PANELS), 1), PANELS.items(), strict=True):
+            _draw_bars(axes, {bar: kept[f"{topic}/{bar}"] for bar in BARS})
+            axes.set_title(title, loc="left", fontsize=10.5, fontweight="bold")
+        figure.supxlabel("Whiskers: half the interquartile range, to either side.", fontsize=9)
+        save(figure, path)
 
 
-def _load(secrets: str, suffix: str) -> Bars:
-    names = ("unprotected", "ours")
-    rows = {
-        f"{name}, {percentile}": f"soak{suffix}/{name}, {percentile}" for percentile in ("p50", "p99") for name in names
-    }
-    return Bars(f"At saturation, {secrets} secrets", "ms of latency; lower is better", rows)
+def _draw_bars(axes: "Axes", rows: Kept) -> None:
+    for place, (label, entry) in enumerate(rows.items()):
+        colour = STROKES[0 if label.startswith("ours") else 1][0]
+        axes.barh(place, entry["value"], height=0.62, color=colour, edgecolor=INK, linewidth=0.6)
+        axes.errorbar(entry["value"], place, xerr=entry["spread"], color=INK, elinewidth=1, capsize=3)
+        style = {"transform": axes.get_yaxis_transform(), "va": "center_baseline", "fontsize": 9}
+        axes.text(1.02, place, number(entry["value"]), **style)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.15g}")
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.grid(axis="x", color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("ms of latency; lower is better")
 
-
-def _flush(title: str, servers: str = "") -> Lines:
-    groups = [f"flush/{servers}{count} keys" for count in KEY_COUNTS]
-    ways = ("sync()", "one bulk_write", "bulk_writes of 500")
-    lines = {way: [f"{group}/{way}" for group in groups] for way in ways}
-    return Lines(title, "us per key; lower is better", "keys", KEY_COUNTS, lines)
-
-
-PICTURES: Mapping[str, Picture] = {
-    "decision": Picture(
-        [
-            _decision(
-                "One key",
-                "one key",
-                {"ours": "one key/ours", "ours, denied": "one key/ours, denied"},
-                ("limits fixed", "limits sliding, denied", *LIBRARIES),
-            ),
-            _decision(
-                "100,000 keys in random order",
-                "100,000 keys",
-                {
-                    "ours": "100,000 keys/ours",
-                    "ours, after a cycle": "100,000 keys/ours, first since the last cycle",
-                    "ours, in a new frame": "100,000 keys/ours, first in a frame",
-                },
-                LIBRARIES,
-            ),
-            _decision("One key, 4 threads", "4 threads", {"ours": "4 threads/ours"}, LIBRARIES),
-            _decision(
-                "Shared store: ours decides in memory",
-                "shared store",
-                {"ours, on one key": "one key/ours"},
-                ("limits on Redis", "limits on MongoDB"),
-            ),
-        ],
-        columns=1,
-        size=(PHONE_WIDTH, 10),
-    ),
-    "load": Picture([_load("hashed", ""), _load("plain", ", plain secrets")], columns=1, size=(PHONE_WIDTH, 3.6)),
-    "endpoint": Picture([_endpoint("client_credentials"), _endpoint("password")], columns=1, size=(PHONE_WIDTH, 4)),
-    "flush": Picture(
-        [_flush("One server"), _flush("Replica set", "replica set, ")], columns=1, size=(PHONE_WIDTH, 6.4)
-    ),
-    "conflicts": Picture(
-        [
-            Lines(
-                "A cycle with conflicts",
-                "times one bulk_write; lower is better",
-                "keys that another instance has written meanwhile",
-                list(CONFLICTS),
-                {
-                    group: [f"flush/{group}{share}/against one bulk_write" for share in CONFLICTS.values()]
-                    for group in ("1,000 keys", "10,000 keys", "replica set, 10,000 keys")
-                },
-            )
-        ],
-        columns=1,
-        size=(PHONE_WIDTH, 3.6),
-    ),
-    "stall": Picture(
-        [
-            Lines(
-                "Requests while another thread flushes 100,000 keys",
-                "ms, log scale; lower is better",
-                "latency of requests",
-                QUANTILES,
-                {
-                    way: [f"flush/stall, {way}/{quantile}" for quantile in QUANTILES]
-                    for way in ("batches of 500", "bare bulk_write of 500")
-                },
-                is_log=True,
-            )
-        ],
-        columns=1,
-        size=(PHONE_WIDTH, 3.6),
-    ),
-}
-"""The pictures by the last part of their files' names."""
 
 if __name__ == "__main__":
     main()
