@@ -80,7 +80,7 @@ bench: .venv/installed-bench
 	@$(PYTHON) -m benchmarks
 
 accuracy: .venv/installed-bench
-	@$(PYTHON) -m benchmarks accuracy replays sharing scaling
+	@$(PYTHON) -m benchmarks replays sharing scaling
 	@$(PYTHON) -m benchmarks.accuracy_page
 
 instructions: .venv/installed-test

@@ -6,10 +6,9 @@
     endpoint.py       a token request, beside Flask-Limiter, called directly and through gunicorn (token_request.py)
     flush.py          sync cycles, conflicts, idle keys, and requests during a flush
     memory.py         bytes per key, pauses of the garbage collector, a flood of users
-    accuracy.py       limiters on recorded traffic (traces.py)
-    replays.py        the same traffic through each algorithm and setting
+    replays.py        recorded traffic (traces.py) through each algorithm and setting
     scaling.py        constants of urgent synchronisation, and fleets of hundreds
-    sharing.py        ways to share a limit between instances: ours and others (rivals.py) on several loads (shapes.py)
+    sharing.py        ways to share a limit between instances, ours and a central store, on several loads (shapes.py)
     suggest.py        proposed limits on a synthetic service (synthetic.py) and on recorded traffic
     capacity.py       the load on MongoDB by clients and instances (python -m benchmarks.capacity)
     soak.py           ten minutes of load (make soak), with soak_server.py and wrk.py
@@ -19,5 +18,5 @@
     subjects.py       the limiter that is measured
     fleet.py          several instances in compressed time
     results.py        a measured value, its goal, and results.json
-    performance_page.py, accuracy_page.py, charts.py   tables and pictures of the documentation
+    performance_page.py, accuracy_page.py   tables and pictures of the documentation
 """

@@ -8,7 +8,7 @@ import sys
 from benchmarks import subjects, traces
 from benchmarks.results import PATH, Result, save, table
 
-TOPICS = ("decision", "endpoint", "flush", "memory", "accuracy", "replays", "scaling", "sharing", "suggest")
+TOPICS = ("decision", "endpoint", "flush", "memory", "replays", "scaling", "sharing", "suggest")
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 LCG_VARIABLE = "LCG2005"  # path of lcg2005.csv.gz
-TOPICS = ("accuracy", "replays", "scaling", "sharing", "suggest")  # measured on both traces
+TOPICS = ("replays", "scaling", "sharing", "suggest")  # measured on both traces
 
 
 @dataclass(frozen=True, slots=True)

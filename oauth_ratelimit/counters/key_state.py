@@ -32,7 +32,7 @@ from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, SLACK_S, Prunable
 from oauth_ratelimit.store.base import MAX_HORIZON_S, UNUSABLE_VERSION, Hits, Snapshot
 
 SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
-FOLLOWED_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/accuracy.py)
+FOLLOWED_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/scaling.py)
 
 
 class Due(enum.Enum):

@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 
 from oauth_ratelimit.counters.key_state import Due, KeyState
 
-PULLS_PER_HORIZON = 30  # of a followed key that does not change; benchmarks/accuracy.py shows the cost of fewer
+PULLS_PER_HORIZON = 30  # of a followed key that does not change
 CLOSE_RATIO = 1 / 2  # of a limit: from here on twice as many
 FAR_RATIO = 1 / 10  # of a limit: below it a key is not read again when its requests end
 SHORTEST_GAP_S = 0.003  # between two looks at a key that is filling up
