@@ -12,9 +12,7 @@ from pymongo.errors import AutoReconnect, NetworkTimeout
 from pymongo.uri_parser import parse_uri
 
 from tests.support.faults import CUT, HOLD, LOSE_REPLY, FaultyProxy
-from tests.support.helpers import wait_until, with_database
-from tests.support.mongod import Mongod
-from tests.support.replica_set import ReplicaSet
+from tests.support.helpers import wait_until
 
 pytestmark = [pytest.mark.mongo, pytest.mark.usefixtures("quick_reconnect")]
 
@@ -57,16 +55,6 @@ def hits(collection: Collection[dict[str, Any]]) -> int:
     return int(document["n"])
 
 
-def test_everything_passes_without_a_fault(proxy: FaultyProxy, direct: Collection[dict[str, Any]]) -> None:
-    operations = [UpdateOne({"_id": number}, {"$set": {"text": "x" * 1000}}, upsert=True) for number in range(5000)]
-    with a_client(proxy.uri) as client:  # takes its time
-        proxied = client[direct.database.name][direct.name]
-        proxied.bulk_write(operations, ordered=False)
-        assert direct.count_documents({}) == 5000
-        assert sum(len(document["text"]) for document in proxied.find()) == 5_000_000
-    assert not proxy.faults
-
-
 def test_lost_reply_breaks_the_connection_after_the_write(
     proxy: FaultyProxy, proxied: Collection[dict[str, Any]], direct: Collection[dict[str, Any]]
 ) -> None:
@@ -107,15 +95,6 @@ def test_held_write_is_applied_when_it_is_released(
     assert proxy.release() == []
 
 
-def test_held_write_has_no_answer_if_its_server_is_gone() -> None:
-    with Mongod() as server, FaultyProxy("127.0.0.1", server.port) as proxy:
-        proxy.hold_next("insert")
-        with a_client(proxy.uri, retryWrites=False) as client, pytest.raises(AutoReconnect):
-            client.test.hits.insert_one({})
-        server.kill()
-        assert proxy.release() == []
-
-
 @pytest.mark.parametrize(("requests", "applied"), [(True, 0), (False, 1)], ids=["both ways", "replies only"])
 def test_swallowed_messages_cause_a_timeout(
     proxy: FaultyProxy,
@@ -150,31 +129,3 @@ def test_random_faults_hit_the_given_share_of_writes(
     assert hits(direct) == 100 - proxy.faults[CUT] - proxy.faults[HOLD]
     assert len(proxy.release()) == proxy.faults[HOLD]
     assert hits(direct) == 100 - proxy.faults[CUT]
-
-
-def test_driver_hides_one_lost_reply_on_a_replica_set_not_two(replica_set: ReplicaSet, replica_set_uri: str) -> None:
-    name = parse_uri(replica_set_uri)["database"]
-    with (
-        FaultyProxy("127.0.0.1", replica_set.primary().port) as proxy,
-        a_client(with_database(proxy.uri, name), retryWrites=True) as client,
-    ):
-        collection = client.get_default_database()["hits"]
-        collection.insert_one({"_id": 1, "n": 0})
-        proxy.lose_next_reply("update")
-        collection.update_one({"_id": 1}, _ADD_ONE)
-        assert hits(collection) == 1
-        proxy.lose_next_reply("update", count=2)
-        with pytest.raises(AutoReconnect):
-            collection.update_one({"_id": 1}, _ADD_ONE)
-        assert hits(collection) == 2
-        assert proxy.faults == {LOSE_REPLY: 3}
-
-
-def test_proxy_works_again_when_its_server_is_back() -> None:
-    with Mongod() as server, FaultyProxy("127.0.0.1", server.port) as proxy:
-        server.kill()
-        with a_client(proxy.uri, serverSelectionTimeoutMS=500) as client, pytest.raises(AutoReconnect):
-            client.admin.command("ping")
-        server.start()
-        with a_client(proxy.uri) as client:
-            assert client.admin.command("ping")["ok"] == 1

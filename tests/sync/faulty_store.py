@@ -38,7 +38,6 @@ class FaultyStore:
         faults: What happens to the next writes, in this order; None is no fault.
         is_down: Whether reads and writes fail without reaching the store.
         held: Writes to be applied later.
-        applied: Every change that was applied.
         calls: ``read`` or ``write`` with the number of keys, for each call that came.
         before_write, before_read: Called first, for a test that wants to act in between.
     """
@@ -48,7 +47,6 @@ class FaultyStore:
         self.faults: deque[Fault | None] = deque()
         self.is_down = False
         self.held: list[HeldWrite] = []
-        self.applied: list[Change] = []
         self.calls: list[tuple[str, int]] = []
         self.before_write: Callable[[], object] = _nothing
         self.before_read: Callable[[], object] = _nothing
@@ -69,11 +67,11 @@ class FaultyStore:
             raise StoreUnreachable("down")
         fault = self.faults.popleft() if self.faults else None
         if fault is None:
-            return self._apply(writer, changes)
+            return self.inner.compare_and_set(writer, changes)
         if fault is Fault.LOST_REPLY:
-            self._apply(writer, changes)
+            self.inner.compare_and_set(writer, changes)
         elif fault is Fault.PARTLY:
-            self._apply(writer, changes[::2])
+            self.inner.compare_and_set(writer, changes[::2])
         elif fault is Fault.LATE:
             self.held.append(HeldWrite(writer, list(changes)))
         raise StoreUnavailable(fault.value)
@@ -85,14 +83,8 @@ class FaultyStore:
             The changes that were applied.
         """
         self.held.remove(held)
-        lost = self._apply(held.writer, held.changes).lost
+        lost = self.inner.compare_and_set(held.writer, held.changes).lost
         return [change for index, change in enumerate(held.changes) if index not in lost]
-
-    def _apply(self, writer: str, changes: Sequence[Change]) -> WriteResult:
-        result = self.inner.compare_and_set(writer, changes)
-        failed = {*result.lost, *result.rejected}
-        self.applied += [change for index, change in enumerate(changes) if index not in failed]
-        return result
 
     def latest(self, count: int) -> Mapping[Key, Snapshot]:
         """See ``CounterStore.latest``."""
