@@ -363,7 +363,7 @@ BREAKAGES = (
         "oauth_ratelimit/store/mongo/document.py",
         'in _entries(document, "writers", damage).items():',
         'in list(_entries(document, "writers", damage).items())[:10_000]:',
-        "tests/simulation/test_short_histories.py",
+        "tests/store/test_document.py",
     ),
     Breakage(
         "limit of all users has a second memory when it comes back",

@@ -16,6 +16,7 @@ from pymongo import MongoClient
 from oauth_ratelimit import blueprints
 from oauth_ratelimit.observe import metrics
 from oauth_ratelimit.observe.prometheus import PrometheusMetrics
+from oauth_ratelimit.process.deadline import Deadline
 from tests.support.helpers import Clock, patient, with_database
 from tests.support.mongod import Mongod
 from tests.support.mongod_program import MONGO_URI_VARIABLE
@@ -25,12 +26,12 @@ _MONGO_FIXTURES = {"mongod", "mongodb", "replica_set"}
 
 
 def pytest_configure() -> None:
-    """Allow plain HTTP for older versions of Authlib, restore SIGINT, and give examples of properties no deadline."""
+    """Allow plain HTTP for older versions of Authlib, restore SIGINT, and try properties with few examples."""
     os.environ.setdefault("AUTHLIB_INSECURE_TRANSPORT", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell ignores it for background jobs
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    settings.register_profile("no deadline", deadline=None)
-    settings.load_profile("no deadline")
+    settings.register_profile("short", deadline=None, max_examples=50)
+    settings.load_profile("short")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -87,10 +88,16 @@ def replica_set_uri(replica_set: ReplicaSet) -> Iterator[str]:
         yield uri
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def quick_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have new clients look for a lost server at once instead of after half a second. Needs a proxy's ``uri``."""
+    """Have new clients look for a lost server at once instead of after half a second."""
     monkeypatch.setattr(pymongo.common, "MIN_HEARTBEAT_INTERVAL", 0.01)
+
+
+@pytest.fixture
+def quick_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what ends here give up at once on a MongoDB that does not answer, instead of after five seconds."""
+    monkeypatch.setattr(Deadline.__init__, "__defaults__", (0.05,))
 
 
 @contextlib.contextmanager

@@ -169,7 +169,6 @@ def _misconfigure(site: Site) -> None:
     site.write(site.settings)
 
 
-@pytest.mark.usefixtures("quick_reconnect")
 def test_no_secret_is_ever_said(
     site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

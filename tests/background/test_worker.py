@@ -188,7 +188,7 @@ def insert(mongo_uri: str) -> Iterator[Callable[[list[tuple[str, Any, dict[str, 
         yield insert
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(
     content=st.lists(
         st.tuples(st.sampled_from(("ratelimit_overrides", "ratelimit_stats")), identities, records), max_size=6

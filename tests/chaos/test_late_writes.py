@@ -14,7 +14,7 @@ from tests.chaos.fleet import Books, Instance, balance, settings_for
 from tests.support.faults import FaultyProxy
 from tests.support.helpers import with_database
 
-pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("quick_reconnect")]
+pytestmark = pytest.mark.chaos
 
 USER = "user-0"
 

@@ -12,7 +12,7 @@ from tests.support.faults import CUT, HOLD, LOSE_REPLY, FaultyProxy
 from tests.support.helpers import with_database
 from tests.support.replica_set import ReplicaSet
 
-pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("quick_reconnect")]
+pytestmark = pytest.mark.chaos
 
 
 @pytest.fixture(params=["standalone", "replica set"])

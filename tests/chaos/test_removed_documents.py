@@ -11,7 +11,7 @@ from tests.chaos.fleet import CLIENT, Books, Instance, balance
 from tests.support.faults import FaultyProxy
 from tests.support.helpers import Clock, with_database
 
-pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("quick_reconnect")]
+pytestmark = pytest.mark.chaos
 
 USER = "user-0"
 

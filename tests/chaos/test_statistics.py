@@ -23,7 +23,7 @@ from tests.support.helpers import Clock, wait_until, with_database
 from tests.support.serving import serving
 from tests.support.sites import config, protect_after
 
-pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("quick_reconnect")]
+pytestmark = pytest.mark.chaos
 
 CREDENTIALS = {"grant_type": "client_credentials"}
 

@@ -17,7 +17,7 @@ from tests.support.faults import CUT, LOSE_REPLY, FaultyProxy
 from tests.support.former_store import FormerStore
 from tests.support.helpers import Clock, with_database
 
-pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("quick_reconnect")]
+pytestmark = pytest.mark.chaos
 
 USER = "user-0"
 FRAME_S, HORIZON_S = 360, 3960  # of the limits of an instance of the fleet

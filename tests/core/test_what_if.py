@@ -121,8 +121,6 @@ def test_estimate_is_between_the_bounds(load: dict[int, int], limit: int, window
         ("sliding", 1, 10, 0.02),
         ("sliding", 5, 20, 0.003),
         ("sliding", 10, 20, 0.002),
-        ("strict", 1, 10, 0.02),
-        ("strict", 10, 20, 0.006),
     ),
 )
 def test_errors_on_recorded_traffic_are_as_documented(

@@ -201,7 +201,7 @@ def test_evicted_user_is_denied_again_after_the_next_urgent_cycle(limiter: Limit
 def test_forgotten_keys_leave_memory(store: FailingStore, clock: Clock, is_shared: bool) -> None:
     """Keys that were forgotten to make room are gone at once, not only when their windows are over."""
     limiter = a_limiter(store if is_shared else None, clock)
-    for number in range(20 * MAX_KEYS):
+    for number in range(6 * MAX_KEYS):
         limiter.check("app", f"user-{number}")
         if number % 10 == 0:
             limiter.sync()
@@ -219,11 +219,11 @@ def test_forgotten_keys_leave_memory(store: FailingStore, clock: Clock, is_share
 def test_lasting_flood_is_logged_once_a_minute(limiter: Limiter, clock: Clock) -> None:
     """A flood of ten minutes is ten lines, not one for each time that room was made."""
     with capture_logs() as logs:
-        for second in range(600):
-            for index in range(MAX_KEYS):
-                limiter.check("app", f"user-{second}-{index}")
+        for step in range(60):
+            for index in range(2 * MAX_KEYS):
+                limiter.check("app", f"user-{step}-{index}")
             limiter.sync()
-            clock.advance(1)
+            clock.advance(10)
 
     assert 10 == sum(entry["event"] == "keys_exhausted" for entry in logs)
 
@@ -362,7 +362,7 @@ def test_requests_during_sweeps_and_evictions_are_counted_once(clock: Clock, mon
         floods = [pool.submit(flood, name) for name in ("a", "a", "b", "b")]
         try:
             give_up_s = time.monotonic() + 30.0
-            while len({id(client) for client in added}) < 200 and time.monotonic() < give_up_s:
+            while len({id(client) for client in added}) < 60 and time.monotonic() < give_up_s:
                 limiter.sync()
                 forget_everything(clients)
                 clients.sweep(clock())
@@ -371,7 +371,7 @@ def test_requests_during_sweeps_and_evictions_are_counted_once(clock: Clock, mon
     limiter.sync()
 
     assert sum(flood.result() for flood in floods) == stored_hits(store)
-    assert len({id(client) for client in added}) >= 200  # more states than clients: the sweep was at work
+    assert len({id(client) for client in added}) > 40  # more states than clients: the sweep was at work
     limiter.close()
 
 

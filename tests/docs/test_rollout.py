@@ -3,7 +3,6 @@
 import socket
 from pathlib import Path
 
-import pytest
 import yaml
 
 from demo.database import BATCH_JOBS, seed
@@ -13,7 +12,6 @@ from tests.support.helpers import wait_until
 from tests.support.serving import serving
 
 
-@pytest.mark.usefixtures("quick_reconnect")
 def test_switched_off_while_mongodb_hangs(tmp_path: Path) -> None:
     """
     ``mode: off`` in the file ends denials within seconds, with a MongoDB that takes connections and never answers.

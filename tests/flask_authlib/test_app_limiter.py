@@ -150,7 +150,7 @@ class Waiting:
         return held
 
 
-@pytest.mark.usefixtures("quick_reconnect")
+@pytest.mark.usefixtures("quick_ending")
 def test_request_does_not_wait_for_a_silent_database(monkeypatch: pytest.MonkeyPatch) -> None:
     """MongoDB accepts connections and never answers; the background thread waits for it."""
     waiting = Waiting(monkeypatch)

@@ -99,7 +99,6 @@ def test_health_of_a_running_process(mongo_uri: str) -> None:
     assert 0.0 <= seen.json["sync_lag_s"] < 60.0
 
 
-@pytest.mark.usefixtures("quick_reconnect")
 @pytest.mark.parametrize(("health", "status"), [({"max_lag_s": 0.2}, 503), ({}, 200)], ids=["strict", "default"])
 def test_health_while_mongodb_is_unreachable(health: dict[str, Any], status: int) -> None:
     """It shows the error, the lag and the hits in flight; the status is 503 only with ``max_lag_s``."""

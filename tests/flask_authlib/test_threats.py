@@ -212,6 +212,7 @@ def test_neighbour_who_damages_a_document_costs_its_key_alone(
     assert {429} == set(other[LIMIT:])  # an instance may admit one request before it knows the key
 
 
+@pytest.mark.usefixtures("quick_ending")
 def test_neighbour_who_takes_the_database_away_stops_neither_tokens_nor_limits(database: Path) -> None:
     """Each instance limits by what it has counted itself."""
     with protected(database, config(limit=LIMIT, store={"uri": UNREACHABLE})) as site:

@@ -88,7 +88,7 @@ def app(mongo_uri: str) -> Any:
 
 
 @pytest.mark.no_cover
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(content=strange, name=st.sampled_from(sorted(QUERIES)), question=questions)
 def test_any_query_is_answered_or_refused_with_a_reason(
     app: Flask, mongo_uri: str, content: list[tuple[str, Any, dict[str, Any]]], name: str, question: dict[str, str]
@@ -106,7 +106,7 @@ def test_any_query_is_answered_or_refused_with_a_reason(
     assert response.status_code == 200 or answer["problem"]["text"]
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(sorted(CHANGES)), change=changes | json_values.filter(lambda value: value is not None))
 def test_any_change_is_applied_or_refused_with_a_reason(app: Flask, name: str, change: Any) -> None:
     """Afterwards the page works as before."""

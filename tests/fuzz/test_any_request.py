@@ -76,7 +76,7 @@ def apps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Flask, Flas
 
 
 @pytest.mark.no_cover
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, suppress_health_check=list(HealthCheck))
 @given(request=requests, authorization=authorizations, address=addresses, forwarded=st.none() | printable)
 def test_protected_server_answers_like_a_plain_one(
     apps: tuple[Flask, Flask],

@@ -79,6 +79,7 @@ def test_namespace_names_the_collection(mongo_uri: str, clock: Clock) -> None:
     assert 3 == len(documents(mongo_uri, "acme_ratelimit_failures"))
 
 
+@pytest.mark.usefixtures("quick_ending")
 def test_unreachable_mongodb_leaves_denials_to_each_process(clock: Clock) -> None:
     """Without MongoDB each process denies by what it has counted itself; what never arrives is said at the end."""
     uri = f"mongodb://127.0.0.1:{free_port()}/nowhere"

@@ -1,7 +1,7 @@
 """Most hits that a client gets into a window if it knows the frames, on one instance."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oauth_ratelimit.core.policy import Policy
@@ -85,7 +85,6 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(moves=MOVES, limit=st.integers(1, 10), frame_count=st.sampled_from(FRAME_COUNTS))
 @pytest.mark.parametrize(
     ("estimator", "bound"), ((Estimator.STRICT, lambda limit: limit), (Estimator.SLIDING, lambda limit: 2 * limit - 1))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from oauth_ratelimit import Limiter
@@ -118,7 +118,6 @@ def test_hits_of_a_clock_that_is_a_little_ahead_count(clock: Clock) -> None:
     assert not here.check(CLIENT).allowed
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     steps=st.lists(
         st.tuples(st.one_of(st.floats(-20, 20), st.sampled_from((0.0, -3600.0, 3600.0))), st.booleans()), max_size=60

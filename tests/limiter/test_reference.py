@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -113,7 +113,6 @@ def pass_time(clock: Clock, step: Step, last: Decision | None) -> None:
 
 
 @pytest.mark.no_cover
-@settings(max_examples=250, deadline=None)
 @given(policy_set=POLICY_SETS, steps=SEQUENCES, shared=st.booleans())
 def test_any_requests_are_decided_as_the_formula_says(policy_set: PolicySet, steps: list[Step], shared: bool) -> None:
     """Allowances, repeated refusals and sync cycles change no decision: each says what the formula says."""
@@ -132,7 +131,6 @@ def test_any_requests_are_decided_as_the_formula_says(policy_set: PolicySet, ste
 
 
 @pytest.mark.no_cover
-@settings(max_examples=150, deadline=None)
 @given(policy_set=POLICY_SETS, steps=SEQUENCES, chosen=st.lists(st.integers(0, 2), min_size=60, max_size=60))
 def test_instances_that_synchronise_around_each_request_decide_as_one(
     policy_set: PolicySet, steps: list[Step], chosen: list[int]

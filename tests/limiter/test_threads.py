@@ -115,7 +115,7 @@ def test_threads_during_cycles_lose_no_hit(clock: Clock) -> None:
         clock.advance(0.5)
 
     def work(number: int) -> None:
-        for round_number in range(20 * ROUNDS):
+        for round_number in range(3 * ROUNDS):
             limiters[number % 2].check(CLIENT, USERS[round_number % len(USERS)])
             limiters[number % 2].check("one app")
 
@@ -124,7 +124,7 @@ def test_threads_during_cycles_lose_no_hit(clock: Clock) -> None:
     in_threads(work, beside=lambda: cycle() if clock.now_s < end_s else [limiter.sync() for limiter in limiters])
     for limiter in limiters:
         limiter.close()
-    expected = THREADS * 20 * ROUNDS
+    expected = THREADS * 3 * ROUNDS
     assert expected == stored_hits(store, Key("one app", None))
     assert expected == sum(stored_hits(store, Key(CLIENT, user)) for user in USERS)
 

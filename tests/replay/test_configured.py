@@ -78,7 +78,7 @@ def rows_of_the_demo(count: int) -> list[Row]:
 
 def test_clients_that_one_instance_never_denies_are_never_denied_by_three() -> None:
     config = {"mode": "enforce", "limits": {"client": ["5/minute"]}}
-    rows = rows_of_the_demo(3000)
+    rows = rows_of_the_demo(1000)
     alone = replay(config, rows)
     fleet = replay(config, rows, instance_count=3)
     assert 0 < alone.over_count < len(rows)

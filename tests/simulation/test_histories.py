@@ -27,7 +27,7 @@ def test_nothing_is_lost_or_doubled(dimensions: tuple[str, ...]) -> None:
 
 def test_same_seed_makes_the_same_history() -> None:
     """A failure can be repeated by its seed."""
-    histories = [run(plan(7, steps=100)).history for _ in range(2)]
+    histories = [run(plan(7, steps=40)).history for _ in range(2)]
 
     assert histories[0] == histories[1]
 

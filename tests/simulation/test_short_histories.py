@@ -4,8 +4,6 @@ import random
 from collections.abc import Iterable
 
 import pytest
-from bson import encode
-from bson.int64 import Int64
 
 from tests.simulation.configs import PLAIN, WITH_TOTAL, Config
 from tests.simulation.fleet import Fleet
@@ -50,24 +48,6 @@ def ask_each(instances: Iterable[Instance], username: str | None = "ann") -> Non
     for instance in instances:
         instance.ask("shop", username, 1)
         instance.sync(urgent=False)
-
-
-def test_lost_reply_is_found_among_ten_thousand_marks(fleet: ScriptedFleet) -> None:
-    """Other instances have left theirs before, and another one writes before the outcome is read."""
-    here, there = started(fleet)
-    ask_each((here, there))
-    (document,) = fleet.server.documents()
-    others = {f"gone{number}": Int64(1_800_000_000_000) for number in range(10_001)}
-    writers = {**others, **document["writers"]}
-    fleet.server.replace(encode({"_id": document["_id"]}), {**document, "writers": writers})
-    for _ in range(2):  # the first reads what has changed
-        ask_each((here,))
-    here.ask("shop", "ann", 3)
-    fleet.fates = [Fate.UNANSWERED]
-    here.sync(urgent=False)
-    ask_each((there,))
-
-    fleet.assert_exact()
 
 
 def test_hits_whose_mark_may_be_gone_are_not_sent_again(fleet: ScriptedFleet) -> None:

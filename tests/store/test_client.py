@@ -1,11 +1,21 @@
 """The connection of one process."""
 
 import os
+import time
 from contextlib import closing
 
 import pytest
 
+from oauth_ratelimit import StoreUnavailable
+from oauth_ratelimit.core.mode import Mode
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.counters import MongoStore
+from oauth_ratelimit.store.mongo.inspect import CounterDocuments
+from oauth_ratelimit.store.mongo.migrations import Migrations
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
+from tests.support.limiters import KEY
+from tests.support.stores import a_change
 
 
 @pytest.mark.filterwarnings("ignore:MongoClient opened before fork")
@@ -53,3 +63,24 @@ def test_closed_connection_opens_a_new_client(mongo_uri: str) -> None:
 def test_servers_have_no_part_of_the_password(uri: str, servers: str | None) -> None:
     """If they cannot be told apart, there are none."""
     assert servers == Connection(uri).servers
+
+
+def test_unreachable_database_raises_store_unavailable_in_time() -> None:
+    """No error of the driver gets out, and no password."""
+    with closing(Connection("mongodb://user:secret@127.0.0.1:1/test", timeout_s=0.05)) as connection:
+        counters = MongoStore(connection)
+        documents = CounterDocuments(connection, collection="ratelimits")
+        overrides, migrations = OverrideStore(connection), Migrations(connection, collection="ratelimits")
+        override = Override(Target(OverrideKind.MODE), "ann", "incident", 0.0, mode=Mode.OFF)
+        began_s = time.monotonic()
+        for call in (
+            *(lambda: counters.read([KEY]), lambda: counters.latest(10), lambda: counters.leave("here", [KEY])),
+            lambda: counters.compare_and_set("here", [a_change(KEY, version=None, next_version=1)]),
+            *(counters.time_s, documents.facts, lambda: list(documents.every(0.0)), lambda: documents.reset("app")),
+            *(overrides.revision, overrides.read, overrides.history, lambda: overrides.put(override)),
+            *(migrations.states, migrations.upgrade, migrations.create_collections),
+        ):
+            with pytest.raises(StoreUnavailable) as caught:
+                call()
+            assert "secret" not in str(caught.value)
+        assert time.monotonic() - began_s < 20  # the driver would wait 30 s, each time

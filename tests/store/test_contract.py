@@ -243,7 +243,7 @@ CHANGES = st.tuples(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.one_of(CHANGES, st.sampled_from((KEY, OTHER))), max_size=20))
 def test_store_behaves_like_the_store_in_memory(shared: Shared, steps: list[Any]) -> None:
     """Whatever is written and removed."""

@@ -64,7 +64,7 @@ def a_limiter(mongo_uri: str, clock: Clock, store: CounterStore | None = None) -
     return Limiter(load_config(config), store, clock=clock)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(bodies=st.lists(bodies, min_size=1, max_size=8))
 def test_any_document_leaves_the_keys_beside_it_exact(
     mongo_uri: str, documents: Documents, bodies: list[dict[str, Any]]

@@ -215,15 +215,6 @@ def test_init_db_creates_everything_and_can_run_again(terminal: Terminal, databa
     assert "up to date" in terminal.ok("init-db")
 
 
-def test_unreachable_database_raises_store_unavailable() -> None:
-    """No error of the driver gets out."""
-    with closing(Connection("mongodb://127.0.0.1:1/test", timeout_s=0.05)) as connection:
-        migrations = migrations_of(connection)
-        for call in (migrations.states, migrations.upgrade, migrations.create_collections):
-            with pytest.raises(StoreUnavailable):
-                call()
-
-
 def test_metadata_names_every_package() -> None:
     """The migrations included."""
     metadata = configparser.ConfigParser()

@@ -16,7 +16,6 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Counters, Override, OverrideKind, Target
 from oauth_ratelimit.core.policy import MAX_LIMIT, LimitKind, Policy
 from oauth_ratelimit.core.window import Estimator, Window
-from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.mongo import overrides
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.overrides import MAX_LIMITS, OverrideStore
@@ -256,12 +255,3 @@ def test_damaged_history_hides_no_other(store: OverrideStore, documents: Any, hi
     documents.insert_one(an_override(history=history))
     with capture_logs():
         assert [SAMPLES[1]] == [entry.override for entry in store.history()]
-
-
-def test_unreachable_database_raises_store_unavailable() -> None:
-    """No error of the driver gets out."""
-    with closing(Connection("mongodb://127.0.0.1:1/test", timeout_s=0.05)) as connection:
-        store = OverrideStore(connection)
-        for call in (store.revision, store.read, store.history, lambda: store.put(SAMPLES[0])):
-            with pytest.raises(StoreUnavailable):
-                call()

@@ -302,7 +302,6 @@ def test_statistics_work_without_indexes(guarded: GuardedMongod, a_share: Share)
     assert ["expiry_index_missing", "minute_index_missing"] == [entry["event"] for entry in logs]
 
 
-@pytest.mark.usefixtures("quick_reconnect")
 @pytest.mark.parametrize(
     "uri",
     [

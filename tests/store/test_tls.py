@@ -18,7 +18,7 @@ from tests.support.stores import mongo_store
 
 HERE = "127.0.0.1"
 
-pytestmark = [pytest.mark.mongo, pytest.mark.usefixtures("quick_reconnect")]
+pytestmark = pytest.mark.mongo
 
 
 class Secured:

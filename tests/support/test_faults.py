@@ -14,7 +14,7 @@ from pymongo.uri_parser import parse_uri
 from tests.support.faults import CUT, HOLD, LOSE_REPLY, FaultyProxy
 from tests.support.helpers import wait_until
 
-pytestmark = [pytest.mark.mongo, pytest.mark.usefixtures("quick_reconnect")]
+pytestmark = pytest.mark.mongo
 
 _ADD_ONE = {"$inc": {"n": 1}}
 
