@@ -9,13 +9,12 @@ import pytest
 from pymongo import MongoClient
 from structlog.testing import capture_logs
 
-from oauth_ratelimit.config import load_config
 from oauth_ratelimit.limiter import Limiter
 from oauth_ratelimit.sync.flusher import MAX_ROUNDS, CycleReport
 from oauth_ratelimit.sync.scheduler import SyncScheduler
 from tests.chaos.conftest import IS_LONG
 from tests.chaos.fleet import CLIENT, Books, Instance, balance
-from tests.support.helpers import Clock, wait_until, with_database
+from tests.support.helpers import wait_until, with_database
 from tests.support.mongod import Mongod
 from tests.support.replica_set import ReplicaSet
 
@@ -72,41 +71,6 @@ def test_primary_killed(replica_set: ReplicaSet, replica_set_uri: str, repetitio
         record.append(books)
         assert (0, 0) == (books.lost, books.doubled)
         assert books.slowest_ms < USUAL_S * 1000
-
-
-def test_outage_longer_than_the_window(clock: Clock, record: list[Books]) -> None:
-    """Requests are decided on what is known, and what could not be sent arrives, however old it is."""
-    with Mongod() as mongod:
-        settings = load_config(
-            {
-                "mode": "enforce",
-                "limits": {"user": [{"limit": 50, "window": "60s"}]},
-                "store": {"uri": mongod.uri, "timeout": 0.2},
-            }
-        )
-        limiter = Limiter(settings, clock=clock)
-        assert limiter.check(CLIENT, USER).allowed
-        wait_until(lambda: limiter.sync().error is None, "the first request is sent")
-        mongod.kill()
-        with capture_logs() as logs:
-            admitted_per_window = []
-            for _ in range(3):
-                admitted_per_window.append(sum(limiter.check(CLIENT, USER).allowed for _ in range(80)))
-                for _ in range(3):
-                    clock.advance(22)
-                    limiter.sync()
-            held_before_recovery = limiter.counts(CLIENT, USER).in_flight_hits
-            mongod.start()
-            assert limiter.check(CLIENT, USER).allowed
-            wait_until(lambda: limiter.sync().error is None, "MongoDB is back")
-        assert [49, 50, 50] == admitted_per_window
-        assert 149 == held_before_recovery
-        events = [entry["event"] for entry in logs]
-        assert 1 == events.count("flush_recovered")
-        assert 0 == events.count("hits_dropped")
-        assert 0 == limiter.counts(CLIENT, USER).in_flight_hits
-        limiter.close()
-        record.append(Books(requests=151))
 
 
 def test_recovery_of_many(record: list[Books]) -> None:

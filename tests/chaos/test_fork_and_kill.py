@@ -50,8 +50,7 @@ def test_fork(mongo_uri: str, record: list[Books]) -> None:
     assert (0, 0) == (books.lost, books.doubled)
 
 
-@pytest.mark.parametrize("worker_class", ["sync", "gthread", "gevent"])
-def test_killed_worker(tmp_path: Path, mongo_uri: str, worker_class: str, record: list[Books]) -> None:
+def test_killed_worker(tmp_path: Path, mongo_uri: str, record: list[Books]) -> None:
     """A worker that is killed loses nothing that was flushed, and at most what came since."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
@@ -67,7 +66,7 @@ def test_killed_worker(tmp_path: Path, mongo_uri: str, worker_class: str, record
         response = post(f"{server.url}/token", BATCH_JOBS, {"grant_type": "client_credentials"})
         assert 200 == response.status_code
 
-    with Gunicorn("demo.wsgi:app", worker_class=worker_class, env=env) as server:
+    with Gunicorn("demo.wsgi:app", env=env) as server:
         for _ in range(5):
             request_token()
         wait_until(lambda: held(mongo_uri) == 5, "five requests are flushed")

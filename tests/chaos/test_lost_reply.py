@@ -15,7 +15,10 @@ from tests.support.replica_set import ReplicaSet
 pytestmark = pytest.mark.chaos
 
 
-@pytest.fixture(params=["standalone", "replica set"])
+INSTANCE_COUNT = 8
+
+
+@pytest.fixture
 def target(request: pytest.FixtureRequest) -> Iterator[tuple[str, int, str]]:
     """Host and port of a server that takes writes, and the URI of a database of this test's own."""
     if request.param == "standalone":
@@ -34,14 +37,14 @@ def through(proxy: FaultyProxy, uri: str, *, retry_writes: bool) -> str:
     return with_database(proxy.uri, urlsplit(uri).path[1:]) + f"&retryWrites={str(retry_writes).lower()}"
 
 
-@pytest.mark.parametrize("instance_count", [1, 8], ids=["1 instance", "8 instances"])
-@pytest.mark.parametrize("retry_writes", [True, False], ids=["retryable writes", "no retryable writes"])
+@pytest.mark.parametrize(
+    ("target", "retry_writes"),
+    [("standalone", False), ("replica set", False), ("replica set", True)],
+    indirect=["target"],
+    ids=["standalone", "replica set", "replica set, retryable writes"],
+)
 def test_replies_lost_at_random(
-    target: tuple[str, int, str],
-    retry_writes: bool,
-    instance_count: int,
-    repetitions: int,
-    record: list[Books],
+    target: tuple[str, int, str], retry_writes: bool, repetitions: int, record: list[Books]
 ) -> None:
     """
     A third of all flushes are cut off, before or after the server applied them, or reach it only cycles later: MongoDB
@@ -50,7 +53,7 @@ def test_replies_lost_at_random(
     host, port, uri = target
     for repetition in range(repetitions):
         with ExitStack() as stack:
-            proxies = [stack.enter_context(FaultyProxy(host, port)) for _ in range(instance_count)]
+            proxies = [stack.enter_context(FaultyProxy(host, port)) for _ in range(INSTANCE_COUNT)]
             database_uri = with_database(uri, f"{urlsplit(uri).path[1:]}_{repetition}")
             instances = [Instance(through(proxy, database_uri, retry_writes=retry_writes)) for proxy in proxies]
             for index, proxy in enumerate(proxies):

@@ -26,9 +26,9 @@ import time
 def post_fork(server, worker):
     if worker.age == 2:
         time_s, time_ns = time.time, time.time_ns
-        time.time = lambda: time_s() + {offset_s}
-        time.time_ns = lambda: time_ns() + {offset_s} * 10**9
-        print(f"worker {{worker.pid}} is shifted", file=sys.stderr, flush=True)
+        time.time = lambda: time_s() + 3600
+        time.time_ns = lambda: time_ns() + 3600 * 10**9
+        print(f"worker {worker.pid} is shifted", file=sys.stderr, flush=True)
 """
 
 
@@ -40,9 +40,8 @@ def frames_of(uri: str) -> dict[int, int]:
     return {int(start_s): hits for frames in series for start_s, hits in frames.items()}
 
 
-@pytest.mark.parametrize("offset_s", [3600, -3600])
 def test_worker_with_a_wrong_clock_loses_nothing_but_what_it_had_not_sent(
-    tmp_path: Path, mongo_uri: str, offset_s: int, record: list[Books]
+    tmp_path: Path, mongo_uri: str, record: list[Books]
 ) -> None:
     """Its clock is corrected; nothing of the healthy worker is removed, and a stop delays its hits only."""
     database = tmp_path / "demo.sqlite3"
@@ -50,9 +49,7 @@ def test_worker_with_a_wrong_clock_loses_nothing_but_what_it_had_not_sent(
     env = {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri, "WORKER_INTERVAL": "0.3s"}
     login = {"grant_type": "password", "username": "alice", "password": password_of("alice")}
     counted = 0
-    with Gunicorn(
-        "tests.support.worker_app:app", workers=2, env=env, config=SHIFTED.format(offset_s=offset_s)
-    ) as server:
+    with Gunicorn("tests.support.worker_app:app", workers=2, env=env, config=SHIFTED) as server:
 
         def request_tokens(count: int) -> None:
             nonlocal counted

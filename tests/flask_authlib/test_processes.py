@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 from pymongo import MongoClient
 
 from demo.database import BATCH_JOBS, WEB_SHOP, seed
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.support.child import Child
 from tests.support.flows import password_of, post
 from tests.support.gunicorn import Gunicorn
@@ -60,12 +63,15 @@ def statuses(url: str, tokens: int) -> list[int]:
     return [answer.result().status_code for answer in asked]
 
 
-@pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
-@pytest.mark.parametrize("worker_class", ["sync", "gthread", "gevent"])
+@pytest.mark.parametrize(
+    ("worker_class", "preload"),
+    [("sync", False), ("gthread", True), ("gevent", False), ("gevent", True)],
+    ids=["sync", "gthread, preload", "gevent", "gevent, preload"],
+)
 def test_workers_flush_when_they_are_terminated(
-    environment: dict[str, str], documents: Any, worker_class: str, preload: bool
+    environment: dict[str, str], mongo_uri: str, documents: Any, worker_class: str, preload: bool
 ) -> None:
-    """Every worker class, preloaded or not."""
+    """Counters and statistics of every worker, whatever its class."""
     threads = 4 if worker_class == "gthread" else 1
     with Gunicorn(
         APP, worker_class=worker_class, workers=2, threads=threads, preload=preload, env=environment
@@ -75,14 +81,17 @@ def test_workers_flush_when_they_are_terminated(
 
     assert 6 == count(documents, "batch-jobs", None), server.log
     assert 6 == count(documents, "web-shop", "alice"), server.log
+    with closing(Connection(mongo_uri)) as connection:
+        minutes = [*StatisticsStore(connection).minutes(0, 4e9)]
+    for client_id in ("batch-jobs", "web-shop"):
+        assert 6 == sum(each.tally().allowed for each in minutes if each.client_id == client_id), server.log
     assert "Traceback" not in server.log
     assert "MongoClient opened before fork" not in server.log
 
 
-@pytest.mark.parametrize("preload", [False, True], ids=["no preload", "preload"])
-def test_reload_of_gunicorn_loses_no_hit(environment: dict[str, str], documents: Any, preload: bool) -> None:
+def test_reload_of_gunicorn_loses_no_hit(environment: dict[str, str], documents: Any) -> None:
     """The old workers flush, the new ones start their own cycle."""
-    with Gunicorn(APP, workers=2, preload=preload, env=environment) as server:
+    with Gunicorn(APP, workers=2, env=environment) as server:
         ask_for_tokens(server.url)
         old = set(server.pids())
         server.signal(signal.SIGHUP)

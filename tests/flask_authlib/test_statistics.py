@@ -1,7 +1,6 @@
-"""Statistics of real worker processes, over real HTTP."""
+"""Statistics of a protected application."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from oauth_ratelimit import OAuthRateLimit
 from oauth_ratelimit.core.statistics import ClientSum, Source, Tally
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
-from tests.support.flows import password_of, post
-from tests.support.gunicorn import Gunicorn
+from tests.support.flows import password_of
 from tests.support.helpers import Clock
 from tests.support.sites import config, protect_after
 
@@ -35,41 +33,6 @@ def clients(statistics: StatisticsStore) -> dict[str, ClientSum]:
     for minute in statistics.minutes(0, 4e9):
         found.setdefault(minute.client_id, ClientSum(minute.client_id)).add(minute)
     return found
-
-
-def merged_lifetimes(found: dict[str, ClientSum]) -> dict[int, int]:
-    """Return the number of issued tokens by lifetime."""
-    merged: dict[int, int] = {}
-    for client in found.values():
-        for lifetime_s, count in client.lifetimes.items():
-            merged[lifetime_s] = merged.get(lifetime_s, 0) + count
-    return merged
-
-
-@pytest.mark.parametrize("worker_class", ("sync", "gevent"))
-def test_workers_that_end_have_written_every_request_once(
-    database: Path, mongo_uri: str, statistics: StatisticsStore, worker_class: str
-) -> None:
-    """Requests are counted by their outcome."""
-    env = {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri, "WORKER_LIMIT": "5"}
-    app = "tests.support.worker_app:app"
-    with Gunicorn(app, worker_class=worker_class, workers=3, preload=True, env=env) as server:
-        with ThreadPoolExecutor(4) as pool:
-            asked = [(BATCH_JOBS, CREDENTIALS), (WEB_SHOP, LOGIN)] * 20
-            answers = [answer.status_code for answer in pool.map(lambda ask: post(f"{server.url}/token", *ask), asked)]
-        assert 0 == server.stop(), server.log
-
-    found = clients(statistics)
-    tallies = {client_id: found[client_id].tally() for client_id in ("batch-jobs", "web-shop")}
-    assert dict.fromkeys(tallies, 20) == {name: tally.offered for name, tally in tallies.items()}
-    assert {
-        "batch-jobs": (answers[0::2].count(200), answers[0::2].count(429)),
-        "web-shop": (answers[1::2].count(200), answers[1::2].count(429)),
-    } == {client_id: (tally.allowed, tally.denied) for client_id, tally in tallies.items()}
-    assert ["alice"] == list(found["web-shop"].users)
-    assert {864_000: answers.count(200)} == merged_lifetimes(found)
-    assert 1 == round(found["web-shop"].user_count)
-    assert "Traceback" not in server.log
 
 
 @pytest.fixture
@@ -101,6 +64,9 @@ def test_trusted_clients_dry_runs_and_endpoints_are_counted(app: Flask, statisti
     assert {Source("user", "password"): Tally(trusted=1)} == found["web-shop"].tallies
     assert Tally(allowed=2, would_deny=1) == found["batch-jobs"].tallies[Source("client", "client_credentials")]
     assert Tally(allowed=1) == found["batch-jobs"].tallies[Source("client", "endpoint:revocation")]
+    assert {"batch-jobs": {864_000: 3}, "web-shop": {864_000: 1}} == {
+        name: client.lifetimes for name, client in found.items()
+    }
 
 
 def test_broken_recorder_changes_no_answer(
