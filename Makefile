@@ -2,6 +2,7 @@
 # make serve        the demo server alone, to play with
 # make test         every check and every test
 # make quick        the tests without MongoDB, a browser or other programs, in less than a minute
+# make coverage     every test, and the lines that none of them runs; takes twice as long
 # make format       format the code
 # make lint         format, style, types, spelling and layers only
 # make docs         the site, into .venv/docs/index.html
@@ -36,7 +37,7 @@ MISSING := $(foreach program,chromium promtool,$(if $(shell command -v $(program
 LEFT_OUT := $(strip $(foreach mark,$(MISSING),$(if $(shell grep -rl --include='*.py' 'mark\.$(mark)\b' tests),$(mark))))
 SPACE := $() $()
 
-.PHONY: demo serve test quick format lint docs oldest audit bench accuracy instructions chaos breakages fuzz soak dist matrix clean
+.PHONY: demo serve test coverage quick format lint docs oldest audit bench accuracy instructions chaos breakages fuzz soak dist matrix clean
 .DELETE_ON_ERROR:
 
 demo: .venv/installed-demo
@@ -47,8 +48,10 @@ serve: .venv/installed-demo
 
 test: lint
 	@test -z "$(LEFT_OUT)" || echo "Left out, because the program is not installed: the tests marked $(LEFT_OUT)"
-	@$(PYTEST) --cov --cov-report=term:skip-covered \
-		$(if $(LEFT_OUT),-m "not ($(subst $(SPACE), or ,$(LEFT_OUT)))")
+	@$(PYTEST) $(COVERAGE) $(if $(LEFT_OUT),-m "not ($(subst $(SPACE), or ,$(LEFT_OUT)))")
+
+coverage: COVERAGE := --cov --cov-report=term:skip-covered
+coverage: test
 
 quick: .venv/installed-test
 	@$(PYTEST) -m "not (chaos or chromium or mongo or promtool or slow)"
