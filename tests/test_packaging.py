@@ -66,7 +66,7 @@ def files_of(folder: str, *, as_folder: str) -> set[str]:
     return {f"{as_folder}/{path.as_posix()}" for path in kept}
 
 
-def test_wheel(wheel: Path) -> None:
+def test_wheel_has_every_file_of_the_package(wheel: Path) -> None:
     """Every file of the package is in the wheel, data included, and nothing else is."""
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -76,7 +76,7 @@ def test_wheel(wheel: Path) -> None:
     assert package | migrations | {"pytest_oauth_ratelimit.py"} == names
 
 
-def test_source_distribution(built: Path) -> None:
+def test_source_distribution_has_the_whole_project(built: Path) -> None:
     """The archive has the whole project: it can be tested and built there, too."""
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
@@ -87,7 +87,7 @@ def test_source_distribution(built: Path) -> None:
     assert set() == {path.relative_to(tree).as_posix() for path in files} - names
 
 
-def test_metadata(metadata: Message) -> None:
+def test_metadata_names_licence_python_and_extras(metadata: Message) -> None:
     """The metadata names the licence, the versions of Python and the extras for users, and holds the README."""
     assert "MIT" == metadata["License-Expression"]
     assert oauth_ratelimit.__version__ == metadata["Version"]
@@ -98,7 +98,7 @@ def test_metadata(metadata: Message) -> None:
     assert str(metadata.get_payload()).strip().startswith("# oauth_ratelimit")
 
 
-def test_installed_elsewhere(wheel: Path, tmp_path: Path) -> None:
+def test_installed_package_finds_its_files_and_entry_points(wheel: Path, tmp_path: Path) -> None:
     """The installed package has its migrations, its schema, its commands and its plugin for pytest."""
     run(tmp_path, "-m", "pip", "-qq", "install", "--no-deps", "--no-index", "--target", "site", str(wheel))
     (tmp_path / "look.py").write_text(

@@ -50,7 +50,7 @@ def test_scheduler_learns_a_new_key_in_the_background(mongo_uri: str, clock: Clo
     record.append(Books(requests=LIMIT + 2))
 
 
-def test_preload(mongo_uri: str, clock: Clock, record: list[Books]) -> None:
+def test_preloading_instance_denies_from_its_first_request(mongo_uri: str, clock: Clock, record: list[Books]) -> None:
     """An instance that preloads denies from its first request on."""
     first, second = limiter_on(mongo_uri, clock), limiter_on(mongo_uri, clock)
     for _ in range(LIMIT):
@@ -64,7 +64,9 @@ def test_preload(mongo_uri: str, clock: Clock, record: list[Books]) -> None:
 
 
 @pytest.mark.parametrize("is_preloaded", [False, True], ids=["no preload", "preload"])
-def test_rolling_restart(mongo_uri: str, clock: Clock, is_preloaded: bool, record: list[Books]) -> None:
+def test_rolling_restart_admits_one_more_each_and_with_preload_none(
+    mongo_uri: str, clock: Clock, is_preloaded: bool, record: list[Books]
+) -> None:
     """Five instances at their limit are replaced one after another: each may admit one more, with preload none."""
     fleet = [limiter_on(mongo_uri, clock) for _ in range(5)]
     admitted = sum(limiter.check(CLIENT, USER).allowed for limiter in fleet for _ in range(LIMIT // 5))

@@ -50,7 +50,9 @@ def under_load(instances: Sequence[Instance]) -> Iterator[None]:
             assert scheduler.stop(timeout_s=30)
 
 
-def test_primary_killed(replica_set: ReplicaSet, replica_set_uri: str, repetitions: int, record: list[Books]) -> None:
+def test_killed_primary_costs_no_hit_and_no_wait(
+    replica_set: ReplicaSet, replica_set_uri: str, repetitions: int, record: list[Books]
+) -> None:
     """Nothing is lost or doubled, no check waits, and flushing is back two seconds after the new primary."""
     for repetition in range(10 if IS_LONG else repetitions):
         uri = with_database(replica_set_uri, f"failover_{repetition}")
@@ -73,7 +75,7 @@ def test_primary_killed(replica_set: ReplicaSet, replica_set_uri: str, repetitio
         assert books.slowest_ms < USUAL_S * 1000
 
 
-def test_recovery_of_many(record: list[Books]) -> None:
+def test_many_instances_recover_in_few_operations(record: list[Books]) -> None:
     """
     When MongoDB is back, eight instances that all have the same keys to send come to an end, in few operations each.
     """
@@ -115,7 +117,7 @@ def settled(limiter: Limiter) -> CycleReport:
     return reports[-1]
 
 
-def test_stopped_while_mongodb_is_down(record: list[Books]) -> None:
+def test_limiter_that_ends_while_mongodb_is_down_logs_its_hits(record: list[Books]) -> None:
     """A limiter that cannot deliver its last hits logs how many, by client. The connection may have taken a write."""
     with Mongod() as mongod:
         instance = Instance(mongod.uri, timeout_s=0.3)

@@ -25,7 +25,7 @@ def held(uri: str) -> int:
 # The driver warns of forks in general; what it warns of, using the parent's connections, is what this test rules out.
 @pytest.mark.filterwarnings("ignore:MongoClient opened before fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork")
-def test_fork(mongo_uri: str, record: list[Books]) -> None:
+def test_forked_child_starts_at_zero(mongo_uri: str, record: list[Books]) -> None:
     """A child starts without what the parent has counted, on connections of its own, and both sums are right."""
     parent = Instance(mongo_uri)
     parent.hit(USER)
@@ -50,7 +50,7 @@ def test_fork(mongo_uri: str, record: list[Books]) -> None:
     assert (0, 0) == (books.lost, books.doubled)
 
 
-def test_killed_worker(tmp_path: Path, mongo_uri: str, record: list[Books]) -> None:
+def test_killed_worker_loses_only_what_it_had_not_sent(tmp_path: Path, mongo_uri: str, record: list[Books]) -> None:
     """A worker that is killed loses nothing that was flushed, and at most what came since."""
     database = tmp_path / "demo.sqlite3"
     seed(database)

@@ -38,7 +38,7 @@ def release(proxy: FaultyProxy) -> None:
 @pytest.mark.parametrize("is_known", [False, True], ids=["first write", "later write"])
 @pytest.mark.parametrize("others", [0, 3], ids=["nobody else", "others write in between"])
 @pytest.mark.parametrize("moment", ["before the re-read", "after the re-read", "after the next write"])
-def test_late_write(mongo_uri: str, moment: str, others: int, is_known: bool, record: list[Books]) -> None:
+def test_late_write_counts_once(mongo_uri: str, moment: str, others: int, is_known: bool, record: list[Books]) -> None:
     """Whenever the late write arrives, each hit is counted once."""
     server = urlsplit(mongo_uri)
     with FaultyProxy(server.hostname or "", server.port or 27017) as proxy:
@@ -75,7 +75,7 @@ def test_late_write(mongo_uri: str, moment: str, others: int, is_known: bool, re
 
 
 @pytest.mark.parametrize("is_applied", [True, False], ids=["replies vanish", "requests vanish"])
-def test_swallowed_packets(mongo_uri: str, is_applied: bool, record: list[Books]) -> None:
+def test_swallowed_packets_end_the_cycle_and_cost_no_hit(mongo_uri: str, is_applied: bool, record: list[Books]) -> None:
     """A network that swallows packets ends the cycle at its timeout, and costs no hit."""
     server = urlsplit(mongo_uri)
     with FaultyProxy(server.hostname or "", server.port or 27017) as proxy:

@@ -81,7 +81,9 @@ class Process:
 
 
 @pytest.mark.parametrize("retry_writes", [True, False], ids=["retryable writes", "no retryable writes"])
-def test_lost_replies(mongo_uri: str, read: StatisticsStore, clock: Clock, retry_writes: bool) -> None:
+def test_statistics_count_once_when_replies_are_lost(
+    mongo_uri: str, read: StatisticsStore, clock: Clock, retry_writes: bool
+) -> None:
     """Writes of several processes are cut off, before or after MongoDB applied them, or reach it minutes later, and
     processes are replaced: MongoDB has what clients were told.
     """
@@ -118,7 +120,7 @@ def test_lost_replies(mongo_uri: str, read: StatisticsStore, clock: Clock, retry
     assert told.denied > 0
 
 
-def test_mongodb_that_is_down(
+def test_statistics_arrive_when_mongodb_is_back(
     tmp_path: Path, mongo_uri: str, read: StatisticsStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests go on without MongoDB, and are in the statistics when it is back."""

@@ -46,7 +46,7 @@ def test_decision_names_its_policy() -> None:
     ("seconds", "at_least", "expected"),
     ((0.0, 0, 0), (0.001, 0, 1), (1.0, 0, 1), (1.002, 0, 2), (0.0, 1, 1), (math.inf, 0, 0), (math.inf, 1, 1)),
 )
-def test_whole_seconds(seconds: float, at_least: int, expected: int) -> None:
+def test_delay_is_rounded_up_to_whole_seconds(seconds: float, at_least: int, expected: int) -> None:
     """Delays are rounded up; one that never ends is as good as none."""
     assert expected == whole_seconds(seconds, at_least=at_least)
 

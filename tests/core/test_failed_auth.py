@@ -131,7 +131,7 @@ def test_cost_of_a_long_name_is_bounded() -> None:
     assert folded("x" * 500 + "a") != folded("x" * 500 + "b")
 
 
-def test_keys_of_guesses() -> None:
+def test_guess_counts_by_client_name_and_network() -> None:
     """A secret by client and network; a password by the client that was proven, each name and network."""
     wide = ("2001:db8::/64", "2001:db8::/48")
     assert [FailureKey(FailureKind.CLIENT, "a", network) for network in wide] == secret_keys("a", wide)

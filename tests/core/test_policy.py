@@ -176,7 +176,7 @@ def test_mode_of_a_client_or_plan_holds_outside_of_the_canary() -> None:
     assert [ENFORCE, ENFORCE] == [policies.matching(client_id).mode for client_id in ("app", "planned")]
 
 
-def test_canary_by_instance() -> None:
+def test_canary_of_instances_enforces_on_those_alone() -> None:
     """A canary by instance enforces where the instance's name matches."""
     canary = Canary(instances=("node-1*", "edge"))
     modes = {

@@ -63,14 +63,16 @@ def myserver(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.Mod
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_languages(path: Path) -> None:
+def test_every_block_has_a_language_that_a_test_knows(path: Path) -> None:
     """Each block has a language that a test knows."""
     languages = {block.name: block.language for block in blocks_of(path)}
     assert {} == {name: it for name, it in languages.items() if it not in (*CODE, *NOT_CODE, *SITE)}
 
 
 @named([block for block in all_blocks("python") if block.page not in OWN_STORY])
-def test_python(block: Block, myserver: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_block_runs_without_an_error(
+    block: Block, myserver: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The lines run in the reader's module, where the application and its server are at hand.
 
     Where they cannot run, they are Python all the same.
@@ -82,7 +84,7 @@ def test_python(block: Block, myserver: types.ModuleType, monkeypatch: pytest.Mo
 
 
 @named([block for block in all_blocks("yaml") if not block.reason])
-def test_yaml(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml_block_is_a_valid_configuration(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every configuration is one that loads, given the secrets that it takes from the environment."""
     for name in re.findall(r"\benv: (\w+)", block.text):
         monkeypatch.setenv(name, name * 4)
@@ -90,7 +92,7 @@ def test_yaml(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @named([block for block in all_blocks("yaml", "json", "ini") if block.reason or block.language != "yaml"])
-def test_other_files(block: Block) -> None:
+def test_block_of_another_file_is_well_formed(block: Block) -> None:
     """Every other file is well-formed."""
     if block.language == "ini":
         parser = configparser.ConfigParser(strict=False, interpolation=None)
@@ -103,7 +105,7 @@ def test_other_files(block: Block) -> None:
 
 
 @named(all_blocks(*SHELLS))
-def test_shell(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_exist_with_their_options(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command line is one that a shell understands, and what it calls of ours exists, with these options."""
     monkeypatch.chdir(tmp_path)
     text = "\n".join(commands_of(block))

@@ -62,7 +62,7 @@ def _is_open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_app_factory(tmp_path: Path, mongo_uri: str) -> None:
+def test_workers_of_the_app_factory_deny_together(tmp_path: Path, mongo_uri: str) -> None:
     """Two workers deny together, a trusted client is not limited, and the health page answers."""
     environment = {
         "FLASK_OAUTH_RATELIMIT_CONFIG": "ratelimit.yaml",
@@ -138,7 +138,7 @@ def test_one_token_for_many_calls(app: Flask, clock: Clock, client_modules: None
     assert 2 == app.extensions["seen"]["/token"]
 
 
-def test_client_waits(app: Flask, clock: Clock, client_modules: None) -> None:
+def test_denied_client_waits_once_and_has_its_token(app: Flask, clock: Clock, client_modules: None) -> None:
     """A denied client waits exactly as long as it is told, once, and then has its token."""
     from token_source import TokenDenied, TokenSource
 
@@ -159,7 +159,7 @@ def test_client_waits(app: Flask, clock: Clock, client_modules: None) -> None:
     assert 5 == app.extensions["seen"]["/token"]
 
 
-def test_oauthlib_client(app: Flask, clock: Clock, client_modules: None) -> None:
+def test_denied_client_with_requests_oauthlib_waits_once(app: Flask, clock: Clock, client_modules: None) -> None:
     """The same with requests-oauthlib."""
     from oauthlib_session import PatientSession
 
@@ -179,7 +179,7 @@ def test_oauthlib_client(app: Flask, clock: Clock, client_modules: None) -> None
     assert 4 == app.extensions["seen"]["/token"]
 
 
-def test_waiting_time(client_modules: None) -> None:
+def test_answer_without_a_usable_retry_after_costs_a_minute(client_modules: None) -> None:
     """An answer that does not say how long, or says it badly, costs a minute, and none costs for ever."""
     from token_source import wait_s
 
@@ -202,7 +202,7 @@ MANIFESTS = [
 
 
 @pytest.mark.parametrize("manifest", MANIFESTS)
-def test_kubernetes(manifest: dict[str, object]) -> None:
+def test_manifest_fits_the_schema_of_kubernetes(manifest: dict[str, object]) -> None:
     """Each manifest is one that Kubernetes' own schema allows, with no key that it does not know."""
     kubernetes_validate.validate(manifest, "1.30", strict=True)
 
@@ -229,7 +229,7 @@ def test_member_of_the_compose_replica_set_keeps_its_name() -> None:
     assert "host: 'mongodb:27017'" in mongodb["healthcheck"]["test"][-1]
 
 
-def test_schema_refuses() -> None:
+def test_manifest_with_a_misspelt_key_is_refused() -> None:
     """The check above finds a misspelt key."""
     (deployment,) = [
         document for (document,) in (param.values for param in MANIFESTS) if document["kind"] == "Deployment"
@@ -238,13 +238,13 @@ def test_schema_refuses() -> None:
         kubernetes_validate.validate({**deployment, "spec": {"replica": 3}}, "1.30", strict=True)
 
 
-def test_kubernetes_configuration() -> None:
+def test_limits_in_the_configmap_load() -> None:
     """The limits in the ConfigMap load."""
     (config,) = documents(EXAMPLES / "kubernetes" / "config.yaml")
     assert load_config(yaml.safe_load(config["data"]["ratelimit.yaml"])).policies  # type: ignore[index]
 
 
-def test_compose() -> None:
+def test_compose_file_fits_its_specification() -> None:
     """The file is one that the Compose specification allows, and what it builds and mounts is there."""
     folder = EXAMPLES / "compose"
     (compose,) = documents(folder / "compose.yaml")
@@ -261,7 +261,7 @@ def test_compose() -> None:
     assert all((context / path).exists() for path in copied)
 
 
-def test_unit(tmp_path: Path) -> None:
+def test_systemd_unit_is_valid(tmp_path: Path) -> None:
     """systemd finds nothing wrong with the unit; where there is no systemd, at least its form is right."""
     text = (EXAMPLES / "gunicorn_systemd" / "myauth.service").read_text()
     assert {"Unit", "Service", "Install"} == set(re.findall(r"^\[(\w+)\]$", text, re.MULTILINE))

@@ -41,7 +41,7 @@ def pretend(url: str) -> int:
     return requests.post(f"{url}/token", data=FORM, auth=auth, timeout=TIMEOUT_S).status_code
 
 
-def test_before(app: Flask) -> None:
+def test_flask_limiter_denies_the_eleventh_token(app: Flask) -> None:
     """Flask-Limiter denies the eleventh token, and a stranger uses up none."""
     exec(compile(the_block(PAGE, "python", "# before.py"), "before.py", "exec"), {})
     with serving(app) as url:
@@ -52,7 +52,7 @@ def test_before(app: Flask) -> None:
     assert "temporarily_unavailable" == answer.json()["error"]
 
 
-def test_after(app: Flask, tmp_path: Path) -> None:
+def test_extension_denies_the_eleventh_token(app: Flask, tmp_path: Path) -> None:
     """So does the extension."""
     (tmp_path / "ratelimit.yaml").write_text(the_block(PAGE, "yaml", "# ratelimit.yaml"))
     exec(compile(the_block(PAGE, "python", "# after.py"), "after.py", "exec"), {})

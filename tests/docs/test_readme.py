@@ -34,7 +34,7 @@ def config_path(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch)
     return path
 
 
-def test_ten_lines(config_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_lines_protect_a_server(config_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines protect an existing server: nobody is denied at first, and once the file says so, the flood is."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
@@ -70,7 +70,7 @@ def assert_is_printed(denied: requests.Response) -> None:
     assert json.loads(body).keys() == denied.json().keys()
 
 
-def test_limiter_alone(config_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_limiter_without_a_framework_decides(config_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The framework-free lines decide, count and share."""
     exec(compile(block("python", "Limiter(load_config"), "README.md", "exec"), {})
     assert "True 9 0.0\n" == capsys.readouterr().out
@@ -90,7 +90,7 @@ def headings_of(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_links(path: Path) -> None:
+def test_links_lead_to_files_and_headings(path: Path) -> None:
     """Every file that a page links to is there, and so is every heading."""
     links = links_of(path)
     assert set() == {file for file, _ in links if not (path.parent / file).exists()}

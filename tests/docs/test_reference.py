@@ -24,7 +24,7 @@ def generate() -> types.ModuleType:
 GENERATE = generate()
 
 
-def test_command_line() -> None:
+def test_every_command_is_in_the_reference() -> None:
     """Every command has its heading, and its options stand below it."""
     page = GENERATE.cli_page()
     for names in ("check-config", "limit set", "mode unset", "db upgrade", "explain"):

@@ -16,7 +16,9 @@ denials.WRITE_EVERY_S = statistics.WRITE_EVERY_S = 0.5  # a reader needs ten sec
 """
 
 
-def test_tutorial(tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tutorial_followed_to_the_letter_prints_what_it_shows(
+    tmp_path: Path, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every file is written, every command is run, and what it prints is what the page shows."""
     (tmp_path / "sitecustomize.py").write_text(QUICK)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -162,7 +162,7 @@ def test_names_that_dashboards_are_built_on(reader: Reader, metrics: Metrics) ->
     assert {f"oauth_ratelimit_{name}" for name in NAMES} == reader.names()
 
 
-def test_values_of_everything(reader: Reader, metrics: Metrics) -> None:
+def test_everything_recorded_has_its_value(reader: Reader, metrics: Metrics) -> None:
     """Cycles, the state of the synchronisation and failed authentications have their values."""
     record_everything(metrics)
 

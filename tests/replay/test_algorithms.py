@@ -113,7 +113,7 @@ def test_batches_make_no_difference(make: object, gaps_us: Sequence[int], cut: i
 @pytest.mark.parametrize(
     ("estimator", "expected"), ((Estimator.SLIDING, 21), (Estimator.PROPORTIONAL, 81), (Estimator.STRICT, 18))
 )
-def test_worked_example(estimator: Estimator, expected: int) -> None:
+def test_sliding_window_counter_admits_as_in_the_worked_example(estimator: Estimator, expected: int) -> None:
     frame_us = 60 * 10**6
     times = [5 * frame_us] * 12 + [6 * frame_us + frame_us // 4] * 100
     assert 12 + expected == sum(SlidingWindowCounter(30, Window(60, 1), estimator).decide(times))

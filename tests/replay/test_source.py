@@ -60,7 +60,7 @@ def test_header_without_time_or_client_names_the_columns_found(header: str) -> N
         read(f"{header}\n5;a;u\n")
 
 
-def test_json_lines() -> None:
+def test_json_lines_are_read() -> None:
     source, rows = read(
         '{"time": 5, "client": "a", "user": null, "x": []}\n{"time": "1970-01-01T00:00:06Z", "client": 7}'
     )

@@ -86,7 +86,7 @@ def test_write_to_another_version_is_refused_and_changes_nothing(collection: Any
     assert [] == found(collection, OTHER)
 
 
-def test_operators(collection: Any) -> None:
+def test_operators_change_a_document(collection: Any) -> None:
     """Counters are added, marks are set, dates only grow, old fields go, and dates come from the server's clock."""
     errors_of(collection, insert(ID, version=7, count=3))
     written = change(

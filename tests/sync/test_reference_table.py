@@ -51,7 +51,9 @@ class Table:
         self.rows.append(self.row())
 
 
-def test_ten_steps(watched: FaultyStore, instances: tuple[Limiter, Limiter]) -> None:
+def test_two_instances_follow_the_ten_steps_of_the_documentation(
+    watched: FaultyStore, instances: tuple[Limiter, Limiter]
+) -> None:
     """A conflict costs A one look at the document; in the end all know of all five requests, and so does the store."""
     a, b = instances
     table = Table(watched, instances)
