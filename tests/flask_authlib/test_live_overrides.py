@@ -137,7 +137,7 @@ def test_instance_that_starts_later_applies_overrides(
     (site,) = open_sites(1, limit=1)
 
     wait_until(lambda: site.remaining(CLIENT_ID) > 1, "the override is known")
-    assert 1000 == site.remaining(CLIENT_ID)
+    assert site.remaining(CLIENT_ID) > 900
 
 
 def test_emergency_switch_beats_overrides(
