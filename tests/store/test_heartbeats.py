@@ -70,3 +70,15 @@ def test_damaged_heartbeat_is_logged_and_ignored(
         assert [a_heartbeat("valid")] == store.read(NOW_S)
 
     assert [("sign_of_life_ignored", "strange")] == [(entry["event"], entry["instance"]) for entry in logs]
+
+
+def test_document_of_another_kind_among_the_heartbeats_is_logged_and_ignored(
+    store: HeartbeatStore, connection: Connection
+) -> None:
+    """MongoDB compares mappings by their types first, so a query by the instance finds some without one."""
+    connection.collection(STATISTICS).insert_one({"_id": {"kind": "mode"}, "beat": NOW})
+    store.put(a_heartbeat("valid"))
+    with capture_logs() as logs:
+        assert [a_heartbeat("valid")] == store.read(NOW_S)
+
+    assert ["sign_of_life_ignored"] == [entry["event"] for entry in logs]

@@ -85,7 +85,7 @@ class HeartbeatStore:
             try:
                 heartbeats.append(parse(document))
             except MALFORMED as exc:
-                instance = visible_name(str(document["_id"]["instance"])[:MAX_LOGGED])
+                instance = visible_name(str(document["_id"].get("instance"))[:MAX_LOGGED])
                 log.warning("sign_of_life_ignored", instance=instance, reason=type(exc).__name__)
         return heartbeats
 
