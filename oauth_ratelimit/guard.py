@@ -92,9 +92,9 @@ class Guard:
         """True if failures are counted."""
         return self._mode is not Mode.OFF
 
-    def is_watching(self, address: str) -> bool:
+    def is_watching(self, remote_addr: str) -> bool:
         """Return whether failures from an address are counted."""
-        return self.is_on and not is_within(address, self._settings.guard.trusted_addresses)
+        return self.is_on and not is_within(remote_addr, self._settings.guard.trusted_addresses)
 
     def trusts(self, client_id: str) -> bool:
         """Return whether a client is trusted, if it has proven that it is this client."""

@@ -220,11 +220,10 @@ def _address_of(text: str) -> IPv4Address | IPv6Address | None:
 
 
 @lru_cache(maxsize=10_000)
-def is_within(address: str, networks: tuple[str, ...]) -> bool:
-    """Return True if a network of ``networks_of`` is in one of the networks."""
-    own = ip_network(address)
-    found = map(ip_network, networks)
-    return any(own.version == network.version and own.subnet_of(network) for network in found)  # type: ignore[arg-type]
+def is_within(remote_addr: str, networks: tuple[str, ...]) -> bool:
+    """Return True if an address, in a form that ``networks_of`` takes, is in one of the networks."""
+    address = _address_of(remote_addr)
+    return address is not None and any(address in ip_network(network) for network in networks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ against all of them, so that a guess cannot hide behind another name.
 import json
 from base64 import urlsafe_b64decode
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import ip_network
-from typing import Any
+from typing import Any, NamedTuple
 
 from authlib.oauth2.rfc6749.util import extract_basic_authorization
-from flask import Request, current_app, has_request_context, request
+from flask import current_app, has_request_context, request
 
 from oauth_ratelimit.core.failed_auth import folded, networks_of, password_keys, secret_keys
 from oauth_ratelimit.core.key import storable_name
@@ -26,9 +27,8 @@ from oauth_ratelimit.guard import Alarm, Guard, Guess
 
 BASIC, POST = "client_secret_basic", "client_secret_post"
 ASSERTION = "client_assertion"  # RFC 7523
-SECRETS = (BASIC, POST, ASSERTION)
+JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"  # its assertion is signed with the client's secret or key
 UNNAMED = ""  # no client has this id
-MAX_ASSERTION_LENGTH = 100_000
 MAX_CLIENT_ID_LENGTH = 1024  # of client ids that the configuration can name
 PROXY_FIX = "werkzeug.proxy_fix.orig"  # added to the environment by Werkzeug's ProxyFix
 
@@ -36,6 +36,19 @@ DESCRIPTION = "Too many failed attempts. Try again after the seconds given in Re
 
 CLIENT_ERROR = "invalid_client"
 USER_ERRORS = frozenset({"invalid_grant", "invalid_request", "access_denied"})  # Authlib's password grant: the second
+SIGNATURE_ERROR = "bad_signature"
+
+
+class Claim(NamedTuple):
+    """A client that a request names.
+
+    Attributes:
+        client_id: The id, as it is written.
+        method: Method that takes the secret beside it; None if there is none.
+    """
+
+    client_id: str
+    method: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,36 +59,138 @@ class _Guarded:
     guard: Guard
     networks: tuple[str, ...]
 
+    def deny(self, alarm: Alarm) -> RateLimited:
+        """Return the error of a denied attempt."""
+        answer = replace(self.app_limiter.settings.denial, error_description=DESCRIPTION, error_uri=None)
+        return RateLimited(alarm.decision, answer, grant_type=request.form.get("grant_type"))
+
+
+# Secrets of clients.
+
 
 def authenticate_guarded(authenticate: Callable[[], Any], oauth_request: Any) -> Any:
     """Return the authenticated client, or raise before its secret is checked if there were too many failures."""
+
+    def wrong(claims: Sequence[Claim], client: Any, error: Any) -> Iterable[Claim]:
+        if error is None:
+            return _other_secrets(claims, client, getattr(oauth_request, "auth_method", None))
+        return claims if getattr(error, "error", None) == CLIENT_ERROR else ()
+
+    return _check_secrets(authenticate, _claimed_clients, wrong)
+
+
+def guard_grant(grant: Any) -> None:
+    """Have a grant ask the guard if it proves the client by an assertion, and not with Authlib's server."""
+    if getattr(grant, "GRANT_TYPE", None) == JWT_BEARER:
+        grant.validate_token_request = partial(
+            _check_secrets, grant.validate_token_request, _claimed_issuer, _with_wrong_signature
+        )
+
+
+def _check_secrets(
+    check: Callable[[], Any],
+    read_claims: Callable[[], list[Claim]],
+    wrong: Callable[[Sequence[Claim], Any, Any], Iterable[Claim]],
+) -> Any:
+    """Return the result of a check of secrets, or raise before it if there were too many failures.
+
+    Args:
+        check: Checks the secrets of the request.
+        read_claims: Returns the clients that the request names.
+        wrong: Returns those whose secrets were wrong, from all of them, the result, and the error.
+    """
     app_limiter = _app_limiter()
     if app_limiter is None or not app_limiter.is_guarded:
-        return authenticate()
-    guarded, guess, claims = None, None, {}
+        return check()
+    guarded, found = None, None
+    claims: list[Claim] = []
     with app_limiter.fail_open("guard_failed"):
         guarded = _guarded(app_limiter)
         if guarded is not None:
-            claims = _claimed_clients(request._get_current_object())  # type: ignore[attr-defined,unused-ignore]
-            keys = [key for claim in set(claims.values()) for key in secret_keys(claim, guarded.networks)]
-            guess = guarded.guard.reserve(keys, cost=_secret_count(claims))
-    if guarded is None or guess is None:
-        return authenticate()
-    if isinstance(guess, Alarm):
-        raise _denial(guarded.app_limiter, guess)
-    failed: set[str] = set()
+            claims = read_claims()
+            clients = {folded(claim.client_id) for claim in claims}
+            keys = [key for client_id in clients for key in secret_keys(client_id, guarded.networks)]
+            found = guarded.guard.reserve(keys, cost=_secret_count(claims))
+    if guarded is None or found is None:
+        return check()
+    if isinstance(found, Alarm):
+        raise guarded.deny(found)
+    result, error = None, None
     try:
-        client = authenticate()
-        with guarded.app_limiter.fail_open("guard_failed"):
-            failed = _other_secrets(claims, client, getattr(oauth_request, "auth_method", None))
-        return client
-    except Exception as exc:
-        if getattr(exc, "error", None) == CLIENT_ERROR:
-            failed = set(claims.values())
+        result = check()
+    except BaseException as exc:
+        error = exc
         raise
     finally:
-        with guarded.app_limiter.fail_open("guard_failed"):
-            guarded.guard.settle(guess, failed=[key for key in guess.keys if key.client_id in failed])
+        with app_limiter.fail_open("guard_failed"):
+            failed = {folded(claim.client_id) for claim in wrong(claims, result, error)}
+            guarded.guard.settle(found, failed=[key for key in found.keys if key.client_id in failed])
+    return result
+
+
+def _claimed_clients() -> list[Claim]:
+    """Return the clients that the request names, at least one. That of an assertion is known before it is verified."""
+    form, query = request.form, request.args
+    claims = [
+        Claim(_basic_client_id() or UNNAMED, BASIC),
+        Claim(form.get("client_id") or UNNAMED, POST if "client_secret" in form else None),
+        Claim(query.get("client_id") or UNNAMED),
+    ]
+    found = [claim for claim in claims if claim.client_id]
+    if form.get(ASSERTION):  # also if it cannot be read here: the server may read it
+        found.append(Claim(_claim_of(form[ASSERTION], "sub"), ASSERTION))
+    return found or [Claim(UNNAMED)]
+
+
+def _claimed_issuer() -> list[Claim]:
+    """Return the client that has signed the assertion of the request, if it has."""
+    return [Claim(_claim_of(request.form.get("assertion", ""), "iss"), ASSERTION)]
+
+
+def _secret_count(claims: Iterable[Claim]) -> int:
+    """Return the number of secrets that may be tried for one client: Authlib tries one after the other."""
+    return max(Counter(folded(claim.client_id) for claim in claims if claim.method).values(), default=1)
+
+
+def _other_secrets(claims: Iterable[Claim], client: Any, method: str | None) -> list[Claim]:
+    """Return the claims with secrets beside that of the authenticated client.
+
+    They may have been tried first, and were wrong: the answer would tell when one of them is right. Ids are compared as
+    they are written, because the attacker may own a client whose id is a spelling of another one's.
+    """
+    own_id = str(client.get_client_id())
+    own = method if method in (BASIC, POST) else None if method == NO_SECRET else ASSERTION
+    return [claim for claim in claims if claim.method not in (None, own) and claim.client_id != own_id]
+
+
+def _with_wrong_signature(claims: Sequence[Claim], _result: Any, error: Any) -> Iterable[Claim]:
+    """Return the claims if a signature was wrong. An expired assertion, or one for an unknown user, is no guess."""
+    return claims if getattr(getattr(error, "__cause__", None), "error", None) == SIGNATURE_ERROR else ()
+
+
+def _basic_client_id() -> str | None:
+    """Return the client in the Authorization header as Authlib reads it, None if it cannot."""
+    try:
+        client_id: str | None = extract_basic_authorization(request.headers)[0]
+    except ValueError:  # not Unicode: Authlib answers 500
+        return None
+    return client_id
+
+
+def _claim_of(assertion: str, name: str) -> str:
+    """Return the client that an assertion names in one of its claims, ``UNNAMED`` if it cannot be read."""
+    parts = assertion.split(".")
+    if len(parts) != 3:
+        return UNNAMED
+    try:
+        claims = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+    except (ValueError, RecursionError):
+        return UNNAMED
+    client_id = claims.get(name) if isinstance(claims, dict) else None
+    return client_id if isinstance(client_id, str) else UNNAMED
+
+
+# Passwords of users.
 
 
 def reserve_password(client: Any, oauth_request: Any) -> None:
@@ -83,22 +198,24 @@ def reserve_password(client: Any, oauth_request: Any) -> None:
     state = current_state()
     if state is None or state.is_authorize or state.guess is not None or not state.app_limiter.is_guarded:
         return
-    alarm = None
+    guarded, found = None, None
     with state.app_limiter.fail_open("guard_failed"):
-        names = _claimed_users(state.app_limiter)
-        guarded = _guarded(state.app_limiter) if names else None
+        has_password = "password" in request.form or "password" in request.args
+        guarded = _guarded(state.app_limiter) if has_password else None
         if guarded is not None:
             client_id = str(client.get_client_id())
             is_public = getattr(oauth_request, "auth_method", None) == NO_SECRET
-            short_id = storable_name(client_id, MAX_CLIENT_ID_LENGTH)
-            keys = password_keys(short_id, names, guarded.networks, is_public=is_public)
+            keys = password_keys(
+                storable_name(client_id, MAX_CLIENT_ID_LENGTH),
+                _claimed_users(state.app_limiter),
+                guarded.networks,
+                is_public=is_public,
+            )
             found = guarded.guard.reserve(keys, is_exempt=not is_public and guarded.guard.trusts(client_id))
-            if isinstance(found, Alarm):
-                alarm = found
-            else:
-                state.guess = found
-    if alarm is not None:
-        raise _denial(state.app_limiter, alarm)
+    if isinstance(found, Guess):
+        state.guess = found
+    elif guarded is not None and found is not None:
+        raise guarded.deny(found)
 
 
 def settle_password(state: RequestState | None, error: Any = None) -> None:
@@ -111,6 +228,15 @@ def settle_password(state: RequestState | None, error: Any = None) -> None:
         if guard is not None:
             is_wrong = getattr(error, "error", None) in USER_ERRORS
             guard.settle(guess, failed=guess.keys if is_wrong else ())
+
+
+def _claimed_users(app_limiter: AppLimiter) -> list[str]:
+    """Return the pseudonyms of the users that the request names, which may be none."""
+    names = {folded(name) for name in (request.form.get("username"), request.args.get("username")) if name}
+    return [str(app_limiter.limiter.pseudonym_of(name)) for name in names]
+
+
+# Both.
 
 
 def _app_limiter() -> AppLimiter | None:
@@ -128,85 +254,20 @@ def _guarded(app_limiter: AppLimiter) -> _Guarded | None:
     guard = app_limiter.guard()  # may start the worker, which may fail
     if guard is None:
         return None
-    networks = networks_of(request.remote_addr)
+    address = request.remote_addr or ""
+    networks = networks_of(address)
     if not networks:
-        app_limiter.log.error("guard_without_address", remote_addr=repr(request.remote_addr)[:100])
+        app_limiter.log.error("guard_without_address", remote_addr=repr(address)[:100])
         return None
     if _seems_proxied(networks[0]):
         app_limiter.log.error(
             "guard_sees_a_proxy", address=networks[0], hint="wrap the application in werkzeug's ProxyFix"
         )
         return None  # one attacker would lock out everybody behind the proxy
-    return _Guarded(app_limiter, guard, networks) if guard.is_watching(networks[0]) else None
-
-
-def _denial(app_limiter: AppLimiter, alarm: Alarm) -> RateLimited:
-    answer = replace(app_limiter.settings.denial, error_description=DESCRIPTION, error_uri=None)
-    return RateLimited(alarm.decision, answer, grant_type=request.form.get("grant_type"))
-
-
-def _claimed_clients(http_request: Request) -> dict[str, str]:
-    """Return the clients that a request names, by the credential that names them; never none.
-
-    All of them are folded, see ``core.failed_auth``. The client of an assertion is known before it is verified.
-    """
-    form, query = http_request.form, http_request.args
-    found = {
-        BASIC: _basic_client_id(http_request),
-        POST if "client_secret" in form else "form": form.get("client_id"),
-        "query": query.get("client_id"),
-        ASSERTION: _subject(form.get(ASSERTION)),
-    }
-    return {credential: folded(name) for credential, name in found.items() if name} or {"": UNNAMED}
-
-
-def _secret_count(claims: dict[str, str]) -> int:
-    """Return the number of secrets that may be tried for one client: Authlib tries one after the other."""
-    return max(Counter(claims[each] for each in SECRETS if each in claims).values(), default=1)
-
-
-def _other_secrets(claims: dict[str, str], client: Any, method: str | None) -> set[str]:
-    """Return the clients whose credentials are in a request beside those of the authenticated client.
-
-    They may have been tried first, and were wrong: the answer would tell when one of them is right.
-    """
-    used = method if method in (BASIC, POST) else None if method == NO_SECRET else ASSERTION
-    own = folded(str(client.get_client_id()))
-    return {claims[each] for each in SECRETS if each in claims and each != used} - {own, claims.get(str(used))}
-
-
-def _claimed_users(app_limiter: AppLimiter) -> list[str]:
-    """Return the pseudonyms of the users that a request with a password names."""
-    form, query = request.form, request.args
-    if "password" not in form and "password" not in query:
-        return []
-    names = {folded(name) for name in (form.get("username"), query.get("username")) if name}
-    return [str(app_limiter.limiter.pseudonym_of(name)) for name in names]
+    return _Guarded(app_limiter, guard, networks) if guard.is_watching(address) else None
 
 
 def _seems_proxied(network: str) -> bool:
     """Return True if an address seems to be a proxy's. A client in the same network may forge the header."""
     is_forwarded = PROXY_FIX not in request.environ and "X-Forwarded-For" in request.headers
     return is_forwarded and not ip_network(network).is_global  # 100.64.0.0/10 is neither global nor private
-
-
-def _basic_client_id(http_request: Request) -> str | None:
-    """Return the client in the Authorization header as Authlib reads it, None if it cannot."""
-    try:
-        client_id: str | None = extract_basic_authorization(http_request.headers)[0]
-    except ValueError:  # not Unicode: Authlib answers 500
-        return None
-    return client_id
-
-
-def _subject(assertion: str | None) -> str | None:
-    """Return the client that an assertion names, None if it names none."""
-    parts = (assertion or "")[:MAX_ASSERTION_LENGTH].split(".")
-    if len(parts) != 3:
-        return None
-    try:
-        claims = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, RecursionError):
-        return None
-    subject = claims.get("sub") if isinstance(claims, dict) else None
-    return subject if isinstance(subject, str) else None

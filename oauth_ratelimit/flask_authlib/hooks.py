@@ -13,7 +13,12 @@ from flask import after_this_request
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.endpoints import decide_client
-from oauth_ratelimit.flask_authlib.failed_auth import authenticate_guarded, reserve_password, settle_password
+from oauth_ratelimit.flask_authlib.failed_auth import (
+    authenticate_guarded,
+    guard_grant,
+    reserve_password,
+    settle_password,
+)
 from oauth_ratelimit.flask_authlib.grants import WITHOUT_SERVER
 from oauth_ratelimit.flask_authlib.request_state import RequestState, current_state, open_state, token_request
 from oauth_ratelimit.flask_authlib.responses import RateLimited
@@ -42,7 +47,7 @@ def answer_token_request(inner: Method, /, request: Any = None) -> Any:
 
 
 def choose_grant(inner: Method, /, request: Any) -> Any:
-    """Open the state of a token request whose route took ``create_token_response`` before it was replaced."""
+    """Prepare the grant of a token request. Its route may have taken ``create_token_response`` before the hook came."""
     state = current_state()
     if state is None:
         state = open_state()
@@ -51,6 +56,7 @@ def choose_grant(inner: Method, /, request: Any) -> Any:
     grant = inner(request)
     if state is not None:
         state.grant = grant
+        guard_grant(grant)
     return grant
 
 

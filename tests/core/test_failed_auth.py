@@ -44,11 +44,17 @@ def test_networks_that_failures_are_counted_by(remote_addr: str | None, expected
 
 @pytest.mark.parametrize(
     ("address", "expected"),
-    [("10.1.2.3", True), ("192.0.2.7", True), ("192.0.2.8", False), ("2001:db8::/64", True), ("2001:db9::/64", False)],
+    [
+        *(
+            (text, True)
+            for text in ("10.1.2.3", "::ffff:10.1.2.3", "192.0.2.7:4711", "2001:db8::9", "[2001:db9::5]:80")
+        ),
+        *((text, False) for text in ("192.0.2.8", "2001:db9::6", "2001:dba::1", "")),
+    ],
 )
 def test_address_is_within_networks_of_its_version(address: str, expected: bool) -> None:
-    """An IPv6 address here is a /64."""
-    assert expected is is_within(address, ("10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32"))
+    """A network may be a single address, of IPv6, too."""
+    assert expected is is_within(address, ("10.0.0.0/8", "192.0.2.7/32", "2001:db8::/32", "2001:db9::5/128"))
     assert not is_within(address, ())
 
 

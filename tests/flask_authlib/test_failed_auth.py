@@ -283,20 +283,24 @@ def assertions(monkeypatch: pytest.MonkeyPatch) -> Callable[[Guarded], None]:
     return register
 
 
-def asserted(client_id: str, secret: str | None) -> dict[str, str]:
+def asserted(client_id: str, secret: str | None, *, padding: int = 0) -> dict[str, str]:
     """Return a form with an assertion."""
-    payload = base64.urlsafe_b64encode(json.dumps({"sub": client_id}).encode()).decode().rstrip("=")
+    claims = {"padding": "x" * padding, "sub": client_id}
+    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
     return {"grant_type": "client_credentials", "client_assertion": f"e30.{payload}.{secret}"}
 
 
+@pytest.mark.parametrize("padding", [0, 200_000])
 def test_secret_in_an_assertion_is_guarded_for_the_client_that_it_names(
-    database: Path, assertions: Callable[[Guarded], None]
+    database: Path, assertions: Callable[[Guarded], None], padding: int
 ) -> None:
-    """Another name beside it does not help, and other clients with an assertion go on."""
+    """Neither another name beside it helps nor a great length, and other clients with an assertion go on."""
     with guarded(database, guard()) as server:
         assertions(server)
         guesses = [
-            server.send({**asserted("web-shop", f"guess {number}"), "client_id": f"n{number}"}).status_code
+            server.send(
+                {**asserted("web-shop", f"guess {number}", padding=padding), "client_id": f"n{number}"}
+            ).status_code
             for number in range(CLIENT_LIMIT + 1)
         ]
         own = server.send(asserted("web-shop", SECRET)).status_code
@@ -315,6 +319,17 @@ def test_attempt_that_names_no_client_counts_for_all_such_at_the_address(server:
 
     assert [401] * CLIENT_LIMIT + [429] == statuses(lambda: server.send(form), CLIENT_LIMIT + 1)
     assert 200 == server.job().status_code
+
+
+@pytest.mark.parametrize("assertion", ["x", "a.b.c.d.e", "e30.eyJzdWIiOjF9.x"])
+def test_assertion_that_cannot_be_read_counts_whatever_client_is_named_beside_it(
+    server: Guarded, assertion: str
+) -> None:
+    """The server may know how to read it, such as an encrypted one."""
+    form = {"grant_type": "client_credentials", "client_assertion": assertion}
+    found = [server.send({**form, "client_id": f"n{number}"}).status_code for number in range(CLIENT_LIMIT + 1)]
+
+    assert [401] * CLIENT_LIMIT + [429] == found
 
 
 def test_passed_on_passwords_are_only_reported_by_default(database: Path) -> None:
@@ -336,6 +351,23 @@ def test_dry_run_of_passed_on_passwords_does_not_hide_guessed_secrets(database: 
         statuses(lambda: server.login(client=BATCH_JOBS), USER_LIMIT + 1)
         guess = lambda: server.login(auth=("web-shop", "guess"), query={"client_id": "batch-jobs"})  # noqa: E731
         assert [401] * CLIENT_LIMIT + [429] == statuses(guess, CLIENT_LIMIT + 1)
+
+
+def test_single_trusted_ipv6_address_is_not_checked(database: Path) -> None:
+    """Its neighbours in the same network are."""
+    form = {"grant_type": "password", "username": "alice", "password": "x", "client_id": "mobile-app"}
+    with guarded(database, guard(trusted_addresses=["2001:db8::5"])) as server:
+        client = server.site.app.test_client()
+        found = {
+            address: [
+                client.post("/token", data=form, environ_base={"REMOTE_ADDR": address}).status_code
+                for _ in range(USER_LIMIT + 1)
+            ]
+            for address in ("2001:db8::5", "[2001:db8::5]:4711", "2001:db8::6")
+        }
+
+    assert {400} == {*found["2001:db8::5"], *found["[2001:db8::5]:4711"]}
+    assert [400] * USER_LIMIT + [429] == found["2001:db8::6"]
 
 
 def test_trusted_address_is_not_checked(database: Path) -> None:

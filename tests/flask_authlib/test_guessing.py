@@ -1,8 +1,13 @@
 """Attackers who try to guess past the guard, and strangers who try to lock somebody out, over real HTTP."""
 
+import hmac
+import json
+import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import pbkdf2_hmac
 from itertools import combinations
 from pathlib import Path
@@ -14,8 +19,8 @@ from authlib.oauth2 import OAuth2Error
 from structlog.testing import capture_logs
 
 from demo import grants
-from demo.database import BATCH_JOBS, MOBILE_APP, WEB_SHOP
-from demo.models import Client, User
+from demo.database import BATCH_JOBS, MOBILE_APP, WEB_SHOP, Database
+from demo.models import GRANT_JWT_BEARER, Client, User
 from tests.support.flows import (
     TIMEOUT_S,
     authorization_code,
@@ -143,6 +148,42 @@ def test_endpoints_share_their_counters(database: Path) -> None:
     assert [401] * CLIENT_LIMIT + [429] * CLIENT_LIMIT == found
 
 
+def signed(server: Guarded, secret: str, **claims: Any) -> dict[str, str]:
+    """Return the form of a grant with an assertion of the client ``web-shop``, signed with a secret."""
+    default = {"iss": "web-shop", "aud": f"{server.site.url}/token", "exp": int(time.time()) + 3600}
+    parts = [{"alg": "HS256"}, {**default, **claims}]
+    text = ".".join(urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
+    signature = urlsafe_b64encode(hmac.digest(secret.encode(), text.encode(), "sha256")).decode().rstrip("=")
+    return {"grant_type": GRANT_JWT_BEARER, "assertion": f"{text}.{signature}"}
+
+
+def test_signature_of_an_assertion_is_guarded_like_a_secret(server: Guarded) -> None:
+    """On the same counter, whatever else the request names. The right one is denied there, too."""
+    secret = WEB_SHOP.client_secret or ""
+    guesses = statuses(
+        lambda number: server.send(
+            {**signed(server, f"wrong secret {number}"), "client_id": f"n{number}"}, auth=(f"other-{number}", "x")
+        ),
+        CLIENT_LIMIT + 1,
+    )
+    own = server.send(signed(server, secret)).status_code
+    elsewhere = server.send(signed(server, secret), address=ELSEWHERE).status_code
+
+    assert [400] * CLIENT_LIMIT + [429] == guesses
+    assert (429, 200, 429) == (own, elsewhere, server.job().status_code)
+
+
+@pytest.mark.parametrize(
+    "claims", [{"exp": 1}, {"aud": "https://other.example"}, {"sub": "nobody"}, {"iss": "nobody"}], ids=str
+)
+def test_assertion_that_is_wrong_in_another_way_is_no_guess(server: Guarded, claims: dict[str, Any]) -> None:
+    """An expired one, or one for a user who has left, was sent in good faith."""
+    form = signed(server, WEB_SHOP.client_secret or "", **claims)
+
+    assert {400} == set(statuses(lambda _: server.send(form), 2 * CLIENT_LIMIT))
+    assert 0 == server.key_count
+
+
 # Trusted clients.
 
 
@@ -268,6 +309,22 @@ def test_ceiling_of_passed_on_failures_is_enforced_by_default(database: Path) ->
     assert [400] * 1000 + [429] * 2 == found
 
 
+@pytest.mark.parametrize("username", [{}, {"username": ""}], ids=["missing", "empty"])
+def test_password_under_another_parameter_than_username_counts_without_a_name(
+    database: Path, username: dict[str, str]
+) -> None:
+    """Against the address, or the client that passes it on."""
+    form = {"grant_type": "password", "password": "x", "email": "alice", **username}
+    kinds = {**LIMITS, "passed_on_total": limits(limit=5)}
+    with guarded(database, guard(limits=kinds)) as server:
+        public = statuses(lambda _: server.send({**form, "client_id": "mobile-app"}), ADDRESS_LIMIT + 1)
+        auth = ("web-shop", WEB_SHOP.client_secret or "")
+        passed_on = statuses(lambda _: server.send(form, auth=auth), 6)
+
+    assert [400] * ADDRESS_LIMIT + [429] == public
+    assert [400] * 5 + [429] == passed_on
+
+
 # What somebody else does at a shared address.
 
 
@@ -298,6 +355,24 @@ def test_client_that_proves_itself_cannot_guess_anothers_secret_beside_it(server
 
     assert [429] * 2 == found[-2:]
     assert 429 not in found[:CLIENT_LIMIT]
+
+
+def test_owner_of_a_client_with_a_similar_id_cannot_guess_beside_its_proof(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ids have the same form to the guard."""
+    find = Database.client
+    own = replace(BATCH_JOBS, client_id="Web-Shop")
+    monkeypatch.setattr(
+        Database, "client", lambda self, client_id: own if client_id == "Web-Shop" else find(self, client_id)
+    )
+    form = {**FORM, "client_id": "Web-Shop", "client_secret": own.client_secret or ""}
+    with guarded(database, guard()) as server:
+        found = statuses(lambda number: server.send(form, auth=("web-shop", f"guess {number}")), CLIENT_LIMIT)
+
+    assert [200] * (CLIENT_LIMIT // 2) + [429] * (
+        CLIENT_LIMIT // 2
+    ) == found  # each counts as two secrets of one client
 
 
 @pytest.mark.parametrize(("limit", "checked_count"), [(CLIENT_LIMIT, CLIENT_LIMIT), (3, 2), (1, 0)])
