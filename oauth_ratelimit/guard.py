@@ -14,7 +14,14 @@ from dataclasses import dataclass, field, replace
 
 from oauth_ratelimit.config import PrivacySettings, Settings
 from oauth_ratelimit.core.decision import FullDecision
-from oauth_ratelimit.core.failed_auth import ANYONE, FAILURE_SCOPES, FailureKey, failure_policies, is_within
+from oauth_ratelimit.core.failed_auth import (
+    ANYONE,
+    FAILURE_SCOPES,
+    FailureKey,
+    FailureKind,
+    failure_policies,
+    is_within,
+)
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy, PolicySet
 from oauth_ratelimit.core.tier import tiers_of
@@ -25,6 +32,7 @@ from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.base import CounterStore
 
 WAIT_S = 5.0  # longest time that an attempt waits for guesses that are being checked
+TYPED = frozenset({FailureKind.USER, FailureKind.PASSED_ON, FailureKind.ADDRESS})  # failures of people, not of programs
 CHECK_S = 60.0  # longest time that a guess is expected to be checked; one that is lost is forgotten after it
 
 
@@ -67,6 +75,10 @@ class Guard:
         clock: Returns the time in seconds since the epoch.
         events: Logs alarms, together with the denials of tokens; None creates one.
         metrics: Counts failures and alarms.
+        peer_count: Returns the number of processes that share the store, this one included, as far as it is known.
+
+    Attributes:
+        limiter: Counts the failures; None until the guard is on for the first time.
     """
 
     def __init__(
@@ -77,12 +89,14 @@ class Guard:
         clock: Callable[[], float] = time.time,
         events: DenialEvents | None = None,
         metrics: Metrics | None = None,
+        peer_count: Callable[[], int] = lambda: 1,
     ) -> None:
         self._store = store
         self._clock = clock
         self._metrics = metrics
         self._events = events
-        self._limiter: Limiter | None = None
+        self._peer_count = peer_count
+        self.limiter: Limiter | None = None
         self._guesses: dict[FailureKey, set[Guess]] = {}
         self._settled = threading.Condition()  # guards _guesses; held while a guess is reserved or counted
         self.reconfigure(settings)
@@ -116,20 +130,16 @@ class Guard:
             alarm = self._look(keys, cost)
             if not is_exempt:
                 alarm = self._wait_for_room(keys, cost, alarm)
-            is_denied = alarm is not None and not alarm.decision.allowed
-            guess = None
-            if is_exempt or not is_denied:
-                # What would be denied is not counted, unless other limits are enforced and need it.
-                is_counted = alarm is None or (not is_denied and any(key.scope in self._enforced for key in keys))
-                guess = Guess(tuple(keys) if is_counted else (), cost)
-                for key in guess.keys:
-                    self._guesses.setdefault(key, set()).add(guess)
-        if alarm is None:
-            return guess or Guess(())
-        if guess is not None:
+            if alarm is None:
+                return self._begin(keys, cost)
+            if alarm.decision.allowed and any(key.scope in self._enforced for key in keys):
+                guess = self._begin(keys, cost)
+            else:
+                guess = Guess(())  # as if it were denied, so it does not count
+        if is_exempt:
             alarm = replace(alarm, decision=replace(alarm.decision, allowed=True, mode=Mode.DRY_RUN))
         self._report(alarm)
-        return guess or alarm
+        return guess if alarm.decision.allowed else alarm
 
     def settle(self, guess: Guess, *, failed: Collection[FailureKey] = ()) -> None:
         """Count a guess against the keys for which it was wrong, and release it for the others."""
@@ -156,10 +166,10 @@ class Guard:
             max_keys=settings.guard.max_keys,
         )
         self._enforced = _lowest_enforced(own.policies)
-        if self._limiter is not None:
-            self._limiter.reconfigure(own)
+        if self.limiter is not None:
+            self.limiter.reconfigure(own)
         elif self.is_on:
-            self._limiter = Limiter(
+            self.limiter = Limiter(
                 own,
                 self._store,
                 clock=self._clock,
@@ -169,24 +179,24 @@ class Guard:
 
     def run(self, *, is_reachable: bool = True) -> None:
         """Run one sync cycle. See ``Limiter.sync``."""
-        if self._limiter is not None:
-            self._limiter.sync(is_reachable=is_reachable)
+        if self.limiter is not None:
+            self.limiter.sync(is_reachable=is_reachable)
 
     def close(self, deadline: Deadline | None = None) -> None:
         """Flush once more and release everything. See ``Limiter.close``."""
-        if self._limiter is not None:
-            self._limiter.close(deadline)
+        if self.limiter is not None:
+            self.limiter.close(deadline)
 
     def _look(self, keys: Sequence[FailureKey], cost: int) -> Alarm | None:
         """Return an alarm if an attempt comes after too many failures. Counts nothing."""
-        limiter = self._limiter
+        limiter = self.limiter
         if limiter is None or not self.is_on:
             return None
         alarms = []
         for key in keys:
-            enforced = self._enforced.get(key.scope)
-            if enforced is not None and cost > enforced.limit:
-                alarms.append(Alarm(key, self._busy(key)))
+            policy = self._enforced.get(key.scope)
+            if policy is not None and cost > policy.limit:
+                alarms.append(_busy(key, policy))
             decision = limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope, cost=cost)
             if decision is not None and decision.would_deny:
                 alarms.append(Alarm(key, decision))
@@ -199,39 +209,40 @@ class Guard:
             crowded = self._crowded(keys, cost)
             if crowded is None:
                 return alarm
-            is_settled = self._settled.wait(deadline_s - time.monotonic())
-            alarm = self._look(keys, cost) if is_settled else Alarm(crowded, self._busy(crowded))
+            if not self._settled.wait(deadline_s - time.monotonic()):
+                return crowded
+            alarm = self._look(keys, cost)
         return alarm
 
-    def _crowded(self, keys: Sequence[FailureKey], cost: int) -> FailureKey | None:
-        """Return a key that would be over its limit if all guesses that are being checked were wrong."""
+    def _crowded(self, keys: Sequence[FailureKey], cost: int) -> Alarm | None:
+        """Return an alarm if a key would be over its limit if all guesses that are being checked were wrong.
+
+        Other processes may be checking as many passwords of the same user: they do not know of each other's. At secrets
+        that is not expected, because all requests of a client at one address would wait for each other.
+        """
+        limiter = self.limiter
         for key in keys:
             policy = self._enforced.get(key.scope)
             guesses = self._guesses.get(key)
-            if policy is None or not guesses or self._limiter is None:
+            if policy is None or not guesses or limiter is None:
                 continue
             expired_s = time.monotonic() - CHECK_S
             for lost in [guess for guess in guesses if guess.begun_s < expired_s]:
                 self._release(key, lost)
-            total = cost + sum(guess.cost for guess in guesses)
+            process_count = max(limiter.peer_count, self._peer_count()) if key.kind in TYPED else 1
+            total = process_count * (cost + sum(guess.cost for guess in guesses))
             if total > policy.limit:
-                return key
-            decision = self._limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope, cost=total)
+                return _busy(key, policy)
+            decision = limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope, cost=total)
             if decision is not None and not decision.allowed:
-                return key
+                return _busy(key, policy)
         return None
 
-    def _busy(self, key: FailureKey) -> FullDecision:
-        """Return the denial of an attempt that waited too long for others, or that has more secrets than the limit."""
-        return FullDecision(
-            allowed=False,
-            would_deny=True,
-            mode=Mode.ENFORCE,
-            rule=self._enforced[key.scope],
-            remaining=0,
-            reset_after_s=WAIT_S,
-            retry_after_s=WAIT_S,
-        )
+    def _begin(self, keys: Sequence[FailureKey], cost: int) -> Guess:
+        guess = Guess(tuple(keys), cost)
+        for key in keys:
+            self._guesses.setdefault(key, set()).add(guess)
+        return guess
 
     def _release(self, key: FailureKey, guess: Guess) -> None:
         guesses = self._guesses.get(key, set())
@@ -240,16 +251,16 @@ class Guard:
             self._guesses.pop(key, None)
 
     def _count(self, key: FailureKey, count: int) -> None:
-        if self._limiter is None or not self.is_on:
+        if self.limiter is None or not self.is_on:
             return
         for _ in range(count):
-            self._limiter.count(key.client_id, key.name, endpoint=key.scope)
+            self.limiter.count(key.client_id, key.name, endpoint=key.scope)
             if self._metrics is not None:
                 self._metrics.record_failure(key.kind.value)
 
     def _report(self, alarm: Alarm) -> None:
-        if self._limiter is not None:
-            self._limiter.denial_events.report(
+        if self.limiter is not None:
+            self.limiter.denial_events.report(
                 alarm.key.client_id,
                 alarm.key.name,
                 scope=alarm.key.scope,
@@ -260,6 +271,20 @@ class Guard:
             )
         if self._metrics is not None:
             self._metrics.record_alarm(alarm.decision)
+
+
+def _busy(key: FailureKey, policy: Policy) -> Alarm:
+    """Return the denial of an attempt that waited too long for others, or that has more secrets than the limit."""
+    decision = FullDecision(
+        allowed=False,
+        would_deny=True,
+        mode=Mode.ENFORCE,
+        rule=policy,
+        remaining=0,
+        reset_after_s=WAIT_S,
+        retry_after_s=WAIT_S,
+    )
+    return Alarm(key, decision)
 
 
 def _lowest_enforced(policies: PolicySet) -> dict[str, Policy]:

@@ -314,6 +314,11 @@ class Limiter:
         return self._cycle.preload(count, self._clock())
 
     @property
+    def peer_count(self) -> int:
+        """Largest number of instances seen on one key, this one included."""
+        return self._clients.peer_count
+
+    @property
     def clock_offset_s(self) -> float:
         """Seconds that MongoDB's clock is ahead of this machine's, 0.0 if they hardly differ."""
         return self._cycle.clock_offset_s

@@ -25,7 +25,7 @@ from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.store.factory import open_stores
 from oauth_ratelimit.sync.flusher import CycleReport
-from oauth_ratelimit.sync.scheduler import SyncScheduler
+from oauth_ratelimit.sync.scheduler import SyncScheduler, UrgentCycles
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +87,14 @@ class Worker:
             follows_store_clock=clock is time.time,  # an injected clock is right by definition
         )
         metrics = open_metrics()
-        self.guard = Guard(settings, stores and stores.failures, clock=clock, events=events, metrics=metrics)
+        self.guard = Guard(
+            settings,
+            stores and stores.failures,
+            clock=clock,
+            events=events,
+            metrics=metrics,
+            peer_count=lambda: self.limiter.peer_count,
+        )
         self.health_monitor = HealthMonitor(self.limiter, stores and stores.heartbeats, clock=clock, metrics=metrics)
         self._override_cache = OverrideCache(stores and stores.overrides)
         statistics = stores and StatisticsRecorder(
@@ -109,13 +116,21 @@ class Worker:
         self._scheduler = SyncScheduler(
             self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle
         )
+        self._failure_cycles: UrgentCycles | None = None  # once the guard is on
         self._is_ending = False
         self._has_preloaded = False
         self._preload_lock = threading.Lock()  # guards the flag; held during a read, so that it happens once
 
     def start(self) -> None:
-        """Start the background thread."""
+        """Start the background threads."""
         self._scheduler.start()
+        self._start_failure_cycles()
+
+    def _start_failure_cycles(self) -> None:
+        """Start to synchronise urgent failures, if the guard is on and shares them."""
+        if self._failure_cycles is None and self.guard.limiter is not None and self.stores is not None:
+            self._failure_cycles = UrgentCycles(self.guard.limiter, interval_s=self._settings.sync.interval_s)
+            self._failure_cycles.start()
 
     def preload(self) -> None:
         """Read the most recently used keys, once. Blocks on MongoDB."""
@@ -134,6 +149,8 @@ class Worker:
         deadline = deadline or Deadline()
         self._is_ending = True
         self._scheduler.stop(timeout_s=deadline.part(WAITING_SHARE).remaining_s)
+        if self._failure_cycles is not None:
+            self._failure_cycles.stop(deadline.part(WAITING_SHARE))
         self.limiter.close(deadline)
         self.guard.close(deadline)
         for task in self._tasks:
@@ -178,6 +195,7 @@ class Worker:
         if settings is not self._settings:
             self.limiter.reconfigure(settings)
             self.guard.reconfigure(settings)
+            self._start_failure_cycles()
             self._settings = settings  # last, so that the next tick tries again after a failure
 
     def _attempt_unless_ending(self, work: Callable[[], None]) -> None:

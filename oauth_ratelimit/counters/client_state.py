@@ -367,6 +367,8 @@ class ClientState(ClientScope):
         for bucket in state.buckets:
             if bucket.estimate(now_s) <= bucket.tier.limit - 1 or bucket.tier.is_enforced:
                 bucket.add(1)
+        if state.is_near_limit:
+            self.dirty_queue.mark_urgent(state)
 
     def forget(self, state: KeyState) -> bool:
         """Drop a settled key, and return whether it was one that counts towards the number of keys. The lock is held.

@@ -26,10 +26,8 @@ MAX_DOUBLINGS = 30  # of the gap while the store fails; the interval is reached 
 LOGGER_NAME = "oauth_ratelimit"  # APScheduler logs each run as "apscheduler.executors.<this>"
 
 
-class Synchronised(Protocol):
-    """Interface of a ``Limiter`` that the scheduler calls."""
-
-    def sync(self) -> CycleReport: ...
+class Urgent(Protocol):
+    """Interface of a ``Limiter`` that urgent cycles call."""
 
     def sync_urgent(self) -> CycleReport | None: ...
 
@@ -38,6 +36,12 @@ class Synchronised(Protocol):
     def wait_for_pressing(self, timeout_s: float) -> None: ...
 
     def wake(self) -> None: ...
+
+
+class Synchronised(Urgent, Protocol):
+    """Interface of a ``Limiter`` that the scheduler calls."""
+
+    def sync(self) -> CycleReport: ...
 
 
 class Pacing:
@@ -87,6 +91,70 @@ class Pacing:
         self._failure_count, self._short_gap_s = 0, SHORT_GAP_S
 
 
+class UrgentCycles:
+    """Synchronises the urgent keys of one limiter, in a thread of its own.
+
+    Args:
+        limiter: The limiter.
+        interval_s: Seconds between two full cycles.
+    """
+
+    def __init__(self, limiter: Urgent, *, interval_s: float) -> None:
+        self._limiter = limiter
+        self._pacing = Pacing(interval_s)
+        self._running = threading.Lock()  # held while a cycle runs, so that stop() can wait for it
+        self._stopping = threading.Event()
+        self._no_pause = threading.Event()  # the store answers again, or the thread stops
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name="oauth_ratelimit-urgent", daemon=True).start()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._limiter.wait_for_urgent()
+            short_s, further_s = self._pacing.pauses_s()
+            if short_s:
+                self._no_pause.wait(short_s)
+            if further_s:
+                self._limiter.wait_for_pressing(further_s)
+            self.run_once()
+
+    def run_once(self) -> None:
+        """Synchronise the urgent keys. Errors are logged."""
+        with self._running:
+            if self._stopping.is_set():
+                return
+            self._pacing.begin()
+            self._no_pause.clear()
+            try:
+                report = self._limiter.sync_urgent()
+            except Exception:
+                log.exception("cycle_failed")
+                self._pacing.fail()
+                return
+            if report is not None and report.error is not None:
+                self._pacing.fail()
+            elif report is not None:
+                self._pacing.succeed()
+
+    def resume(self) -> None:
+        """End the pause after a failure, because the store answers again."""
+        if self._pacing.is_failing:
+            self._pacing.succeed()
+            self._no_pause.set()
+
+    def stop(self, deadline: Deadline) -> bool:
+        """Start no further cycle, wait for the one that runs, and return whether it ended before the deadline."""
+        self._stopping.set()
+        self._no_pause.set()
+        self._limiter.wake()
+        if not self._running.acquire(timeout=deadline.remaining_s):
+            return False
+        self._running.release()
+        return True
+
+
 class SyncScheduler:
     """Runs the sync cycles of one limiter. Start it in the process that serves requests, after any fork.
 
@@ -95,6 +163,9 @@ class SyncScheduler:
         interval_s: Seconds between two full cycles. The first one comes after a random part of it, so that instances
             started together do not write together.
         on_cycle: Called when the thread has started, with None, and with the report after each full cycle.
+
+    Attributes:
+        urgent: The cycles of urgent keys.
     """
 
     def __init__(
@@ -107,11 +178,9 @@ class SyncScheduler:
         self._limiter = limiter
         self._on_cycle = on_cycle
         self._interval_s = interval_s
-        self._pacing = Pacing(interval_s)
-        # Each is held while a cycle of its kind runs, so that stop() can wait for it.
-        self._full, self._urgent = threading.Lock(), threading.Lock()
+        self.urgent = UrgentCycles(limiter, interval_s=interval_s)
+        self._full = threading.Lock()  # held while a full cycle runs, so that stop() can wait for it
         self._stopping = threading.Event()
-        self._no_pause = threading.Event()  # the store answers again, or the scheduler stops
         self._scheduler: BackgroundScheduler | None = None
 
     def start(self) -> None:
@@ -136,7 +205,7 @@ class SyncScheduler:
             next_run_time=datetime.now(UTC) + timedelta(seconds=random.random() * self._interval_s),
         )
         self._scheduler.start()
-        threading.Thread(target=self._run_urgent_cycles, name="oauth_ratelimit-urgent", daemon=True).start()
+        self.urgent.start()
 
     def _begin(self) -> None:
         with self._full:
@@ -152,41 +221,12 @@ class SyncScheduler:
     def _attempt(self, cycle: Callable[[], CycleReport | None]) -> None:
         try:
             report = cycle()
-            if report is not None and report.error is None and self._pacing.is_failing:
-                self._pacing.succeed()
-                self._no_pause.set()
+            if report is not None and report.error is None:
+                self.urgent.resume()
             if self._on_cycle is not None:
                 self._on_cycle(report)
         except Exception:
             log.exception("cycle_failed")
-
-    def run_urgent(self) -> None:
-        """Synchronise the urgent keys. Errors are logged."""
-        with self._urgent:
-            if self._stopping.is_set():
-                return
-            self._pacing.begin()
-            self._no_pause.clear()
-            try:
-                report = self._limiter.sync_urgent()
-            except Exception:
-                log.exception("cycle_failed")
-                self._pacing.fail()
-                return
-            if report is not None and report.error is not None:
-                self._pacing.fail()
-            elif report is not None:
-                self._pacing.succeed()
-
-    def _run_urgent_cycles(self) -> None:
-        while not self._stopping.is_set():
-            self._limiter.wait_for_urgent()
-            short_s, further_s = self._pacing.pauses_s()
-            if short_s:
-                self._no_pause.wait(short_s)
-            if further_s:
-                self._limiter.wait_for_pressing(further_s)
-            self.run_urgent()
 
     def stop(self, *, timeout_s: float = 5.0) -> bool:
         """Start no further cycle, and wait for those that run.
@@ -195,13 +235,11 @@ class SyncScheduler:
             Whether they have ended within the timeout.
         """
         self._stopping.set()
-        self._no_pause.set()
         if self._scheduler is not None:
             self._scheduler.pause()  # shutdown() hangs in an exit handler under gevent
-            self._limiter.wake()
         deadline = Deadline(timeout_s)
-        for running in (self._full, self._urgent):
-            if not running.acquire(timeout=deadline.remaining_s):
-                return False
-            running.release()
-        return True
+        has_ended = self.urgent.stop(deadline)
+        if not self._full.acquire(timeout=deadline.remaining_s):
+            return False
+        self._full.release()
+        return has_ended

@@ -28,9 +28,10 @@ from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.mongo.client import FAILURES
 from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
 from oauth_ratelimit.sync.flusher import CycleReport
+from oauth_ratelimit.sync.scheduler import UrgentCycles
 from tests.support.bson_values import NOW_S, identities, records
 from tests.support.guarded import documents
-from tests.support.helpers import Clock
+from tests.support.helpers import Clock, wait_until
 
 
 def a_worker(mongo_uri: str | None, clock: Clock, changes: list[dict[str, Any]] | None = None) -> Worker:
@@ -112,9 +113,10 @@ def test_change_that_cannot_be_applied_is_tried_again(
 
 
 def test_failed_authentications_wait_in_bounded_memory_while_mongodb_is_unreachable(
-    mongo_uri: str, clock: Clock
+    mongo_uri: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The guard sends nothing in a cycle that has found MongoDB unreachable, and keeps the newest of its counts."""
+    monkeypatch.setattr(UrgentCycles, "start", lambda _self: None)  # they would find that it is reachable
     guard = {"mode": "enforce", "limits": {"address": [{"limit": 1000, "window": 60}]}}
     worker = a_worker(mongo_uri, clock, [{"mode": "enforce", "guard": guard}])
     worker.after_cycle(None)
@@ -133,6 +135,26 @@ def test_failed_authentications_wait_in_bounded_memory_while_mongodb_is_unreacha
     worker.after_cycle(CycleReport())
     (document,) = documents(mongo_uri, FAILURES)
     assert kept_count == sum(document["requestCounters"]["6"].values())
+    worker.stop()
+
+
+@pytest.mark.parametrize("is_on_at_start", [True, False])
+def test_failed_authentication_is_shared_before_the_next_full_cycle(
+    mongo_uri: str, clock: Clock, is_on_at_start: bool
+) -> None:
+    """Also if the guard was off at first."""
+    hourly = {"store": {"uri": mongo_uri}, "sync": {"interval": "1h"}}
+    guarded = load_config({**hourly, "guard": {"mode": "enforce"}})
+    live = LiveSettings(guarded if is_on_at_start else load_config(hourly), lambda: guarded)
+    worker = Worker(live, callbacks=Callbacks(has_grant=bool), clock=clock)
+    worker.start()
+    wait_until(lambda: worker.guard.is_on, "the guard is on")
+    keys = [FailureKey(FailureKind.CLIENT, "web-shop", "192.0.2.7")]
+    guess = worker.guard.reserve(keys)
+    assert isinstance(guess, Guess)
+    worker.guard.settle(guess, failed=keys)
+
+    wait_until(lambda: documents(mongo_uri, FAILURES), "the failure is shared")
     worker.stop()
 
 

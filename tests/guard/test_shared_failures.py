@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.failed_auth import FailureKey, password_keys, secret_keys
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.guard import Alarm, Guard
+from oauth_ratelimit.guard import Alarm, Guard, Guess
 from oauth_ratelimit.store.factory import open_stores
-from tests.support.guarded import USER_LIMIT, documents, guard
+from tests.support.guarded import CLIENT_LIMIT, USER_LIMIT, documents, guard
 from tests.support.helpers import Clock
 from tests.support.mongod import free_port
 
@@ -39,12 +39,12 @@ def alarm_of(guard: Guard, keys: list[FailureKey] = ALICE) -> Alarm | None:
 
 
 @contextmanager
-def a_guard(mongo_uri: str | None, clock: Clock, **more: Any) -> Iterator[Guard]:
+def a_guard(mongo_uri: str | None, clock: Clock, *, peer_count: int = 1, **more: Any) -> Iterator[Guard]:
     """Yield the guard of one process."""
     store = {} if mongo_uri is None else {"store": {"uri": mongo_uri}}
     settings = load_config({**guard(), **store, **more})
     stores = open_stores(settings.store)
-    found = Guard(settings, stores and stores.failures, clock=clock)
+    found = Guard(settings, stores and stores.failures, clock=clock, peer_count=lambda: peer_count)
     try:
         yield found
     finally:
@@ -67,6 +67,39 @@ def test_failures_of_other_processes_count(mongo_uri: str, clock: Clock) -> None
         alarm = alarm_of(second)
         assert alarm is not None
         assert (False, ALICE[0]) == (alarm.decision.allowed, alarm.key)
+
+
+def test_failures_are_urgent(mongo_uri: str, clock: Clock) -> None:
+    """Processes learn of them between two full cycles, of the first one and of each further one."""
+    with a_guard(mongo_uri, clock) as first, a_guard(mongo_uri, clock) as second:
+        for each in (first, first, second):
+            fail(each, count=1)
+            assert each.limiter is not None
+            each.limiter.sync_urgent()
+
+        assert alarm_of(second) is not None
+
+
+@pytest.mark.parametrize(("peer_count", "checked_count"), [(1, USER_LIMIT), (2, 1), (50, 1)])
+def test_guesses_at_a_password_leave_room_for_those_of_other_processes(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, peer_count: int, checked_count: int
+) -> None:
+    """Each process checks its share at the same time, and one at least. Secrets of clients do not wait."""
+    monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 0.0)
+    secret = secret_keys("web-shop", ("192.0.2.7",))
+    with a_guard(None, clock, peer_count=peer_count) as own:
+        passwords = [own.reserve(ALICE) for _ in range(USER_LIMIT)]
+        secrets = [own.reserve(secret) for _ in range(CLIENT_LIMIT)]
+
+    assert checked_count == sum(isinstance(found, Guess) for found in passwords)
+    assert all(isinstance(found, Guess) for found in secrets)
+
+
+def test_right_password_makes_room_at_once(clock: Clock) -> None:
+    """With many processes each checks one at a time."""
+    with a_guard(None, clock, peer_count=50) as own:
+        for _ in range(3 * USER_LIMIT):
+            assert alarm_of(own) is None
 
 
 def test_namespace_names_the_collection(mongo_uri: str, clock: Clock) -> None:

@@ -102,8 +102,8 @@ class Guarded:
         """The limiter that counts failures in this process."""
         guard = self.site.app_limiter.guard()
         assert guard is not None
-        assert guard._limiter is not None
-        return guard._limiter
+        assert guard.limiter is not None
+        return guard.limiter
 
     @property
     def key_count(self) -> int:

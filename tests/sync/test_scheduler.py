@@ -251,7 +251,7 @@ def test_urgent_keys_wait_while_the_store_fails_and_no_longer_than_until_it_answ
     scheduler = SyncScheduler(driven, interval_s=3600.0)
     driven.report = CycleReport(error=StoreUnavailable("not primary"))
     for _ in range(30):
-        scheduler.run_urgent()
+        scheduler.urgent.run_once()
     driven.wake()
     scheduler.start()
     wait_until(lambda: driven.waited_count, "the pause")
