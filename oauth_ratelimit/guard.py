@@ -217,26 +217,31 @@ class Guard:
     def _crowded(self, keys: Sequence[FailureKey], cost: int) -> Alarm | None:
         """Return an alarm if a key would be over its limit if all guesses that are being checked were wrong.
 
-        Other processes may be checking as many passwords of the same user: they do not know of each other's. At secrets
-        that is not expected, because all requests of a client at one address would wait for each other.
+        Other processes may be checking as many passwords of the same user, which are not known here. At secrets that is
+        not expected, because all requests of a client at one address would wait for each other.
         """
         limiter = self.limiter
         for key in keys:
-            policy = self._enforced.get(key.scope)
-            guesses = self._guesses.get(key)
-            if policy is None or not guesses or limiter is None:
+            policy, guesses = self._enforced.get(key.scope), self._guesses.get(key)
+            if limiter is None or policy is None or not guesses or self._forget_lost(key, guesses):
                 continue
-            expired_s = time.monotonic() - CHECK_S
-            for lost in [guess for guess in guesses if guess.begun_s < expired_s]:
-                self._release(key, lost)
-            process_count = max(limiter.peer_count, self._peer_count()) if key.kind in TYPED else 1
-            total = process_count * (cost + sum(guess.cost for guess in guesses))
+            total = cost + sum(guess.cost for guess in guesses)
+            if key.kind in TYPED:
+                unsent = limiter.counts(key.client_id, key.name, endpoint=key.scope).in_flight_hits
+                total += (max(limiter.peer_count, self._peer_count()) - 1) * (total + unsent)
             if total > policy.limit:
                 return _busy(key, policy)
             decision = limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope, cost=total)
             if decision is not None and not decision.allowed:
                 return _busy(key, policy)
         return None
+
+    def _forget_lost(self, key: FailureKey, guesses: set[Guess]) -> bool:
+        """Release the guesses that were lost, and return whether none is left."""
+        expired_s = time.monotonic() - CHECK_S
+        for lost in [guess for guess in guesses if guess.begun_s < expired_s]:
+            self._release(key, lost)
+        return not guesses
 
     def _begin(self, keys: Sequence[FailureKey], cost: int) -> Guess:
         guess = Guess(tuple(keys), cost)

@@ -828,8 +828,8 @@ BREAKAGES = (
     Breakage(
         "each process checks as many guesses at a password as the limit allows all of them",
         "oauth_ratelimit/guard.py",
-        "if key.kind in TYPED else 1",
-        "if False else 1",
+        "if key.kind in TYPED:",
+        "if False:",
         "tests/guard/test_shared_failures.py",
     ),
     Breakage(

@@ -95,6 +95,30 @@ def test_guesses_at_a_password_leave_room_for_those_of_other_processes(
     assert all(isinstance(found, Guess) for found in secrets)
 
 
+def test_failures_that_others_cannot_know_yet_leave_less_room(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until they are sent, others may have as many. One guess may always be checked."""
+    monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 0.0)
+    limits = {"user": [{"limit": 10, "window": 600}]}
+    with a_guard(None, clock, peer_count=2, guard={"mode": "enforce", "limits": limits}) as own:
+        fail(own, count=4)
+        before = [own.reserve(ALICE) for _ in range(2)]
+        own.run()
+        after = [own.reserve(ALICE) for _ in range(3)]
+
+    assert [Guess, Alarm] == [type(found) for found in before]
+    assert [Guess, Guess, Alarm] == [type(found) for found in after]
+
+
+def test_guess_that_was_lost_takes_no_room_for_ever(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of a request that was interrupted."""
+    monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 0.0)
+    with a_guard(None, clock, peer_count=50) as own:
+        own.reserve(ALICE)
+        assert alarm_of(own) is not None
+        monkeypatch.setattr("oauth_ratelimit.guard.CHECK_S", 0.0)
+        assert alarm_of(own) is None
+
+
 def test_right_password_makes_room_at_once(clock: Clock) -> None:
     """With many processes each checks one at a time."""
     with a_guard(None, clock, peer_count=50) as own:
