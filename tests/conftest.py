@@ -12,11 +12,14 @@ import pytest
 from hypothesis import settings
 from prometheus_client import CollectorRegistry
 from pymongo import MongoClient
+from pymongo.collection import Collection
+from pymongo.database import Database
 
 from oauth_ratelimit import blueprints
 from oauth_ratelimit.observe import metrics
 from oauth_ratelimit.observe.prometheus import PrometheusMetrics
 from oauth_ratelimit.process.deadline import Deadline
+from oauth_ratelimit.store.mongo.client import Connection
 from tests.support.helpers import Clock, patient, with_database
 from tests.support.mongod import Mongod
 from tests.support.mongod_program import MONGO_URI_VARIABLE
@@ -71,6 +74,27 @@ def mongo_uri(mongodb: str) -> Iterator[str]:
     """URI of an empty database for this test."""
     with _own_database(mongodb) as uri:
         yield uri
+
+
+@pytest.fixture
+def mongo_database(mongo_uri: str) -> Iterator[Database[dict[str, Any]]]:
+    """The database of this test, without the package."""
+    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri, tz_aware=True)
+    with client:
+        yield client.get_default_database()
+
+
+@pytest.fixture
+def documents(mongo_database: Database[dict[str, Any]]) -> Collection[dict[str, Any]]:
+    """The collection of counters in that database."""
+    return mongo_database["ratelimits"]
+
+
+@pytest.fixture
+def connection(mongo_uri: str) -> Iterator[Connection]:
+    """The package's connection to that database."""
+    with contextlib.closing(Connection(mongo_uri)) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

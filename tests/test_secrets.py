@@ -169,6 +169,7 @@ def _misconfigure(site: Site) -> None:
     site.write(site.settings)
 
 
+@pytest.mark.usefixtures("quick_ending")
 def test_no_secret_is_ever_said(
     site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,7 +1,6 @@
 """Sums in memory against sums of all documents, on a real MongoDB."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from random import Random
 from typing import Any
 
@@ -26,13 +25,6 @@ from tests.support.helpers import Clock
 
 SOURCES = [Source("user", "password"), Source("client", "client_credentials"), Source("client", "endpoint:revocation")]
 HOUR_S = 3600
-
-
-@pytest.fixture
-def connection(mongo_uri: str) -> Iterator[Connection]:
-    """The way to an empty database."""
-    with closing(Connection(mongo_uri)) as connection:
-        yield connection
 
 
 class Fleet:

@@ -4,7 +4,6 @@ import time
 from typing import Any
 
 import pytest
-from pymongo import MongoClient
 from structlog.testing import capture_logs
 
 from tests.chaos.fleet import Books, Instance, balance
@@ -15,7 +14,9 @@ USER = "user-0"
 
 
 @pytest.mark.parametrize("offset_s", [1.0, 300.0, -300.0])
-def test_wrong_clock_is_logged_and_corrected(mongo_uri: str, offset_s: float, record: list[Books]) -> None:
+def test_wrong_clock_is_logged_and_corrected(
+    mongo_uri: str, documents: Any, offset_s: float, record: list[Books]
+) -> None:
     """It is logged and corrected, and from then on hits fall into the frames that they belong to."""
     wrong = Instance(mongo_uri, clock=lambda: time.time() + offset_s, follows_store_clock=True)
     wrong.hit(USER)
@@ -25,8 +26,7 @@ def test_wrong_clock_is_logged_and_corrected(mongo_uri: str, offset_s: float, re
     assert -offset_s == pytest.approx(wrong.limiter.clock_offset_s, abs=0.4)
     wrong.hit("user-1")
     books = balance([wrong], mongo_uri)
-    with MongoClient[dict[str, Any]](mongo_uri) as client:
-        document = client.get_default_database()["ratelimits"].find_one({"_id.username": "user-1"})
+    document = documents.find_one({"_id.username": "user-1"})
     assert document is not None
     (start_s,) = document["requestCounters"]["360"]
     assert -1 <= time.time() - int(start_s) <= 361

@@ -29,11 +29,9 @@ CREDENTIALS = {"grant_type": "client_credentials"}
 
 
 @pytest.fixture
-def read(mongo_uri: str) -> Iterator[StatisticsStore]:
+def read(connection: Connection) -> StatisticsStore:
     """The statistics, past the faults."""
-    connection = Connection(mongo_uri)
-    yield StatisticsStore(connection)
-    connection.close()
+    return StatisticsStore(connection)
 
 
 @contextmanager

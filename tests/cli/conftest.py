@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import structlog
 import yaml
 from click.testing import CliRunner, Result
-from pymongo import MongoClient
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.cli import command
@@ -93,14 +91,6 @@ def limiter(terminal: Terminal, denials: DenialQueue, now_s: float) -> Iterator[
 
 
 @pytest.fixture
-def mongo_database(mongo_uri: str) -> Iterator[Any]:
-    """The empty database."""
-    with MongoClient[Any](mongo_uri) as client:
-        yield client.get_default_database()
-
-
-@pytest.fixture
-def overrides(mongo_uri: str) -> Iterator[OverrideStore]:
+def overrides(connection: Connection) -> OverrideStore:
     """The stored overrides, as instances read them."""
-    with closing(Connection(mongo_uri)) as connection:
-        yield OverrideStore(connection)
+    return OverrideStore(connection)

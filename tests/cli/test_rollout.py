@@ -1,10 +1,6 @@
 """rollout."""
 
 import time
-from collections.abc import Iterator
-from contextlib import closing
-
-import pytest
 
 from oauth_ratelimit.core.statistics import ClientMinute, Share, Source, Tally
 from oauth_ratelimit.store.mongo.client import Connection
@@ -14,13 +10,6 @@ from tests.cli.conftest import WHY, Terminal
 
 OWN = Source("client", "client_credentials")
 HOUR_S = 3600
-
-
-@pytest.fixture
-def connection(mongo_uri: str) -> Iterator[Connection]:
-    """A connection to the database of the commands."""
-    with closing(Connection(mongo_uri)) as connection:
-        yield connection
 
 
 def record(connection: Connection, *, hours: int, over: int) -> None:

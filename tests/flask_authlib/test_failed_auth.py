@@ -18,23 +18,18 @@ from demo import server as demo_server
 from demo.database import BATCH_JOBS, MOBILE_APP, WEB_SHOP
 from demo.models import GRANT_DEVICE_CODE, GRANT_OWN_TOKEN
 from oauth_ratelimit import RateLimitMixin, load_config
-from tests.support.flows import TIMEOUT_S, password_of
+from tests.support.flows import password_of
 from tests.support.guarded import (
     ADDRESS_LIMIT,
     CLIENT_LIMIT,
     ELSEWHERE,
-    HOME,
     LIMITS,
     USER_LIMIT,
     WINDOW_S,
     Guarded,
-    documents,
     guard,
     guarded,
-    session_from,
 )
-from tests.support.gunicorn import Gunicorn
-from tests.support.helpers import wait_until
 from tests.support.sites import config
 
 SECRET = WEB_SHOP.client_secret or ""
@@ -548,49 +543,8 @@ def test_server_with_the_mixin_is_guarded(database: Path, monkeypatch: pytest.Mo
 # Several servers, with MongoDB.
 
 
-def failure_count(mongo_uri: str) -> int:
-    """Return the number of failures in MongoDB."""
-    counters = (found["requestCounters"] for found in documents(mongo_uri, "ratelimit_failures"))
-    return sum(sum(frames.values()) for each in counters for frames in each.values())
-
-
-def test_failures_at_one_server_count_at_the_other(database: Path, mongo_uri: str) -> None:
-    """The user gets tokens from another address at both."""
-    form = {"grant_type": "password", "username": "alice", "password": "wrong"}
-    env = {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri}
-    app = "tests.support.guard_app:app"
-    with (
-        Gunicorn(app, env=env) as first,
-        Gunicorn(app, env=env) as second,
-        session_from(HOME) as stranger,
-        session_from(ELSEWHERE) as user,
-    ):
-
-        def guess(url: str) -> int:
-            return stranger.post(f"{url}/token", data=form, auth=("web-shop", SECRET), timeout=TIMEOUT_S).status_code
-
-        guesses = [guess(first.url) for _ in range(USER_LIMIT - 1)] + [guess(second.url)]
-        wait_until(lambda: guess(first.url) == 429 == guess(second.url), "both servers deny")
-        own = {**form, "password": password_of("alice")}
-        found = [
-            user.post(f"{url}/token", data=own, auth=("web-shop", SECRET), timeout=TIMEOUT_S).status_code
-            for url in (first.url, second.url)
-        ]
-        wait_until(lambda: documents(mongo_uri, "ratelimits"), "tokens are counted")
-        # Both may deny by what they know of each other before they have sent everything of their own.
-        wait_until(lambda: failure_count(mongo_uri) >= USER_LIMIT, "failures are counted")
-        (counted,) = documents(mongo_uri, "ratelimit_failures")
-
-    assert [400] * USER_LIMIT == guesses
-    assert [200, 200] == found
-    assert {"clientId": "web-shop", "username": "127.0.0.1 alice", "scope": "failures:passed_on"} == counted["_id"]
-    assert USER_LIMIT <= sum(counted["requestCounters"]["60"].values()) <= 2 * USER_LIMIT
-    (tokens,) = documents(mongo_uri, "ratelimits")
-    assert {"clientId": "web-shop", "username": "alice"} == tokens["_id"]
-
-
 def test_claimed_names_are_stored_and_logged_as_hashes_only(
-    mongo_uri: str, database: Path, monkeypatch: pytest.MonkeyPatch
+    mongo_uri: str, mongo_database: Any, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With ``user_names: hashed``, guessed names are hashed, too."""
     monkeypatch.setenv("SOME_KEY", "k" * 64)
@@ -602,7 +556,7 @@ def test_claimed_names_are_stored_and_logged_as_hashes_only(
     with capture_logs() as logs, guarded(database, settings) as server:
         assert [400] * USER_LIMIT + [429] == [server.login("Alice").status_code for _ in range(USER_LIMIT + 1)]
 
-    (counted,) = documents(mongo_uri, "ratelimit_failures")
+    (counted,) = mongo_database["ratelimit_failures"].find()
     address, _, name = counted["_id"]["username"].partition(" ")
     assert "127.0.0.1" == address
     assert len(name) > 30

@@ -502,7 +502,9 @@ def test_proxy_in_shared_address_space_is_noticed(server: Guarded) -> None:
     assert ["guard_sees_a_proxy"] == [line["event"] for line in logs]
 
 
-def test_parallel_guesses_at_several_processes_pass_each_limit_once_per_process(database: Path, mongo_uri: str) -> None:
+def test_parallel_guesses_at_several_processes_pass_each_limit_once_per_process(
+    database: Path, mongo_uri: str, mongo_database: Any
+) -> None:
     """Once the processes know of each other, no more pass at any."""
     form = {"grant_type": "password", "username": "alice"}
     env = {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri}
@@ -525,3 +527,5 @@ def test_parallel_guesses_at_several_processes_pass_each_limit_once_per_process(
 
     assert USER_LIMIT <= at_once.count(400) <= 2 * USER_LIMIT
     assert {429} == set(later)
+    (counted,) = mongo_database["ratelimit_failures"].find()
+    assert {"clientId": "web-shop", "username": "127.0.0.1 alice", "scope": "failures:passed_on"} == counted["_id"]

@@ -4,7 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,9 @@ def open_sites(database: Path, mongo_uri: str, clock: Clock) -> Iterator[Callabl
 
 
 @pytest.fixture
-def overrides(mongo_uri: str) -> Iterator[OverrideStore]:
+def overrides(connection: Connection) -> OverrideStore:
     """The store of overrides."""
-    with closing(Connection(mongo_uri)) as connection:
-        yield OverrideStore(connection)
+    return OverrideStore(connection)
 
 
 def limit_of(amount: int, *, until_s: float | None = None) -> Override:

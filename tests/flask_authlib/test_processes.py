@@ -3,14 +3,11 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pymongo import MongoClient
 
 from demo.database import BATCH_JOBS, WEB_SHOP, seed
 from oauth_ratelimit.store.mongo.client import Connection
@@ -30,13 +27,6 @@ def environment(tmp_path: Path, mongo_uri: str) -> dict[str, str]:
     database = tmp_path / "demo.sqlite3"
     seed(database)
     return {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri}
-
-
-@pytest.fixture
-def documents(mongo_uri: str) -> Iterator[Any]:
-    """The collection of shared counters."""
-    with MongoClient(mongo_uri) as client:
-        yield client.get_default_database()["ratelimits"]
 
 
 def count(documents: Any, client_id: str, username: str | None) -> int:
@@ -69,7 +59,7 @@ def statuses(url: str, tokens: int) -> list[int]:
     ids=["sync", "gthread, preload", "gevent", "gevent, preload"],
 )
 def test_workers_flush_when_they_are_terminated(
-    environment: dict[str, str], mongo_uri: str, documents: Any, worker_class: str, preload: bool
+    environment: dict[str, str], connection: Connection, documents: Any, worker_class: str, preload: bool
 ) -> None:
     """Counters and statistics of every worker, whatever its class."""
     threads = 4 if worker_class == "gthread" else 1
@@ -81,8 +71,7 @@ def test_workers_flush_when_they_are_terminated(
 
     assert 6 == count(documents, "batch-jobs", None), server.log
     assert 6 == count(documents, "web-shop", "alice"), server.log
-    with closing(Connection(mongo_uri)) as connection:
-        minutes = [*StatisticsStore(connection).minutes(0, 4e9)]
+    minutes = [*StatisticsStore(connection).minutes(0, 4e9)]
     for client_id in ("batch-jobs", "web-shop"):
         assert 6 == sum(each.tally().allowed for each in minutes if each.client_id == client_id), server.log
     assert "Traceback" not in server.log

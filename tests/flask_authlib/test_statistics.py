@@ -20,11 +20,9 @@ LOGIN = {"grant_type": "password", "username": "alice", "password": password_of(
 
 
 @pytest.fixture
-def statistics(mongo_uri: str) -> Iterator[StatisticsStore]:
-    """Return the statistics that the workers have written."""
-    connection = Connection(mongo_uri)
-    yield StatisticsStore(connection)
-    connection.close()
+def statistics(connection: Connection) -> StatisticsStore:
+    """The statistics that the application has written."""
+    return StatisticsStore(connection)
 
 
 def clients(statistics: StatisticsStore) -> dict[str, ClientSum]:

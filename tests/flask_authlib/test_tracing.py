@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import requests
 import structlog
-from pymongo import MongoClient
 from structlog.testing import capture_logs
 
 from demo.database import BATCH_JOBS, WEB_SHOP
@@ -80,19 +79,18 @@ def test_values_bound_by_the_application_win_over_headers(database: Path, bound:
     assert ("17", "r-4711") == (event["trace_id"], event["request_id"])
 
 
-def test_recorded_denial_has_the_trace(database: Path, mongo_uri: str) -> None:
+def test_recorded_denial_has_the_trace(database: Path, mongo_uri: str, mongo_database: Any) -> None:
     """It is in MongoDB when the process has ended."""
     with protected(database, config(store={"uri": mongo_uri})) as site:
         event = deny(site, traceparent=TRACEPARENT, X_Request_ID="r-4711")
-    with MongoClient[dict[str, Any]](mongo_uri) as client:
-        [document] = client.get_default_database()["ratelimit_stats"].find({"_id.denial": event["decision_id"]})
+    [document] = mongo_database["ratelimit_stats"].find({"_id.denial": event["decision_id"]})
 
     assert (TRACE_ID, "r-4711", "client_credentials", "batch-jobs") == tuple(
         document[name] for name in ("traceId", "requestId", "grant", "clientId")
     )
 
 
-def test_recorded_denial_of_the_guard_has_the_trace(database: Path, mongo_uri: str) -> None:
+def test_recorded_denial_of_the_guard_has_the_trace(database: Path, mongo_uri: str, mongo_database: Any) -> None:
     """It is found by its decision id, too."""
     guard = {"mode": "enforce", "limits": {"passed_on": ["1/minute"]}}
     login = {"grant_type": "password", "username": "alice", "password": "wrong"}
@@ -107,8 +105,7 @@ def test_recorded_denial_of_the_guard_has_the_trace(database: Path, mongo_uri: s
             )
             for _ in range(3)
         ]
-    with MongoClient[dict[str, Any]](mongo_uri) as client:
-        [document] = client.get_default_database()["ratelimit_stats"].find({"_id.denial": {"$exists": True}})
+    [document] = mongo_database["ratelimit_stats"].find({"_id.denial": {"$exists": True}})
 
     assert [400, 429, 429] == [answer.status_code for answer in answers]
     assert answers[1].json()["decision_id"] == document["_id"]["denial"]

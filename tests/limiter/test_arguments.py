@@ -7,7 +7,6 @@ import pytest
 
 from oauth_ratelimit.core.policy import MAX_LIMIT
 from oauth_ratelimit.counters.key_state import Counts
-from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.helpers import Clock
 from tests.support.limiters import CLIENT, a_limiter, a_policy
 
@@ -45,26 +44,3 @@ def test_client_id_none_is_rejected(clock: Clock) -> None:
     """None names no client."""
     with pytest.raises(TypeError, match="client_id must be text, got None"):
         a_limiter(None, clock).check(None)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ("", "None", "a\0b", "\ud800", "x" * 5_000_000, "\u202e$.", "a:b"), ids=range(7))
-def test_any_text_names_a_client_or_a_user(clock: Clock, name: str) -> None:
-    """Any text names a client or a user, and counts for nobody else."""
-    store = MemoryStore()
-    limiters = [a_limiter(store, clock, a_policy(2)) for _ in range(2)]
-    for limiter in limiters:
-        assert limiter.check(name, name).allowed
-        limiter.sync()
-    for limiter in limiters:
-        limiter.peek(name, name)
-        limiter.sync()
-        assert not limiter.check(name, name).allowed
-        assert limiter.check(name, name + "x").allowed
-        assert limiter.check(name).allowed
-        assert Counts(2, 0) == limiter.counts(name, name)
-
-
-def test_long_names_that_differ_at_the_end_stay_apart(clock: Clock) -> None:
-    """Two names stay two, however long they are alike."""
-    limiter = a_limiter(None, clock, a_policy(1))
-    assert [True, True, False] == [limiter.check("x" * 100_000 + end).allowed for end in "aba"]

@@ -8,17 +8,12 @@ from typing import Any
 
 import pytest
 import structlog
-from click.testing import CliRunner
-from pymongo import MongoClient
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, load_config
-from oauth_ratelimit.cli import command
-from oauth_ratelimit.core.key import logged_name, storable_name, visible_name
+from oauth_ratelimit.core.key import logged_name, storable_name
 from oauth_ratelimit.errors import RateLimitError
 from oauth_ratelimit.flask_authlib.responses import RateLimited, quota_headers
-from oauth_ratelimit.store.mongo.client import Connection
-from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from tests.support.helpers import Clock
 from tests.support.hostile_names import CONTROLS, NAMES
 
@@ -60,14 +55,23 @@ RENDERERS: dict[str, Callable[..., Any]] = {
 }
 
 
+def logged_denial(lines: io.BytesIO, clock: Clock, name: str) -> str:
+    """Have a request denied, and return what is logged."""
+    with closing(Limiter(load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}}), clock=clock)) as limiter:
+        for _ in range(2):
+            limiter.check(name, name)
+    return lines.getvalue().decode("utf-8")
+
+
 @each_name
-def test_any_text_is_a_key_of_its_own(limiters: tuple[Limiter, Limiter], mongo_uri: str, name: str) -> None:
-    """As client, as user and as both."""
+def test_any_text_is_a_key_of_its_own(limiters: tuple[Limiter, Limiter], documents: Any, name: str) -> None:
+    """As client, as user and as both. As an endpoint it is of no harm."""
     one, other = limiters
     keys = [(name, None), (name, name), ("app", name), (name, "user")]
     for key in keys:
         one.check(*key)
         one.check(*key)
+    one.check("app", endpoint=name)
     assert None is one.sync().error
     for key in keys:
         other.peek(*key)
@@ -77,32 +81,17 @@ def test_any_text_is_a_key_of_its_own(limiters: tuple[Limiter, Limiter], mongo_u
         assert not other.check(*key).allowed
     assert other.check("app", "user").allowed
     assert other.check(f"{name}'", name).allowed
-    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
-    with client:
-        identities = [found["_id"] for found in client.get_default_database()["ratelimits"].find()]
+    identities = [found["_id"] for found in documents.find()]
     stored = storable_name(name)
     expected = [(stored, None), (stored, stored), ("app", stored), (stored, "user")]
     assert sorted(map(repr, expected)) == sorted(repr((found["clientId"], found["username"])) for found in identities)
 
 
 @each_name
-def test_any_text_can_name_an_endpoint(limiters: tuple[Limiter, Limiter], name: str) -> None:
-    """The cycle goes on."""
-    limiters[0].check("app", endpoint=name)
-
-    assert None is limiters[0].sync().error
-
-
-@each_name
 @pytest.mark.parametrize("lines", RENDERERS.values(), ids=RENDERERS, indirect=True)
 def test_denial_is_one_line_of_the_log(lines: io.BytesIO, clock: Clock, name: str) -> None:
     """Nothing in it moves a cursor or turns text around."""
-    limiter = Limiter(load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}}), clock=clock)
-    for _ in range(2):
-        limiter.check(name, name)
-    limiter.close()
-
-    text = lines.getvalue().decode("utf-8")
+    text = logged_denial(lines, clock, name)
     assert 1 == text.count("request_denied")
     assert text.endswith("\n")
     assert set() == CONTROLS & set(text[:-1])
@@ -116,12 +105,7 @@ FORGED = ("a forged=x", 'a" forged="x', 'a\\" forged=x', "a\nforged=x", "a\tforg
 @pytest.mark.parametrize("lines", RENDERERS.values(), ids=RENDERERS, indirect=True)
 def test_no_part_of_a_name_looks_like_another_field(lines: io.BytesIO, clock: Clock, name: str) -> None:
     """Readers of the log, persons and programs."""
-    limiter = Limiter(load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}}), clock=clock)
-    for _ in range(2):
-        limiter.check(name, name)
-    limiter.close()
-
-    text = lines.getvalue().decode("utf-8")
+    text = logged_denial(lines, clock, name)
     assert 2 == text.count("forged")
     assert "forged=" not in text
     assert 1 == text.count("\n")
@@ -136,16 +120,14 @@ def test_logged_name_tells_names_apart() -> None:
     assert ["a\\x3db", "plain"] == [shown[0], shown[-1]]
 
 
-@each_name
-def test_damaged_document_is_logged_with_escaped_names(mongo_uri: str, clock: Clock, name: str) -> None:
+def test_damaged_document_is_logged_with_escaped_names(mongo_uri: str, documents: Any, clock: Clock) -> None:
     """As denials are."""
+    name = NAMES["terminal escape"]
     config = {"mode": "enforce", "store": {"uri": mongo_uri}, "limits": {"user": ["1/hour"]}}
     limiter = Limiter(load_config(config), clock=clock)
     limiter.check(name, name)
     limiter.sync()
-    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
-    with client:
-        client.get_default_database()["ratelimits"].update_many({}, {"$set": {"version": "x"}})
+    documents.update_many({}, {"$set": {"version": "x"}})
     with capture_logs() as logs:
         limiter.check(name, name)
         limiter.sync()
@@ -169,30 +151,6 @@ def test_answer_repeats_no_name(clock: Clock, name: str) -> None:
     said = [json.dumps(body), *(part for header in (*headers, *quota_headers(decision, ["ietf"])) for part in header)]
     assert all(text.isascii() and text.isprintable() for text in said)
     assert len(name) < 6 or all(name not in text for text in said)
-
-
-@each_name
-def test_list_of_keys_shows_names_escaped(
-    limiters: tuple[Limiter, Limiter], mongo_uri: str, tmp_path: Any, name: str
-) -> None:
-    """One line per key, and JSON in ASCII."""
-    limiters[0].check(name, name)
-    limiters[0].sync()
-    path = tmp_path / "limits.yaml"
-    path.write_text(
-        json.dumps({"store": {"uri": mongo_uri}, "limits": {"user": ["2/hour"]}, "mode": "enforce"}), encoding="utf-8"
-    )
-
-    plain = CliRunner().invoke(command, ["--config", str(path), "top"], catch_exceptions=False)
-    machine = CliRunner().invoke(command, ["--config", str(path), "top", "--json"], catch_exceptions=False)
-
-    assert 0 == plain.exit_code == machine.exit_code
-    assert set() == (CONTROLS - {"\n"}) & set(plain.output)
-    assert machine.output.isascii()
-    assert json.loads(machine.output)
-    with closing(Connection(mongo_uri)) as connection:
-        found = [key for key, _ in CounterDocuments(connection, collection="ratelimits").of_client(storable_name(name))]
-    assert [(storable_name(name), storable_name(name))] == [key[:2] for key in found]
 
 
 @each_name
@@ -222,12 +180,3 @@ def test_configuration_of_a_long_client_id_applies_after_a_reload(clock: Clock, 
 
         assert [True, True] == trusted
         assert 7 == limiter.peek(client_id).limit
-
-
-@each_name
-def test_visible_name_escapes_what_is_not_printable(name: str) -> None:
-    """A printable name stays as it is."""
-    shown = visible_name(storable_name(name))
-
-    assert shown.isprintable()
-    assert not name.isprintable() or shown == storable_name(name)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -162,7 +161,7 @@ def test_records_are_written_every_ten_seconds(instance: Instance) -> None:
 
 @pytest.mark.parametrize("offset_s", (-90.0, 90.0))
 def test_records_of_a_process_have_the_corrected_time(
-    mongo_uri: str, monkeypatch: pytest.MonkeyPatch, offset_s: float
+    mongo_uri: str, connection: Connection, monkeypatch: pytest.MonkeyPatch, offset_s: float
 ) -> None:
     """The count of those that follow is written, too, where the clock of the machine is wrong."""
     monkeypatch.setattr(MongoStore, "time_s", lambda _: time.time() + offset_s)
@@ -173,8 +172,7 @@ def test_records_of_a_process_have_the_corrected_time(
     ids = [worker.limiter.check("app", "alice").decision_id for _ in range(4)]
     worker.stop()
 
-    with closing(Connection(mongo_uri)) as connection:
-        record = DenialStore(connection).find(parse_decision_id(ids[1] or ""))
+    record = DenialStore(connection).find(parse_decision_id(ids[1] or ""))
     assert record is not None
     assert 2 == record.suppressed_count
     assert time.time() + offset_s == pytest.approx(record.denial.at_s, abs=30.0)

@@ -47,9 +47,9 @@ class Prometheus:
 
 @contextmanager
 def scraping(target: str, directory: Path) -> Iterator[Prometheus]:
-    """Run a Prometheus that scrapes an address every second."""
+    """Run a Prometheus that scrapes an address four times a second."""
     settings = {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": "250ms", "scrape_timeout": "250ms", "evaluation_interval": "250ms"},
         "rule_files": [str(ALERTS)],
         "scrape_configs": [{"job_name": "auth", "static_configs": [{"targets": [target.removeprefix("http://")]}]}],
     }

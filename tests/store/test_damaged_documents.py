@@ -11,7 +11,6 @@ from bson import BSON, DatetimeMS, Decimal128, Int64, encode
 from bson.raw_bson import RawBSONDocument
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pymongo import MongoClient
 from pymongo.collection import Collection
 from structlog.testing import capture_logs
 
@@ -34,14 +33,6 @@ VICTIM = Key("app", "victim")
 def a_document(**fields: Any) -> dict[str, Any]:
     """Return the victim's document, valid except for these fields."""
     return any_document(**{"_id": document_id(VICTIM), **fields})
-
-
-@pytest.fixture
-def documents(mongo_uri: str) -> Iterator[Documents]:
-    """The collection of counters, empty."""
-    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
-    with client:
-        yield client.get_default_database()["ratelimits"]
 
 
 @pytest.fixture

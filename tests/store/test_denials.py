@@ -1,14 +1,11 @@
 """Logged denials in MongoDB."""
 
 import math
-from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from pymongo import MongoClient
 
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
 from oauth_ratelimit.store.mongo.client import Connection
@@ -35,13 +32,6 @@ DENIAL = Denial(
     trace=Trace("4bf92f", "r-1"),
 )
 RECORD = DenialRecord(DENIAL, instance="node-1:7", last_at_s=NOW_S + 20.0, suppressed_count=40)
-
-
-@pytest.fixture
-def connection(mongo_uri: str) -> Iterator[Connection]:
-    """A connection to an empty database."""
-    with closing(Connection(mongo_uri)) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -102,14 +92,13 @@ def test_repeated_or_late_write_changes_nothing(store: DenialStore) -> None:
     assert later == store.find(DENIAL.first_id)
 
 
-def test_record_expires(store: DenialStore, mongo_uri: str) -> None:
+def test_record_expires(store: DenialStore, mongo_database: Any) -> None:
     """The index is created with the first write."""
     store.put([RECORD], keep_s=KEEP_S)
-    with MongoClient[dict[str, Any]](mongo_uri, tz_aware=True) as client:
-        collection = client.get_default_database()["ratelimit_stats"]
-        [document] = collection.find()
-        assert NOW_S + KEEP_S == document["expire"].timestamp()
-        assert 0 == collection.index_information()["expire"]["expireAfterSeconds"]
+    collection = mongo_database["ratelimit_stats"]
+    [document] = collection.find()
+    assert NOW_S + KEEP_S == document["expire"].timestamp()
+    assert 0 == collection.index_information()["expire"]["expireAfterSeconds"]
 
 
 def test_records_are_not_read_as_heartbeats(store: DenialStore, connection: Connection) -> None:

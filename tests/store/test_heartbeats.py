@@ -1,7 +1,5 @@
 """Heartbeats in a real MongoDB."""
 
-from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,13 +11,6 @@ from oauth_ratelimit.store.mongo.heartbeats import FORGOTTEN_AFTER_S, Heartbeat,
 
 NOW_S = 4_000_000_000.0
 NOW = datetime.fromtimestamp(NOW_S, UTC)
-
-
-@pytest.fixture
-def connection(mongo_uri: str) -> Iterator[Connection]:
-    """A connection to an empty database."""
-    with closing(Connection(mongo_uri)) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Counter documents as operators look at them, on the real server."""
 
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,13 +14,6 @@ from oauth_ratelimit.store.mongo.inspect import CounterDocuments
 from tests.support.helpers import Clock
 
 LONG_GONE_S = 1_000_000_000.0
-
-
-@pytest.fixture
-def connection(mongo_uri: str) -> Iterator[Connection]:
-    """A connection to an empty database."""
-    with closing(Connection(mongo_uri)) as opened:
-        yield opened
 
 
 @pytest.fixture

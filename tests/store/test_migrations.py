@@ -3,7 +3,7 @@
 import configparser
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime
@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from bson import ObjectId
-from pymongo import MongoClient
 from pymongo.errors import AutoReconnect
 from structlog.testing import capture_logs
 
@@ -27,21 +26,6 @@ __all__ = ["terminal"]
 
 ROOT = Path(__file__).parents[2]
 ALL = sorted(path.stem for path in (ROOT / "migrations").glob("[0-9]*.py"))
-
-
-@pytest.fixture
-def database(mongo_uri: str) -> Iterator[Any]:
-    """The empty database."""
-    client: MongoClient[Any] = MongoClient(mongo_uri, tz_aware=True)
-    with client:
-        yield client.get_default_database()
-
-
-@pytest.fixture
-def connection(mongo_uri: str) -> Iterator[Connection]:
-    """A connection to it."""
-    with closing(Connection(mongo_uri)) as opened:
-        yield opened
 
 
 def migrations_of(connection: Connection) -> Migrations:
@@ -62,7 +46,7 @@ def given(monkeypatch: pytest.MonkeyPatch, steps: Mapping[str, Callable[[Mapping
     monkeypatch.setattr(migrate_module, "load_migrations", lambda: modules)
 
 
-def test_upgrade_of_an_empty_database_applies_all_migrations(connection: Connection, database: Any) -> None:
+def test_upgrade_of_an_empty_database_applies_all_migrations(connection: Connection, mongo_database: Any) -> None:
     """A second one applies none."""
     migrations = migrations_of(connection)
     assert ALL == pending(migrations)
@@ -71,21 +55,21 @@ def test_upgrade_of_an_empty_database_applies_all_migrations(connection: Connect
     assert [] == migrations.upgrade()
     assert [] == pending(migrations)
     for collection in ("ratelimits", "ratelimit_stats"):
-        assert 0 == database[collection].index_information()["expire"]["expireAfterSeconds"]
+        assert 0 == mongo_database[collection].index_information()["expire"]["expireAfterSeconds"]
 
 
-def test_migration_can_run_twice(connection: Connection, database: Any) -> None:
+def test_migration_can_run_twice(connection: Connection, mongo_database: Any) -> None:
     """If its record is lost, for instance."""
     migrations_of(connection).upgrade()
-    before = database["ratelimits"].index_information()
-    database[MIGRATIONS].delete_many({})
+    before = mongo_database["ratelimits"].index_information()
+    mongo_database[MIGRATIONS].delete_many({})
 
     assert ALL == migrations_of(connection).upgrade()
-    assert before == database["ratelimits"].index_information()
+    assert before == mongo_database["ratelimits"].index_information()
 
 
 def test_upgrade_of_a_used_database_creates_the_same_indexes(
-    connection: Connection, mongo_uri: str, database: Any
+    connection: Connection, mongo_uri: str, mongo_database: Any
 ) -> None:
     """As its instances have."""
     for _ in range(2):
@@ -95,20 +79,22 @@ def test_upgrade_of_a_used_database_creates_the_same_indexes(
         limiter.close()
         migrations_of(connection).upgrade()
 
-    assert {"_id_", "expire"} == set(database["ratelimits"].index_information())
+    assert {"_id_", "expire"} == set(mongo_database["ratelimits"].index_information())
 
 
-def test_upgrade_goes_by_namespace_and_collection(mongo_uri: str, database: Any) -> None:
+def test_upgrade_goes_by_namespace_and_collection(mongo_uri: str, mongo_database: Any) -> None:
     """As they are configured."""
     with closing(Connection(mongo_uri, namespace="one")) as connection:
         Migrations(connection, collection="counters").upgrade()
 
-    assert {"one_counters", "one_ratelimit_stats", "one_ratelimit_migrations"} == set(database.list_collection_names())
+    assert {"one_counters", "one_ratelimit_stats", "one_ratelimit_migrations"} == set(
+        mongo_database.list_collection_names()
+    )
 
 
-def test_upgrades_in_parallel_are_harmless(mongo_uri: str, database: Any) -> None:
+def test_upgrades_in_parallel_are_harmless(mongo_uri: str, mongo_database: Any) -> None:
     """Ten processes that start at once all succeed, and leave one index and one record of each."""
-    database["ratelimits"].insert_many({"_id": {"clientId": str(number)}} for number in range(1000))
+    mongo_database["ratelimits"].insert_many({"_id": {"clientId": str(number)}} for number in range(1000))
     together = threading.Barrier(10)
     with ExitStack() as undo:
         starters = [migrations_of(undo.enter_context(closing(Connection(mongo_uri)))) for _ in range(10)]
@@ -121,13 +107,13 @@ def test_upgrades_in_parallel_are_harmless(mongo_uri: str, database: Any) -> Non
         with ThreadPoolExecutor(10) as pool:
             assert [[]] * 10 == list(pool.map(start, starters))
 
-    assert ALL == sorted(record["name"] for record in database[MIGRATIONS].find())
-    assert {"_id_", "expire"} == set(database["ratelimits"].index_information())
-    assert {"_id_", "expire", "minute"} == set(database["ratelimit_stats"].index_information())
+    assert ALL == sorted(record["name"] for record in mongo_database[MIGRATIONS].find())
+    assert {"_id_", "expire"} == set(mongo_database["ratelimits"].index_information())
+    assert {"_id_", "expire", "minute"} == set(mongo_database["ratelimit_stats"].index_information())
 
 
 def test_same_migration_in_two_processes_at_once(
-    mongo_uri: str, database: Any, monkeypatch: pytest.MonkeyPatch
+    mongo_uri: str, mongo_database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two processes that are within a migration at the same time both end it, and both report it."""
     both = threading.Barrier(2)
@@ -142,7 +128,7 @@ def test_same_migration_in_two_processes_at_once(
         starters = [migrations_of(undo.enter_context(closing(Connection(mongo_uri)))) for _ in range(2)]
         assert [["0001_together"]] * 2 == list(pool.map(Migrations.upgrade, starters))
 
-    assert ["0001_together"] == [record["name"] for record in database[MIGRATIONS].find()]
+    assert ["0001_together"] == [record["name"] for record in mongo_database[MIGRATIONS].find()]
 
 
 def test_failed_migration_is_pending(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,37 +151,37 @@ def test_failed_migration_is_pending(connection: Connection, monkeypatch: pytest
     assert ["first", "second", "third"] == applied
 
 
-def test_records_of_pymongo_migrate_are_valid(connection: Connection, database: Any) -> None:
+def test_records_of_pymongo_migrate_are_valid(connection: Connection, mongo_database: Any) -> None:
     """A database that pymongo-migrate has upgraded is up to date, and its lease is ignored."""
     at = datetime(2026, 3, 1, 12, tzinfo=UTC)
     records = [{"_id": ObjectId(), "name": name, "applied": at} for name in ALL]
     lease = {"_id": "lease", "holder": "node-1:4711:0badcafe", "until": datetime(2100, 1, 1, tzinfo=UTC)}
-    database[MIGRATIONS].insert_many([lease, *records])
+    mongo_database[MIGRATIONS].insert_many([lease, *records])
 
     migrations = migrations_of(connection)
     assert [(name, at.timestamp()) for name in ALL] == [(each.name, each.applied_at_s) for each in migrations.states()]
     assert [] == migrations.upgrade()
-    assert [lease, *records] == list(database[MIGRATIONS].find())
+    assert [lease, *records] == list(mongo_database[MIGRATIONS].find())
 
 
-def test_migration_that_pymongo_migrate_has_undone_is_pending(connection: Connection, database: Any) -> None:
+def test_migration_that_pymongo_migrate_has_undone_is_pending(connection: Connection, mongo_database: Any) -> None:
     """A record without a date is no record."""
-    database[MIGRATIONS].insert_one({"_id": ObjectId(), "name": ALL[0], "applied": None})
+    mongo_database[MIGRATIONS].insert_one({"_id": ObjectId(), "name": ALL[0], "applied": None})
 
     assert ALL == migrations_of(connection).upgrade()
     assert [] == pending(migrations_of(connection))
 
 
-def test_earlier_versions_can_read_the_records(connection: Connection, database: Any) -> None:
+def test_earlier_versions_can_read_the_records(connection: Connection, mongo_database: Any) -> None:
     """pymongo-migrate finds a record by its name and takes no field but these."""
     migrations_of(connection).upgrade()
     for name in ALL:
-        record = database[MIGRATIONS].find_one({"name": name})
+        record = mongo_database[MIGRATIONS].find_one({"name": name})
         assert {"_id", "name", "applied"} == set(record)
         assert abs(record["applied"].timestamp() - time.time()) < 60
 
 
-def test_commands_list_and_apply_pending_migrations(terminal: Terminal, database: Any) -> None:
+def test_commands_list_and_apply_pending_migrations(terminal: Terminal, mongo_database: Any) -> None:
     """With exit code 1 while some are pending."""
     pending = terminal.run("db", "status", "--json")
     assert 1 == pending.exit_code
@@ -205,11 +191,11 @@ def test_commands_list_and_apply_pending_migrations(terminal: Terminal, database
     assert ALL[0] in terminal.ok("db", "status")
 
 
-def test_init_db_creates_everything_and_can_run_again(terminal: Terminal, database: Any) -> None:
+def test_init_db_creates_everything_and_can_run_again(terminal: Terminal, mongo_database: Any) -> None:
     """Collections and indexes."""
     collections = {"ratelimits", "ratelimit_overrides", "ratelimit_stats", "ratelimit_migrations"}
     assert collections == set(terminal.data("init-db")["created_collections"])
-    assert collections == set(database.list_collection_names())
+    assert collections == set(mongo_database.list_collection_names())
 
     assert {"created_collections": [], "applied_migrations": []} == terminal.data("init-db")
     assert "up to date" in terminal.ok("init-db")

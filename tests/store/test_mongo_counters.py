@@ -78,14 +78,6 @@ def store(mongo_uri: str, commands: Commands) -> Iterator[MongoStore]:
 
 
 @pytest.fixture
-def documents(mongo_uri: str) -> Iterator[Documents]:
-    """Its collection, through a connection of its own."""
-    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri, tz_aware=True)
-    with client:
-        yield client.get_default_database()["ratelimits"]
-
-
-@pytest.fixture
 def future() -> Clock:
     """A clock that no TTL catches up with."""
     return Clock(FUTURE_S)

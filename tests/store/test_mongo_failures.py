@@ -45,14 +45,6 @@ def store(mongo_uri: str) -> Iterator[MongoStore]:
 
 
 @pytest.fixture
-def documents(mongo_uri: str) -> Iterator[Documents]:
-    """Its collection, through a connection of its own."""
-    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
-    with client:
-        yield client.get_default_database()["ratelimits"]
-
-
-@pytest.fixture
 def failing(mongod: Mongod) -> Iterator[tuple[MongoStore, Failures]]:
     """A store, and a hand on the server's fail points."""
     name = f"test_{uuid.uuid4().hex[:12]}"

@@ -1,7 +1,6 @@
 """Statistics in a real MongoDB: written by many, exactly once, and read again with distrust."""
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -23,14 +22,6 @@ __all__ = ["commands"]
 MINUTE_S = 2_000_000_040
 BATCH, PASSWORD = Source("client", "client_credentials"), Source("user", "password")
 KEEP_S = 30 * 86_400.0
-
-
-@pytest.fixture
-def connection(mongo_uri: str) -> Iterator[Connection]:
-    """The way to an empty database."""
-    connection = Connection(mongo_uri)
-    yield connection
-    connection.close()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import requests
 from flask import Flask
-from pymongo import MongoClient
 from requests.adapters import HTTPAdapter
 
 from demo import grants
@@ -34,13 +33,6 @@ HOME, ELSEWHERE = "127.0.0.1", "127.0.0.2"
 def guard(*, mode: str = "enforce", **more: Any) -> dict[str, Any]:
     """Return a configuration with a guard and plenty of tokens."""
     return config(limit=1000, guard={"mode": mode, "limits": LIMITS, **more})
-
-
-def documents(mongo_uri: str, collection: str) -> list[dict[str, Any]]:
-    """Return everything in a collection."""
-    client: MongoClient[dict[str, Any]] = MongoClient(mongo_uri)
-    with client:
-        return list(client.get_default_database()[collection].find())
 
 
 class FromAddress(HTTPAdapter):
