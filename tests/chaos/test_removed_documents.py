@@ -7,7 +7,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.collection import Collection
 
-from tests.chaos.fleet import CLIENT, Books, Instance, balance
+from tests.chaos.fleet import Books, Instance, balance
 from tests.support.faults import FaultyProxy
 from tests.support.helpers import Clock, with_database
 
@@ -76,39 +76,3 @@ def test_late_write_to_a_removed_document(mongo_uri: str, record: list[Books]) -
         books = balance([prunable], mongo_uri)
     record.append(books)
     assert (0, 0) == (books.lost, books.doubled)
-
-
-def test_instances_settle_within_two_cycles_after_a_restore(mongo_uri: str, clock: Clock) -> None:
-    """Versions repeat then. What came after the backup is gone, and what comes after the restore counts once."""
-    _first, second = instances = [Instance(mongo_uri, clock=clock) for _ in range(2)]
-    with MongoClient[dict[str, Any]](mongo_uri) as client:
-        collection = documents(client)
-        for instance in instances:
-            instance.hit(USER)
-            instance.limiter.sync()
-        backup = list(collection.find())
-        for _ in range(3):
-            for instance in instances:
-                instance.hit(USER)
-                instance.limiter.sync()
-        before = version_of(collection)
-        collection.delete_many({})
-        collection.insert_many(backup)
-        while version_of(collection) < before:  # the second one brings it to the version that the first one knows
-            second.hit(USER)
-            second.limiter.sync()
-        added = before - backup[0]["version"]
-        for _ in range(2):
-            for instance in instances:
-                instance.hit(USER)
-                instance.limiter.sync()
-
-        found = collection.find_one()
-        assert found is not None
-        [frames] = found["requestCounters"].values()
-        assert 2 + added + 4 == sum(frames.values())
-        for instance in instances:
-            instance.limiter.sync()
-        assert [2 + added + 4] * 2 == [instance.limiter.counts(CLIENT, USER).shared_hits for instance in instances]
-    for instance in instances:
-        instance.limiter.close()

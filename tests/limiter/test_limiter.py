@@ -5,8 +5,6 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from structlog.testing import capture_logs
-
 from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import Key
@@ -210,17 +208,6 @@ def test_idle_key_without_a_store_starts_at_zero(clock: Clock) -> None:
         limiter.sync()
         clock.advance(1)
     assert (Counts(0, 0), 2) == (limiter.counts(CLIENT), limiter.peek(CLIENT).remaining)
-
-
-def test_keys_beyond_max_keys_are_admitted_uncounted(clock: Clock) -> None:
-    """
-    Requests of keys beyond the number allowed are admitted uncounted, which is logged once; known keys stay limited.
-    """
-    limiter = Limiter(replace(some_settings(a_policy(1)), max_keys=3), clock=clock)
-    with capture_logs() as events:
-        admitted = [limiter.check(CLIENT, f"user-{number}").allowed for number in (1, 2, 3, 4, 4, 5, 5, 1)]
-    assert [*[True] * 7, False] == admitted
-    assert ["keys_exhausted"] == [event["event"] for event in events if event["log_level"] == "error"]
 
 
 def test_client_user_and_none_with_equal_names_stay_apart(clock: Clock) -> None:

@@ -3,14 +3,11 @@
 import random
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oauth_ratelimit.core.window import Estimator
-from oauth_ratelimit.replay.fleet import FleetPlan
 from oauth_ratelimit.replay.formats import Row
 from oauth_ratelimit.replay.run import ALGORITHMS, COMMON, EXACT_LOG, Contender, Rate, Replay
 
@@ -53,11 +50,6 @@ def test_every_contender_gets_every_row() -> None:
     assert never_wrong == {result.contender.algorithm for result in replay.results if not result.tally.wrongly_allowed}
 
 
-@pytest.mark.parametrize("size", (1, 70, 3000))
-def test_batches_make_no_difference(size: int) -> None:
-    assert tallies(cut(some_rows(), 500)) == tallies(cut(some_rows(), size))
-
-
 def test_observed_replay_gives_the_same_numbers() -> None:
     watched = Replay(RATE, ALL, on_decisions=lambda *_: None)
     watched.run(cut(some_rows(), 200))
@@ -78,31 +70,9 @@ def test_limit_is_per_user_and_for_the_client_without_one() -> None:
     assert 15 == tallies([rows])[0]["admitted"]  # type: ignore[index]
 
 
-def test_errors_shrink_with_the_number_of_frames() -> None:
-    contenders = [Contender("sliding", count) for count in (1, 2, 6, 60)]
-    replay = Replay(RATE, contenders)
-    replay.run(cut(some_rows(20_000), 5000))
-    wrong = [result.tally.wrongly_allowed + result.tally.wrongly_denied for result in replay.results]
-    assert all(coarse > fine for coarse, fine in pairwise(wrong))
-
-
 def test_each_request_waits_if_the_counter_is_in_the_database() -> None:
     (tally,) = tallies([some_rows()], [Contender("gcra", asks_database=True)])
     assert (3000, 3000) == (tally["operations"], tally["waits"])  # type: ignore[index]
-
-
-def test_fleet_of_one_decides_as_the_estimator_and_counts_operations() -> None:
-    alone, fleet = tallies(
-        cut(some_rows(), 500), [Contender("sliding", 10), Contender("sliding", 10, FleetPlan(1, 1.0))]
-    )
-    same = ("requests", "admitted", "wrongly_allowed", "wrongly_denied", "peak")
-    assert [alone[name] for name in same] == [fleet[name] for name in same]  # type: ignore[index]
-    assert (0, True) == (alone["operations"], fleet["operations"] > 3000)  # type: ignore[index]
-
-
-def test_same_rows_give_the_same_numbers() -> None:
-    contenders = [Contender("sliding", 10, FleetPlan(10, 1.0))]
-    assert tallies(cut(some_rows(500), 100), contenders) == tallies(cut(some_rows(500), 100), contenders)
 
 
 def test_our_algorithms_have_the_names_of_the_configuration() -> None:

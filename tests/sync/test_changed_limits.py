@@ -11,7 +11,7 @@ from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import CounterStore
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.helpers import Clock
-from tests.support.limiters import CLIENT, KEY, MANY, a_limiter, a_policy, send_hits, some_settings, stored_hits
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, send_hits, some_settings
 from tests.sync.faulty_store import Fault, FaultyStore
 
 HOUR, TWO_HOURS = a_policy(100, 3600), a_policy(100, 7200)
@@ -43,23 +43,6 @@ def test_window_changed_back_and_forth_charges_each_request_once(store: CounterS
     assert [True, False] == [limiter.check(CLIENT, cost=cost).allowed for cost in (70, 1)]
 
 
-def test_window_changed_on_several_instances_one_after_another(store: CounterStore, clock: Clock) -> None:
-    """While instances have different windows, each counts in its own; with the same window they agree."""
-    limiters = [a_limiter(store, clock, HOUR) for _ in range(3)]
-    for policy in (HOUR, TWO_HOURS, HOUR):
-        for changed in limiters:
-            changed.reconfigure(some_settings(policy))
-            for limiter in limiters:
-                assert limiter.check(CLIENT).allowed
-                limiter.sync()
-    # With the first policy 9 requests, then 2 + 1 + 0 and 1 + 2 + 3 under the one that comes and goes.
-    assert {IN_HOUR: 9 + 3 + 6, IN_TWO_HOURS: 6 + 3} == stored_by_series(store)
-    for limiter in limiters:
-        limiter.peek(CLIENT)
-        limiter.sync()
-        assert 100 - 18 == limiter.peek(CLIENT).remaining
-
-
 def test_hits_of_a_wider_window_are_kept_after_it_is_narrowed(clock: Clock) -> None:
     """They are sent after the change, to a document that knows the narrow window only, and the change is taken back."""
     store = MemoryStore(clock)
@@ -79,23 +62,6 @@ def test_hits_of_a_wider_window_are_kept_after_it_is_narrowed(clock: Clock) -> N
     here.peek(CLIENT)
     here.sync()
     assert 100 - 40 - 1 - 8 == here.peek(CLIENT).remaining
-
-
-def test_series_is_found_again_when_a_change_is_taken_back(store: CounterStore, clock: Clock) -> None:
-    """Hits of others in it count, too."""
-    here, there = a_limiter(store, clock, HOUR), a_limiter(store, clock, HOUR)
-    here.check(CLIENT, cost=5)
-    here.sync()
-    here.reconfigure(some_settings(TWO_HOURS))
-    here.check(CLIENT)
-    here.sync()
-    there.check(CLIENT, cost=20)
-    there.sync()
-    here.reconfigure(some_settings(HOUR))
-    here.check(CLIENT)
-    here.sync()
-    assert 100 - 26 == here.peek(CLIENT).remaining
-    assert {IN_HOUR: 26, IN_TWO_HOURS: 1} == stored_by_series(store)
 
 
 def test_series_is_found_again_before_the_next_cycle(clock: Clock) -> None:
@@ -140,89 +106,6 @@ def test_wider_window_of_the_same_frames_finds_older_frames(store: CounterStore,
     limiter.check(CLIENT)
     limiter.sync()
     assert 100 - 32 == limiter.peek(CLIENT).remaining
-
-
-def test_tier_that_is_added_and_removed_again_and_again(store: CounterStore, clock: Clock) -> None:
-    """Each tier counts the requests that came while it was there."""
-    first, second = a_policy(MANY, 60), a_policy(MANY, 600, name="wide")
-    limiter = a_limiter(store, clock)
-    for turn in range(6):
-        limiter.reconfigure(some_settings(*((first, second) if turn % 2 else (first,))))
-        limiter.check(CLIENT, cost=10)
-        if turn > 2:
-            limiter.sync()
-    assert {Series(6): 60, Series(60): 30} == stored_by_series(store)
-    limiter.reconfigure(some_settings(replace(second, limit=30)))
-    limiter.peek(CLIENT)
-    limiter.sync()
-    assert not limiter.check(CLIENT).allowed
-
-
-def test_limit_changed_and_changed_back_between_two_flushes(store: CounterStore, clock: Clock) -> None:
-    """Hits of every step are sent, and a second flush sends none of them again."""
-    limiter = a_limiter(store, clock, HOUR)
-    for policy, cost in ((HOUR, 5), (TWO_HOURS, 4), (HOUR, 3), (TWO_HOURS, 2), (HOUR, 1)):
-        limiter.reconfigure(some_settings(policy))
-        limiter.check(CLIENT, cost=cost)
-    assert 15 == limiter.counts(CLIENT).in_flight_hits
-    assert 91 == limiter.peek(CLIENT).remaining
-    for _ in range(2):
-        limiter.sync()
-        assert {IN_HOUR: 9, IN_TWO_HOURS: 6} == stored_by_series(store)
-        assert (9, 0) == (limiter.counts(CLIENT).shared_hits, limiter.counts(CLIENT).in_flight_hits)
-    assert 91 == limiter.peek(CLIENT).remaining
-
-
-def test_hits_in_flight_of_a_key_that_nobody_asks_for_any_more(clock: Clock) -> None:
-    """Hits from before a change are sent by the next cycle, even if no request comes."""
-    store = MemoryStore()
-    limiter = a_limiter(store, clock, a_policy(10, 60))
-    limiter.check(CLIENT, cost=3)
-    limiter.reconfigure(some_settings(a_policy(10, 600)))
-    for _ in range(2):
-        limiter.sync()
-        assert 3 == stored_hits(store)
-
-
-@pytest.mark.parametrize("fault", (Fault.LOST_REPLY, Fault.LOST_REQUEST))
-def test_window_changed_while_the_outcome_of_a_write_is_unknown(clock: Clock, fault: Fault) -> None:
-    """The hits of that write are counted once, in the series that they were sent in."""
-    store = FaultyStore(MemoryStore())
-    limiter = a_limiter(store, clock, HOUR)
-    limiter.check(CLIENT, cost=5)
-    store.faults.append(fault)
-    limiter.sync()
-    for policy in (TWO_HOURS, HOUR):
-        limiter.reconfigure(some_settings(policy))
-        limiter.check(CLIENT, cost=3)
-    assert 100 - 8 == limiter.peek(CLIENT).remaining
-    for _ in range(2):
-        limiter.sync()
-        assert {IN_HOUR: 8, IN_TWO_HOURS: 3} == stored_by_series(store)
-        assert 100 - 8 == limiter.peek(CLIENT).remaining
-
-
-def test_window_changed_and_changed_back_during_a_cycle(clock: Clock) -> None:
-    """Hits that are neither taken nor in what was read count all the same."""
-    store = FaultyStore(MemoryStore())
-    limiter = a_limiter(store, clock, HOUR)
-    limiter.check(CLIENT, cost=5)
-
-    def change() -> None:
-        for policy in (HOUR, TWO_HOURS, HOUR):
-            limiter.reconfigure(some_settings(policy))
-            limiter.check(CLIENT)
-
-    limiter.peek(CLIENT)
-    limiter.sync()
-    limiter.peek(CLIENT)
-    store.before_read = change
-    limiter.sync()
-    store.before_read = int
-    assert 100 - 7 == limiter.peek(CLIENT).remaining
-    limiter.sync()
-    assert {IN_HOUR: 7, IN_TWO_HOURS: 1} == stored_by_series(store)
-    assert 100 - 7 == limiter.peek(CLIENT).remaining
 
 
 def test_share_of_what_is_left_stays_after_a_change(clock: Clock) -> None:
@@ -293,35 +176,3 @@ def test_total_that_is_removed_and_added_again(clock: Clock, fault: Fault | None
         limiter.sync()
         assert {Series(6): 20} == stored_by_series(store, TOTAL)
         assert {Series(6): 40} == stored_by_series(store, Key(CLIENT, "kim"))
-
-
-def test_total_that_is_removed_and_added_again_between_two_lost_replies(clock: Clock) -> None:
-    """A document has one state in an instance, which knows all writes of unknown outcome."""
-    store = FaultyStore(MemoryStore())
-    with_total = some_settings(a_policy(), total=(a_policy(name="total"),))
-    limiter = Limiter(with_total, store, clock=clock)
-    for cost in (5, 4, 3):
-        limiter.check(CLIENT, "kim", cost=cost)
-        store.faults.append(Fault.LOST_REPLY)
-        limiter.sync()
-        limiter.reconfigure(some_settings(a_policy()))
-        limiter.reconfigure(with_total)
-    for _ in range(3):
-        limiter.sync()
-        assert {Series(6): 12} == stored_by_series(store, TOTAL)
-
-
-def test_forgetting_a_removed_total_keeps_the_clients_own_key(clock: Clock) -> None:
-    """The total and the key of grants without a user both have no user name."""
-    limiter = Limiter(some_settings(a_policy(10, 60), total=(a_policy(name="total"),)), MemoryStore(), clock=clock)
-    limiter.check(CLIENT)
-    limiter.sync()
-    limiter.reconfigure(some_settings(a_policy(10, 60)))
-    for _ in range(30):
-        clock.advance(10)
-        limiter.check(CLIENT)
-        report = limiter.sync()
-        assert 1 == report.key_count
-        assert 1 <= 10 - limiter.peek(CLIENT).remaining
-    client = limiter._clients.get(CLIENT)
-    assert (None, None) == (client.total, client.former_total)

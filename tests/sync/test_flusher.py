@@ -13,7 +13,7 @@ from oauth_ratelimit.store.base import Change, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import MAX_BATCH, MAX_ROUNDS
 from tests.support.helpers import Clock
-from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, some_settings, stored_hits
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, stored_hits
 from tests.sync.faulty_store import Fault, FaultyStore
 
 Pair = tuple[Limiter, Limiter]
@@ -83,20 +83,6 @@ def test_late_write_finds_its_version_gone(pair: Pair, faulty: FaultyStore, inne
     assert 11 + rivals * 100 == stored_hits(inner)
 
 
-def test_first_of_two_writes_without_an_answer_arrives_late(
-    pair: Pair, faulty: FaultyStore, inner: MemoryStore
-) -> None:
-    """Each attempt is remembered: the late one is recognised though another was made after it, with more hits."""
-    here, _ = pair
-    hit(here)
-    faulty.faults += [Fault.LATE, Fault.LOST_REQUEST]
-    hit(here, cost=10)
-    hit(here, cost=20)
-    faulty.deliver(faulty.held[0])
-    here.sync()
-    assert 31 == stored_hits(inner)
-
-
 def test_late_write_between_read_and_write_is_found(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
     """
     A write that arrives at the worst moment, after the document was read again, is found with the conflict it makes.
@@ -108,30 +94,6 @@ def test_late_write_between_read_and_write_is_found(pair: Pair, faulty: FaultySt
     faulty.before_write = lambda: [faulty.deliver(held) for held in list(faulty.held)]
     here.sync()
     assert (11, 0) == (stored_hits(inner), here.counts(CLIENT).in_flight_hits)
-
-
-def test_hits_after_an_unanswered_write_are_sent(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
-    """Hits after a lost answer are not mistaken for those before it."""
-    here, _ = pair
-    faulty.faults.append(Fault.LOST_REPLY)
-    hit(here, cost=10)
-    here.check(CLIENT, cost=5)
-    assert 15 == here.counts(CLIENT).in_flight_hits
-    here.sync()
-    assert (15, 0) == (stored_hits(inner), here.counts(CLIENT).in_flight_hits)
-
-
-def test_bulk_applied_in_part_is_settled_key_by_key(faulty: FaultyStore, inner: MemoryStore, clock: Clock) -> None:
-    """Of a bulk without an answer, each key finds out for itself."""
-    limiter = a_limiter(faulty, clock)
-    users = [f"user-{number}" for number in range(5)]
-    faulty.faults.append(Fault.PARTLY)
-    for user in users:
-        limiter.check(CLIENT, user)
-    limiter.sync()
-    assert [1, 0, 1, 0, 1] == [stored_hits(inner, Key(CLIENT, user)) for user in users]
-    limiter.sync()
-    assert [1] * 5 == [stored_hits(inner, Key(CLIENT, user)) for user in users]
 
 
 @pytest.mark.parametrize("is_known_gone", (True, False), ids=("after reading", "without reading"))
@@ -150,23 +112,6 @@ def test_recreated_document_is_not_overwritten(pair: Pair, inner: MemoryStore, i
     assert 310 == stored_hits(inner)
     hit(there)
     assert 311 == there.counts(CLIENT).shared_hits
-
-
-def test_late_write_does_not_fit_a_recreated_document(pair: Pair, faulty: FaultyStore, inner: MemoryStore) -> None:
-    """
-    A write to a document that was removed does not fit the one that was made since, however often that was written.
-    """
-    here, there = pair
-    hit(here)
-    faulty.faults.append(Fault.LATE)
-    hit(here, cost=10)
-    inner.remove(KEY)
-    here.sync()
-    assert 10 == stored_hits(inner)
-    assert [] == faulty.deliver(faulty.held[0])
-    for _ in range(5):
-        hit(there, cost=100)
-    assert (510, 510) == (stored_hits(inner), there.counts(CLIENT).shared_hits)
 
 
 def test_versions_do_not_repeat_over_the_lives_of_a_document(inner: MemoryStore, clock: Clock) -> None:
@@ -310,37 +255,6 @@ def test_expired_frames_are_removed(inner: MemoryStore, clock: Clock) -> None:
         sizes.append(len(inner.read([KEY])[KEY].hits[Series(6)]))
     assert max(sizes) <= 2 * (66 + 66 + SLACK_S) / 6
     assert sizes[-1] >= 10
-
-
-@pytest.mark.parametrize("offset_s", [3600.0, -3600.0, 61.0])
-def test_frames_stay_whatever_the_clock_of_another_instance_shows(
-    inner: MemoryStore, clock: Clock, offset_s: float
-) -> None:
-    """No instance removes anything by its own clock."""
-    right = a_limiter(inner, clock, a_policy(40, 60))
-    wrong = Limiter(some_settings(a_policy(40, 60)), inner, clock=lambda: clock.now_s + offset_s, monotonic=clock)
-    hit(right, cost=40)
-    for _ in range(3):
-        wrong.check(CLIENT)
-        wrong.sync()
-    right.peek(CLIENT)
-    right.sync()
-    assert stored_hits(inner) >= 40
-    assert not right.check(CLIENT).allowed
-
-
-def test_instance_with_the_same_frames_and_a_wider_window_keeps_them(inner: MemoryStore, clock: Clock) -> None:
-    """The document knows how long the frames of a series matter to anybody."""
-    narrow = a_limiter(inner, clock, a_policy(window_s=60, frames=10))
-    wide = a_limiter(inner, clock, a_policy(window_s=600, frames=100))
-    hit(wide, cost=10)
-    for _ in range(9):
-        clock.advance(60)
-        hit(narrow)
-        narrow.peek(CLIENT)
-        narrow.sync()
-    hit(wide)
-    assert 20 == stored_hits(inner)
 
 
 def test_narrow_window_removes_no_frame_of_a_wider_one(inner: MemoryStore, clock: Clock) -> None:
