@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.measuring import in_new_process, spread
+from benchmarks.measuring import in_new_process, servers_of, spread
 from benchmarks.results import Result
 from benchmarks.token_request import (
     BASE,
@@ -120,17 +120,10 @@ def _as_deployed(database: Path, *, turn_s: float, turn_count: int) -> Iterator[
     with contextlib.ExitStack() as running:
         mongod = running.enter_context(Mongod())
         env = {DATABASE_VARIABLE: str(database), URI_VARIABLE: mongod.uri}
-        servers = {
-            subject: running.enter_context(
-                Gunicorn(
-                    "benchmarks.token_request:served()",
-                    worker_class="gthread",
-                    threads=SENDERS,
-                    env={**env, SUBJECT_VARIABLE: subject},
-                )
-            )
-            for subject in subjects
-        }
+        application_import = "benchmarks.token_request:served()"
+        servers = running.enter_context(
+            servers_of(subjects, application_import, variable=SUBJECT_VARIABLE, threads=SENDERS, env=env)
+        )
         draw = random.Random(0)
         for turn in range(turn_count + 1):
             for subject in draw.sample(subjects, len(subjects)):

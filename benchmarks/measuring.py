@@ -1,17 +1,19 @@
 """Measuring on a noisy machine: subjects take turns, medians are reported, and processes start fresh."""
 
+import contextlib
 import gc
 import multiprocessing
 import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks import subjects
+from tests.support.gunicorn import Gunicorn
 
 PAGE_BYTES = 4096
 
@@ -93,6 +95,20 @@ def in_new_process(function: Callable[..., Value], *arguments: Any) -> Value:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, initializer=subjects.silence_log) as pool:
         return pool.submit(function, *arguments).result()
+
+
+@contextlib.contextmanager
+def servers_of(
+    names: Iterable[str], application_import: str, *, variable: str, threads: int, env: Mapping[str, str]
+) -> Iterator[dict[str, Gunicorn]]:
+    """Run a server with one worker for each name, which it finds in an environment variable."""
+    with contextlib.ExitStack() as running:
+        yield {
+            name: running.enter_context(
+                Gunicorn(application_import, worker_class="gthread", threads=threads, env={**env, variable: name})
+            )
+            for name in names
+        }
 
 
 def resident_bytes(pid: int | str = "self") -> int:

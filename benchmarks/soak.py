@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.measuring import resident_bytes, spread
+from benchmarks.measuring import resident_bytes, servers_of, spread
 from benchmarks.results import Result, save, table
 from benchmarks.soak_server import BASE, BASE_AGAIN, IN_MEMORY, IS_PLAIN, OURS, ROLE_VARIABLE, URI_VARIABLE
 from benchmarks.wrk import REPORT, Latencies, latencies_in, percentile_ms, ratio_of
@@ -92,17 +92,10 @@ def load(turn_count: int, names: Sequence[str]) -> dict[str, Observations]:
         script = write_script(Path(running.enter_context(tempfile.TemporaryDirectory(prefix="oauth_ratelimit-soak-"))))
         mongod = running.enter_context(Mongod())
         env = {"AUTHLIB_INSECURE_TRANSPORT": "1", URI_VARIABLE: mongod.uri}
-        servers = {
-            name: running.enter_context(
-                Gunicorn(
-                    "benchmarks.soak_server:served()",
-                    worker_class="gthread",
-                    threads=CONNECTION_COUNT,
-                    env={**env, ROLE_VARIABLE: name},
-                )
-            )
-            for name in names
-        }
+        application_import = "benchmarks.soak_server:served()"
+        servers = running.enter_context(
+            servers_of(names, application_import, variable=ROLE_VARIABLE, threads=CONNECTION_COUNT, env=env)
+        )
         for turn in range(turn_count + 1):
             for name in names if turn % 2 else reversed(names):
                 take_turn(servers[name], script, seen[name] if turn else Observations(), is_protected=name == OURS)
