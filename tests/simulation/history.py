@@ -63,6 +63,11 @@ def _network(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
     return f"{fleet.fault_rate:.0%} of the {'writes' if fleet.only_writes_fail else 'commands'} fail"
 
 
+def _cut_off(_fleet: Fleet, instance: Instance, _rng: random.Random) -> str:
+    instance.is_cut_off = not instance.is_cut_off
+    return "is cut off" if instance.is_cut_off else "reaches the server again"
+
+
 def _release(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
     if not fleet.server.held:
         return "nothing is held back"
@@ -210,7 +215,7 @@ def _some_document(fleet: Fleet, rng: random.Random) -> dict[str, Any] | None:
 
 # What can go wrong, with how often it does.
 DIMENSIONS: dict[str, tuple[tuple[Action, float], ...]] = {
-    "network": ((_network, 2.0), (_release, 2.0), (_replicate, 1.0), (_elect, 0.5)),
+    "network": ((_network, 2.0), (_cut_off, 1.0), (_release, 2.0), (_replicate, 1.0), (_elect, 0.5)),
     "expiry": ((_expire, 0.5),),
     "clocks": ((_step_clock, 1.0), (_shake_clock, 1.0), (_drift, 0.5), (_elect_other_clock, 0.2)),
     "configuration": ((_reconfigure, 1.0),),

@@ -20,7 +20,7 @@ from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.reservation import Reservations
 from tests.simulation.configs import Config, Limit
-from tests.support.simulated_mongo import SimulatedCollection, SimulatedConnection
+from tests.support.simulated_mongo import Fate, SimulatedCollection, SimulatedConnection
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
@@ -102,6 +102,9 @@ class Instance:
         follows_store_clock: Whether it corrects its clock by the server's.
         max_keys: Keys in memory.
         reserves: Whether the last requests of a quota wait for the server.
+
+    Attributes:
+        is_cut_off: Whether nothing that it sends reaches the server.
     """
 
     def __init__(
@@ -120,6 +123,7 @@ class Instance:
         self.follows_store_clock = follows_store_clock
         self.max_keys = max_keys
         self.reserves = reserves
+        self.is_cut_off = False
         self.in_request = False
         self.is_waiting = False
         self.states: dict[Identity, KeyState] = {}  # after the decision that waits
@@ -131,7 +135,7 @@ class Instance:
         self.known: dict[Identity, Known] = {}
         self.unread = fleet.late_erasures()  # it may still drop the hits of these users
         self.horizon_s = config.horizon_s
-        collection = SimulatedCollection(fleet.server, fleet.fate, self._on_command, self._on_read)
+        collection = SimulatedCollection(fleet.server, self._fate, self._on_command, self._on_read)
         connection = cast(Connection, SimulatedConnection(collection))
         self.limiter = Limiter(
             settings_of(config, max_keys=max_keys, reserves=reserves),
@@ -333,6 +337,9 @@ class Instance:
                 states[client.former_total.key] = client.former_total
         for state in self.limiter._cycle.schedule.all():
             assert state.due_cycle is Due.FORGOTTEN or state is states.get(state.key), f"two states of {state.key}"
+
+    def _fate(self, command: str) -> Fate:
+        return Fate.LOST if self.is_cut_off else self.fleet.fate(command)
 
     def _on_command(self, command: str) -> None:
         assert not self.in_request, f"a request waited for MongoDB ({command})"
