@@ -102,9 +102,10 @@ class Demo:
                     time.sleep(PAUSE_S)
                     answers.append(client.request(other, caller))
                 statuses = f", and {PAUSE_S:g} s later ".join(str(each.status) for each in answers)
-                self._display.line(f"{other.name}, which has served it once, answers {statuses}.")
                 if answers[-1].outcome is Outcome.DENIED:
                     denier, answer = other, answers[-1]
+                    statuses += f" with Retry-After: {answer.header('Retry-After')}"
+                self._display.line(f"{other.name}, which has served it once, answers {statuses}.")
             return self._retry(client, denier, caller, retry_after_s=int(answer.header("Retry-After")))
 
     def _retry(self, client: TokenClient, instance: Instance, caller: Caller, *, retry_after_s: int) -> bool:
