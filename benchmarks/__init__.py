@@ -8,7 +8,7 @@
     memory.py         bytes per key, pauses of the garbage collector, a flood of users
     replays.py        recorded traffic (traces.py) through each algorithm and setting
     scaling.py        constants of urgent synchronisation, and fleets of hundreds
-    sharing.py        ways to share a limit between instances, ours and a central store, on several loads (shapes.py)
+    sharing.py        ways to share a limit between instances, ours and others (rivals.py) on several loads (shapes.py)
     suggest.py        proposed limits on a synthetic service (synthetic.py) and on recorded traffic
     capacity.py       the load on MongoDB by clients and instances (python -m benchmarks.capacity)
     soak.py           ten minutes of load (make soak), with soak_server.py and wrk.py

@@ -24,7 +24,7 @@ from benchmarks.results import load
 from benchmarks.scaling import FLOODS, GROWN, GROWTH, INSTANCE_COUNT, LONGER, ON_ONE_HOST, SETTINGS
 from benchmarks.shapes import SHAPES
 from benchmarks.sharing import INSTANCES as SHARED_BY
-from benchmarks.sharing import MEASURES, WAYS
+from benchmarks.sharing import WAYS
 from benchmarks.traces import traces
 from oauth_ratelimit.core.window import Estimator
 from oauth_ratelimit.replay.chart_data import BusiestSegment, chart_data
@@ -70,6 +70,11 @@ class Kept:
         for what in ("operations", "trips", "marks"):
             if f"{prefix}/{what}" in self._values:
                 yield f"{self._values[f'{prefix}/{what}']:,.0f}"
+
+    def error(self, way: str, count: int, loads: Iterable[str]) -> float:
+        """Return the wrong decisions of a way to share, on average over loads, in percent."""
+        loads = list(loads)
+        return fmean(map(sum, zip(*(self.shared(way, count, loads, what) for what in ("allow", "deny")), strict=True)))
 
 
 def write(path: Path = PAGE) -> None:
@@ -179,13 +184,14 @@ def _sharing(kept: Kept) -> Iterator[str]:
     rows = []
     for count in (1, *SHARED_BY):
         for way in WAYS if count > 1 else ("default", "strict"):
-            allow, deny, most, trips, operations, calls = (
-                kept.shared(way, count, (*RECORDED, *SHAPES), what) for what in MEASURES
+            cells = [f"{kept.error(way, count, [name]):.2f}" for name in (*RECORDED, *SHAPES)]
+            most, trips, operations, calls, fairness = (
+                kept.shared(way, count, (*RECORDED, *SHAPES), what)
+                for what in ("overshoot", "waited", "operations", "trips", "fairness")
             )
-            cells = [f"{sum(errors):.2f}" for errors in zip(allow, deny, strict=True)]
             costs = [f"{fmean(trips):.2f}", f"{fmean(operations):,.0f}", f"{fmean(calls):,.0f}"]
-            rows.append([str(count), way, *cells, f"{max(most):.2f}", *costs])
-    head = ["N", "way", *RECORDED, *SHAPES, "overshoot", "waits", "operations", "trips"]
+            rows.append([str(count), way, *cells, f"{max(most):.2f}", *costs, f"{min(fairness):.2f}"])
+    head = ["N", "way", *RECORDED, *SHAPES, "overshoot", "waits", "operations", "trips", "fairness"]
     return _table(head, iter(rows), texts=2)
 
 
@@ -237,6 +243,40 @@ def draw_all() -> None:
                     IMAGES / f"accuracy-{trace.name}.svg",
                 )
     _draw_settings(Kept(load()))
+    _draw_sharing(Kept(load()))
+
+
+def _draw_sharing(kept: Kept) -> None:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from oauth_ratelimit.replay.plot import GRID, PAPER, STROKES, STYLE, save
+
+    markers = ("o", "s", "D", "^", "v", "P", "X", "*", "h", "<", ">")
+    with rc_context(STYLE):  # type: ignore[arg-type]
+        figure = Figure(figsize=(11, 6.6), layout="constrained", facecolor=PAPER, edgecolor=GRID, linewidth=2)
+        panels = figure.subplots(2, len(SHARED_BY), sharex=True, sharey="row")
+        ticks = (0.03, 0.1, 0.3, 1, 3, 10, 30)
+        for row, (title, names) in zip(panels, (("recorded", RECORDED), ("shapes", tuple(SHAPES))), strict=True):
+            for axes, count in zip(row, SHARED_BY, strict=True):
+                for index, way in enumerate(WAYS):
+                    waits = fmean(kept.shared(way, count, names, "waited"))
+                    error = max(0.01, kept.error(way, count, names))
+                    colour, marker = STROKES[index % len(STROKES)][0], markers[index]
+                    aside = 0.04 * index if waits == 0 else 0.0  # beside each other, to be seen
+                    axes.scatter([waits + aside], [error], label=way, color=colour, marker=marker, s=42, clip_on=False)
+                axes.set_yscale("log")
+                axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+                axes.minorticks_off()
+                axes.set_xticks((0, 1, 2))
+                axes.grid(color=GRID, linewidth=0.6)
+                axes.set_title(f"{title}, N = {count}", loc="left", fontsize=10.5, fontweight="bold")
+            row[0].set_ylabel("wrong decisions, % of all requests")
+        for axes in panels[-1]:
+            axes.set_xlabel("round trips that a request waits for")
+        handles, words = panels[0][0].get_legend_handles_labels()
+        figure.legend(handles, words, loc="outside lower center", ncols=4, frameon=False)
+        save(figure, IMAGES / "accuracy-sharing.svg")
 
 
 def _draw_settings(kept: Kept) -> None:

@@ -69,7 +69,7 @@ def _on_host(request: Request) -> Request:
 
 
 def _grown(name: str, way: Ours) -> Iterator[Result]:
-    allow, deny, overshoot, _, operations, trips = measured(way, way.load)
+    allow, deny, overshoot, _, operations, trips, _ = measured(way, way.load)
     prefix = f"scaling/{GROWN}/{name}"
     yield Result(f"{prefix}/error", allow[0] + deny[0], "%")
     yield Result(f"{prefix}/overshoot", *overshoot)

@@ -1,80 +1,23 @@
-"""Ways to share a limit between instances, side by side: ours, and one store that each request asks.
+"""Ways to share a limit between instances, side by side: ours, and the rivals of ``rivals.py``, in compressed time.
 
-The loads of ``shapes.py`` run in compressed time. Error: wrong decisions in percent of all requests, against an exact
-log of what that way admitted. Latency: round trips that a request waits for, on average.
+Error: wrong decisions in percent of all requests, against an exact log of what that way admitted. Latency: round trips
+that a request waits for, on average. Fairness: Jain's index of the share that each instance admits of the requests of
+keys that were denied at all; 1 is fair.
 """
 
 import random
-from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from unittest.mock import patch
-
-from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
-from limits.strategies import MovingWindowRateLimiter, RateLimiter, SlidingWindowCounterRateLimiter
 
 from benchmarks.fleet import Fleet
 from benchmarks.results import Result
+from benchmarks.rivals import RIVALS, Way
 from benchmarks.shapes import WINDOW_S, Load, loads
 from oauth_ratelimit.replay.accuracy import ErrorLog, Tally
 
 INSTANCES = (3, 10, 30)
-MEASURES = ("allow", "deny", "overshoot", "waited", "operations", "trips")
-
-
-class Way(ABC):
-    """A way to share a limit. Counts its cost.
-
-    Attributes:
-        operations: Entries that were sent or received.
-        trips: Messages and their answers, each with any number of entries.
-        waited: Round trips that requests waited for.
-    """
-
-    def __init__(self, load: Load) -> None:
-        self.load = load
-        self.operations = self.trips = self.waited = 0
-
-    @abstractmethod
-    def check(self, key: str, instance: int, at_s: float) -> bool:
-        """Decide about a request. Requests come in the order of time."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End what runs in the background."""
-
-
-class Central(Way):
-    """The limits library with its storage in memory, which stands for one Redis: each request waits for a round trip.
-
-    An instance that does not reach it admits, as Flask-Limiter can be told to.
-    """
-
-    def __init__(self, load: Load, *, strategy: type[RateLimiter]) -> None:
-        super().__init__(load)
-        self._now_s = 0.0
-        self._clocks = [patch(f"limits.{module}.time", time=self._time) for module in ("storage.memory", "strategies")]
-        for clock in self._clocks:
-            clock.start()
-        self._limiter = strategy(MemoryStorage())
-        self._item = RateLimitItemPerMinute(load.limit)
-
-    def _time(self) -> float:
-        return self._now_s
-
-    def check(self, key: str, instance: int, at_s: float) -> bool:
-        """See ``Way``."""
-        self._now_s = at_s
-        self.waited += 1
-        self.trips += 1
-        self.operations += 1
-        return self.load.is_cut(instance, at_s) or self._limiter.hit(self._item, key)
-
-    def close(self) -> None:
-        """See ``Way``."""
-        for clock in self._clocks:
-            clock.stop()
+MEASURES = ("allow", "deny", "overshoot", "waited", "operations", "trips", "fairness")
 
 
 class Ours(Way):
@@ -93,7 +36,7 @@ class Ours(Way):
         estimator: str = "sliding",
         interval_s: float = 1.0,
     ) -> None:
-        super().__init__(load)
+        super().__init__(load, instance_count)
         self.most_marks = 0
         policy = {"limit": load.limit, "window": WINDOW_S, "estimator": estimator}
         config: dict[str, Any] = {
@@ -131,8 +74,7 @@ WAYS: dict[str, Callable[[Load, int], Way]] = {
     "default": Ours,
     "strict": lambda load, count: Ours(load, count, estimator="strict"),
     "reserve": lambda load, count: Ours(load, count, near_limit="reserve"),
-    "limits, moving window": lambda load, _: Central(load, strategy=MovingWindowRateLimiter),
-    "limits, sliding counter": lambda load, _: Central(load, strategy=SlidingWindowCounterRateLimiter),
+    **RIVALS,
 }
 
 
@@ -148,15 +90,27 @@ def run(*, short: bool) -> Iterator[Result]:
 def measured(way: Way, load: Load) -> Sequence[tuple[float, str]]:
     """Send a load through a way, and return the values of ``MEASURES`` with their units."""
     tally, logs = Tally(), dict[str, ErrorLog]()
+    asked, admitted, denied = Counter[tuple[str, int]](), Counter[tuple[str, int]](), set[str]()
     try:
         for request in load.requests:
-            is_admitted = way.check(request.key, request.instance, request.at_s)
-            log = logs.get(request.key)
+            key, instance = request.key, request.instance
+            is_admitted = way.check(key, instance, request.at_s)
+            log = logs.get(key)
             if log is None:
-                log = logs[request.key] = ErrorLog(tally, limit=load.limit, window_us=WINDOW_S * 1_000_000)
+                log = logs[key] = ErrorLog(tally, limit=load.limit, window_us=WINDOW_S * 1_000_000)
             log.add([round(request.at_s * 1_000_000)], [is_admitted])
+            asked[key, instance] += 1
+            if is_admitted:
+                admitted[key, instance] += 1
+            else:
+                denied.add(key)
     finally:
         way.close()
+    ratios = []
+    for instance in range(way.instance_count):
+        wanted = sum(asked[key, instance] for key in denied)
+        if wanted:
+            ratios.append(sum(admitted[key, instance] for key in denied) / wanted)
     per_thousand = 1000 / tally.requests
     return (
         (tally.percent(tally.wrongly_allowed), "%"),
@@ -165,4 +119,5 @@ def measured(way: Way, load: Load) -> Sequence[tuple[float, str]]:
         (way.waited / tally.requests, "round trips"),
         (way.operations * per_thousand, "per 1,000 requests"),
         (way.trips * per_thousand, "per 1,000 requests"),
+        (sum(ratios) ** 2 / (len(ratios) * sum(ratio**2 for ratio in ratios)) if any(ratios) else 1.0, "x"),
     )

@@ -29,6 +29,7 @@ FLOOD = [BEGIN_S + n / 20 for n in range(1200)]
 def test_single_instance_denies_nobody_far_below_the_limit(way: str) -> None:
     found = results(way, a_load([BEGIN_S + n * 2.0 for n in range(60)], instance_count=1), 1)
     assert 0 == found["allow"] == found["deny"]
+    assert 1 == found["fairness"]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -37,7 +38,9 @@ def test_instances_together_deny_most_of_a_flood(way: str) -> None:
     assert 1 <= found["overshoot"] < 2.5
 
 
-@pytest.mark.parametrize(("way", "expected"), [("default", 0), ("strict", 0), ("limits, moving window", 1)])
+@pytest.mark.parametrize(
+    ("way", "expected"), [("default", 0), ("strict", 0), ("after gubernator, GLOBAL", 0), ("limits, moving window", 1)]
+)
 def test_requests_wait_only_for_a_central_store(way: str, expected: int) -> None:
     assert expected == results(way, a_load(FLOOD, instance_count=3), 3)["waited"]
 
@@ -47,7 +50,7 @@ def test_moving_window_of_limits_is_exact() -> None:
     assert (0, 1.0) == (found["allow"], found["overshoot"])
 
 
-@pytest.mark.parametrize("way", ["default", "limits, moving window"])
+@pytest.mark.parametrize("way", ["default", "limits, moving window", "after Kong, sync_rate 1 s"])
 def test_instance_that_is_cut_off_admits_more(way: str) -> None:
     times = [PARTITION_S[0] + n / 100 for n in range(900)]
     whole, cut = (a_load(times, instance_count=2, cut=parts) for parts in (frozenset[int](), frozenset({0})))
