@@ -1,13 +1,16 @@
-"""Commands about the configuration file: check-config, schema. They need neither the application nor a database."""
+"""Commands about the configuration file: check-config, schema. They need no database, and no application."""
 
 import click
+from flask.cli import ScriptInfo
 
 from oauth_ratelimit.cli.options import json_option
 from oauth_ratelimit.cli.output import Cell, mode_cell, print_facts, print_json, visible
 from oauth_ratelimit.config import Settings, load_config
 from oauth_ratelimit.config.reference import schema_text
 from oauth_ratelimit.core.key import visible_name
+from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.errors import ConfigError
+from oauth_ratelimit.flask_authlib.extension import START
 from oauth_ratelimit.operations.format import canary_text, counted
 from oauth_ratelimit.operations.summary import (
     NO_LIMIT,
@@ -20,6 +23,10 @@ from oauth_ratelimit.operations.summary import (
 )
 from oauth_ratelimit.store.mongo.client import problem_of
 
+NOT_COMPARED = (
+    "the application cannot be loaded ({error}), so grant types and endpoints are not compared with those that it has"
+)
+
 
 @click.command("check-config")
 @click.argument("file", type=click.Path())
@@ -29,7 +36,8 @@ def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
     """Check a configuration FILE.
 
     Lists all problems at once, or what the file means: the mode, the limits by kind, the store, the trusted clients.
-    A worker logs the same as ratelimit_started when it starts. Exits with 1 if the file is not valid.
+    A worker logs the same as ratelimit_started when it starts. If flask finds the application, grant types and
+    endpoints that it does not have are warnings. Exits with 1 if the file is not valid.
     """
     problems: tuple[str, ...] = ()
     settings = None
@@ -38,7 +46,7 @@ def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
         settings = load_config(file)
         problem = settings.store.uri and problem_of(settings.store.uri)
         problems = (f"store.uri: {problem}",) if problem else ()
-        warnings = [*warnings_of(settings), *guard_warnings_of(settings)]
+        warnings = [*warnings_of(settings), *guard_warnings_of(settings), *_unknown_names(ctx, settings.policies)]
     except ConfigError as exc:
         problems = exc.problems
     if as_json:
@@ -52,8 +60,26 @@ def check_config(ctx: click.Context, file: str, as_json: bool) -> None:
         click.secho(f"{visible(file)}: valid (mode {settings.policies.mode.value})", fg="green")
         _print_summary(settings)
         for warning in warnings:
-            click.secho(f"Warning: {warning}", fg="yellow", err=True)
+            click.secho(f"Warning: {visible_name(warning)}", fg="yellow", err=True)
     ctx.exit(1 if problems else 0)
+
+
+def _unknown_names(ctx: click.Context, policies: PolicySet) -> list[str]:
+    """Return sentences about the grant types and endpoints that the application does not have, if there is one."""
+    script = ctx.find_object(ScriptInfo)
+    if script is None:
+        return []
+    try:
+        start = script.load_app().extensions.get(START)
+    except Exception as exc:  # noqa: BLE001  # the file can be checked all the same
+        is_named = script.app_import_path is not None or script.create_app is not None
+        return [NOT_COMPARED.format(error=type(exc).__name__)] if is_named else []
+    if start is None:
+        return []
+    return [
+        *(f"grant type {name}: {hint}" for name, hint in start.unknown_grants(policies)),
+        *(f"endpoint {name}: {hint}" for name, hint in start.unknown_endpoints(policies)),
+    ]
 
 
 def _print_summary(settings: Settings) -> None:

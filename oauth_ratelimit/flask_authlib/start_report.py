@@ -2,7 +2,7 @@
 
 import difflib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -10,6 +10,7 @@ import click
 import structlog
 from flask import Flask
 
+from oauth_ratelimit.core.policy import PolicySet
 from oauth_ratelimit.flask_authlib.app_limiter import AppLimiter
 from oauth_ratelimit.flask_authlib.grants import grants_of
 from oauth_ratelimit.operations.format import canary_text
@@ -80,14 +81,24 @@ class StartReport:
     def _check_names(self) -> None:
         """Log the grant types and endpoints in the configuration that the application does not have."""
         policies = self._app_limiter.settings.policies
+        for name, hint in self.unknown_grants(policies):
+            log.warning("grant_unknown", grant_type=name, hint=hint)
+        for name, hint in self.unknown_endpoints(policies):
+            log.warning("endpoint_unknown", endpoint=name, hint=hint)
+
+    def unknown_grants(self, policies: PolicySet) -> Iterator[tuple[str, str]]:
+        """Yield name and hint of each grant type in a configuration that the application does not have."""
         known = grants_of(self._server, authorize_endpoint=True).grant_types
         for name in policies.grants:
             if known is not None and name not in known:
-                log.warning("grant_unknown", grant_type=name, hint=_hint(name, known))
-        endpoints = {*getattr(self._server, "_endpoints", ()), *self._app.view_functions}
+                yield name, _hint(name, known)
+
+    def unknown_endpoints(self, policies: PolicySet) -> Iterator[tuple[str, str]]:
+        """Yield name and hint of each endpoint in a configuration that the application does not have."""
+        known = {*getattr(self._server, "_endpoints", ()), *self._app.view_functions}
         for name, rules in policies.endpoints.items():
-            if not rules.paths and name not in endpoints:
-                log.warning("endpoint_unknown", endpoint=name, hint=_hint(name, endpoints))
+            if not rules.paths and name not in known:
+                yield name, _hint(name, known)
 
 
 def run_pending(pending: list[StartReport]) -> None:
