@@ -17,7 +17,7 @@ from oauth_ratelimit.operations.changes import checked_client_id, limit_texts
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.profiles import HOUR_S, Traffic
 from oauth_ratelimit.operations.serialize import Record, bearer_data, effects_data, origin_data
-from oauth_ratelimit.operations.suggest import configuration, suggest, suggestion_data
+from oauth_ratelimit.operations.suggest import proposal_data, suggest, suggestion_data
 
 SPANS_S = {"hour": 3600, "day": 86_400, "week": 604_800}
 DAY_MINUTES = 1440
@@ -310,13 +310,10 @@ def suggest_limits(cache: ReadCache, params: Params) -> object:
         return {
             "span": span,
             "client_id": client_id,
-            "window_s": proposal.window_s,
-            "day_count": proposal.day_count,
-            "left_out_requests": traffic.left_out_count,
+            **proposal_data(proposal),
             "suggestions": [
                 {**suggestion_data(one), "text": f"{one.limit}/{one.window_s}s"} for one in proposal.suggestions
             ],
-            "configuration": configuration(proposal),
         }
 
     return cache.read_cached(("suggest", span, client_id), read, ttl_s=SUGGEST_TTL_S)

@@ -19,6 +19,10 @@ from oauth_ratelimit.operations.format import duration, policy_text, utc_time
 from oauth_ratelimit.operations.serialize import finite
 
 BAR_WIDTH = 12
+STATISTICS_LAG = (
+    "Instances send statistics every ten seconds, and users when their minute is over, so the last requests may be "
+    "missing."
+)
 NEAR_LIMIT_RATIO = 0.8
 
 

@@ -4,7 +4,7 @@ import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
 from oauth_ratelimit.cli.options import json_option
-from oauth_ratelimit.cli.output import Cell, print_facts, print_json, visible
+from oauth_ratelimit.cli.output import STATISTICS_LAG, Cell, print_facts, print_json, visible
 from oauth_ratelimit.operations.format import counted
 
 
@@ -46,6 +46,8 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
             ("instances", counted(rollout.instance_count, "instance")),
         ]
     )
+    if rollout.is_shared:
+        click.echo(STATISTICS_LAG, err=True)
     click.echo()
     for problem in rollout.problems:
         click.secho(f"Wait: {visible(problem)}", fg="yellow")

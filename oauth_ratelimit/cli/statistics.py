@@ -16,6 +16,7 @@ from oauth_ratelimit.cli.options import (
 )
 from oauth_ratelimit.cli.output import (
     NO_VALUE,
+    STATISTICS_LAG,
     Cell,
     Row,
     columns,
@@ -126,6 +127,7 @@ def what_if(
     )
     if found:
         click.echo(f"{APPROXIMATE} {HEAVIEST_ONLY}" if by == "user" else APPROXIMATE)
+    click.echo(STATISTICS_LAG, err=True)
     if excluded:
         click.echo(EXCLUDED.format(requests=counted(excluded, "request")))
 
@@ -196,6 +198,7 @@ def report(
         print_table(REPORT_COLUMNS, list(map(_finding_row, findings)), title=str(period), empty=NO_STATISTICS)
         if any(finding.faults for finding in findings):
             click.echo(LETTERS)
+        click.echo(STATISTICS_LAG, err=True)
         return
     text = _report_text(
         findings, period, "html" if form == "table" else form, error_uri=context.settings.denial.error_uri

@@ -7,7 +7,7 @@ import click
 
 from oauth_ratelimit.cli.context import CliContext, pass_context
 from oauth_ratelimit.cli.options import json_option, lifetime_s, span_s
-from oauth_ratelimit.cli.output import NO_VALUE, Cell, Row, columns, print_json, print_table, visible
+from oauth_ratelimit.cli.output import NO_VALUE, STATISTICS_LAG, Cell, Row, columns, print_json, print_table, visible
 from oauth_ratelimit.cli.replay import recording_options
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.operations.format import counted, duration
@@ -25,7 +25,10 @@ COLUMNS = columns(
     "proposed",
     numbers=("requests", "denied", "clients or users", "of well-behaved", "needless stopped", "safe limit"),
 )
-FEW_DAYS = "{days} of traffic: a week or more shows how much the days differ. Fit again when there is more."
+FEW_DAYS = "Only {basis}: a week or more shows how much the days differ. Fit again when there is more."
+TOO_LITTLE = "Too little traffic, only {basis}: do not enforce these limits. Fit again after a week."
+TRY_IT = "# Try it: replay, what-if, or a dry run."
+DO_NOT_ENFORCE = "# From {basis}: too little to enforce."
 LEFT_OUT = "Not included: {requests} of clients that the statistics count together."
 HEAVIEST = (
     "Users count only in minutes in which they were among the heaviest of their client, so their peaks may be higher."
@@ -78,7 +81,7 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
     flask oauth-ratelimit suggest tokens.csv --column client=app --token-lifetime 12h
     """
     from oauth_ratelimit.operations.profiles import HOUR_S, Traffic
-    from oauth_ratelimit.operations.suggest import configuration, suggest, suggestion_data
+    from oauth_ratelimit.operations.suggest import proposal_data, suggest
 
     context.accept_broken()
     if options["window_s"] % MINUTE_S:
@@ -97,19 +100,11 @@ def suggest_command(context: CliContext, /, **options: Any) -> None:
         assumed_s = HOUR_S
     proposal = suggest(traffic, token_lifetime_s=options["lifetime_s"], assumed_lifetime_s=assumed_s)
     if options["as_json"]:
-        print_json(
-            {
-                "window_s": proposal.window_s,
-                "day_count": proposal.day_count,
-                "left_out_requests": traffic.left_out_count,
-                "suggestions": list(map(suggestion_data, proposal.suggestions)),
-                "configuration": configuration(proposal),
-            }
-        )
+        print_json(proposal_data(proposal))
         return
     if options["file"] is None:
-        click.echo(HEAVIEST, err=True)
-    _print(proposal, traffic)
+        click.echo(f"{HEAVIEST} {STATISTICS_LAG}", err=True)
+    _print(proposal)
 
 
 def _read(options: Mapping[str, Any], traffic: "Traffic") -> None:
@@ -127,12 +122,12 @@ def _read(options: Mapping[str, Any], traffic: "Traffic") -> None:
         click.secho(note, fg="yellow", err=True)
 
 
-def _print(proposal: "Proposal", traffic: "Traffic") -> None:
+def _print(proposal: "Proposal") -> None:
     import yaml
 
     from oauth_ratelimit.operations.suggest import configuration
 
-    title = f"Proposed limits in {duration(proposal.window_s)}, from {counted(proposal.day_count, 'day')}"
+    title = f"Proposed limits in {duration(proposal.window_s)}, from {proposal.basis}"
     print_table(COLUMNS, list(map(_row, proposal.suggestions)), title=title, empty="No requests.")
     if not proposal.suggestions:
         return
@@ -145,11 +140,13 @@ def _print(proposal: "Proposal", traffic: "Traffic") -> None:
                 f"{one.kind.value}{owner}: {_name(one.safest)} stays below {one.safe_limit}; the next wasteful one, "
                 f"{above}, reaches {one.next_peak}, {times:.1f} times as many."
             )
-    if proposal.day_count < ENOUGH_DAYS:
-        click.secho(FEW_DAYS.format(days=f"Only {counted(proposal.day_count, 'day')}"), fg="yellow", err=True)
-    if traffic.left_out_count:
-        click.secho(LEFT_OUT.format(requests=counted(traffic.left_out_count, "request")), fg="yellow", err=True)
-    click.echo("\n# Try it: replay, what-if, or a dry run.")
+    if not proposal.is_enough:
+        click.secho(TOO_LITTLE.format(basis=proposal.basis), fg="red", err=True)
+    elif proposal.day_count < ENOUGH_DAYS:
+        click.secho(FEW_DAYS.format(basis=proposal.basis), fg="yellow", err=True)
+    if proposal.left_out_count:
+        click.secho(LEFT_OUT.format(requests=counted(proposal.left_out_count, "request")), fg="yellow", err=True)
+    click.echo(f"\n{TRY_IT if proposal.is_enough else DO_NOT_ENFORCE.format(basis=proposal.basis)}")
     click.echo(
         yaml.safe_dump(configuration(proposal), sort_keys=False, default_flow_style=None, allow_unicode=False), nl=False
     )

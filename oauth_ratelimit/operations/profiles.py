@@ -1,8 +1,9 @@
 """Recorded traffic by client and user: peaks by day, and the tokens that each one needs."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean, pstdev
 
 from oauth_ratelimit.core.policy import LimitKind
@@ -80,10 +81,23 @@ class Traffic:
         return max(lifetimes, key=lambda seconds: (lifetimes[seconds], -seconds)) if lifetimes else None
 
     @property
+    def request_count(self) -> int:
+        """Number of requests."""
+        return sum(sum(load.values()) for load in self.loads[LimitKind.CLIENT_TOTAL].values())
+
+    @property
     def day_count(self) -> int:
         """Number of days with requests."""
-        loads = self.loads[LimitKind.CLIENT_TOTAL].values()
-        return len({start_s // DAY_S for load in loads for start_s in load})
+        return len({start_s // DAY_S for start_s in self._starts()})
+
+    @property
+    def span_s(self) -> int:
+        """Time from the first bin with requests to the end of the last one; 0 without requests."""
+        starts = set(self._starts())
+        return max(starts) + self.bin_s - min(starts) if starts else 0
+
+    def _starts(self) -> Iterator[int]:
+        return chain.from_iterable(self.loads[LimitKind.CLIENT_TOTAL].values())
 
 
 @dataclass(frozen=True, slots=True)

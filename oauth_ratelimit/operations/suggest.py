@@ -17,13 +17,16 @@ from dataclasses import dataclass, field, fields, replace
 from oauth_ratelimit.core.policy import LimitKind
 from oauth_ratelimit.core.statistics import MINUTE_S
 from oauth_ratelimit.core.what_if import Subject, effect_of
-from oauth_ratelimit.operations.profiles import HOUR_S, TOKENS, Profile, Traffic, profile_of
+from oauth_ratelimit.operations.format import counted, duration
+from oauth_ratelimit.operations.profiles import DAY_S, HOUR_S, TOKENS, Profile, Traffic, profile_of
 
 MAX_OWN = 10  # clients with a limit of their own; more are no configuration that anybody reads
 GOOD_DEAL = 2.0  # times the safe limit that costs nothing while wasteful clients are far above
 TO_STOP = 0.98  # of the needless requests, so that 95 % are stopped in a week that differs a little
 WASTEFUL_RATIO = 3.0  # requests to need, as in the report
 MIN_REQUESTS = 20  # below it nobody is called wasteful
+ENOUGH_REQUESTS = 1000
+ENOUGH_S = 20 * HOUR_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +77,32 @@ class Proposal:
 
     Args:
         window_s: Length of their window.
+        request_count: Requests that they are made from.
         day_count: Days with requests.
+        span_s: Time from the first request to the last.
+        left_out_count: Requests of clients or users for which there was no room, or whose client is unknown.
         suggestions: The limits: for all clients first, then those of single clients.
         wasteful: Wasteful clients and users by kind, the most wasteful first.
     """
 
     window_s: int
+    request_count: int
     day_count: int
+    span_s: int
+    left_out_count: int
     suggestions: list[Suggestion] = field(default_factory=list)
     wasteful: dict[LimitKind, list[Profile]] = field(default_factory=dict)
+
+    @property
+    def is_enough(self) -> bool:
+        """True if the traffic is enough to enforce the limits."""
+        return self.request_count >= ENOUGH_REQUESTS and self.span_s >= ENOUGH_S
+
+    @property
+    def basis(self) -> str:
+        """The traffic in words, such as ``45 requests within 5 min``."""
+        when = f"on {counted(self.day_count, 'day')}" if self.span_s >= DAY_S else f"within {duration(self.span_s)}"
+        return f"{counted(self.request_count, 'request')} {when}"
 
 
 def suggest(traffic: Traffic, *, token_lifetime_s: float | None = None, assumed_lifetime_s: float = HOUR_S) -> Proposal:
@@ -93,7 +113,13 @@ def suggest(traffic: Traffic, *, token_lifetime_s: float | None = None, assumed_
         token_lifetime_s: Lifetime of a token in seconds; None takes the recorded ones.
         assumed_lifetime_s: The same for clients of which none is recorded.
     """
-    proposal = Proposal(traffic.window_s, traffic.day_count)
+    proposal = Proposal(
+        traffic.window_s,
+        request_count=traffic.request_count,
+        day_count=traffic.day_count,
+        span_s=traffic.span_s,
+        left_out_count=traffic.left_out_count,
+    )
     wasteful_clients: set[str] = set()
 
     def lifetime_of(client_id: str) -> float:
@@ -134,6 +160,21 @@ def configuration(proposal: Proposal) -> dict[str, object]:
 
 def _window(window_s: int) -> str:
     return f"{window_s // HOUR_S}h" if window_s % HOUR_S == 0 else f"{window_s // MINUTE_S}m"
+
+
+def proposal_data(proposal: Proposal) -> dict[str, object]:
+    """Return a proposal as a record."""
+    return {
+        "window_s": proposal.window_s,
+        "request_count": proposal.request_count,
+        "day_count": proposal.day_count,
+        "span_s": proposal.span_s,
+        "is_enough": proposal.is_enough,
+        "basis": proposal.basis,
+        "left_out_requests": proposal.left_out_count,
+        "suggestions": list(map(suggestion_data, proposal.suggestions)),
+        "configuration": configuration(proposal),
+    }
 
 
 def suggestion_data(one: Suggestion) -> dict[str, object]:

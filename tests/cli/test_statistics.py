@@ -14,6 +14,7 @@ import yaml
 from oauth_ratelimit import load_config
 from oauth_ratelimit.core.hyperloglog import register_of
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Share, Source, Tally, UserLoad
+from oauth_ratelimit.observe.statistics import WRITE_EVERY_S
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
 from tests.cli.conftest import Terminal, run_command
@@ -166,10 +167,28 @@ def test_limits_are_proposed_from_statistics_with_evidence_and_yaml(terminal: Te
         (one["kind"], one["client_id"], one["limit"]) for one in data["suggestions"]
     ]
     assert data["configuration"]["limits"]["client"][0]["window"] == "1h"
-    text = terminal.ok("suggest", "--window", "10m")
-    assert "Proposed limits in 10 min" in text
-    configuration = yaml.safe_load(text.partition("# Try it")[2].partition("\n")[2])
+    result = terminal.run("suggest", "--window", "10m")
+    assert "Proposed limits in 10 min, from 1,980 requests within 1 h" in result.stdout
+    configuration = yaml.safe_load(result.stdout.partition("# From")[2].partition("\n")[2])
     assert load_config({"mode": "dry-run", **configuration})
+
+
+@pytest.mark.usefixtures("recorded")
+def test_proposal_from_too_little_traffic_says_so_everywhere(terminal: Terminal) -> None:
+    result, data = terminal.run("suggest"), terminal.data("suggest")
+
+    assert (1980, False) == (data["request_count"], data["is_enough"])
+    assert 3600 <= data["span_s"] <= 3900, "in bins of five minutes"
+    assert data["basis"].startswith("1,980 requests within 1 h")
+    assert f"Too little traffic, only {data['basis']}: do not enforce these limits." in result.stderr
+    assert f"# From {data['basis']}: too little to enforce." in result.stdout
+
+
+@pytest.mark.parametrize("words", [("report",), ("suggest",), ("rollout",), ("what-if", "--limit", "1/minute")])
+def test_lag_of_the_statistics_is_stated_where_people_read(terminal: Terminal, words: tuple[str, ...]) -> None:
+    assert 10.0 == WRITE_EVERY_S
+    assert "Instances send statistics every ten seconds" in terminal.run(*words).stderr
+    assert "" == terminal.run(*words, "--json").stderr
 
 
 def test_limits_are_proposed_from_recorded_traffic(tmp_path: Path) -> None:

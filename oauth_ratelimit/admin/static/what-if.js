@@ -100,7 +100,7 @@ async function showSuggestions() {
   find("suggestions").hidden = false;
   find("suggestion-list").replaceChildren(...answer.suggestions.map((one) => make("li", {}, suggestionText(one), " ", tryButton(one))));
   setText(find("suggestion-note"), answer.suggestions.length
-    ? `From ${counted(answer.day_count, "day")} of traffic. The command line has more: flask oauth-ratelimit suggest.`
+    ? `From ${answer.basis}${answer.is_enough ? "" : ", which is too little to enforce them"}. The command line has more: flask oauth-ratelimit suggest.`
     : "There is too little traffic in this time to propose a limit.");
 }
 
