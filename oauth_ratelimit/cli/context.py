@@ -99,7 +99,7 @@ class CliContext(OperatorContext):
         stores = open_stores(self.settings.store)
         if stores is None:
             raise click.UsageError("counters are not shared: the configuration has no store.uri")
-        click.get_current_context().call_on_close(stores.close)
+        click.get_current_context().call_on_close(stores.close_at_exit)
         return stores
 
     @property

@@ -6,7 +6,7 @@ from typing import final
 
 from oauth_ratelimit.config import StoreSettings
 from oauth_ratelimit.store.base import CounterStore
-from oauth_ratelimit.store.mongo.client import FAILURES, Connection
+from oauth_ratelimit.store.mongo.client import FAILURES, Connection, skip_waiting_at_exit
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.erasure import Erasure, Person
@@ -86,6 +86,11 @@ class Stores:
     def close(self) -> None:
         """Close the connection. Idempotent."""
         self._connection.close()
+
+    def close_at_exit(self) -> None:
+        """Close the connection of a process that is about to end, and let it end at once."""
+        self.close()
+        skip_waiting_at_exit()
 
 
 def open_stores(settings: StoreSettings) -> Stores | None:

@@ -1,6 +1,8 @@
 """The connection of one process."""
 
 import os
+import subprocess
+import sys
 import time
 from contextlib import closing
 
@@ -48,6 +50,27 @@ def test_closed_connection_opens_a_new_client(mongo_uri: str) -> None:
         connection.close()
         assert 1.0 == connection.database.command("ping")["ok"]
         assert first is not connection.client
+
+
+@pytest.mark.parametrize(("close", "waits"), [("close", True), ("close_at_exit", False)])
+def test_process_that_ends_does_not_wait_for_the_drivers_threads(mongo_uri: str, close: str, waits: bool) -> None:
+    """Only if it says so: a command would take half a second longer."""
+    code = f"""
+import threading
+
+from oauth_ratelimit.config import StoreSettings
+from oauth_ratelimit.store.factory import open_stores
+
+join = threading.Thread.join
+threading.Thread.join = lambda thread, timeout=None: print("waits for", thread.name) or join(thread, timeout)
+stores = open_stores(StoreSettings(uri={mongo_uri!r}))
+stores.documents.facts()
+stores.{close}()
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "" == result.stderr
+    assert waits == ("waits for pymongo" in result.stdout)
 
 
 @pytest.mark.parametrize(
