@@ -24,6 +24,10 @@ BROKEN = (
     "The configuration is broken, so only its store is used; limits, modes and all else that it names are unknown "
     "here. Running instances keep the last valid one."
 )
+NO_STORE = (
+    "the configuration has no store.uri, so there is no database with counters, statistics and overrides; set it, or "
+    "name one with --mongo-uri before the command"
+)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -98,7 +102,7 @@ class CliContext(OperatorContext):
     def _open(self) -> Stores:
         stores = open_stores(self.settings.store)
         if stores is None:
-            raise click.UsageError("counters are not shared: the configuration has no store.uri")
+            raise click.UsageError(NO_STORE)
         click.get_current_context().call_on_close(stores.close_at_exit)
         return stores
 

@@ -38,6 +38,9 @@ OUTCOME_STYLES = {
 }
 NO_USER = Cell("none: a grant without a user", "dim")
 UNKNOWN = Cell("unknown", "dim")
+NO_LIMIT_WITHOUT_USER = (
+    "No limit applies to grants without a user. For the limits of a user, name one: explain CLIENT USER"
+)
 
 
 @click.command("explain")
@@ -120,7 +123,7 @@ def _print_explanation(explanation: LimitExplanation) -> None:
             )
             for usage, origin in usages
         ],
-        empty="No limit applies.",
+        empty=NO_LIMIT_WITHOUT_USER if explanation.has_user_limits else "No limit applies.",
     )
     if others := explanation.other_users():
         click.echo()

@@ -200,12 +200,12 @@ def _usage_row(usage: LimitUsage) -> Row:
     )
 
 
-def print_overrides(overrides: Sequence[Override]) -> None:
-    """Print active overrides."""
+def print_overrides(overrides: Sequence[Override], *, empty: str = "No overrides: the configuration applies.") -> None:
+    """Print active overrides, or a text if there are none."""
     print_table(
         columns("what", "client", "value", "until", "by", "made", "reason"),
         list(map(_override_row, overrides)),
-        empty="No overrides: the configuration applies.",
+        empty=empty,
     )
 
 

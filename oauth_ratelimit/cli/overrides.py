@@ -35,6 +35,11 @@ from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import entry_data, override_data
 
 UNKNOWN_MODE = "unknown: the configuration is broken"
+NO_OVERRIDE = {
+    OverrideKind.LIMIT: "No override of limits: those of the configuration apply.",
+    OverrideKind.MODE: "No override of the mode: that of the configuration applies.",
+    OverrideKind.TRUSTED: "No client is trusted by an override: only those of the configuration are.",
+}
 
 
 @click.group()
@@ -87,8 +92,9 @@ def set_limit(context: CliContext, /, client: str | None, everybody: bool, as_js
     if not limits:
         raise click.UsageError("name at least one limit: --client, --user or --client-total")
     template = _override(context, Target(OverrideKind.LIMIT, client_id, next(iter(limits))), options)
+    policies = context.policies
     try:
-        overrides = limit_overrides(context.policies, client_id, limits, template=template)
+        overrides = limit_overrides(policies, client_id, limits, template=template)
     except ConfigError as exc:
         raise click.UsageError("\n".join(map(visible_name, exc.problems))) from None
     _apply(context, overrides, as_json=as_json)
@@ -381,4 +387,4 @@ def _print_kind(context: CliContext, kind: OverrideKind, *, as_json: bool) -> No
     if as_json:
         print_json(list(map(override_data, overrides)))
     else:
-        print_overrides(overrides)
+        print_overrides(overrides, empty=NO_OVERRIDE[kind])

@@ -6,6 +6,7 @@ from oauth_ratelimit.cli.context import CliContext, pass_context
 from oauth_ratelimit.cli.options import json_option
 from oauth_ratelimit.cli.output import STATISTICS_LAG, Cell, print_facts, print_json, visible
 from oauth_ratelimit.operations.format import counted
+from oauth_ratelimit.operations.rollout import MAX_NAMED, Rollout, Step
 
 
 @click.command("rollout")
@@ -22,8 +23,6 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
     flask oauth-ratelimit rollout
     flask oauth-ratelimit rollout --json
     """
-    from oauth_ratelimit.operations.rollout import MAX_NAMED, Rollout, Step
-
     rollout = Rollout(context)
     if as_json:
         print_json(rollout.data())
@@ -31,26 +30,15 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
     steps = [step for step in Step if step is not Step.OFF or rollout.step is Step.OFF]
     click.echo(" > ".join(click.style(f"[{step}]", bold=True) if step is rollout.step else step for step in steps))
     click.echo()
-    day, before = rollout.day, rollout.day_before
-    named = ", ".join(f"{visible(client_id)} ({count:,})" for client_id, count in day.worst(MAX_NAMED))
     canary = [("canary", f"{rollout.canary_percent:g} % of the clients")] if rollout.canary_percent is not None else []
-    print_facts(
-        [
-            *canary,
-            ("requests, last day", f"{day.offered:,}"),
-            ("denied", f"{day.denied:,}"),
-            ("would be denied", f"{day.would_deny:,}"),
-            ("the day before", f"{before.denied:,} denied, {before.would_deny:,} would be denied"),
-            ("clients over a limit", f"{len(day.over):,}{f': {named}' if named else ''}"),
-            ("counters", "shared through MongoDB" if rollout.is_shared else Cell("not shared", "bold red")),
-            ("instances", counted(rollout.instance_count, "instance")),
-        ]
-    )
     if rollout.is_shared:
+        print_facts([*canary, *_day_facts(rollout), ("counters", "shared through MongoDB")])
         click.echo(STATISTICS_LAG, err=True)
+    else:
+        print_facts([*canary, ("counters", Cell("not shared", "bold red"))])
     click.echo()
     for problem in rollout.problems:
-        click.secho(f"Wait: {visible(problem)}", fg="yellow")
+        click.secho(f"{'Wait' if rollout.next_commands else 'Note'}: {visible(problem)}", fg="yellow")
     if rollout.next_commands:
         click.echo("Next, in spite of that:" if rollout.problems else "Nothing speaks against the next step:")
         _print_commands(rollout.next_commands)
@@ -58,6 +46,19 @@ def rollout_command(context: CliContext, as_json: bool) -> None:
         click.echo("All limits are enforced. Keep the alerts.")
     click.echo("Back:")
     _print_commands(rollout.back_commands)
+
+
+def _day_facts(rollout: Rollout) -> list[tuple[str, str]]:
+    day, before = rollout.day, rollout.day_before
+    named = ", ".join(f"{visible(client_id)} ({count:,})" for client_id, count in day.worst(MAX_NAMED))
+    return [
+        ("requests, last day", f"{day.offered:,}"),
+        ("denied", f"{day.denied:,}"),
+        ("would be denied", f"{day.would_deny:,}"),
+        ("the day before", f"{before.denied:,} denied, {before.would_deny:,} would be denied"),
+        ("clients over a limit", f"{len(day.over):,}{f': {named}' if named else ''}"),
+        ("instances", counted(rollout.instance_count, "instance")),
+    ]
 
 
 def _print_commands(commands: list[str]) -> None:

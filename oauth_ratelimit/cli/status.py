@@ -39,6 +39,7 @@ SWITCHED_OFF = (
     "OAUTH_RATELIMIT_MODE=off is set in the environment of this command. Instances that have it set too do nothing "
     "and are not listed; all of the above is about the others."
 )
+UNKNOWN = Cell("unknown", "yellow")
 NO_INSTANCES = "No instance seen in the last 10 minutes; an instance starts with its first token request."
 INSTANCE_COLUMNS = (
     "instance",
@@ -80,7 +81,7 @@ def status_command(context: CliContext, as_json: bool) -> None:
         [
             ("mode", mode[0]),
             ("mode from", mode[1]),
-            ("canary", canary_text(status.policies.canary)),
+            ("canary", UNKNOWN if context.broken else canary_text(status.policies.canary)),
             ("overrides", str(status.override_count)),
             ("MongoDB", _database_text(status.facts)),
         ]

@@ -28,6 +28,7 @@ COLUMNS = columns(
 FEW_DAYS = "Only {basis}: a week or more shows how much the days differ. Fit again when there is more."
 TOO_LITTLE = "Too little traffic, only {basis}: do not enforce these limits. Fit again after a week."
 TRY_IT = "# Try it: replay, what-if, or a dry run."
+NO_REQUESTS = "No requests, so there is nothing to propose limits from."
 DO_NOT_ENFORCE = "# From {basis}: too little to enforce."
 LEFT_OUT = "Not included: {requests} of clients that the statistics count together."
 HEAVIEST = (
@@ -127,10 +128,11 @@ def _print(proposal: "Proposal") -> None:
 
     from oauth_ratelimit.operations.suggest import configuration
 
-    title = f"Proposed limits in {duration(proposal.window_s)}, from {proposal.basis}"
-    print_table(COLUMNS, list(map(_row, proposal.suggestions)), title=title, empty="No requests.")
     if not proposal.suggestions:
+        click.echo(NO_REQUESTS)
         return
+    title = f"Proposed limits in {duration(proposal.window_s)}, from {proposal.basis}"
+    print_table(COLUMNS, list(map(_row, proposal.suggestions)), title=title)
     click.echo()
     for one in proposal.suggestions:
         if one.safest is not None and one.next_above is not None:

@@ -121,6 +121,11 @@ class LimitExplanation:
         return heapq.nlargest(MAX_OTHERS, (usage for usage in widest if usage.estimate > 0), key=attrgetter("estimate"))
 
     @property
+    def has_user_limits(self) -> bool:
+        """True if grants with a user have limits of their own."""
+        return bool(self.matched.limits.user)
+
+    @property
     def mode_origin(self) -> Origin:
         """The origin of the mode."""
         return self.context.origins.of_mode(self.client_id, **self._request)

@@ -115,24 +115,30 @@ class Rollout:
         """Commands for the next step; lines that begin with ``#`` are changes of the configuration file."""
         match self.step:
             case Step.OFF:
-                return ['mode set dry-run --reason "first step"']
+                return [self._set_mode(Mode.DRY_RUN, "first step")]
             case Step.DRY_RUN:
                 return [
                     f"# in the configuration file: canary: {{percent: {CANARY_PERCENTS[0]}}}",
-                    'mode set enforce --reason "canary"',
+                    self._set_mode(Mode.ENFORCE, "canary"),
                 ]
             case Step.CANARY:
                 return [_next_canary(self.canary_percent)]
             case Step.SOME:
-                return ['mode set enforce --reason "for all clients"']
+                return [self._set_mode(Mode.ENFORCE, "for all clients")]
         return []
 
     @property
     def back_commands(self) -> list[str]:
         """Commands for going back. From a step that denies, nobody is denied any more."""
         if self.step in (Step.OFF, Step.DRY_RUN):
-            return ['mode set off --reason "decide and count nothing"']
-        return ['mode set dry-run --reason "too many complaints"']
+            return [self._set_mode(Mode.OFF, "decide and count nothing")]
+        return [self._set_mode(Mode.DRY_RUN, "too many complaints")]
+
+    def _set_mode(self, mode: Mode, reason: str) -> str:
+        """Return the command that sets a mode; without a store there are no overrides."""
+        if not self.is_shared:
+            return f"# in the configuration file: mode: {mode.value}"
+        return f'mode set {mode.value} --reason "{reason}"'
 
     def data(self) -> Record:
         """Return the state as a record."""
@@ -143,8 +149,8 @@ class Rollout:
             "problems": self.problems,
             "is_shared": self.is_shared,
             "instance_count": self.instance_count,
-            "last_day": _day_data(self.day),
-            "day_before": _day_data(self.day_before),
+            "last_day": _day_data(self.day) if self.is_shared else None,
+            "day_before": _day_data(self.day_before) if self.is_shared else None,
             "next": self.next_commands,
             "back": self.back_commands,
         }

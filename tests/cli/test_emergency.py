@@ -69,6 +69,7 @@ def test_command_that_needs_the_store_alone_works_with_a_broken_file(broken: Ter
 def test_mode_that_is_set_in_an_emergency_is_stored(broken: Terminal, overrides: OverrideStore) -> None:
     assert "unknown: the configuration is broken" in broken.ok("mode")
     assert "unknown: the configuration is broken" in broken.ok("status")
+    assert "canary     unknown" in broken.ok("status")
     assert None is broken.data("status")["mode"]
 
     broken.ok("mode", "set", "dry-run", *WHY)
@@ -111,10 +112,11 @@ def test_command_that_needs_limits_or_names_says_what_to_do_about_a_broken_file(
 
 def test_address_can_be_named_if_the_broken_file_has_none(terminal: Terminal, mongo_uri: str) -> None:
     terminal.config_path.write_text("mode: loud\n")
-    refused = terminal.run("mode", "set", "dry-run", *WHY)
+    for words in (("mode", "set", "dry-run", *WHY), ("limit", "set", "app", "--user", "5/min", *WHY)):
+        refused = terminal.run(*words)
 
-    assert 1 == refused.exit_code
-    assert "with --mongo-uri this command works all the same" in refused.stderr
+        assert 1 == refused.exit_code
+        assert "with --mongo-uri this command works all the same" in refused.stderr
     assert 0 == terminal.run("--mongo-uri", mongo_uri, "mode", "set", "dry-run", *WHY).exit_code
 
 
@@ -166,12 +168,21 @@ def test_configuration_without_a_store_is_shown(alone: Terminal) -> None:
     assert (None, [None, None]) == (data["forecast"], [each["estimate"] for each in data["limits"]])
 
 
+def test_rollout_without_a_store_claims_no_numbers_and_no_overrides(alone: Terminal) -> None:
+    text = alone.ok("rollout")
+
+    assert "requests, last day" not in text
+    assert "mode set" not in text
+    assert "# in the configuration file: mode: dry-run" in text
+    assert None is alone.data("rollout")["last_day"]
+
+
 @pytest.mark.parametrize("words", [("mode", "set", "off", *WHY), ("top",), ("erase", "ann")])
 def test_change_without_a_store_is_refused(alone: Terminal, words: tuple[str, ...]) -> None:
     result = alone.run(*words)
 
     assert 2 == result.exit_code
-    assert "no store.uri" in result.stderr
+    assert "no store.uri, so there is no database with counters, statistics and overrides" in result.stderr
 
 
 @pytest.fixture

@@ -28,6 +28,13 @@ def test_denied_user_gets_forecast_limits_and_other_users(terminal: Terminal, li
     assert "Other users of the client's total" in terminal.ok("explain", "app", "alice")
 
 
+def test_client_with_limits_of_users_alone_is_not_called_unlimited(terminal: Terminal) -> None:
+    terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "limits": {"user": ["5/hour"]}}))
+
+    assert "For the limits of a user, name one: explain CLIENT USER" in terminal.ok("explain", "app")
+    assert "name one" not in terminal.ok("explain", "app", "alice")
+
+
 def test_forecast_names_the_limit_that_denies_and_not_a_dry_run_that_lasts_longer(
     terminal: Terminal, limiter: Limiter
 ) -> None:

@@ -196,6 +196,15 @@ def test_mode_for_everybody_names_what_the_file_keeps_from_it(terminal: Terminal
     ] == result.stderr.splitlines()
 
 
+def test_list_of_one_kind_does_not_deny_overrides_of_another(terminal: Terminal) -> None:
+    terminal.ok("limit", "set", "app", "--user", "5/minute", *WHY)
+
+    assert "No override of the mode: that of the configuration applies." in terminal.ok("mode")
+    assert "No client is trusted by an override" in terminal.ok("trust", "list")
+    terminal.ok("limit", "unset", "app", *WHY)
+    assert "No override of limits" in terminal.ok("limit", "list")
+
+
 def test_reset_client_is_admitted_again(terminal: Terminal, limiter: Limiter) -> None:
     for _ in range(11):
         limiter.check("app")

@@ -66,7 +66,8 @@ def test_few_statistics_many_denials_and_lag_are_reasons_to_wait(terminal: Termi
         "of the requests are over a limit",
         "1 instance behind with the synchronisation",
         "1 instance not in mode enforce",
-        "mode set dry-run",
+        "Note: ",
+        'mode set dry-run --reason "too many complaints"',
     ):
         assert words in text, text
 

@@ -206,4 +206,4 @@ def test_limits_are_proposed_from_recorded_traffic(tmp_path: Path) -> None:
 
 
 def test_without_statistics_nothing_is_proposed(terminal: Terminal) -> None:
-    assert "No requests." in terminal.ok("suggest")
+    assert "No requests, so there is nothing to propose" in terminal.ok("suggest")

@@ -45,18 +45,20 @@ def alone(config: dict[str, Any]) -> Rollout:
 @pytest.mark.parametrize(
     ("config", "following"),
     (
-        ({"mode": "off"}, "mode set dry-run"),
+        ({"mode": "off"}, "in the configuration file: mode: dry-run"),
         ({"mode": "dry-run"}, "canary: {percent: 5}"),
         ({"mode": "enforce", "canary": {"percent": 5}}, "canary: {percent: 20}"),
         ({"mode": "enforce", "canary": {"percent": 20}}, "canary: {percent: 50}"),
         ({"mode": "enforce", "canary": {"percent": 50}}, "remove canary"),
-        ({"mode": "dry-run", "clients": {"shop": {"mode": "enforce"}}}, "mode set enforce"),
+        ({"mode": "dry-run", "clients": {"shop": {"mode": "enforce"}}}, "in the configuration file: mode: enforce"),
     ),
 )
-def test_next_step_is_named_with_its_command(config: dict[str, Any], following: str) -> None:
+def test_next_step_is_named_with_a_command_that_works(config: dict[str, Any], following: str) -> None:
+    """Without a store there are no overrides, so only the file can change."""
     rollout = alone(config)
     assert any(following in command for command in rollout.next_commands)
-    assert all("mode set" in command for command in rollout.back_commands)
+    assert all("in the configuration file: mode: " in command for command in rollout.back_commands)
+    assert (None, None) == (rollout.data()["last_day"], rollout.data()["day_before"])
 
 
 def test_counters_that_are_not_shared_are_a_reason_to_wait() -> None:
