@@ -3,21 +3,16 @@
 import contextlib
 import random
 import shutil
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import repeat
 
-import redis
-
 from benchmarks import peers, subjects
 from benchmarks.measuring import Run, Timing, in_threads, take_turns
 from benchmarks.results import Result
 from benchmarks.subjects import USER, VARIANTS, Hit, settings_of
-from tests.support.helpers import wait_until
-from tests.support.mongod import Mongod, free_port
+from tests.support.mongod import Mongod
 
 KEY_COUNT = 100_000
 THREAD_COUNT = 4
@@ -114,7 +109,7 @@ def _shared_stores(*, turn_count: int) -> Iterator[Result]:
     with contextlib.ExitStack() as servers:
         uris = {"MongoDB": servers.enter_context(Mongod()).uri.replace("/?", "/limits?")}
         if shutil.which("redis-server"):
-            uris["Redis"] = servers.enter_context(_redis())
+            uris["Redis"] = servers.enter_context(peers.redis_server())
         runs = {name: _repeated(peers.shared_limits(uri), 300) for name, uri in uris.items()}
         runs["ours"] = _repeated(subjects.ours(), 20_000)
         times = take_turns(runs, turn_count=turn_count)
@@ -122,27 +117,6 @@ def _shared_stores(*, turn_count: int) -> Iterator[Result]:
     for name in uris:
         factor = times[name].median_ns / times["ours"].median_ns
         yield Result(f"decision/shared store/faster than limits on {name}", factor, "x")
-
-
-@contextlib.contextmanager
-def _redis() -> Iterator[str]:
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-redis-") as directory:
-        options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", directory, "--save", "", "--appendonly", "no"]
-        server = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
-        try:
-            with redis.Redis(port=port) as client:
-                wait_until(partial(_answers, client), "redis-server answers")
-            yield f"redis://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            server.wait()
-
-
-def _answers(client: "redis.Redis") -> bool:
-    with contextlib.suppress(redis.ConnectionError):
-        return bool(client.ping())
-    return False
 
 
 def _repeated(hit: Hit, count: int) -> Run:

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import http.client
 import random
+import shutil
 import statistics
 import tempfile
 import threading
@@ -12,14 +13,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.measuring import in_new_process, servers_of, spread
+from benchmarks.peers import redis_server
 from benchmarks.results import Result
 from benchmarks.token_request import (
     BASE,
     BASE_AGAIN,
     DATABASE_VARIABLE,
     FLASK_LIMITER,
+    FLASK_LIMITER_MEMORY,
+    FLASK_LIMITER_MONGO,
+    FLASK_LIMITER_REDIS,
     FORMS,
     OURS,
+    REDIS_VARIABLE,
     SHARED,
     SUBJECT_VARIABLE,
     URI_VARIABLE,
@@ -115,11 +121,14 @@ def _added_us(times_us: Mapping[str, list[float]], subject: str) -> float:
 
 def _as_deployed(database: Path, *, turn_s: float, turn_count: int) -> Iterator[Result]:
     """Servers take turns under a steady load of many users, with sync cycle, metrics and quota headers."""
-    subjects = (BASE, OURS, SHARED, BASE_AGAIN)
-    cpu_us: dict[str, list[float]] = {subject: [] for subject in subjects}
+    subjects = [BASE, OURS, SHARED, BASE_AGAIN, FLASK_LIMITER_MEMORY, FLASK_LIMITER_MONGO]
     with contextlib.ExitStack() as running:
-        mongod = running.enter_context(Mongod())
-        env = {DATABASE_VARIABLE: str(database), URI_VARIABLE: mongod.uri}
+        mongo_uri = running.enter_context(Mongod()).uri.replace("/?", "/limits?")
+        env = {DATABASE_VARIABLE: str(database), URI_VARIABLE: mongo_uri}
+        if shutil.which("redis-server"):
+            subjects.append(FLASK_LIMITER_REDIS)
+            env[REDIS_VARIABLE] = running.enter_context(redis_server())
+        cpu_us: dict[str, list[float]] = {subject: [] for subject in subjects}
         application_import = "benchmarks.token_request:served()"
         servers = running.enter_context(
             servers_of(subjects, application_import, variable=SUBJECT_VARIABLE, threads=SENDERS, env=env)
@@ -133,7 +142,7 @@ def _as_deployed(database: Path, *, turn_s: float, turn_count: int) -> Iterator[
     name = f"endpoint/as deployed, password, {len(USERS):,} users, {REQUESTS_PER_S} requests/s"
     for subject, times in cpu_us.items():
         yield Result(f"{name}/{subject}", statistics.median(times), UNIT, spread=spread(times))
-    for subject in (OURS, SHARED, BASE_AGAIN):
+    for subject in subjects[1:]:
         percents = [100 * (mine / base - 1) for mine, base in zip(cpu_us[subject], cpu_us[BASE], strict=True)]
         added = statistics.median(percents)
         yield Result(f"{name}/added by {subject}", added, "%", GOALS.get(subject), spread(percents))
