@@ -508,7 +508,8 @@ def test_parallel_guesses_at_several_processes_pass_each_limit_once_per_process(
     """Once the processes know of each other, no more pass at any."""
     form = {"grant_type": "password", "username": "alice"}
     env = {"DEMO_DATABASE": str(database), "WORKER_MONGO_URI": mongo_uri}
-    app = "tests.support.guard_app:app"
+    env |= {"WORKER_GUARD": "enforce", "WORKER_INTERVAL": "100ms"}
+    app = "tests.support.worker_app:app"
     auth = (WEB_SHOP.client_id, WEB_SHOP.client_secret or "")
     with (
         Gunicorn(app, env=env, worker_class="gthread", threads=16) as first,

@@ -302,11 +302,11 @@ def test_statistics_work_without_indexes(guarded: GuardedMongod, a_share: Share)
     assert ["expiry_index_missing", "minute_index_missing"] == [entry["event"] for entry in logs]
 
 
+@pytest.mark.usefixtures("quick_ending")
 @pytest.mark.parametrize(
     "uri",
     [
         "mongodb://root:{password}@{address}/oauth?authSource=admin",
-        "mongodb://nobody:{password}@{address}/oauth?authSource=admin",
         "mongodb://root:{password}@127.0.0.1:1/oauth?serverSelectionTimeoutMS=50",
         "mongodb://root:{password}@{address}/oauth?authMechanism=NONSENSE",
         "mongodb://root:{password}@{address}/oauth?tlsCAFile=/nowhere&tls=true",

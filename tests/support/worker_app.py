@@ -12,6 +12,7 @@ Environment:
 import os
 
 from oauth_ratelimit import OAuthRateLimit
+from tests.support.guarded import LIMITS
 from tests.support.sites import config, protect_after
 
 settings = config(
@@ -23,6 +24,6 @@ settings = config(
         "near_limit": os.environ.get("WORKER_NEAR_LIMIT", "flush"),
     },
     store={"uri": os.environ["WORKER_MONGO_URI"]},
-    guard={"mode": os.environ.get("WORKER_GUARD", "off")},
+    guard={"mode": os.environ.get("WORKER_GUARD", "off"), "limits": LIMITS},
 )
 app = protect_after(os.environ["DEMO_DATABASE"], settings, OAuthRateLimit())
