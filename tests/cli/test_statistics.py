@@ -146,7 +146,7 @@ def test_report_ranks_clients_in_every_format(terminal: Terminal, tmp_path: Path
 
 @pytest.mark.usefixtures("recorded")
 def test_report_uses_the_token_lifetime(terminal: Terminal) -> None:
-    words = ("report", "--format", "json", "--token-lifetime", "1m", "--client", "shop")
+    words = ("report", "--format", "json", "--token-lifetime", "20s", "--client", "shop")
     (shop,) = json.loads(terminal.ok(*words))["clients"]
 
     assert "logs-in-again" not in shop["faults"]
