@@ -287,9 +287,9 @@ class Limiter:
         """Block until there is a key for ``sync_urgent``, or ``wake`` is called."""
         self._cycle.wait_for_urgent()
 
-    def wait_for_pressing(self, timeout_s: float) -> None:
+    def wait_for_critical(self, timeout_s: float) -> None:
         """Block until an urgent key has used half of a limit, ``wake`` is called or the time is over."""
-        self._clients.dirty_queue.wait_for_pressing(timeout_s)
+        self._clients.dirty_queue.wait_for_critical(timeout_s)
 
     def wake(self) -> None:
         """End the waiting of another thread."""

@@ -398,7 +398,7 @@ BREAKAGES = (
         "tests/simulation",
     ),
     Breakage(
-        "limit of all users is learnt with the next full cycle",
+        "limit of all users is read with the next full cycle",
         "oauth_ratelimit/counters/client_state.py",
         "if concerned.due_cycle is Due.UNLISTED and concerned.is_urgent_unread:",
         "if False:",

@@ -103,9 +103,9 @@ class HealthMonitor:
         """Block until a key is urgent."""
         self._limiter.wait_for_urgent()
 
-    def wait_for_pressing(self, timeout_s: float) -> None:
-        """Block until a key is pressing, or until the time is over."""
-        self._limiter.wait_for_pressing(timeout_s)
+    def wait_for_critical(self, timeout_s: float) -> None:
+        """Block until a key is critical, or until the time is over."""
+        self._limiter.wait_for_critical(timeout_s)
 
     def wake(self) -> None:
         """End the waiting of another thread."""

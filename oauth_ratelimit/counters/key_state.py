@@ -164,7 +164,7 @@ class KeyState(KeyBuckets):
         read_s: Time of the last read; ``-inf`` if the document may hold hits of a series that is new here. Guarded by
             the client's lock, too.
         pull_gap: Cycles from one read to the next while nothing happens.
-        due_cycle: Number of the next cycle that looks at the key, or a position in the schedule.
+        due_cycle: Number of the next cycle that takes the key, or a position in the schedule.
     """
 
     __slots__ = (
@@ -310,14 +310,14 @@ class KeyState(KeyBuckets):
             self.read_s = now_s
             self.cached_denial = None
             sources = [source for source in (hits, self.unsent, self.pending) if source]
-            learnt = 0
+            remote_hits = 0
             for bucket in self.buckets:
                 bucket.left_s(now_s)
                 before = bucket.full
                 bucket.load(now_s, *(source.get(bucket.tier.series, NO_FRAMES) for source in sources))
-                learnt = max(learnt, bucket.full - before)
+                remote_hits = max(remote_hits, bucket.full - before)
                 self._watch(bucket, now_s)
-        return learnt
+        return remote_hits
 
     def _watch(self, bucket: Bucket, now_s: float) -> None:
         others = self.client.peers

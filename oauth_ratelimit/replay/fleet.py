@@ -17,7 +17,7 @@ from oauth_ratelimit.counters.pruning import LATELY_S
 from oauth_ratelimit.replay.accuracy import Tally
 from oauth_ratelimit.replay.formats import SECOND_US
 from oauth_ratelimit.sync.flusher import FOUND_MEMORY
-from oauth_ratelimit.sync.schedule import CLOSE_RATIO, FAR_RATIO, PULLS_PER_HORIZON, follow_up_s
+from oauth_ratelimit.sync.schedule import CLOSE_RATIO, FAR_RATIO, PULLS_PER_HORIZON, early_read_s
 
 SEED = 2005  # fixed, so that the same file gives the same numbers
 URGENT_DELAY_US = 5_000  # from a request until its key is synchronised: a wake-up, a pause and a round trip
@@ -92,11 +92,12 @@ class InstanceKey:
         is_dirty: True if a request came since the last full cycle.
         is_contested: True if the document has probably changed, so that the next write reads it first.
         is_urgent: True if the key is synchronised with the next urgent cycle.
-        due_us: Time of the full cycle that looks at the key without a request; 0 if none does.
+        due_us: Time of the full cycle that takes the key without a request; 0 if none does.
         urgent_us: Time of the next urgent cycle; 0 if none is scheduled.
-        learnt: Hits of other instances that the present cycle has found, None if that is not known.
-        follow_up: Time and gap of the next look at a key that others are filling up, in seconds; None if there is none.
+        early_read: Time and gap of the next read of a key that others are filling up, in seconds; None if there is
+            none.
         pull_gap: Cycles between two reads of an idle key.
+        remote_hits: Hits of other instances that the present cycle has found, None if that is not known.
         used_us: Time of the last cycle that found requests.
         denied_until_us: End of the time in which requests are denied without a new estimate.
     """
@@ -105,14 +106,14 @@ class InstanceKey:
         "bucket",
         "denied_until_us",
         "due_us",
-        "follow_up",
+        "early_read",
         "instance",
         "is_contested",
         "is_dirty",
         "is_urgent",
-        "learnt",
         "peers",
         "pull_gap",
+        "remote_hits",
         "urgent_us",
         "used_us",
         "version",
@@ -126,10 +127,10 @@ class InstanceKey:
         self.is_dirty = False
         self.is_contested = False
         self.is_urgent = False
-        self.learnt: int | None = None
+        self.remote_hits: int | None = None
         self.due_us = 0
         self.urgent_us = 0
-        self.follow_up: tuple[float, float] | None = None
+        self.early_read: tuple[float, float] | None = None
         self.pull_gap = 0
         self.used_us = at_us
         self.denied_until_us = 0
@@ -194,7 +195,7 @@ class FleetKey:
 
     def _plan_urgent(self, key: InstanceKey, at_us: int) -> None:
         """Schedule the next urgent cycle of an instance that has just done something."""
-        wanted_us = at_us if key.is_urgent else round(key.follow_up[0] * SECOND_US) if key.follow_up else None
+        wanted_us = at_us if key.is_urgent else round(key.early_read[0] * SECOND_US) if key.early_read else None
         if wanted_us is None or not self._fleet.flushes_early:
             return
         urgent_us = max(at_us, wanted_us) + URGENT_DELAY_US
@@ -235,9 +236,9 @@ class FleetKey:
         requested = key.is_dirty or key.is_urgent
         if is_full and (requested or at_us == key.due_us):
             key.due_us, key.is_urgent = 0, False
-            learnt = self._synchronise(key, at_us, is_dirty=requested)
-            if learnt:
-                self._follow(key, at_us, passed_s=self._fleet.plan.interval_s, learnt=learnt)
+            remote_hits = self._synchronise(key, at_us, is_dirty=requested)
+            if remote_hits:
+                self._plan_early_read(key, at_us, passed_s=self._fleet.plan.interval_s, remote_hits=remote_hits)
         elif at_us == key.urgent_us:
             key.urgent_us = 0
             self._run_urgent(key, at_us)
@@ -249,27 +250,27 @@ class FleetKey:
     def _run_urgent(self, key: InstanceKey, at_us: int) -> None:
         """See ``SyncCycle.run_urgent``."""
         now_s = at_us / SECOND_US
-        passed_s = key.follow_up[1] if key.follow_up else math.inf
-        is_followed = key.follow_up is not None and key.follow_up[0] <= now_s
+        passed_s = key.early_read[1] if key.early_read else math.inf
+        is_due = key.early_read is not None and key.early_read[0] <= now_s
         if key.is_urgent:
             key.is_urgent = False
             key.is_contested = key.is_contested or key.peers > 1
             passed_s = min(passed_s, now_s - key.used_us / SECOND_US)
-            learnt = self._synchronise(key, at_us)
-        elif is_followed:
-            learnt = self._synchronise(key, at_us, is_dirty=False, reads_all=True)
+            remote_hits = self._synchronise(key, at_us)
+        elif is_due:
+            remote_hits = self._synchronise(key, at_us, is_dirty=False, reads_all=True)
         else:
             return
-        self._follow(key, at_us, passed_s=passed_s, learnt=learnt)
+        self._plan_early_read(key, at_us, passed_s=passed_s, remote_hits=remote_hits)
 
-    def _follow(self, key: InstanceKey, at_us: int, *, passed_s: float, learnt: int | None) -> None:
-        """See ``FollowUps.plan``."""
-        key.follow_up, now_s = None, at_us / SECOND_US
+    def _plan_early_read(self, key: InstanceKey, at_us: int, *, passed_s: float, remote_hits: int | None) -> None:
+        """See ``EarlyReads.plan``."""
+        key.early_read, now_s = None, at_us / SECOND_US
         room = key.bucket.tier.limit - key.bucket.estimate(now_s)
         if key.peers > 1 and _used_ratio(key.bucket) >= FOLLOWED_RATIO and room >= 1:
-            gap_s = follow_up_s(room, passed_s=passed_s, learnt=learnt)
+            gap_s = early_read_s(room, passed_s=passed_s, remote_hits=remote_hits)
             if gap_s <= self._fleet.plan.interval_s / 2:
-                key.follow_up = (now_s + gap_s, gap_s)
+                key.early_read = (now_s + gap_s, gap_s)
 
     def _synchronise(
         self, key: InstanceKey, at_us: int, *, is_dirty: bool = True, reads_all: bool = False
@@ -277,11 +278,11 @@ class FleetKey:
         """Flush and pull the key, and schedule its next cycle, as ``SyncCycle`` does.
 
         Returns:
-            Hits of other instances since the last look, None if that is not known.
+            Hits of other instances since the last read, None if that is not known.
         """
         fleet, bucket, now_s = self._fleet, key.bucket, at_us / SECOND_US
         key.is_dirty = False
-        version, key.learnt = key.version, None
+        version, key.remote_hits = key.version, None
         unsent = bucket.drain()
         if unsent:
             self._flush(key, unsent, at_us, now_s)
@@ -298,16 +299,16 @@ class FleetKey:
             gap = 1
         elif now_s - key.used_us / SECOND_US > fleet.horizon_s:
             self._keys[key.instance] = None
-            return key.learnt
+            return key.remote_hits
         elif key.due_us:
-            return key.learnt
+            return key.remote_hits
         elif is_filling:
             pulls = 2 * PULLS_PER_HORIZON if used_ratio >= CLOSE_RATIO else PULLS_PER_HORIZON
             gap = key.pull_gap = min(max(1, fleet.horizon_cycles // pulls), key.pull_gap * 2 or 1)
         else:
             gap = key.pull_gap = max(2, fleet.horizon_cycles)
         self._schedule(key, fleet.next_cycle_us(key.instance, at_us) + (gap - 1) * fleet.interval_us)
-        return key.learnt
+        return key.remote_hits
 
     def _flush(self, key: InstanceKey, unsent: dict[int, int], at_us: int, now_s: float) -> None:
         fleet = self._fleet
@@ -360,7 +361,7 @@ class FleetKey:
         if is_changed or unsent:  # else the bucket already holds it
             key.bucket.load(now_s, self.frames, unsent or {})
         if is_known:
-            key.learnt = (key.learnt or 0) + max(0, key.bucket.full - before)
+            key.remote_hits = (key.remote_hits or 0) + max(0, key.bucket.full - before)
         self._set_alert(key, now_s)
         return is_changed
 

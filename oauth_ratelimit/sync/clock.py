@@ -46,7 +46,7 @@ class ServerClock:
         self._on_change = on_change
         self._measured_s: float | None = None  # on the monotonic clock, as are the next three
         self._epoch_s = 0.0  # the store's time when the monotonic clock was at zero
-        self._odd_epoch_s: float | None = None  # the same by the last measurement, if it is still to be confirmed
+        self._unconfirmed_epoch_s: float | None = None  # the same by a measurement that waits for the next one
         self._wall_epoch_s = 0.0  # the same of the wall clock
         self._asked: tuple[float | None] | None = None  # the answer in this cycle
 
@@ -74,11 +74,11 @@ class ServerClock:
         changed_s = epoch_s - self._epoch_s
         # A machine that was suspended wakes up with a wall clock that has gone on and a monotonic clock that has not.
         is_explained = min(abs(changed_s), abs(changed_s - wall_epoch_s + self._wall_epoch_s)) <= NOTABLE_S
-        is_confirmed = self._odd_epoch_s is not None and abs(epoch_s - self._odd_epoch_s) <= NOTABLE_S
+        is_confirmed = self._unconfirmed_epoch_s is not None and abs(epoch_s - self._unconfirmed_epoch_s) <= NOTABLE_S
         if self._measured_s is None or is_explained or is_confirmed:
-            self._epoch_s, self._odd_epoch_s = epoch_s, None
+            self._epoch_s, self._unconfirmed_epoch_s = epoch_s, None
         else:
-            self._odd_epoch_s = epoch_s
+            self._unconfirmed_epoch_s = epoch_s
         self._measured_s, self._wall_epoch_s = now_s, wall_epoch_s
         offset_s = self._epoch_s - wall_epoch_s
         if abs(offset_s) < NOTABLE_S:
@@ -106,7 +106,7 @@ class ServerClock:
         return self._asked[0]
 
     def _ask(self) -> float | None:
-        if self._measured_s is None or self._odd_epoch_s is not None:
+        if self._measured_s is None or self._unconfirmed_epoch_s is not None:
             return None
         try:
             round_trip_s, epoch_s = self._sample()

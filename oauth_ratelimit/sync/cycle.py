@@ -1,4 +1,4 @@
-"""The sync cycle of one limiter: which keys it looks at, and what it logs."""
+"""The sync cycle of one limiter: the keys that it takes, and what it logs."""
 
 import math
 import threading
@@ -18,7 +18,7 @@ from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.store.base import CounterStore, Snapshot
 from oauth_ratelimit.sync.clock import ServerClock
 from oauth_ratelimit.sync.flusher import CycleReport, Flusher
-from oauth_ratelimit.sync.schedule import FollowUps, SyncSchedule
+from oauth_ratelimit.sync.schedule import EarlyReads, SyncSchedule
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +50,7 @@ class SyncCycle:
         server_clock: ServerClock | None,
     ) -> None:
         self.schedule = SyncSchedule(interval_s)
-        self._follow_ups = FollowUps(interval_s)
+        self._early_reads = EarlyReads(interval_s)
         self._store = store
         self._clock = clock
         self._server_clock = server_clock
@@ -81,7 +81,7 @@ class SyncCycle:
         report = CycleReport(is_cut_short=not is_reachable)
         with self._lock:
             now_s = self._clock()
-            next_urgent_s = self._follow_ups.next_s
+            next_urgent_s = self._early_reads.next_s
             requested = self._clients.dirty_queue.take_urgent() + self._clients.dirty_queue.take_dirty()
             if self._last_s is not None and 0 <= now_s - self._last_s < self.schedule.interval_s / 2:
                 requested += self.schedule.all()  # somebody asks between two cycles: read everything
@@ -97,7 +97,7 @@ class SyncCycle:
             report.in_flight_hits = self.schedule.in_flight_hits()
             report.quarantined_count = self.schedule.quarantined_count()
             report.key_count = self._clients.key_count
-            if self._follow_ups.next_s < next_urgent_s:
+            if self._early_reads.next_s < next_urgent_s:
                 self._clients.dirty_queue.wake_for_urgent()
         self._log_report(report, now_s)
         return report
@@ -108,25 +108,24 @@ class SyncCycle:
         with self._lock:
             now_s = self._clock()
             urgent = self._clients.dirty_queue.take_urgent()
-            followed = self._follow_ups.take(now_s)
-            if not urgent and not followed:
+            requested = set(urgent)
+            due = [state for state in self._early_reads.take(now_s) if state not in requested]
+            if not urgent and not due:
                 return None
-            with self._kept(urgent + followed):
-                now_s = self._begin(urgent or followed, now_s, report)
-                passed_s = {state: self._follow_ups.gap_s(state) for state in followed}
-                passed_s.update((state, min(now_s - state.seen_s, self._follow_ups.gap_s(state))) for state in urgent)
+            with self._kept(urgent + due):
+                now_s = self._begin(urgent or due, now_s, report)
+                passed_s = {state: self._early_reads.gap_s(state) for state in due}
+                passed_s.update((state, min(now_s - state.seen_s, self._early_reads.gap_s(state))) for state in urgent)
                 for state in urgent:
                     # Others have probably written meanwhile, and the one read gives both their hits and the version.
                     state.reads_first = state.reads_first or state.peers > 1
-                learnt = self._flusher.learnt if self._flusher else {}
-                learnt.clear()
+                remote_hits = self._flusher.remote_hits if self._flusher else {}
+                remote_hits.clear()
                 self._synchronise(urgent, now_s, report, requested=True)
-                requested = set(urgent)
-                only_followed = [state for state in followed if state not in requested]
-                self._synchronise(only_followed, now_s, report, requested=False, reads_all=True)
+                self._synchronise(due, now_s, report, requested=False, reads_all=True)
             if report.error is None:  # in an outage no key can be forgotten, and the next full cycle tries
                 for state, seconds in passed_s.items():
-                    self._follow_ups.plan(state, now_s, passed_s=seconds, learnt=learnt.get(state))
+                    self._early_reads.plan(state, now_s, passed_s=seconds, remote_hits=remote_hits.get(state))
                 self._make_room()
         self._log_report(report, now_s)
         return report
@@ -134,11 +133,11 @@ class SyncCycle:
     @property
     def next_urgent_s(self) -> float:
         """Time at which the next key is urgent: ``-inf`` now, ``inf`` never."""
-        return -math.inf if self._clients.dirty_queue.has_urgent else self._follow_ups.next_s
+        return -math.inf if self._clients.dirty_queue.has_urgent else self._early_reads.next_s
 
     def wait_for_urgent(self) -> None:
         """Block until a key is urgent, or the queue is woken."""
-        self._clients.dirty_queue.wait_for_urgent(self._follow_ups.wait_s(self._clock()))
+        self._clients.dirty_queue.wait_for_urgent(self._early_reads.wait_s(self._clock()))
 
     def run_for(self, states: Iterable[KeyState]) -> CycleReport:
         """Synchronise these keys only."""
@@ -198,7 +197,7 @@ class SyncCycle:
         """Drop the keys of erased users everywhere, so that nothing holds their names."""
         self._clients.erase(marks)
         self.schedule.drop_forgotten()
-        self._follow_ups.drop_forgotten()
+        self._early_reads.drop_forgotten()
 
     def _load(self, states: Mapping[KeyState, Snapshot], now_s: float) -> None:
         """Take over documents of keys that were not read before."""
@@ -215,13 +214,13 @@ class SyncCycle:
         self, states: list[KeyState], now_s: float, report: CycleReport, *, requested: bool
     ) -> None:
         """Flush and pull keys part by part, to bound the memory that a cycle needs for each."""
-        learnt = self._flusher.learnt if self._flusher else {}
+        remote_hits = self._flusher.remote_hits if self._flusher else {}
         for start in range(0, len(states), PART_SIZE):
-            learnt.clear()
+            remote_hits.clear()
             self._synchronise(states[start : start + PART_SIZE], now_s, report, requested=requested)
-            for state, hits in learnt.items():
+            for state, hits in remote_hits.items():
                 if hits:
-                    self._follow_ups.plan(state, now_s, passed_s=self.schedule.interval_s, learnt=hits)
+                    self._early_reads.plan(state, now_s, passed_s=self.schedule.interval_s, remote_hits=hits)
 
     def _synchronise(
         self,
@@ -331,7 +330,7 @@ class SyncCycle:
                 self._flush_last(store, flusher, deadline)
             finally:
                 self._lock.release()
-        self._log_left(is_idle=is_idle)
+        self._log_unsent(is_idle=is_idle)
         with store.time_limit(deadline.remaining_s):
             store.close()
 
@@ -359,26 +358,26 @@ class SyncCycle:
             with store.time_limit(part.remaining_s), suppress(StoreError):  # the next writers remove the marks
                 flusher.leave(states + self.schedule.all(), part)
 
-    def _log_left(self, *, is_idle: bool) -> None:
-        """Log the hits that are left, by client, because they will not be sent any more.
+    def _log_unsent(self, *, is_idle: bool) -> None:
+        """Log the hits in flight by client, because they will not be sent any more.
 
         Args:
             is_idle: False if a cycle still runs, so that any of them may be on their way.
         """
         undelivered, unconfirmed = Counter[str](), Counter[str]()
         for client in self._clients:
-            left = in_doubt = left_total = in_doubt_total = 0
+            of_keys, of_total = (0, 0), (0, 0)  # hits in flight, and those of them that may have been applied
             for state in client.states():
                 hits = state.counts().in_flight_hits
-                doubtful_hits = state.unconfirmed_hits if is_idle else hits
+                unconfirmed_hits = state.unconfirmed_hits if is_idle else hits
                 if state.is_total:
-                    left_total, in_doubt_total = hits, doubtful_hits
+                    of_total = hits, unconfirmed_hits
                 else:
-                    left, in_doubt = left + hits, in_doubt + doubtful_hits
+                    of_keys = of_keys[0] + hits, of_keys[1] + unconfirmed_hits
             # Users that have no limit of their own are in the total alone.
-            left, in_doubt = max((left, in_doubt), (left_total, in_doubt_total))
-            unconfirmed[client.client_id] += in_doubt
-            undelivered[client.client_id] += left - in_doubt
+            hits, unconfirmed_hits = max(of_keys, of_total)
+            unconfirmed[client.client_id] += unconfirmed_hits
+            undelivered[client.client_id] += hits - unconfirmed_hits
         if undelivered.total():
             log.error("hits_undelivered", hits=undelivered.total(), by_client=_largest(undelivered))
         if unconfirmed.total():

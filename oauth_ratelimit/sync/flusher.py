@@ -1,7 +1,7 @@
 """Flush and pull: moves hits between the keys of one instance and the store.
 
 Each hit is stored exactly once, whatever fails. A write names the version that was read, so at most one of the writes
-that name it is applied. It leaves its number in the document, which tells after a lost reply whether it was applied.
+that name it is applied. It leaves its number in the document, which shows after a lost reply whether it was applied.
 """
 
 import random
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 LOG_INTERVAL_S = 60.0  # between two events of a kind about the same document
 MAX_BATCH = 500  # documents per round trip; with more, objects live long enough to slow the garbage collector
-FOUND_MEMORY = 20  # first looks at documents that the guess about the next one remembers
+FOUND_MEMORY = 20  # first reads and writes that the guess about the next one remembers
 MAX_ROUNDS = 4  # writes per key and cycle; the next cycle tries again
 FIRST_PAUSE_S = 0.002  # before the second round, doubled with each further one, with jitter
 
@@ -41,7 +41,7 @@ class CycleReport:
         pulled_count: Documents read.
         conflict_count: Writes that lost a race.
         round_count: Rounds of writing that the most contested key needed.
-        dropped_hits: Hits dropped: too many frames waited for the store, or nobody can tell any more if they are in it.
+        dropped_hits: Hits dropped: too many frames waited for the store, or it can no longer show whether it has them.
         rejected_count: Writes that the store refused for good.
         error: The last error, None if there was none.
         is_cut_short: Whether the store was not called, or not called again, because it does not answer.
@@ -77,8 +77,8 @@ class Flusher:
         sleep: Waits between two rounds on contested keys.
 
     Attributes:
-        learnt: Hits of other instances since the last look at a key, by key. Missing for keys that were not read
-            before. The cycle clears it.
+        remote_hits: Hits of other instances since the last read, by key. Missing for keys that were not read before.
+            The cycle clears it.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class Flusher:
         self._store = store
         self._store_time_s = store_time_s
         self._sleep = sleep
-        self.learnt: dict[KeyState, int] = {}
-        self._found_ratio = 0.0  # of documents, at first looks
+        self.remote_hits: dict[KeyState, int] = {}
+        self._found_ratio = 0.0  # of keys that are new here and have a document
         self._flush_id = 0
         self._on_erased = on_erased
         self._erasures: Mapping[str, float] = {}  # time of each by its mark, as last read
@@ -165,7 +165,7 @@ class Flusher:
         new = {state for state in states if state.version is None}
         changed = set(self.pull(states, now_s, report))
         for state in states:
-            # The first look tells nothing about changes. Of three writers, another one is mostly the last.
+            # The first read shows no change. With three writers the last one is mostly another.
             state.reads_first = state.peers > 2 or (state in changed and (state.peers > 1 or state not in new))
 
     def _write_round(
@@ -247,9 +247,9 @@ class Flusher:
                 if snapshot is not None:
                     prunable = prunable_of(snapshot, writer=self.writer, store_time_s=self._store_time_s)
                 is_known = state.version is not None
-                learnt = state.merge(snapshot, now_s, writer=self.writer, prunable=prunable)
+                remote_hits = state.merge(snapshot, now_s, writer=self.writer, prunable=prunable)
                 if is_known and state.due_cycle is not Due.FORGOTTEN:
-                    self.learnt[state] = self.learnt.get(state, 0) + learnt
+                    self.remote_hits[state] = self.remote_hits.get(state, 0) + remote_hits
         return changed
 
     def _note_erasures(self, erasures: Snapshot | None) -> None:
@@ -260,14 +260,14 @@ class Flusher:
         new = {mark for mark, at_s in found.items() if self._erasures.get(mark) != at_s}
         time_s = self._store_time_s()
         if not self._erasures and time_s is not None:  # what is older concerns no hit of this instance
-            # Two servers may have dated the erasure and told the time.
+            # One server may have dated the erasure, and another one the start.
             started_s = time_s - (self._monotonic() - self._started_s) - SLACK_S
             new = {mark for mark in new if found[mark] > started_s}
         self._erasures = found
         if new:
             self._on_erased(new)
-            for state in [state for state in self.learnt if state.due_cycle is Due.FORGOTTEN]:
-                del self.learnt[state]
+            for state in [state for state in self.remote_hits if state.due_cycle is Due.FORGOTTEN]:
+                del self.remote_hits[state]
 
     def _write(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
         """Write once, and return the keys that lost the race."""

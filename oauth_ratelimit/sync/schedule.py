@@ -1,4 +1,4 @@
-"""Schedule of the keys that each sync cycle looks at.
+"""Schedule of the keys that each sync cycle reads or writes.
 
 A dirty key is flushed, or read if there is nothing to flush. A successful compare-and-set needs no read: it proves that
 no other instance has written. A key without requests is read once more, unless it is far below its limits. After that
@@ -15,24 +15,23 @@ from oauth_ratelimit.counters.key_state import Due, KeyState
 PULLS_PER_HORIZON = 30  # of a followed key that does not change
 CLOSE_RATIO = 1 / 2  # of a limit: from here on twice as many
 FAR_RATIO = 1 / 10  # of a limit: below it a key is not read again when its requests end
-SHORTEST_GAP_S = 0.003  # between two looks at a key that is filling up
-MAX_FOLLOW_UPS = 1000  # further keys wait for the next cycle
-NO_FOLLOW_UP = (-1, math.inf)
+SHORTEST_GAP_S = 0.003  # between two reads of a key that is filling up
+MAX_EARLY_READS = 1000  # further keys wait for the next cycle
 
 
-def follow_up_s(room: float, *, passed_s: float, learnt: int | None) -> float:
+def early_read_s(room: float, *, passed_s: float, remote_hits: int | None) -> float:
     """Return the seconds until half of what is left of a limit will be used up at the present rate.
 
     Args:
         room: Hits that are left.
-        passed_s: Seconds since the look before.
-        learnt: Hits of other instances in that time, None if it is not known.
+        passed_s: Seconds since the read before.
+        remote_hits: Hits of other instances in that time, None if it is not known.
     """
-    gap_s = max(passed_s, SHORTEST_GAP_S) * room / (2 * (learnt or 1))
-    return max(gap_s, SHORTEST_GAP_S if learnt else 2 * passed_s)
+    gap_s = max(passed_s, SHORTEST_GAP_S) * room / (2 * (remote_hits or 1))
+    return max(gap_s, SHORTEST_GAP_S if remote_hits else 2 * passed_s)
 
 
-class FollowUps:
+class EarlyReads:
     """Keys that other instances are filling up, to be read again before the next cycle. Used by the sync cycle alone.
 
     Each is read again when half of what is left would be used up at the present rate, so a few reads are enough.
@@ -44,7 +43,7 @@ class FollowUps:
     def __init__(self, interval_s: float) -> None:
         self._longest_s = interval_s / 2
         self._due: list[tuple[float, int, KeyState]] = []
-        self._numbers: dict[KeyState, tuple[int, float]] = {}  # of the valid entry, and its gap in seconds
+        self._valid: dict[KeyState, tuple[int, float]] = {}  # number of the entry that counts, and its gap in seconds
         self._count = 0
 
     @property
@@ -60,8 +59,8 @@ class FollowUps:
         return min(max(0.0, self.next_s - now_s), self._longest_s)
 
     def gap_s(self, state: KeyState) -> float:
-        """Return the seconds between the last look at a key and the one that is due, ``inf`` if none is."""
-        return self._numbers[state][1] if state in self._numbers else math.inf
+        """Return the seconds between the last read of a key and the one that is planned, ``inf`` if none is."""
+        return self._valid[state][1] if state in self._valid else math.inf
 
     def take(self, now_s: float) -> list[KeyState]:
         """Return the keys that are due."""
@@ -69,37 +68,35 @@ class FollowUps:
         # A clock that stepped back leaves entries that are far ahead.
         while self._due and not now_s < self._due[0][0] <= now_s + self._longest_s:
             _, number, state = heappop(self._due)
-            if self._numbers.get(state, NO_FOLLOW_UP)[0] == number:
+            if state in self._valid and self._valid[state][0] == number:
                 states.append(state)
         return states
 
-    def plan(self, state: KeyState, now_s: float, *, passed_s: float, learnt: int | None) -> None:
-        """Plan the next look at a key after a look.
+    def plan(self, state: KeyState, now_s: float, *, passed_s: float, remote_hits: int | None) -> None:
+        """Plan the next read of a key, after a read.
 
         Args:
             state: The key.
             now_s: The time.
-            passed_s: Seconds since the look before.
-            learnt: Hits of other instances in that time, None if it is not known.
+            passed_s: Seconds since the read before.
+            remote_hits: Hits of other instances in that time, None if it is not known.
         """
-        self._numbers.pop(state, None)
+        self._valid.pop(state, None)
         room = state.room(now_s)
         if state.due_cycle is Due.FORGOTTEN or state.peers < 2 or not state.is_filling or room < 1:
             return
-        gap_s = follow_up_s(room, passed_s=passed_s, learnt=learnt)
-        if gap_s > self._longest_s or len(self._numbers) >= MAX_FOLLOW_UPS:
+        gap_s = early_read_s(room, passed_s=passed_s, remote_hits=remote_hits)
+        if gap_s > self._longest_s or len(self._valid) >= MAX_EARLY_READS:
             return
         self._count += 1
-        self._numbers[state] = (self._count, gap_s)
+        self._valid[state] = (self._count, gap_s)
         heappush(self._due, (now_s + gap_s, self._count, state))
 
     def drop_forgotten(self) -> None:
         """Drop keys that were forgotten, to free their memory."""
         self._due = [entry for entry in self._due if entry[2].due_cycle is not Due.FORGOTTEN]
         heapify(self._due)
-        self._numbers = {
-            state: number for state, number in self._numbers.items() if state.due_cycle is not Due.FORGOTTEN
-        }
+        self._valid = {state: entry for state, entry in self._valid.items() if state.due_cycle is not Due.FORGOTTEN}
 
 
 class SyncSchedule:
@@ -116,7 +113,7 @@ class SyncSchedule:
         self._cycle = 0  # number of the present cycle
 
     def add(self, states: Iterable[KeyState]) -> None:
-        """Have the next cycle look at keys."""
+        """Have the next cycle take keys."""
         for state in states:
             if state.due_cycle is not Due.NEXT and state.due_cycle is not Due.FORGOTTEN:
                 state.due_cycle = Due.NEXT

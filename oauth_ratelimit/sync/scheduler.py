@@ -33,7 +33,7 @@ class Urgent(Protocol):
 
     def wait_for_urgent(self) -> None: ...
 
-    def wait_for_pressing(self, timeout_s: float) -> None: ...
+    def wait_for_critical(self, timeout_s: float) -> None: ...
 
     def wake(self) -> None: ...
 
@@ -69,7 +69,7 @@ class Pacing:
         self._began_s = now_s
 
     def pauses_s(self) -> tuple[float, float]:
-        """Return the seconds until a pressing key may be synchronised, and the further ones until any other may."""
+        """Return the seconds until a critical key may be synchronised, and the further ones until any other may."""
         passed_s = self._clock() - self._began_s
         short_s = max(0.0, self._short_gap_s - passed_s)
         has_credit = self._credit + passed_s * SHORT_GAPS_PER_S >= 1
@@ -117,7 +117,7 @@ class UrgentCycles:
             if short_s:
                 self._no_pause.wait(short_s)
             if further_s:
-                self._limiter.wait_for_pressing(further_s)
+                self._limiter.wait_for_critical(further_s)
             self.run_once()
 
     def run_once(self) -> None:

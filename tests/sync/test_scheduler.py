@@ -54,7 +54,7 @@ class Driven:
         self._woken.wait()
         self.waited_count += 1
 
-    def wait_for_pressing(self, timeout_s: float) -> None:
+    def wait_for_critical(self, timeout_s: float) -> None:
         """Wait for nothing, because no test has a storm."""
 
     def wake(self) -> None:
@@ -208,7 +208,7 @@ def test_urgent_keys_do_not_wait_for_the_owner(driven: Driven) -> None:
 
 
 def test_gap_is_short_until_new_keys_come_without_end() -> None:
-    """Urgent cycles follow each other closely, but not for long: pressing keys alone stay quick in a storm."""
+    """Urgent cycles follow each other closely, but not for long: critical keys alone stay quick in a storm."""
     clock = Clock(0.0)
     pacing = Pacing(1.0, clock=clock)
     assert (0.0, 0.0) == pacing.pauses_s()

@@ -84,7 +84,7 @@ class Connection:
 
     @property
     def servers(self) -> str | None:
-        """The hosts and ports in the connection string, without credentials; None if they cannot be told apart."""
+        """The hosts and ports in the connection string, without credentials; None if they are not recognised."""
         found = _SERVERS.fullmatch(self._uri)
         return found and found["servers"]
 
@@ -117,7 +117,7 @@ class Connection:
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
-            with _operation_limit():  # it tells the server
+            with _operation_limit():  # it sends a command to end the sessions
                 client.close()
 
     def _leave_client_to_parent(self) -> None:
