@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pymongo import MongoClient
+from pymongo.database import Database
 from pymongo.errors import OperationFailure
 from structlog.testing import capture_logs
 
@@ -30,7 +31,6 @@ from oauth_ratelimit.store.mongo.heartbeats import HeartbeatStore
 from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.scheduler import UrgentCycles
 from tests.support.bson_values import NOW_S, identities, records
-from tests.support.guarded import documents
 from tests.support.helpers import Clock, wait_until
 
 
@@ -113,7 +113,7 @@ def test_change_that_cannot_be_applied_is_tried_again(
 
 
 def test_failed_authentications_wait_in_bounded_memory_while_mongodb_is_unreachable(
-    mongo_uri: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    mongo_uri: str, mongo_database: Database[dict[str, Any]], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The guard sends nothing in a cycle that has found MongoDB unreachable, and keeps the newest of its counts."""
     monkeypatch.setattr(UrgentCycles, "start", lambda _self: None)  # they would find that it is reachable
@@ -130,17 +130,17 @@ def test_failed_authentications_wait_in_bounded_memory_while_mongodb_is_unreacha
             clock.advance(6)
     kept_count = 100 - sum(line["hits"] for line in logs if line["event"] == "hits_dropped")
     assert 11 <= kept_count <= 11 + SPARE_FRAMES
-    assert [] == documents(mongo_uri, FAILURES)
+    assert mongo_database[FAILURES].find_one() is None
 
     worker.after_cycle(CycleReport())
-    (document,) = documents(mongo_uri, FAILURES)
+    (document,) = mongo_database[FAILURES].find()
     assert kept_count == sum(document["requestCounters"]["6"].values())
     worker.stop()
 
 
 @pytest.mark.parametrize("is_on_at_start", [True, False])
 def test_failed_authentication_is_shared_before_the_next_full_cycle(
-    mongo_uri: str, clock: Clock, is_on_at_start: bool
+    mongo_uri: str, mongo_database: Database[dict[str, Any]], clock: Clock, is_on_at_start: bool
 ) -> None:
     """Also if the guard was off at first."""
     hourly = {"store": {"uri": mongo_uri}, "sync": {"interval": "1h"}}
@@ -154,7 +154,7 @@ def test_failed_authentication_is_shared_before_the_next_full_cycle(
     assert isinstance(guess, Guess)
     worker.guard.settle(guess, failed=keys)
 
-    wait_until(lambda: documents(mongo_uri, FAILURES), "the failure is shared")
+    wait_until(lambda: mongo_database[FAILURES].find_one(), "the failure is shared")
     worker.stop()
 
 

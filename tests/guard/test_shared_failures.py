@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pymongo.database import Database
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import load_config
@@ -14,7 +15,7 @@ from oauth_ratelimit.core.failed_auth import FailureKey, password_keys, secret_k
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.guard import Alarm, Guard, Guess
 from oauth_ratelimit.store.factory import open_stores
-from tests.support.guarded import CLIENT_LIMIT, USER_LIMIT, documents, guard
+from tests.support.guarded import CLIENT_LIMIT, USER_LIMIT, guard
 from tests.support.helpers import Clock
 from tests.support.mongod import free_port
 
@@ -126,14 +127,14 @@ def test_right_password_makes_room_at_once(clock: Clock) -> None:
             assert alarm_of(own) is None
 
 
-def test_namespace_names_the_collection(mongo_uri: str, clock: Clock) -> None:
+def test_namespace_names_the_collection(mongo_uri: str, mongo_database: Database[dict[str, Any]], clock: Clock) -> None:
     """Failures have a collection of their own, kept apart by namespace as the others are."""
     settings = {"store": {"uri": mongo_uri, "namespace": "acme"}}
     with a_guard(None, clock, **settings) as own:
         fail(own, [*ALICE, *secret_keys("web-shop", ("192.0.2.7",))], count=1)
         own.run()
 
-    assert 3 == len(documents(mongo_uri, "acme_ratelimit_failures"))
+    assert 3 == mongo_database["acme_ratelimit_failures"].count_documents({})
 
 
 @pytest.mark.usefixtures("quick_ending")
