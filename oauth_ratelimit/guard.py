@@ -156,10 +156,10 @@ class Guard:
         """Apply new limits and modes; counts stay."""
         policies = settings.policies
         self._settings = settings
-        self._mode = Mode.OFF if policies.mode is Mode.OFF else settings.guard.mode
+        mode = Mode.OFF if policies.mode is Mode.OFF else settings.guard.mode
         own = replace(
             settings,
-            policies=failure_policies(settings.guard.limits, self._mode, ceiling=policies.ceiling),
+            policies=failure_policies(settings.guard.limits, mode, ceiling=policies.ceiling),
             store=replace(settings.store, uri=None),
             sync=replace(settings.sync, near_limit="flush"),
             privacy=PrivacySettings(),  # the names in the keys are pseudonyms already
@@ -168,7 +168,7 @@ class Guard:
         self._enforced = _lowest_enforced(own.policies)
         if self.limiter is not None:
             self.limiter.reconfigure(own)
-        elif self.is_on:
+        elif mode is not Mode.OFF:
             self.limiter = Limiter(
                 own,
                 self._store,
@@ -176,6 +176,7 @@ class Guard:
                 denial_events=self._events,
                 follows_store_clock=self._clock is time.time,  # an injected clock is right by definition
             )
+        self._mode = mode  # last, because a guard that is on counts
 
     def run(self, *, is_reachable: bool = True) -> None:
         """Run one sync cycle. See ``Limiter.sync``."""
