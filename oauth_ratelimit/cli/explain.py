@@ -12,13 +12,15 @@ from oauth_ratelimit.cli.output import (
     Row,
     mode_cell,
     print_facts,
+    print_hint,
     print_json,
     print_table,
     print_unknown_client_hint,
     user_cell,
     visible,
 )
-from oauth_ratelimit.config.policies import full_grant_type
+from oauth_ratelimit.config.errors import did_you_mean
+from oauth_ratelimit.config.policies import GRANT_TYPES, STANDARD_GRANTS, full_grant_type
 from oauth_ratelimit.core.denial_record import DenialRecord, decision_id_of, parse_decision_id
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.usage import LimitUsage
@@ -86,6 +88,16 @@ def explain_command(
     else:
         _print_explanation(explanation)
         print_unknown_client_hint(context, client)
+    if grant_type is not None:
+        print_hint(_unknown_grant_hint(context, grant_type))
+
+
+def _unknown_grant_hint(context: CliContext, grant_type: str) -> str | None:
+    known = {*STANDARD_GRANTS, *GRANT_TYPES, *GRANT_TYPES.values(), *context.policies.grants}
+    if grant_type in known:
+        return None
+    name = visible(grant_type)
+    return f"'{name}' is neither a standard grant type nor one of the configuration{did_you_mean(name, known)}"
 
 
 def _print_explanation(explanation: LimitExplanation) -> None:

@@ -23,6 +23,7 @@ from oauth_ratelimit.cli.output import (
     json_text,
     print_json,
     print_table,
+    print_unknown_client_hint,
     user_cell,
     visible,
 )
@@ -127,9 +128,16 @@ def what_if(
     )
     if found:
         click.echo(f"{APPROXIMATE} {HEAVIEST_ONLY}" if by == "user" else APPROXIMATE)
-    click.echo(STATISTICS_LAG, err=True)
     if excluded:
         click.echo(EXCLUDED.format(requests=counted(excluded, "request")))
+    _print_notes(context, client_id, is_empty=not found)
+
+
+def _print_notes(context: CliContext, client_id: str | None, *, is_empty: bool) -> None:
+    """Print what may be missing, and a hint if there is nothing because nobody knows the client."""
+    click.echo(STATISTICS_LAG, err=True)
+    if client_id is not None and is_empty:
+        print_unknown_client_hint(context, client_id)
 
 
 def _effects_text(found: Sequence[Effect]) -> str:
@@ -198,7 +206,7 @@ def report(
         print_table(REPORT_COLUMNS, list(map(_finding_row, findings)), title=str(period), empty=NO_STATISTICS)
         if any(finding.faults for finding in findings):
             click.echo(LETTERS)
-        click.echo(STATISTICS_LAG, err=True)
+        _print_notes(context, client_id, is_empty=not findings)
         return
     text = _report_text(
         findings, period, "html" if form == "table" else form, error_uri=context.settings.denial.error_uri

@@ -196,14 +196,14 @@ class Source:
         for block in _in_utf8(self._blocks()):
             whole, newline, rest = (rest + block).rpartition(b"\n")
             if newline:
-                lines = whole.decode("utf-8", "replace").split("\n")
+                lines = _decoded(whole).split("\n")
                 if is_first:
                     lines[0] = lines[0].removeprefix("\ufeff")
                     is_first = False
                 yield from lines
             rest = rest[:BLOCK_SIZE]
         if rest:
-            yield rest.decode("utf-8", "replace").removeprefix("\ufeff" if is_first else "")
+            yield _decoded(rest).removeprefix("\ufeff" if is_first else "")
 
     def _blocks(self) -> Iterator[bytes]:
         head = self._stream.read(len(GZIP_MAGIC))
@@ -216,6 +216,11 @@ class Source:
                 yield block
         except (EOFError, gzip.BadGzipFile, zlib.error):
             self.is_cut_short = True
+
+
+def _decoded(text: bytes) -> str:
+    """Return a text. A byte that is not UTF-8, as in Latin-1, is written as ``\\xe4``, so that names stay apart."""
+    return text.decode("utf-8", "backslashreplace")
 
 
 def _in_utf8(blocks: Iterable[bytes]) -> Iterator[bytes]:

@@ -35,6 +35,19 @@ def test_client_with_limits_of_users_alone_is_not_called_unlimited(terminal: Ter
     assert "name one" not in terminal.ok("explain", "app", "alice")
 
 
+@pytest.mark.parametrize(
+    ("grant", "hint"),
+    [
+        ("pasword", "did you mean password?"),
+        ("refresh_tokn", "did you mean refresh_token?"),
+        ("own", "'own' is neither"),
+    ],
+)
+def test_unknown_grant_type_is_explained_with_a_hint(terminal: Terminal, grant: str, hint: str) -> None:
+    assert hint in terminal.run("explain", "app", "--grant", grant, "--json").stderr
+    assert "" == terminal.run("explain", "app", "--grant", "device_code", "--json").stderr
+
+
 def test_forecast_names_the_limit_that_denies_and_not_a_dry_run_that_lasts_longer(
     terminal: Terminal, limiter: Limiter
 ) -> None:

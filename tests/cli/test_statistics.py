@@ -191,6 +191,13 @@ def test_lag_of_the_statistics_is_stated_where_people_read(terminal: Terminal, w
     assert "" == terminal.run(*words, "--json").stderr
 
 
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize("words", [("report",), ("what-if", "--limit", "1/minute")])
+def test_unknown_client_is_named(terminal: Terminal, words: tuple[str, ...]) -> None:
+    assert "No counters, statistics or configuration for 'shopp'" in terminal.run(*words, "--client", "shopp").stderr
+    assert "No counters" not in terminal.run(*words, "--client", "shop").stderr
+
+
 def test_limits_are_proposed_from_recorded_traffic(tmp_path: Path) -> None:
     path = tmp_path / "traffic.csv"
     calm = [f"{1_700_000_000 + 3600 * n},calm-{n % 5}," for n in range(200)]

@@ -204,6 +204,12 @@ def test_utf16_is_read_if_it_says_so(encoding: str, packed: bool) -> None:
     assert Row(59_999 * SECOND, "käse-\U0001f9c0-xx") == rows[-1]
 
 
+def test_names_in_another_encoding_stay_apart() -> None:
+    _, rows = read("5,käse\n6,köse\n".encode("latin-1"))
+
+    assert [r"k\xe4se", r"k\xf6se"] == [row.client for row in rows]
+
+
 @pytest.mark.parametrize("data", ["time,client\n5,a\n".encode("utf-16-le"), b"PK\x03\x04\x14\x00\x00"])
 def test_file_that_is_no_text_is_refused_with_the_encodings(data: bytes) -> None:
     with pytest.raises(UnusableFile, match="no text; expected UTF-8, or UTF-16 with a byte order mark"):
