@@ -42,7 +42,7 @@ BAD_CONFIGURATION = 1
 NO_DATABASE = 3
 NEEDS_CONFIGURATION = (
     "{command} needs a valid configuration: correct it, or name another file with --config FILE before the command. "
-    "Running instances keep the last valid one."
+    "Running instances keep the last valid one; new workers do not start."
 )
 MODE_WITHOUT_MONGODB = (
     "Without MongoDB: mode: off in the file takes effect within seconds, unless an override sets the mode. "

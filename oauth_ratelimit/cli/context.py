@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import click
-from flask.cli import ScriptInfo
+from flask.cli import NoAppException, ScriptInfo
 
 from oauth_ratelimit.config import Settings, StoreSettings, load_config
 from oauth_ratelimit.core.key import visible_name
@@ -22,8 +22,9 @@ from oauth_ratelimit.store.factory import Stores, open_stores
 MAX_PROBLEMS = 3  # of a broken configuration; check-config lists them all
 BROKEN = (
     "The configuration is broken, so only its store is used; limits, modes and all else that it names are unknown "
-    "here. Running instances keep the last valid one."
+    "here. Running instances keep the last valid one; new workers do not start."
 )
+WITHOUT_APP = "Without the application: flask oauth-ratelimit --config FILE, before the command."
 NO_STORE = (
     "the configuration has no store.uri, so there is no database with counters, statistics and overrides; set it, or "
     "name one with --mongo-uri before the command"
@@ -89,7 +90,10 @@ class CliContext(OperatorContext):
             return load_config(self.config_path, uri=self._mongo_uri)
         if self._script is None:
             raise click.UsageError("name a configuration file with --config")
-        app = self._script.load_app()
+        try:
+            app = self._script.load_app()
+        except NoAppException as exc:
+            raise click.UsageError(f"{exc.message} {WITHOUT_APP}") from None
         app_limiter = app.extensions.get(EXTENSION)
         if app_limiter is None:
             raise click.UsageError("this application has no OAuthRateLimit; name a configuration file with --config")

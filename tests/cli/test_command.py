@@ -105,7 +105,7 @@ def test_invalid_configuration_exits_with_one(terminal: Terminal) -> None:
     assert [
         f"Error: {terminal.config_path}: {problem}",
         "top needs a valid configuration: correct it, or name another file with --config FILE before the command. "
-        "Running instances keep the last valid one.",
+        "Running instances keep the last valid one; new workers do not start.",
     ] == result.stderr.splitlines()
 
 
@@ -162,6 +162,18 @@ def test_application_without_the_extension_is_a_usage_error() -> None:
 
     assert 2 == result.exit_code
     assert "has no OAuthRateLimit" in result.stderr
+
+
+def test_missing_application_is_a_usage_error_that_names_the_way_without_one(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run_flask(None, "top")
+
+    assert 2 == result.exit_code
+    assert "Could not locate a Flask application" in result.stderr
+    assert "Without the application: flask oauth-ratelimit --config FILE" in result.stderr
+    assert 0 == run_flask(None, "--config", str(terminal.config_path), "top").exit_code
 
 
 def test_flask_finds_the_command_by_its_entry_point() -> None:

@@ -107,7 +107,7 @@ def test_command_that_needs_limits_or_names_says_what_to_do_about_a_broken_file(
     assert (1, "") == (result.exit_code, result.stdout)
     assert result.stderr.startswith(f"Error: {broken.config_path}: ")
     assert f"{words[0]} needs a valid configuration: correct it, or name another file with --config" in result.stderr
-    assert "Running instances keep the last valid one." in result.stderr
+    assert "Running instances keep the last valid one; new workers do not start." in result.stderr
 
 
 def test_address_can_be_named_if_the_broken_file_has_none(terminal: Terminal, mongo_uri: str) -> None:
