@@ -38,7 +38,7 @@ def test_client_with_limits_of_users_alone_is_not_called_unlimited(terminal: Ter
 @pytest.mark.parametrize(
     ("grant", "hint"),
     [
-        ("pasword", "did you mean password?"),
+        ("pass_word", "did you mean password?"),
         ("refresh_tokn", "did you mean refresh_token?"),
         ("own", "'own' is neither"),
     ],
