@@ -18,6 +18,7 @@ log = structlog.get_logger(__name__)
 
 REREAD_INTERVAL_S = 60.0  # a change by hand may leave the revision as it is
 LOG_INTERVAL_S = 60.0
+OVERRIDDEN = "an override sets the mode, so that of the file has no effect; mode unset removes the override"
 
 
 class OverrideCache:
@@ -92,6 +93,7 @@ class LiveSettings:
         if is_same_base and overrides == self._overrides:
             return False
         old, new = self.current, replace(self._base, policies=apply_overrides(self._base.policies, overrides))
+        mode, former_mode = self._base.policies.mode, self._applied_base.policies.mode
         self.current, self._applied_base, self._overrides = new, self._base, overrides
         log.info(
             "config_reloaded",
@@ -103,4 +105,6 @@ class LiveSettings:
             log.warning("counters_not_shared", hint=warning)
         if old.policies.mode is not new.policies.mode:
             log.warning("mode_changed", old=old.policies.mode.value, new=new.policies.mode.value)
+        if mode is not former_mode and mode is not new.policies.mode:
+            log.warning("mode_overridden", mode=new.policies.mode.value, file=mode.value, hint=OVERRIDDEN)
         return True

@@ -45,8 +45,8 @@ NEEDS_CONFIGURATION = (
     "Running instances keep the last valid one; new workers do not start."
 )
 MODE_WITHOUT_MONGODB = (
-    "Without MongoDB: mode: off in the file takes effect within seconds, unless an override sets the mode. "
-    "OAUTH_RATELIMIT_MODE=off in the environment of the instances beats both, once they are restarted."
+    "Without MongoDB: mode: off in the file of each instance takes effect within seconds. If an override sets the "
+    'mode, trusted_clients: ["*"] there does, and OAUTH_RATELIMIT_MODE=off in its environment with a restart.'
 )
 NEEDS_STORE = "No store.uri can be read; with --mongo-uri this command works all the same."
 

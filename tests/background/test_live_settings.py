@@ -1,8 +1,10 @@
 """Overrides as one process knows them."""
 
+import pytest
 from structlog.testing import capture_logs
 
-from oauth_ratelimit.background.live_settings import LOG_INTERVAL_S, REREAD_INTERVAL_S, OverrideCache
+from oauth_ratelimit import load_config
+from oauth_ratelimit.background.live_settings import LOG_INTERVAL_S, REREAD_INTERVAL_S, LiveSettings, OverrideCache
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
 from oauth_ratelimit.errors import StoreUnavailable
@@ -80,6 +82,21 @@ def test_overrides_stay_while_mongodb_is_unreachable(clock: Clock) -> None:
     assert [("overrides_unavailable", 1, None), ("overrides_unavailable", 1, 2)] == [
         (entry["event"], entry["known_count"], entry.get("suppressed_count")) for entry in logs
     ]
+
+
+@pytest.mark.parametrize(("overridden", "expected"), [(True, [("enforce", "off")]), (False, [])])
+def test_mode_in_the_file_that_an_override_hides_is_logged_once(
+    overridden: bool, expected: list[tuple[str, str]]
+) -> None:
+    """Else who switches off in an outage wonders why nothing happens."""
+    changed = [load_config({"mode": "off"})]
+    live = LiveSettings(load_config({"mode": "dry-run"}), lambda: changed.pop() if changed else None)
+    enforced = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.ENFORCE)
+    with capture_logs() as logs:
+        for _ in range(3):
+            live.update((enforced,) if overridden else ())
+
+    assert expected == [(entry["mode"], entry["file"]) for entry in logs if entry["event"] == "mode_overridden"]
 
 
 def test_limiter_without_shared_counters_has_no_overrides() -> None:
