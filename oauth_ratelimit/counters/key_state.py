@@ -1,16 +1,6 @@
 """State of one key in an instance: its counts, and the synchronisation with its document.
 
-In-flight hits go through these states::
-
-                    a request             the cycle takes the hits
-        fresh ───────────────► in flight ─────────────────────────► flushing
-          ▲                        ▲                                 │  │  │
-          │ applied                │ not applied: lost the race      │  │  │ no answer
-          ├────────────────────────┼─────────────────────────────────┘  │  ▼
-          │                        └── conflict: read, merge ◄──────────┘ unknown
-          │                        ▲                                        │ read
-          └────────────────────────┴────────────────────────────────────────┘
-           the document holds the mark    it has moved on without the mark
+``docs/guarantees.md`` draws the states that hits in flight go through.
 
 While the outcome is unknown and the document has not moved on, the same write is sent again: same hits, same number,
 same version. The late write and the new one exclude each other. Hits that came since wait until the outcome is known.
@@ -27,8 +17,9 @@ from oauth_ratelimit.core.cached_denial import CachedDenial
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series, Tier
 from oauth_ratelimit.counters import hits as arithmetic
+from oauth_ratelimit.counters.attempt import Attempt, Outcome
 from oauth_ratelimit.counters.bucket import NO_FRAMES, Bucket, Frames, KeyBuckets
-from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, SLACK_S, Prunable, recent_writer_count
+from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, Prunable, recent_writer_count
 from oauth_ratelimit.store.base import MAX_HORIZON_S, UNUSABLE_VERSION, Hits, Snapshot
 
 SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
@@ -65,30 +56,6 @@ class Horizons(enum.Enum):
 
 
 NO_HORIZONS: Mapping[Series, int] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A write whose outcome is unknown.
-
-    Attributes:
-        flush_id: The number that the document holds as this writer's mark if the write was applied.
-        version: The version that the document must have for it; None if it must not exist.
-        hits: The hits of the write.
-        begun_s: Time of the first try, by a clock that is never set.
-        was_sent: False if it surely never reached a server.
-    """
-
-    flush_id: int
-    version: int | None
-    hits: Hits
-    begun_s: float
-    was_sent: bool = True
-
-    def is_over(self, snapshot: Snapshot, monotonic_s: float) -> bool:
-        """Return whether the document may have lost the mark of this write. Then no window holds its hits any more."""
-        longest_s = max(snapshot.horizons.values(), default=MAX_HORIZON_S)
-        return self.was_sent and monotonic_s - self.begun_s > longest_s + SLACK_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,17 +241,13 @@ class KeyState(KeyBuckets):
         """
         if self.attempt is None:
             return 0
-        mark = snapshot.writers.get(writer) if snapshot else None
-        if snapshot is not None and snapshot.version == UNUSABLE_VERSION and self.attempt.flush_id != mark:
-            return 0  # the mark may be among what cannot be read
-        is_applied = self.attempt.flush_id == mark
-        if not is_applied and self.attempt.version == (snapshot.version if snapshot else None):
-            return 0  # it may still be applied
+        outcome = self.attempt.outcome(snapshot, monotonic_s, writer=writer)
+        if outcome is Outcome.PENDING:
+            return 0
         attempt, self.attempt = self.attempt, None
-        is_over = not is_applied and snapshot is not None and attempt.is_over(snapshot, monotonic_s)
-        if is_applied or is_over:
+        if outcome is not Outcome.NOT_APPLIED:
             self.unsent = arithmetic.taken_off(self.unsent or {}, attempt.hits) or None
-        return self._request_count(attempt.hits) if is_over else 0
+        return self._request_count(attempt.hits) if outcome is Outcome.EXPIRED else 0
 
     def merge(
         self, snapshot: Snapshot | None, now_s: float, *, writer: str, prunable: Prunable = NOTHING_PRUNABLE

@@ -9,13 +9,14 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import structlog
 
 from oauth_ratelimit.core.key import Key, logged_name
-from oauth_ratelimit.counters.key_state import Attempt, Due, KeyState
+from oauth_ratelimit.counters.attempt import Attempt
+from oauth_ratelimit.counters.key_state import Due, KeyState
 from oauth_ratelimit.counters.pruning import MAX_PRUNED, NOTHING_PRUNABLE, SLACK_S, prunable_of
 from oauth_ratelimit.errors import StoreError, StoreUnreachable
 from oauth_ratelimit.process.deadline import Deadline
@@ -275,17 +276,16 @@ class Flusher:
         for batch in _batches(states):
             flush_id = self._next_flush_id()
             changes = [_change(state, flush_id) for state in yield_between(batch)]
-            begun_now_s = self._monotonic()
+            begun_s = self._monotonic()
             try:
                 result = self._store.compare_and_set(self.writer, changes)
             except BaseException as exc:  # the server may have applied the changes, whatever ends the call
                 was_sent = not isinstance(exc, StoreUnreachable)
                 for state, change in zip(batch, changes, strict=True):
-                    was_sent_before = state.attempt is not None and state.attempt.was_sent
-                    begun_s = state.attempt.begun_s if state.attempt else begun_now_s
-                    state.attempt = Attempt(
-                        change.flush_id, change.version, change.hits, begun_s, was_sent or was_sent_before
-                    )
+                    if state.attempt is None:
+                        state.attempt = Attempt(change.flush_id, change.version, change.hits, begun_s, was_sent)
+                    elif was_sent:
+                        state.attempt = replace(state.attempt, was_sent=True)
                 raise
             failed = {*result.lost, *result.rejected}
             for index, (state, change) in enumerate(zip(yield_between(batch), changes, strict=True)):
