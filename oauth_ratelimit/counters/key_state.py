@@ -124,6 +124,7 @@ class KeyState(KeyBuckets):
         unsent: Hits that the cycle has taken and the document is not known to hold. Never changed in place.
         attempt: The write whose outcome is unknown, None if there is none.
         horizons: Whether the document holds the horizons of the tiers.
+        wider_s: Longest horizon in the document, if it is longer than the client's; else 0.
         is_marked: Whether the document holds this instance's mark.
         peers: Number of instances that have written the document lately, this one included.
         prunable: Parts that the next writes remove from the document.
@@ -153,6 +154,7 @@ class KeyState(KeyBuckets):
         "unsent",
         "username",
         "version",
+        "wider_s",
     )
 
     def __init__(
@@ -170,6 +172,7 @@ class KeyState(KeyBuckets):
         self.unsent: Hits | None = None
         self.attempt: Attempt | None = None
         self.horizons = Horizons.MISSING
+        self.wider_s = 0
         self.is_marked = False
         self.peers = 1
         self.prunable = NOTHING_PRUNABLE
@@ -266,8 +269,10 @@ class KeyState(KeyBuckets):
         self.is_marked = snapshot is not None and writer in snapshot.writers
         if snapshot:
             self._note_writers(snapshot)
+        stored = snapshot.horizons if snapshot else NO_HORIZONS
+        longest_s = max(stored.values(), default=0)
+        self.wider_s = longest_s if longest_s > self.client.horizon_s else 0
         with self.client.lock:
-            stored = snapshot.horizons if snapshot else NO_HORIZONS
             is_stored = all(stored.get(series, 0) >= horizon_s for series, horizon_s in self._own_horizons().items())
             self.horizons = Horizons.STORED if is_stored else Horizons.MISSING
             self.read_s = now_s
@@ -313,6 +318,11 @@ class KeyState(KeyBuckets):
         with self.client.lock:
             self.horizons = Horizons.SENT
             return self._own_horizons()
+
+    @property
+    def horizon_s(self) -> int:
+        """Seconds for which a frame can matter to any instance that has written the document, from its start."""
+        return max(self.wider_s, self.client.horizon_s)
 
     def _own_horizons(self) -> dict[Series, int]:
         """Return the horizons of the tiers, and of the series with hits to be sent."""

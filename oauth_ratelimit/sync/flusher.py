@@ -332,7 +332,7 @@ def _change(state: KeyState, flush_id: int) -> Change:
         next_version=_first_version() if state.version is None else (state.version + 1) | 0,
         flush_id=flush_id,
         hits=hits,
-        expire_at_s=float(newest_s + state.client.horizon_s + SLACK_S),
+        expire_at_s=float(newest_s + state.horizon_s + SLACK_S),
         expired_frames=state.prunable.frames[:MAX_PRUNED],
         expired_writers=state.prunable.writers[:MAX_PRUNED],
         horizons=state.raise_horizons(),

@@ -121,5 +121,5 @@ CONFIGS = (
         {"shop": WIDER},
     ),
 )
-PLAIN, WITH_TOTAL = CONFIGS[0], CONFIGS[4]
+PLAIN, WIDE, WITH_TOTAL = CONFIGS[0], CONFIGS[3], CONFIGS[4]
 SHORTEST_HORIZONS_S = {"1": 11, "6": 66, "12": 132, "60": 660}  # of any configuration, by the name of the series

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.simulation.configs import PLAIN, WITH_TOTAL, Config
+from tests.simulation.configs import PLAIN, WIDE, WITH_TOTAL, Config
 from tests.simulation.fleet import Fleet
 from tests.simulation.instance import Instance, key_of
 from tests.support.simulated_mongo import Fate
@@ -151,6 +151,22 @@ def test_bare_limiter_with_a_wrong_clock_removes_nothing_of_others(fleet: Script
         ask_each((bare, right))
 
     fleet.assert_exact()
+
+
+def test_document_stays_as_long_as_the_widest_window_of_its_writers_needs_it(fleet: ScriptedFleet) -> None:
+    """An instance with a narrow window has written it last, and its hits count in the wide one, too."""
+    wide, narrow = fleet.start(WIDE), fleet.start(PLAIN)
+    wide.ask("shop", "ann", 1)
+    wide.sync(urgent=False)
+    fleet.true_s += 500.0
+    narrow.ask("shop", "ann", 20)
+    narrow.sync(urgent=False)
+    fleet.true_s += 500.0
+    fleet.server.expire()
+    wide.ask("shop", "ann", 1)
+    wide.sync(urgent=False)
+
+    assert 200 - 21 == wide.limiter.peek("shop", "ann").remaining
 
 
 def test_instances_settle_within_two_cycles_after_a_restore(fleet: ScriptedFleet) -> None:
