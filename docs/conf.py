@@ -29,7 +29,7 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["README.md"]
 needs_sphinx = "8.0"
 
-myst_heading_anchors = 4  # links such as operations.md#events are checked
+myst_heading_anchors = 4  # links such as operations.md#alerts are checked
 myst_enable_extensions = ["attrs_block"]
 
 autodoc_member_order = "bysource"
