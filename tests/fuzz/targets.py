@@ -58,7 +58,8 @@ def fuzz_counters(data: bytes) -> None:
     """Parse a counter document into a valid snapshot."""
     document = a_document(data)
     identities = ({"clientId": "app", "username": None}, document)
-    for _, snapshot in parse_all([{**document, "_id": identity} for identity in identities]):
+    for key, snapshot in parse_all([{**document, "_id": identity} for identity in identities]):
+        hash(key)
         version = snapshot.version
         assert version >= 0 or version == UNUSABLE_VERSION
         assert all(count >= 0 for frames in snapshot.hits.values() for count in frames.values())

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from bson import BSON, DatetimeMS, Decimal128, Int64, encode
+from bson import BSON, Code, DatetimeMS, Decimal128, Int64, encode
 from bson.raw_bson import RawBSONDocument
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -293,6 +293,15 @@ def test_text_that_is_not_utf8_and_dates_after_9999_leave_a_batch_readable(
 
 def _with_broken_text(document: dict[str, Any]) -> bytes:
     return encode(document).replace(b"XXXX", b"\xff\xfeX\xc3")
+
+
+@pytest.mark.parametrize("name", ["clientId", "username", "scope"])
+def test_name_that_is_program_text_leaves_a_batch_readable(documents: Documents, limiter: Limiter, name: str) -> None:
+    """The driver returns a kind of text that cannot be the key of a mapping."""
+    documents.insert_one(a_document())
+    documents.insert_one(a_document(_id={**document_id(VICTIM), name: Code("x")}))
+
+    assert 1 == limiter.preload()
 
 
 @pytest.mark.no_cover

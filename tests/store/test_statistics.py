@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from bson import Code
 from bson.int64 import Int64
 
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS, ClientMinute, Peak, Share, Source, Tally, UserLoad
@@ -205,7 +206,7 @@ DAMAGED: list[dict[str, Any]] = [
     {"by": {"one-0": {"client": {"client_credentials": {"allowed": float("nan"), "denied": 1e300}}}}},
     {"peaks": {"client": [1, 2], "user": ["a", 1, 1, 1], "x": None}, "burst": "much"},
     {"peaks": {"client": [float("inf"), 1, float("nan"), 1]}},
-    {"users": {"one-0": {"aa": ["alice"], "bb": [1, 2, 3, 4], "cc": None}}},
+    {"users": {"one-0": {"aa": ["alice"], "bb": [1, 2, 3, 4], "cc": None, "dd": [1, 2, 3, Code("x")]}}},
     {"registers": {"256": 1, "-1": 1, "a": 1, "7": 58, "8": 0, "9": "x", "²": 1}},
 ]
 
@@ -223,6 +224,18 @@ def test_damaged_field_counts_as_missing(
     assert 0 == damaged.tally().offered
     assert ({}, (), {}, 0) == (damaged.peaks, damaged.users, damaged.registers, damaged.burst)
     assert a_minute("other") == whole
+
+
+@pytest.mark.parametrize("client_id", [Code("x"), {"a": 1}, None], ids=repr)
+def test_minute_of_a_client_without_a_name_is_left_out(
+    connection: Connection, statistics: StatisticsStore, client_id: object
+) -> None:
+    """The others are found."""
+    connection.collection(STATISTICS).insert_one({"_id": {"clientId": client_id, "minute": Int64(MINUTE_S)}})
+    put(statistics, a_minute("other"))
+
+    assert [a_minute("other")] == everything(statistics)
+    assert {"other"} == statistics.clients(0, at_most=10)
 
 
 def test_positions_of_rejected_shares_are_returned(connection: Connection, statistics: StatisticsStore) -> None:

@@ -20,7 +20,7 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import ERASURES, MAX_HORIZON_S, UNUSABLE_VERSION, Change, Snapshot
 from oauth_ratelimit.store.mongo.client import Document
-from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, whole_number
+from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, is_text, whole_number
 
 NO_VERSION = -1  # no document has it, so a filter on it can only insert
 FIELDS = ("version", "requestCounters", "writers", "horizons", "seen")  # all that is read of a document besides its id
@@ -62,15 +62,14 @@ def is_document_id(value: object) -> TypeGuard[Document]:
         client_of(value) is not None
         and isinstance(value, dict)
         and "username" in value
-        and isinstance(value["username"], str | None)
-        and isinstance(value.get("scope"), str | None)
+        and all(part is None or is_text(part) for part in (value["username"], value.get("scope")))
     )
 
 
 def client_of(value: object) -> str | None:
     """Return the client in an ``_id``, None if it names none."""
     client_id = value.get("clientId") if isinstance(value, dict) else None
-    return client_id if isinstance(client_id, str) else None
+    return client_id if is_text(client_id) else None
 
 
 def filter_of_client(client_id: str) -> Document:

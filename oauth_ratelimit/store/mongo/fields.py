@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, OverflowError)  # raised by a document of another form
 MAX_EXACT = 2**53  # below, one can be added to a floating-point number
@@ -22,6 +22,11 @@ def whole_number(value: object, *, at_most: int) -> int | None:
     if isinstance(value, float) and (value >= MAX_EXACT or not value.is_integer()):
         return None
     return int(value)
+
+
+def is_text(value: object) -> TypeGuard[str]:
+    """Return True for text. The driver's ``Code`` is a kind of text that cannot be the key of a mapping."""
+    return type(value) is str
 
 
 def mapping(value: object) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from oauth_ratelimit.core.overrides import Counters, HistoryEntry, Override, Ove
 from oauth_ratelimit.core.policy import MAX_LIMIT, MAX_POLICY_NAME_LENGTH, POLICY_NAME_PATTERN, LimitKind, Policy
 from oauth_ratelimit.core.window import MAX_FRAMES, MAX_WINDOW_S, Estimator, Window
 from oauth_ratelimit.store.mongo.client import OVERRIDES, Connection, Document, translated_errors
-from oauth_ratelimit.store.mongo.fields import MALFORMED, date_of
+from oauth_ratelimit.store.mongo.fields import MALFORMED, date_of, is_text
 
 log = structlog.get_logger(__name__)
 
@@ -234,7 +234,7 @@ def _whole(value: object, most: int) -> int:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str):
+    if not is_text(value):
         raise TypeError(f"expected text, got {type(value).__name__}")
     return value
 

@@ -41,7 +41,7 @@ from oauth_ratelimit.store.mongo.client import (
     ensure_expiry,
     translated_errors,
 )
-from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, mapping, whole_number
+from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, is_text, mapping, whole_number
 
 log = structlog.get_logger(__name__)
 
@@ -179,8 +179,8 @@ class StatisticsStore:
         selected, _ = _selection(since_s, math.inf, None)
         with translated_errors():
             found = self._connection.collection(STATISTICS).find(selected, {"_id": 1}).limit(at_most)
-            names = {document["_id"].get("clientId") for document in found.max_time_ms(MAX_SCAN_MS)}
-        return {name for name in names if isinstance(name, str)}
+            names = [document["_id"].get("clientId") for document in found.max_time_ms(MAX_SCAN_MS)]
+        return set(filter(is_text, names))
 
     def _ensure_minutes(self) -> None:
         """Create the index on the minute where rights allow. Without it reading is slower."""
@@ -319,7 +319,7 @@ def parse_minute(document: Document) -> ClientMinute | None:
     """Return a document's content as far as it is valid, None if its ``_id`` is not."""
     identity = document["_id"]
     client_id, minute_s = identity.get("clientId"), _count(identity.get("minute"))
-    if not isinstance(client_id, str) or minute_s is None:
+    if not is_text(client_id) or minute_s is None:
         return None
     burst = _count(document.get("burst"))
     return ClientMinute(
@@ -352,7 +352,7 @@ def _users(shares: Iterable[object]) -> tuple[UserLoad, ...]:
     users: dict[str, UserLoad] = {}
     for share in shares:
         for value in mapping(share).values():
-            if not isinstance(value, list) or len(value) != 4 or not isinstance(value[3], str):
+            if not isinstance(value, list) or len(value) != 4 or not is_text(value[3]):
                 continue
             offered, denied, would_deny = (_count(count) or 0 for count in value[:3])
             user = UserLoad(value[3], offered, denied, would_deny)
