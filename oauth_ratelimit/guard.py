@@ -17,8 +17,8 @@ from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.failed_auth import (
     ANYONE,
     FAILURE_SCOPES,
+    NAMING,
     FailureKey,
-    FailureKind,
     failure_policies,
     is_within,
 )
@@ -32,7 +32,6 @@ from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.store.base import CounterStore
 
 WAIT_S = 5.0  # longest time that an attempt waits for guesses that are being checked
-TYPED = frozenset({FailureKind.USER, FailureKind.PASSED_ON, FailureKind.ADDRESS})  # failures of people, not of programs
 CHECK_S = 60.0  # longest time that a guess is expected to be checked; one that is lost is forgotten after it
 
 
@@ -75,7 +74,6 @@ class Guard:
         clock: Returns the time in seconds since the epoch.
         events: Logs alarms, together with the denials of tokens; None creates one.
         metrics: Counts failures and alarms.
-        peer_count: Returns the number of processes that share the store, this one included, as far as it is known.
 
     Attributes:
         limiter: Counts the failures; None until the guard is on for the first time.
@@ -89,13 +87,11 @@ class Guard:
         clock: Callable[[], float] = time.time,
         events: DenialEvents | None = None,
         metrics: Metrics | None = None,
-        peer_count: Callable[[], int] = lambda: 1,
     ) -> None:
         self._store = store
         self._clock = clock
         self._metrics = metrics
         self._events = events
-        self._peer_count = peer_count
         self.limiter: Limiter | None = None
         self._guesses: dict[FailureKey, set[Guess]] = {}
         self._settled = threading.Condition()  # guards _guesses; held while a guess is reserved or counted
@@ -178,6 +174,11 @@ class Guard:
             )
         self._mode = mode  # last, because a guard that is on counts
 
+    def preload(self, count: int) -> None:
+        """Read the keys that failed last. Blocks."""
+        if self.limiter is not None:
+            self.limiter.preload(count, scopes=FAILURE_SCOPES)
+
     def run(self, *, is_reachable: bool = True) -> None:
         """Run one sync cycle. See ``Limiter.sync``."""
         if self.limiter is not None:
@@ -204,22 +205,27 @@ class Guard:
         return max(alarms, key=lambda alarm: (not alarm.decision.allowed, alarm.decision.retry_after_s), default=None)
 
     def _wait_for_room(self, keys: Sequence[FailureKey], cost: int, alarm: Alarm | None) -> Alarm | None:
-        """Return the alarm once guesses that are being checked do not matter any more. The condition is held."""
+        """Return the alarm once guesses that are being checked do not matter any more. The condition is held.
+
+        Passwords of one user wait for each other, so that all processes know of a wrong one before the next is checked.
+        """
         deadline_s = time.monotonic() + WAIT_S
         while alarm is None or alarm.decision.allowed:
-            crowded = self._crowded(keys, cost)
-            if crowded is None:
-                return alarm
-            if not self._settled.wait(deadline_s - time.monotonic()):
-                return crowded
+            left_s = deadline_s - time.monotonic()
+            crowded = self._crowded(keys, cost, one_at_a_time=left_s > 0)
+            if crowded is None or left_s <= 0:
+                return crowded or alarm
+            self._settled.wait(left_s)
             alarm = self._look(keys, cost)
         return alarm
 
-    def _crowded(self, keys: Sequence[FailureKey], cost: int) -> Alarm | None:
+    def _crowded(self, keys: Sequence[FailureKey], cost: int, *, one_at_a_time: bool) -> Alarm | None:
         """Return an alarm if a key would be over its limit if all guesses that are being checked were wrong.
 
-        Other processes may be checking as many passwords of the same user, which are not known here. At secrets that is
-        not expected, because all requests of a client at one address would wait for each other.
+        Args:
+            keys: Keys of a guess.
+            cost: Failures that it counts as.
+            one_at_a_time: True to return one also if a password of the same user is being checked.
         """
         limiter = self.limiter
         for key in keys:
@@ -227,10 +233,7 @@ class Guard:
             if limiter is None or policy is None or not guesses or self._forget_lost(key, guesses):
                 continue
             total = cost + sum(guess.cost for guess in guesses)
-            if key.kind in TYPED:
-                unsent = limiter.counts(key.client_id, key.name, endpoint=key.scope).in_flight_hits
-                total += (max(limiter.peer_count, self._peer_count()) - 1) * (total + unsent)
-            if total > policy.limit:
+            if total > policy.limit or (one_at_a_time and key.kind in NAMING):
                 return _busy(key, policy)
             decision = limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope, cost=total)
             if decision is not None and not decision.allowed:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from oauth_ratelimit.config import Settings
@@ -309,14 +309,14 @@ class Limiter:
         self.denial_events.reconfigure(settings.events.per_minute)
         self._clients.apply(settings.policies)
 
-    def preload(self, count: int = 1000) -> int:
-        """Read the keys that were busy last and return how many there were, 0 if the store did not answer. Blocks."""
-        return self._cycle.preload(count, self._clock())
+    def preload(self, count: int = 1000, *, scopes: Collection[str | None] = (None,)) -> int:
+        """Read the keys that were busy last and return how many there were, 0 if the store did not answer. Blocks.
 
-    @property
-    def peer_count(self) -> int:
-        """Largest number of instances seen on one key, this one included."""
-        return self._clients.peer_count
+        Args:
+            count: Number of documents to read.
+            scopes: Scopes of the keys to keep: None, or names of endpoints.
+        """
+        return self._cycle.preload(count, self._clock(), scopes=scopes)
 
     @property
     def clock_offset_s(self) -> float:

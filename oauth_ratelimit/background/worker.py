@@ -87,14 +87,7 @@ class Worker:
             follows_store_clock=clock is time.time,  # an injected clock is right by definition
         )
         metrics = open_metrics()
-        self.guard = Guard(
-            settings,
-            stores and stores.failures,
-            clock=clock,
-            events=events,
-            metrics=metrics,
-            peer_count=lambda: self.limiter.peer_count,
-        )
+        self.guard = Guard(settings, stores and stores.failures, clock=clock, events=events, metrics=metrics)
         self.health_monitor = HealthMonitor(self.limiter, stores and stores.heartbeats, clock=clock, metrics=metrics)
         self._override_cache = OverrideCache(stores and stores.overrides)
         statistics = stores and StatisticsRecorder(
@@ -138,6 +131,7 @@ class Worker:
             count = 0 if self._has_preloaded else self._live.current.sync.preload_count
             if count:
                 self.limiter.preload(count)
+                self.guard.preload(count)
             self._has_preloaded = True
 
     def stop(self, deadline: Deadline | None = None) -> None:

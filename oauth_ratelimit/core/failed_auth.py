@@ -81,9 +81,9 @@ def _scope_of(kind: FailureKind, is_wide: bool) -> str:
     return kind.wide_scope if is_wide else kind.scope
 
 
-_NAMING = (FailureKind.USER, FailureKind.PASSED_ON)
+NAMING = (FailureKind.USER, FailureKind.PASSED_ON)  # their keys contain a username
 _WIDE = (FailureKind.USER, FailureKind.CLIENT, FailureKind.ADDRESS)
-NAMING_SCOPES = [*(kind.scope for kind in _NAMING), FailureKind.USER.wide_scope]  # their keys contain a username
+NAMING_SCOPES = [*(kind.scope for kind in NAMING), FailureKind.USER.wide_scope]
 FAILURE_SCOPES = frozenset((*(kind.scope for kind in FailureKind), *(kind.wide_scope for kind in _WIDE)))
 
 

@@ -82,11 +82,6 @@ class ClientRegistry:
         return len(self.plain) + len(self._scoped)
 
     @property
-    def peer_count(self) -> int:
-        """Largest number of instances seen on one key, this one included."""
-        return self._peers.most_count
-
-    @property
     def excess_count(self) -> int:
         """Number of keys to forget, to make room for new ones."""
         if self._key_count < self._max_keys * CROWDED_RATIO:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 import structlog
 
 from oauth_ratelimit.core.key import logged_name
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.key_state import KeyState
 from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
@@ -174,7 +175,7 @@ class SyncCycle:
         """Seconds that the store's clock was ahead when last measured, 0.0 if they hardly differ."""
         return self._server_clock.offset_s if self._server_clock else 0.0
 
-    def preload(self, count: int, now_s: float) -> int:
+    def preload(self, count: int, now_s: float, *, scopes: Collection[str | None]) -> int:
         """Read the keys that were busy last and return how many there were, 0 if the store did not answer."""
         if self._store is None:
             return 0
@@ -185,8 +186,8 @@ class SyncCycle:
             return 0
         states = {}
         for key, snapshot in snapshots.items():
-            if key.scope is None:
-                with self._clients.locked(key.client_id) as client:
+            if key.scope in scopes:
+                with self._clients.locked(key.client_id, endpoint=key.scope or TOKEN_ENDPOINT) as client:
                     state = None if client.exempt else self._clients.key_of(client, key.username, now_s)
                 if state is not None:
                     states[state] = snapshot

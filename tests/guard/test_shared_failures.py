@@ -40,12 +40,12 @@ def alarm_of(guard: Guard, keys: list[FailureKey] = ALICE) -> Alarm | None:
 
 
 @contextmanager
-def a_guard(mongo_uri: str | None, clock: Clock, *, peer_count: int = 1, **more: Any) -> Iterator[Guard]:
+def a_guard(mongo_uri: str | None, clock: Clock, **more: Any) -> Iterator[Guard]:
     """Yield the guard of one process."""
     store = {} if mongo_uri is None else {"store": {"uri": mongo_uri}}
     settings = load_config({**guard(), **store, **more})
     stores = open_stores(settings.store)
-    found = Guard(settings, stores and stores.failures, clock=clock, peer_count=lambda: peer_count)
+    found = Guard(settings, stores and stores.failures, clock=clock)
     try:
         yield found
     finally:
@@ -81,50 +81,57 @@ def test_failures_are_urgent(mongo_uri: str, clock: Clock) -> None:
         assert alarm_of(second) is not None
 
 
-@pytest.mark.parametrize(("peer_count", "checked_count"), [(1, USER_LIMIT), (2, 1), (50, 1)])
-def test_guesses_at_a_password_leave_room_for_those_of_other_processes(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, peer_count: int, checked_count: int
+def test_passwords_of_one_user_are_checked_one_at_a_time_and_secrets_are_not(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each process checks its share at the same time, and one at least. Secrets of clients do not wait."""
-    monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 0.0)
+    """Else several processes would check as many each before they learn of a wrong one."""
+    other = password_keys("mobile-app", ("bob",), ("192.0.2.7",), is_public=True)
     secret = secret_keys("web-shop", ("192.0.2.7",))
-    with a_guard(None, clock, peer_count=peer_count) as own:
-        passwords = [own.reserve(ALICE) for _ in range(USER_LIMIT)]
-        secrets = [own.reserve(secret) for _ in range(CLIENT_LIMIT)]
+    with a_guard(None, clock) as own:
+        first = own.reserve(ALICE)
+        assert isinstance(first, Guess)
+        waited_s: list[float] = []
+        monkeypatch.setattr(own._settled, "wait", lambda left_s: waited_s.append(left_s) or own.settle(first))
 
-    assert checked_count == sum(isinstance(found, Guess) for found in passwords)
-    assert all(isinstance(found, Guess) for found in secrets)
+        beside = [own.reserve(keys) for keys in (other, *(secret for _ in range(CLIENT_LIMIT)))]
+        assert [] == waited_s
+        second = own.reserve(ALICE)
+
+    assert {Guess} == {type(found) for found in (second, *beside)}
+    assert 1 == len(waited_s)
 
 
-def test_failures_that_others_cannot_know_yet_leave_less_room(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until they are sent, others may have as many. One guess may always be checked."""
-    monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 0.0)
-    limits = {"user": [{"limit": 10, "window": 600}]}
-    with a_guard(None, clock, peer_count=2, guard={"mode": "enforce", "limits": limits}) as own:
-        fail(own, count=4)
-        before = [own.reserve(ALICE) for _ in range(2)]
-        own.run()
-        after = [own.reserve(ALICE) for _ in range(3)]
+def test_password_does_not_wait_for_another_one_for_ever(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that takes long, or whose end was lost, denies nobody up to the limit."""
+    monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 0.01)
+    with a_guard(None, clock) as own:
+        found = [own.reserve(ALICE) for _ in range(USER_LIMIT + 1)]
 
-    assert [Guess, Alarm] == [type(found) for found in before]
-    assert [Guess, Guess, Alarm] == [type(found) for found in after]
+    assert [Guess] * USER_LIMIT + [Alarm] == [type(each) for each in found]
+
+
+def test_process_that_starts_knows_the_latest_failures(mongo_uri: str, clock: Clock) -> None:
+    """Else each new one would let a guess pass, and servers start new ones after some number of requests."""
+    secret = secret_keys("web-shop", ("192.0.2.7",))
+    with a_guard(mongo_uri, clock) as former, a_guard(mongo_uri, clock) as fresh:
+        fail(former)
+        fail(former, secret, count=CLIENT_LIMIT)
+        former.run()
+        fresh.preload(1000)
+
+        assert alarm_of(fresh) is not None
+        assert alarm_of(fresh, secret) is not None
 
 
 def test_guess_that_was_lost_takes_no_room_for_ever(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as that of a request that was interrupted."""
     monkeypatch.setattr("oauth_ratelimit.guard.WAIT_S", 0.0)
-    with a_guard(None, clock, peer_count=50) as own:
-        own.reserve(ALICE)
+    with a_guard(None, clock) as own:
+        for _ in range(USER_LIMIT):
+            own.reserve(ALICE)
         assert alarm_of(own) is not None
         monkeypatch.setattr("oauth_ratelimit.guard.CHECK_S", 0.0)
         assert alarm_of(own) is None
-
-
-def test_right_password_makes_room_at_once(clock: Clock) -> None:
-    """With many processes each checks one at a time."""
-    with a_guard(None, clock, peer_count=50) as own:
-        for _ in range(3 * USER_LIMIT):
-            assert alarm_of(own) is None
 
 
 def test_namespace_names_the_collection(mongo_uri: str, mongo_database: Database[dict[str, Any]], clock: Clock) -> None:
