@@ -67,13 +67,15 @@ def files_of(folder: str, *, as_folder: str) -> set[str]:
 
 
 def test_wheel_has_every_file_of_the_package(wheel: Path) -> None:
-    """Every file of the package is in the wheel, data included, and nothing else is."""
+    """The wheel has every file of the package, data included, and nothing else. Licences are in its metadata only."""
     with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        names = {name.partition(".dist-info/licenses/")[2] or name for name in archive.namelist()}
+        assert len(names) == len(archive.namelist())
+    names = {name for name in names if ".dist-info/" not in name}
     package = files_of("oauth_ratelimit", as_folder="oauth_ratelimit")
     migrations = files_of("migrations", as_folder="oauth_ratelimit/migrations")
     assert {"oauth_ratelimit/py.typed", "oauth_ratelimit/config.schema.json"} <= package
-    assert package | migrations | {"pytest_oauth_ratelimit.py"} == names
+    assert package | migrations | {"pytest_oauth_ratelimit.py", "LICENSE"} == names
 
 
 def test_source_distribution_has_the_whole_project(built: Path) -> None:

@@ -2,12 +2,14 @@
 
 import datetime
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+WORKFLOWS = ROOT / ".github" / "workflows"
 HOME = "https://example.org/owner/oauth_ratelimit"
 
 
@@ -56,3 +58,10 @@ def test_readme_has_no_link_that_breaks_elsewhere(release: ModuleType) -> None:
     text = release.with_absolute_links((ROOT / "README.md").read_text(), HOME, "v1")
     assert f"({HOME}/raw/v1/docs/flow.svg)" in text
     assert [] == release.RELATIVE_LINK.findall(text)
+
+
+def test_workflows_name_actions_by_commit() -> None:
+    """A tag can be moved to other code, a commit cannot."""
+    lines = [line for path in WORKFLOWS.glob("*.yml") for line in path.read_text().splitlines() if " uses: " in line]
+    assert lines
+    assert [] == [line for line in lines if not re.search(r" uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line)]
