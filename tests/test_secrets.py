@@ -12,7 +12,6 @@ import structlog
 import yaml
 from click.testing import CliRunner
 from flask import Flask
-from pymongo import MongoClient
 
 from demo import server as demo_server
 from demo.database import WEB_SHOP, seed
@@ -25,6 +24,7 @@ from oauth_ratelimit.config import describe_changes
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from tests.support.guarded_mongod import PASSWORD, GuardedMongod, guarded, guarded_server
 from tests.support.helpers import wait_until
+from tests.support.stores import everything_in
 
 pytestmark = pytest.mark.mongo
 
@@ -103,10 +103,7 @@ class Site:
 
     def stored(self) -> str:
         """Return all that MongoDB holds."""
-        client: MongoClient[dict[str, Any]] = MongoClient(self.guarded.uri("root"))
-        with client:
-            database = client["oauth"]
-            return "\n".join(repr(each) for name in database.list_collection_names() for each in database[name].find())
+        return everything_in(self.guarded.uri("root"))
 
 
 def _broken_hook(*_: Any, **__: Any) -> None:

@@ -10,7 +10,6 @@ import pytest
 import yaml
 from pymongo import MongoClient
 from pymongo.collection import Collection
-from pymongo.database import Database
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.denial_record import Denial, DenialRecord, Trace
@@ -31,7 +30,7 @@ from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from oauth_ratelimit.store.mongo.statistics import Share, StatisticsStore
 from oauth_ratelimit.sync.flusher import MAX_BATCH
 from tests.cli.conftest import Terminal, terminal
-from tests.support.stores import FAR_S, mongo_store
+from tests.support.stores import FAR_S, everything_in, mongo_store
 from tests.sync.faulty_store import Fault, FaultyStore
 
 __all__ = ["terminal"]
@@ -123,14 +122,7 @@ class Records:
 
     def text(self) -> str:
         """Return all that the database holds."""
-        client: MongoClient[dict[str, Any]] = MongoClient(self.uri)
-        with client:
-            database: Database[dict[str, Any]] = client.get_default_database()
-            return "\n".join(
-                repr(document)
-                for name in sorted(database.list_collection_names())
-                for document in database[name].find()
-            )
+        return everything_in(self.uri)
 
     def close(self) -> None:
         """Close the instances."""

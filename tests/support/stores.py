@@ -39,6 +39,15 @@ def mongo_store(uri: str, *, collection: str = "ratelimits", timeout_s: float = 
     return MongoStore(Connection(uri, timeout_s=timeout_s), collection=collection, closes_connection=True)
 
 
+def everything_in(uri: str) -> str:
+    """Return all documents of the database in a connection string, as text."""
+    client: MongoClient[dict[str, Any]] = MongoClient(uri)
+    with client:
+        database = client.get_default_database()
+        names = sorted(database.list_collection_names())
+        return "\n".join(repr(document) for name in names for document in database[name].find())
+
+
 @pytest.fixture(params=("memory", "mongodb"))
 def shared(request: pytest.FixtureRequest) -> Iterator[Shared]:
     """An empty store."""
