@@ -535,7 +535,7 @@ BREAKAGES = (
         "oauth_ratelimit/sync/flusher.py",
         "state.reads_first = True  # the user may be erased before",
         "pass  # the user may be erased before",
-        "tests/store/test_erasure.py",
+        "tests/store/test_erasure.py tests/simulation",
     ),
     Breakage(
         "starting instance drops users for erasures of the past",
