@@ -1,5 +1,6 @@
 """Access tokens for client credentials, each used until it expires."""
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -88,6 +89,11 @@ class TokenSource(AuthBase):
 
 
 def wait_s(answer: requests.Response) -> float:
-    """Return how long a 429 asks to wait; a minute if it does not say, and never for ever."""
+    """Return how long to wait after a 429.
+
+    That is what it asks for; a minute if it does not say, and never for ever. Up to a tenth is added at random, so that
+    processes that were denied together do not come back together.
+    """
     value = answer.headers.get("Retry-After", "")
-    return min(float(value), LONGEST_WAIT_S) if value.isascii() and value.isdigit() else 60.0
+    asked_s = min(float(value), LONGEST_WAIT_S) if value.isascii() and value.isdigit() else 60.0
+    return asked_s * random.uniform(1.0, 1.1)

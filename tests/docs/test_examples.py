@@ -27,6 +27,7 @@ from demo.database import BATCH_JOBS, seed
 from demo.server import create_app
 from oauth_ratelimit import OAuthRateLimit, load_config
 from tests.docs.blocks import ROOT
+from tests.support.flows import post
 from tests.support.helpers import Clock, wait_until
 from tests.support.mongod import free_port
 from tests.support.serving import serving
@@ -123,10 +124,15 @@ def app(tmp_path: Path, clock: Clock) -> Iterator[Flask]:
 
 
 def test_one_token_for_many_calls(app: Flask, clock: Clock, client_modules: None) -> None:
-    """A hundred calls cost one token; when it is about to expire, the next call takes another."""
+    """A hundred calls cost one token; when that is about to expire, the next call takes another. A naive one is denied."""
     from token_source import TokenSource
 
     with serving(app) as url, requests.Session() as session:
+        form = {"grant_type": "client_credentials"}
+        naive = Counter(post(f"{url}/token", BATCH_JOBS, form).status_code for _ in range(100))
+        assert {200: 2, 429: 98} == naive
+        clock.advance(120)
+        app.extensions["seen"].clear()
         session.auth = TokenSource(
             f"{url}/token", BATCH_JOBS.client_id, str(BATCH_JOBS.client_secret), clock=clock, sleep=clock.advance
         )
@@ -153,7 +159,7 @@ def test_denied_client_waits_once_and_has_its_token(app: Flask, clock: Clock, cl
         tokens = [TokenSource(f"{url}/token", *names, clock=clock, sleep=sleep).token() for _ in range(3)]
         assert 3 == len(set(tokens))
         assert 1 == len(waits)
-        assert 1 <= waits[0] <= 66  # the window, and the frame in which it began
+        assert 1 <= waits[0] <= 66 * 1.1  # the window, the frame in which it began, and a tenth
         with pytest.raises(TokenDenied, match="401"):
             TokenSource(f"{url}/token", BATCH_JOBS.client_id, "wrong", sleep=sleep).token()
     assert 5 == app.extensions["seen"]["/token"]
@@ -186,7 +192,7 @@ def test_answer_without_a_usable_retry_after_costs_a_minute(client_modules: None
     for value, expected in (("7", 7.0), ("", 60.0), ("soon", 60.0), ("²", 60.0), ("999999", 300.0)):
         answer = requests.Response()
         answer.headers["Retry-After"] = value
-        assert expected == wait_s(answer)
+        assert expected <= wait_s(answer) <= expected * 1.1
 
 
 def documents(path: Path) -> list[dict[str, object]]:
