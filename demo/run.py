@@ -75,7 +75,8 @@ class Demo:
         self._display.section(2, "Enforce", f"One line of {deployment.config_path.name} changes while the servers run:")
         self._display.line("[red]- mode: dry-run[/]\n[green]+ mode: enforce[/]")
         applied_s = deployment.enforce()
-        self._display.line(f"All servers applied it within {applied_s:.1f} s. The same traffic again:")
+        self._display.line(f"All servers applied it within {applied_s:.1f} s.")
+        self._display.line("The same traffic again, never at quite the same pace, so the numbers differ a little:")
         self._replay(deployment, over="denied (429)")
 
     def _show_denial(self, deployment: Deployment) -> bool:
