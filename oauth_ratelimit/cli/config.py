@@ -96,8 +96,8 @@ def _print_summary(settings: Settings) -> None:
     facts += [
         ("store", store_text(settings.store)),
         ("trusted clients", ", ".join((*policies.trusted, *policies.trusted_ids)) or "none"),
-        ("clients", ", ".join(names_text(list(policies.clients))) or "none with rules of its own"),
-        ("grants", ", ".join(policies.grants) or "none with rules of its own"),
+        ("clients", ", ".join(names_text(list(policies.clients))) or "none with own rules"),
+        ("grants", ", ".join(policies.grants) or "none with own rules"),
         ("endpoints", ", ".join(policies.endpoints) or "token only"),
         ("guard", mode_cell(settings.guard.mode.value)),
         ("user names", f"{names}, former keys {former}" if former else names),

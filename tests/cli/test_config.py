@@ -116,7 +116,7 @@ def test_summary_says_what_applies(tmp_path: Path) -> None:
         "store                  none: each process counts alone",
         "trusted clients        our-own-app",
         "clients                partner",
-        "grants                 none with rules of its own",
+        "grants                 none with own rules",
         "endpoints              revocation",
         "guard                  off",
         "user names             plain",
