@@ -124,7 +124,7 @@ def app(tmp_path: Path, clock: Clock) -> Iterator[Flask]:
 
 
 def test_one_token_for_many_calls(app: Flask, clock: Clock, client_modules: None) -> None:
-    """A hundred calls cost one token; when that is about to expire, the next call takes another. A naive one is denied."""
+    """A hundred calls cost one token, and a naive client 98 denials. A new one is taken before it expires."""
     from token_source import TokenSource
 
     with serving(app) as url, requests.Session() as session:
