@@ -294,13 +294,13 @@ def test_write_reads_first_where_others_mostly_write_in_between(faulty: FaultySt
 
 def test_limit_of_all_users_is_urgent_with_the_first_request_of_a_client(faulty: FaultyStore, clock: Clock) -> None:
     """Hits of the other users elsewhere count from the next short cycle on."""
-    settings = some_settings(total=(a_policy(100),))
+    settings = some_settings(total=(a_policy(1000),))  # of which one hit is too few to be urgent by itself
     here, there = (Limiter(settings, faulty, clock=clock, monotonic=clock) for _ in range(2))
-    there.check(CLIENT, "ann", cost=50)
+    there.check(CLIENT, "ann", cost=500)
     there.sync()
     here.check(CLIENT, "bob")
     here.sync_urgent()
-    assert 49 == here.peek(CLIENT, "bob").remaining
+    assert 499 == here.peek(CLIENT, "bob").remaining
 
 
 def test_new_key_in_an_outage_is_read_afterwards(faulty: FaultyStore, clock: Clock) -> None:
