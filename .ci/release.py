@@ -13,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 OWNER_FIELDS = ("author_email", "url")
+INSTALL_PAGES = ("README.md", "examples/app_factory/README.md")
+NOT_RELEASED = "there is no release on"
 RELATIVE_LINK = re.compile(r"\]\((?!https?:|#)([^)\s]+)\)")
 
 
@@ -42,6 +44,8 @@ def missing(version: str, root: Path, *, today: datetime.date) -> list[str]:
     metadata = ConfigParser()
     metadata.read(root / "setup.cfg", encoding="utf-8")
     problems += [f"setup.cfg: {field} is not set" for field in OWNER_FIELDS if not metadata["metadata"].get(field)]
+    pages = (page for page in INSTALL_PAGES if NOT_RELEASED in (root / page).read_text(encoding="utf-8"))
+    problems += [f'{page}: says "{NOT_RELEASED} …": name the package index' for page in pages]
     return problems
 
 

@@ -31,6 +31,8 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "oauth_ratelimit" / "__init__.py").write_text('__version__ = "1.2.0"\n')
     (tmp_path / "CHANGELOG.md").write_text("## [Unreleased]\n\n## [1.2.0] - 2026-11-22\n")
     (tmp_path / "setup.cfg").write_text("[metadata]\nauthor_email = a@example.org\nurl = https://example.org\n")
+    (tmp_path / "examples" / "app_factory").mkdir(parents=True)
+    (tmp_path / "examples" / "app_factory" / "README.md").write_text("pip install oauth_ratelimit")
     (tmp_path / "README.md").write_text("[docs](docs/a.md#b), ![](docs/c.png), [site](https://example.org), [up](#top)")
     return tmp_path
 
@@ -43,13 +45,15 @@ def test_ready_tree_gets_links_into_the_repository(release: ModuleType, tree: Pa
 
 
 def test_everything_that_is_missing_is_named_at_once(release: ModuleType, tree: Path) -> None:
-    """The tree has another version, and the owner has filled in nothing."""
+    """The tree has another version, the owner has filled in nothing, and the README installs from a clone."""
     (tree / "setup.cfg").write_text("[metadata]\n")
+    (tree / "README.md").write_text("`pip install .` in a clone; there is no release on a package index yet.")
     assert [
         'oauth_ratelimit/__init__.py: __version__ is not "1.3.0"',
         "CHANGELOG.md: no heading such as ## [1.3.0] - 2026-12-01",
         "setup.cfg: author_email is not set",
         "setup.cfg: url is not set",
+        'README.md: says "there is no release on …": name the package index',
     ] == release.missing("1.3.0", tree, today=datetime.date(2026, 12, 1))
 
 
