@@ -2,11 +2,12 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import cast
 
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.erasure import Erasure, Person
-from tests.simulation.configs import SHORTEST_HORIZONS_S, Config
+from tests.simulation.configs import SHORTEST_HORIZONS_S, Config, Series
 from tests.simulation.instance import (
     MANY_KEYS,
     START_S,
@@ -40,6 +41,7 @@ class Fleet:
         certain: Those of instances whose clocks were never wrong.
         was_wrong: Whether a clock was ever wrong.
         ends_s: When a cell stops to matter.
+        horizons_s: The longest horizon of those who have written a document, by its key and the name of the series.
         lost: Hits that may be missing, because an instance was killed or a document removed.
         twice: Hits that may be stored twice: a restore repeats versions that writes under way may name.
         moved: Hits that may be in another frame, because a clock was wrong before they were sent.
@@ -57,6 +59,7 @@ class Fleet:
         self.certain: Counter[Cell] = Counter()
         self.was_wrong = False
         self.ends_s: dict[Cell, float] = {}
+        self.horizons_s: dict[tuple[Identity, str], int] = {}
         self.lost: Counter[Cell] = Counter()
         self.twice: Counter[Cell] = Counter()
         self.moved: Counter[Cell] = Counter()
@@ -109,12 +112,18 @@ class Fleet:
 
     def forget(self, identity: Identity | None = None) -> None:
         """Expect nothing more of what a document held, or of what all did."""
+        self._forget_horizons(lambda key: identity in (None, key))
         for cell, count in self.truth.items():
             if identity is None or cell[:3] == identity:
                 self.lost[cell] = max(self.lost[cell], count)
         for instance in self.instances:
             for key in [identity] if identity else list(instance.known):
                 instance.known.pop(key, None)
+
+    def note_written(self, identity: Identity, series: Series) -> None:
+        """Note that a document holds the horizon of a series, as long as it is not removed."""
+        longest_s = self.horizons_s.get((identity, series.name), 0)
+        self.horizons_s[identity, series.name] = max(series.horizon_s, longest_s)
 
     def erase(self, username: str, client_id: str | None = None) -> None:
         """Erase a user as an operator does. Instances drop what they count of the user until they have read it."""
@@ -123,11 +132,26 @@ class Fleet:
         Erasure(connection, collection="ratelimits", person=person).counters(True)
         erased = Erased(username, client_id, self.true_s)
         self.erased.append(erased)
+        self._forget_horizons(erased.concerns)
         for cell, count in self.truth.items():
             if erased.concerns(cell[:3]):
                 self.lost[cell] = max(self.lost[cell], count)
         for instance in self.instances:
             instance.unread.append(erased)
+
+    def expire(self) -> None:
+        """Let the server remove what has expired, and fail if somebody who has written a document still needs it."""
+        before = self.stored()
+        self.server.expire()
+        for cell, count in (before - self.stored()).items():
+            left_s = cell[4] + self.horizons_s.get((cell[:3], cell[3]), 0) - self.true_s
+            assert left_s <= 0, f"expired {left_s} s early: {cell}"
+            self.lost[cell] += count
+        kept = {key_of(document) for document in self.documents()}
+        self._forget_horizons(lambda key: key not in kept)
+
+    def _forget_horizons(self, is_gone: Callable[[Identity], bool]) -> None:
+        self.horizons_s = {key: horizon_s for key, horizon_s in self.horizons_s.items() if not is_gone(key[0])}
 
     def late_erasures(self) -> list[Erased]:
         """Return the erasures that an instance which starts now may take for later ones."""

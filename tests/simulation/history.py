@@ -15,6 +15,7 @@ USERS = (None, "ann", "bob")
 INSTANCE_COUNT = 3
 WAITS_S = (0.05, 0.3, 1.0, 3.0, 7.0)
 LONG_S = 50.0  # some of them are longer than a window
+QUIET_S = (150.0, 500.0)  # longer than frames of most windows are kept, and shorter than those of the widest
 OFFSETS_S = (-3600.0, -300.0, -61.0, -7.0, -1.0, 0.0, 0.0, 1.0, 7.0, 61.0, 300.0, 3600.0)
 SHAKEN_S = (0.0, 0.0, -7.0, -13.0)  # up to two frames back, and forward again
 SERVER_OFFSETS_S = (-25.0, -5.0, 0.0, 0.0, 5.0, 34.0)  # clocks of two servers agree within a minute
@@ -86,8 +87,15 @@ def _elect(fleet: Fleet, _instance: Instance, _rng: random.Random) -> str:
 
 
 def _expire(fleet: Fleet, _instance: Instance, _rng: random.Random) -> str:
-    fleet.server.expire()
+    fleet.expire()
     return "TTL removal"
+
+
+def _quiet(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
+    seconds = rng.choice(QUIET_S)
+    fleet.true_s += seconds
+    fleet.expire()
+    return f"{seconds} s pass, then TTL removal"
 
 
 def _step_clock(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
@@ -216,7 +224,7 @@ def _some_document(fleet: Fleet, rng: random.Random) -> dict[str, Any] | None:
 # What can go wrong, with how often it does.
 DIMENSIONS: dict[str, tuple[tuple[Action, float], ...]] = {
     "network": ((_network, 2.0), (_cut_off, 1.0), (_release, 2.0), (_replicate, 1.0), (_elect, 0.5)),
-    "expiry": ((_expire, 0.5),),
+    "expiry": ((_expire, 0.5), (_quiet, 0.5)),
     "clocks": ((_step_clock, 1.0), (_shake_clock, 1.0), (_drift, 0.5), (_elect_other_clock, 0.2)),
     "configuration": ((_reconfigure, 1.0),),
     "total": ((_toggle_total, 1.0), (_wait_long, 0.3)),

@@ -19,7 +19,7 @@ from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.sync.cycle import SyncCycle
 from oauth_ratelimit.sync.reservation import Reservations
-from tests.simulation.configs import Config, Limit
+from tests.simulation.configs import Config, Limit, Series
 from tests.support.simulated_mongo import Fate, SimulatedCollection, SimulatedConnection
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ class Instance:
         self.last_correction_s = 0.0
         self.pending: Counter[Cell] = Counter()  # admitted since everything was known to be sent
         self.counted: defaultdict[Identity, set[Cell]] = defaultdict(set)
+        self.written: defaultdict[Identity, set[Series]] = defaultdict(set)  # series that the next full cycle has sent
         self.known: dict[Identity, Known] = {}
         self.unread = fleet.late_erasures()  # it may still drop the hits of these users
         self.horizon_s = config.horizon_s
@@ -184,6 +185,7 @@ class Instance:
                     self.fleet.twice[cell] += cost
                 if not self.was_wrong:
                     self.fleet.certain[cell] += cost
+                self.written[key].add(series)
                 self.fleet.ends_s[cell] = max(self.fleet.ends_s.get(cell, 0), start_s + series.horizon_s)
 
     def _limits_of(self, client_id: str, username: str | None) -> dict[Identity, tuple[Limit, ...]]:
@@ -257,6 +259,10 @@ class Instance:
         if report is not None and report.dropped_hits:
             self.fleet.lost.update(self.pending)
         if report is not None and not urgent and report.error is None and not report.in_flight_hits:
+            for key, all_series in self.written.items():
+                for series in all_series:
+                    self.fleet.note_written(key, series)
+            self.written.clear()
             self.pending.clear()
             self.counted.clear()
             self.knows_restored = True
