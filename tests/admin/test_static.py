@@ -1,8 +1,6 @@
 """Files of the page."""
 
-import configparser
 import re
-from fnmatch import fnmatch
 from pathlib import Path
 
 import oauth_ratelimit.admin
@@ -20,21 +18,6 @@ def test_chart_library_has_the_documented_version_and_its_licence() -> None:
     assert named and found
     assert found[1] == named[1]
     assert "MIT License" in (vendor / "uPlot.LICENSE").read_text()
-
-
-def test_package_data_has_every_file() -> None:
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    patterns = setup["options.package_data"]["oauth_ratelimit.admin"].split()
-    files = [
-        path.relative_to(FOLDER) for path in FOLDER.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")
-    ]
-
-    assert [] == [
-        path
-        for path in files
-        if not any(fnmatch(str(path), p) and len(path.parts) == p.count("/") + 1 for p in patterns)
-    ]
 
 
 def test_scripts_never_create_elements_or_code_from_text() -> None:
