@@ -1,6 +1,6 @@
 """Overrides in MongoDB: one document per target with its history, and one per client with the resets of its counters.
 
-Readers look at one small document, the revision, and read the overrides when it has changed. An override that was
+Readers check one small document, the revision, and read the overrides when it has changed. An override that was
 edited by hand, without a new revision, is found by the next unconditional read.
 """
 
