@@ -143,6 +143,24 @@ def test_total_ceiling_is_above_every_client_without_waste() -> None:
     assert 0 == found.well_behaved_denied
 
 
+@pytest.mark.parametrize(
+    ("each_day", "basis", "is_enough"),
+    [
+        ([45], "45 requests within 1 h", False),
+        ([5000], "5,000 requests within 1 h", False),
+        ([500, 499], "999 requests on 2 days", False),
+        ([500, 500], "1,000 requests on 2 days", True),
+        ([], "0 requests within 0 s", False),
+    ],
+)
+def test_proposal_says_how_much_traffic_it_is_made_from(each_day: list[int], basis: str, is_enough: bool) -> None:
+    traffic = Traffic()
+    add(traffic, "app", each_day=each_day)
+    proposal = suggest(traffic)
+
+    assert (basis, is_enough) == (proposal.basis, proposal.is_enough)
+
+
 def test_record_of_a_suggestion_holds_names_and_numbers() -> None:
     traffic = Traffic(600)
     add(traffic, "calm", each_day=[5] * 7)
