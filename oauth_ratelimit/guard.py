@@ -17,7 +17,7 @@ from oauth_ratelimit.core.decision import FullDecision
 from oauth_ratelimit.core.failed_auth import (
     ANYONE,
     FAILURE_SCOPES,
-    NAMING,
+    NAMING_SCOPES,
     FailureKey,
     failure_policies,
     is_within,
@@ -233,7 +233,7 @@ class Guard:
             if limiter is None or policy is None or not guesses or self._forget_lost(key, guesses):
                 continue
             total = cost + sum(guess.cost for guess in guesses)
-            if total > policy.limit or (one_at_a_time and key.kind in NAMING):
+            if total > policy.limit or (one_at_a_time and key.scope in NAMING_SCOPES):
                 return _busy(key, policy)
             decision = limiter.peek_if_known(key.client_id, key.name, endpoint=key.scope, cost=total)
             if decision is not None and not decision.allowed:

@@ -856,7 +856,7 @@ BREAKAGES = (
     Breakage(
         "each process checks as many guesses at a password at once as the limit allows all of them",
         "oauth_ratelimit/guard.py",
-        "or (one_at_a_time and key.kind in NAMING):",
+        "or (one_at_a_time and key.scope in NAMING_SCOPES):",
         "or False:",
         "tests/guard/test_shared_failures.py",
     ),
@@ -905,7 +905,7 @@ BREAKAGES = (
     Breakage(
         "guard has no ceiling for the passwords that a client passes on",
         "oauth_ratelimit/core/failed_auth.py",
-        "return [*passed_on, FailureKey(FailureKind.PASSED_ON_TOTAL, client_id, ANYONE)]",
+        "return [*passed_on, FailureKey.at(FailureKind.PASSED_ON_TOTAL, client_id, ANYONE)]",
         "return passed_on",
         "tests/flask_authlib/test_guessing.py",
     ),

@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from math import ceil
 from typing import NamedTuple
@@ -38,7 +38,15 @@ NAT64 = ip_network("64:ff9b::/96")  # the last 32 bits are the IPv4 address (RFC
 
 
 class FailureKind(enum.StrEnum):
-    """Kind of failed authentication."""
+    """Kind of failed authentication.
+
+    Attributes:
+        scope: Scope of its keys. No endpoint in the configuration can have such a name.
+        wide_scope: Scope of its keys for a /48.
+    """
+
+    scope: str
+    wide_scope: str
 
     USER = "user"
     PASSED_ON = "passed_on"
@@ -46,45 +54,41 @@ class FailureKind(enum.StrEnum):
     CLIENT = "client"
     ADDRESS = "address"
 
-    @property
-    def scope(self) -> str:
-        """Scope of its keys. No endpoint in the configuration can have such a name."""
-        return f"failures:{self.value}"
-
-    @property
-    def wide_scope(self) -> str:
-        """Scope of its keys for a /48."""
-        return f"{self.scope}{_WIDE_ENDING}"
+    def __init__(self, value: str) -> None:
+        self.scope = f"failures:{value}"
+        self.wide_scope = f"{self.scope}{_WIDE_ENDING}"
 
 
 class FailureKey(NamedTuple):
     """Key of the counter of a failure.
 
     Attributes:
-        kind: Kind of failure.
+        scope: Scope of the kind of failure.
         client_id: OAuth client, ``ANYONE`` for an address alone.
         name: The address, ``<address> <username>``, or ``ANYONE`` for a client alone.
     """
 
-    kind: FailureKind
+    scope: str
     client_id: str
     name: str
 
+    @classmethod
+    def at(cls, kind: FailureKind, client_id: str, network: str, username: str | None = None) -> "FailureKey":
+        """Return the key of failures from a network, see ``networks_of``."""
+        scope = kind.wide_scope if network.endswith(_WIDE_ENDING) else kind.scope
+        return cls(scope, client_id, network if username is None else f"{network} {username}")
+
     @property
-    def scope(self) -> str:
-        """Scope of the key."""
-        return _scope_of(self.kind, self.name.partition(" ")[0].endswith(_WIDE_ENDING))
+    def kind(self) -> FailureKind:
+        """Kind of failure."""
+        return _KINDS[self.scope]
 
 
-@cache
-def _scope_of(kind: FailureKind, is_wide: bool) -> str:
-    return kind.wide_scope if is_wide else kind.scope
-
-
-NAMING = (FailureKind.USER, FailureKind.PASSED_ON)  # their keys contain a username
 _WIDE = (FailureKind.USER, FailureKind.CLIENT, FailureKind.ADDRESS)
-NAMING_SCOPES = [*(kind.scope for kind in NAMING), FailureKind.USER.wide_scope]
-FAILURE_SCOPES = frozenset((*(kind.scope for kind in FailureKind), *(kind.wide_scope for kind in _WIDE)))
+_KINDS = {kind.scope: kind for kind in FailureKind} | {kind.wide_scope: kind for kind in _WIDE}
+FAILURE_SCOPES = frozenset(_KINDS)
+NAMING_SCOPES = [FailureKind.USER.scope, FailureKind.PASSED_ON.scope, FailureKind.USER.wide_scope]
+"""Scopes of keys that contain a username."""
 
 
 def secret_keys(client_id: str, networks: Sequence[str]) -> list[FailureKey]:
@@ -94,7 +98,7 @@ def secret_keys(client_id: str, networks: Sequence[str]) -> list[FailureKey]:
         client_id: Client that the request names, as ``folded`` returns it.
         networks: Where the request comes from, see ``networks_of``.
     """
-    return [FailureKey(FailureKind.CLIENT, client_id, network) for network in networks]
+    return [FailureKey.at(FailureKind.CLIENT, client_id, network) for network in networks]
 
 
 def password_keys(
@@ -109,10 +113,10 @@ def password_keys(
         is_public: True if the client has no secret.
     """
     if is_public:
-        users = [FailureKey(FailureKind.USER, client_id, f"{where} {name}") for where in networks for name in usernames]
-        return [*users, *(FailureKey(FailureKind.ADDRESS, ANYONE, network) for network in networks)]
-    passed_on = [FailureKey(FailureKind.PASSED_ON, client_id, f"{networks[0]} {name}") for name in usernames]
-    return [*passed_on, FailureKey(FailureKind.PASSED_ON_TOTAL, client_id, ANYONE)]
+        users = [FailureKey.at(FailureKind.USER, client_id, where, name) for where in networks for name in usernames]
+        return [*users, *(FailureKey.at(FailureKind.ADDRESS, ANYONE, network) for network in networks)]
+    passed_on = [FailureKey.at(FailureKind.PASSED_ON, client_id, networks[0], name) for name in usernames]
+    return [*passed_on, FailureKey.at(FailureKind.PASSED_ON_TOTAL, client_id, ANYONE)]
 
 
 MAX_FOLDED_LENGTH = 256  # characters of a name beyond ASCII; some expand 18-fold
@@ -138,6 +142,8 @@ def folded(name: str) -> str:
             return LONG_NAME
         # The letters come first, because casefold makes letters of some accents, and again for what it has made.
         name = unicodedata.normalize("NFC", _plain(_plain(name).casefold()))
+        if len(name) > MAX_FOLDED_LENGTH and not name.isascii():
+            return LONG_NAME
     return storable_name(name.strip().casefold(), MAX_CLAIM_LENGTH)
 
 

@@ -7,7 +7,6 @@ against all of them, so that a guess cannot hide behind another name.
 
 import json
 from base64 import urlsafe_b64decode
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +14,7 @@ from ipaddress import ip_network
 from typing import Any, NamedTuple
 
 from authlib.oauth2.rfc6749.util import extract_basic_authorization
-from flask import current_app, has_request_context, request
+from flask import Request, current_app, has_request_context, request
 
 from oauth_ratelimit.core.failed_auth import folded, networks_of, password_keys, secret_keys
 from oauth_ratelimit.core.key import storable_name
@@ -44,25 +43,32 @@ class Claim(NamedTuple):
 
     Attributes:
         client_id: The id, as it is written.
+        folded_id: One form for all spellings of it, see ``core.failed_auth``.
         method: Method that takes the secret beside it; None if there is none.
     """
 
     client_id: str
-    method: str | None = None
+    folded_id: str
+    method: str | None
+
+
+def _claim(client_id: str | None, method: str | None = None) -> Claim:
+    return Claim(client_id or UNNAMED, folded(client_id) if client_id else UNNAMED, method)
 
 
 @dataclass(frozen=True, slots=True)
 class _Guarded:
-    """The guard, and where the request comes from."""
+    """The guard, the request, and where it comes from."""
 
     app_limiter: AppLimiter
     guard: Guard
+    request: Request
     networks: tuple[str, ...]
 
     def deny(self, alarm: Alarm) -> RateLimited:
         """Return the error of a denied attempt."""
         answer = replace(self.app_limiter.settings.denial, error_description=DESCRIPTION, error_uri=None)
-        return RateLimited(alarm.decision, answer, grant_type=request.form.get("grant_type"))
+        return RateLimited(alarm.decision, answer, grant_type=self.request.form.get("grant_type"))
 
 
 # Secrets of clients.
@@ -89,7 +95,7 @@ def guard_grant(grant: Any) -> None:
 
 def _check_secrets(
     check: Callable[[], Any],
-    read_claims: Callable[[], list[Claim]],
+    read_claims: Callable[[Request], list[Claim]],
     wrong: Callable[[Sequence[Claim], Any, Any], Iterable[Claim]],
 ) -> Any:
     """Return the result of a check of secrets, or raise before it if there were too many failures.
@@ -107,8 +113,8 @@ def _check_secrets(
     with app_limiter.fail_open("guard_failed"):
         guarded = _guarded(app_limiter)
         if guarded is not None:
-            claims = read_claims()
-            clients = {folded(claim.client_id) for claim in claims}
+            claims = read_claims(guarded.request)
+            clients = {claim.folded_id for claim in claims}
             keys = [key for client_id in clients for key in secret_keys(client_id, guarded.networks)]
             found = guarded.guard.reserve(keys, cost=_secret_count(claims))
     if guarded is None or found is None:
@@ -123,33 +129,34 @@ def _check_secrets(
         raise
     finally:
         with app_limiter.fail_open("guard_failed"):
-            failed = {folded(claim.client_id) for claim in wrong(claims, result, error)}
+            failed = {claim.folded_id for claim in wrong(claims, result, error)}
             guarded.guard.settle(found, failed=[key for key in found.keys if key.client_id in failed])
     return result
 
 
-def _claimed_clients() -> list[Claim]:
-    """Return the clients that the request names, at least one. That of an assertion is known before it is verified."""
-    form, query = request.form, request.args
+def _claimed_clients(http_request: Request) -> list[Claim]:
+    """Return the clients that a request names, at least one. That of an assertion is known before it is verified."""
+    form, query = http_request.form, http_request.args
     claims = [
-        Claim(_basic_client_id() or UNNAMED, BASIC),
-        Claim(form.get("client_id") or UNNAMED, POST if "client_secret" in form else None),
-        Claim(query.get("client_id") or UNNAMED),
+        _claim(_basic_client_id(http_request), BASIC),
+        _claim(form.get("client_id"), POST if "client_secret" in form else None),
+        _claim(query.get("client_id")),
     ]
     found = [claim for claim in claims if claim.client_id]
     if form.get(ASSERTION):  # also if it cannot be read here: the server may read it
-        found.append(Claim(_claim_of(form[ASSERTION], "sub"), ASSERTION))
-    return found or [Claim(UNNAMED)]
+        found.append(_claim(_named_in(form[ASSERTION], "sub"), ASSERTION))
+    return found or [_claim(UNNAMED)]
 
 
-def _claimed_issuer() -> list[Claim]:
-    """Return the client that has signed the assertion of the request, if it has."""
-    return [Claim(_claim_of(request.form.get("assertion", ""), "iss"), ASSERTION)]
+def _claimed_issuer(http_request: Request) -> list[Claim]:
+    """Return the client that has signed the assertion of a request, if it has."""
+    return [_claim(_named_in(http_request.form.get("assertion", ""), "iss"), ASSERTION)]
 
 
 def _secret_count(claims: Iterable[Claim]) -> int:
     """Return the number of secrets that may be tried for one client: Authlib tries one after the other."""
-    return max(Counter(folded(claim.client_id) for claim in claims if claim.method).values(), default=1)
+    with_secrets = [claim.folded_id for claim in claims if claim.method]
+    return max(map(with_secrets.count, with_secrets), default=1)
 
 
 def _other_secrets(claims: Iterable[Claim], client: Any, method: str | None) -> list[Claim]:
@@ -168,16 +175,16 @@ def _with_wrong_signature(claims: Sequence[Claim], _result: Any, error: Any) -> 
     return claims if getattr(getattr(error, "__cause__", None), "error", None) == SIGNATURE_ERROR else ()
 
 
-def _basic_client_id() -> str | None:
+def _basic_client_id(http_request: Request) -> str | None:
     """Return the client in the Authorization header as Authlib reads it, None if it cannot."""
     try:
-        client_id: str | None = extract_basic_authorization(request.headers)[0]
+        client_id: str | None = extract_basic_authorization(http_request.headers)[0]
     except ValueError:  # not Unicode: Authlib answers 500
         return None
     return client_id
 
 
-def _claim_of(assertion: str, name: str) -> str:
+def _named_in(assertion: str, name: str) -> str:
     """Return the client that an assertion names in one of its claims, ``UNNAMED`` if it cannot be read."""
     parts = assertion.split(".")
     if len(parts) != 3:
@@ -200,14 +207,13 @@ def reserve_password(client: Any, oauth_request: Any) -> None:
         return
     guarded, found = None, None
     with state.app_limiter.fail_open("guard_failed"):
-        has_password = "password" in request.form or "password" in request.args
-        guarded = _guarded(state.app_limiter) if has_password else None
-        if guarded is not None:
+        guarded = _guarded(state.app_limiter)
+        if guarded is not None and ("password" in guarded.request.form or "password" in guarded.request.args):
             client_id = str(client.get_client_id())
             is_public = getattr(oauth_request, "auth_method", None) == NO_SECRET
             keys = password_keys(
                 storable_name(client_id, MAX_CLIENT_ID_LENGTH),
-                _claimed_users(state.app_limiter),
+                _claimed_users(guarded),
                 guarded.networks,
                 is_public=is_public,
             )
@@ -230,10 +236,11 @@ def settle_password(state: RequestState | None, error: Any = None) -> None:
             guard.settle(guess, failed=guess.keys if is_wrong else ())
 
 
-def _claimed_users(app_limiter: AppLimiter) -> list[str]:
+def _claimed_users(guarded: _Guarded) -> list[str]:
     """Return the pseudonyms of the users that the request names, which may be none."""
-    names = {folded(name) for name in (request.form.get("username"), request.args.get("username")) if name}
-    return [str(app_limiter.limiter.pseudonym_of(name)) for name in names]
+    form, query = guarded.request.form, guarded.request.args
+    names = {folded(name) for name in (form.get("username"), query.get("username")) if name}
+    return [str(guarded.app_limiter.limiter.pseudonym_of(name)) for name in names]
 
 
 # Both.
@@ -254,20 +261,22 @@ def _guarded(app_limiter: AppLimiter) -> _Guarded | None:
     guard = app_limiter.guard()  # may start the worker, which may fail
     if guard is None:
         return None
-    address = request.remote_addr or ""
+    http_request = request._get_current_object()  # type: ignore[attr-defined,unused-ignore]
+    address = http_request.remote_addr or ""
     networks = networks_of(address)
     if not networks:
         app_limiter.log.error("guard_without_address", remote_addr=repr(address)[:100])
         return None
-    if _seems_proxied(networks[0]):
+    if _seems_proxied(http_request, networks[0]):
         app_limiter.log.error(
             "guard_sees_a_proxy", address=networks[0], hint="wrap the application in werkzeug's ProxyFix"
         )
         return None  # one attacker would lock out everybody behind the proxy
-    return _Guarded(app_limiter, guard, networks) if guard.is_watching(address) else None
+    return _Guarded(app_limiter, guard, http_request, networks) if guard.is_watching(address) else None
 
 
-def _seems_proxied(network: str) -> bool:
+def _seems_proxied(http_request: Request, network: str) -> bool:
     """Return True if an address seems to be a proxy's. A client in the same network may forge the header."""
-    is_forwarded = PROXY_FIX not in request.environ and "X-Forwarded-For" in request.headers
+    environ = http_request.environ
+    is_forwarded = "HTTP_X_FORWARDED_FOR" in environ and PROXY_FIX not in environ
     return is_forwarded and not ip_network(network).is_global  # 100.64.0.0/10 is neither global nor private

@@ -120,7 +120,7 @@ def test_failed_authentications_wait_in_bounded_memory_while_mongodb_is_unreacha
     guard = {"mode": "enforce", "limits": {"address": [{"limit": 1000, "window": 60}]}}
     worker = a_worker(mongo_uri, clock, [{"mode": "enforce", "guard": guard}])
     worker.after_cycle(None)
-    keys = [FailureKey(FailureKind.ADDRESS, ANYONE, "192.0.2.7")]
+    keys = [FailureKey.at(FailureKind.ADDRESS, ANYONE, "192.0.2.7")]
     with capture_logs() as logs:
         for _ in range(100):
             guess = worker.guard.reserve(keys)
@@ -149,7 +149,7 @@ def test_failed_authentication_is_shared_before_the_next_full_cycle(
     worker = Worker(live, callbacks=Callbacks(has_grant=bool), clock=clock)
     worker.start()
     wait_until(lambda: worker.guard.is_on, "the guard is on")
-    keys = [FailureKey(FailureKind.CLIENT, "web-shop", "192.0.2.7")]
+    keys = [FailureKey.at(FailureKind.CLIENT, "web-shop", "192.0.2.7")]
     guess = worker.guard.reserve(keys)
     assert isinstance(guess, Guess)
     worker.guard.settle(guess, failed=keys)
