@@ -58,9 +58,7 @@ class ClientRegistry:
         self.plain: dict[str, ClientState] = {}
         self.dirty_queue = dirty_queue
         self._scoped: dict[tuple[str, str], ClientState] = {}  # by client id and scope
-        self._by_grant: dict[
-            tuple[str, str], ClientState
-        ] = {}  # by client id and grant type; the scope is looked up once
+        self._by_grant: dict[tuple[str, str], ClientState] = {}  # by client id and grant type, once looked up
         self._policies = policies
         self._peers = peers
         self._clock = clock

@@ -116,7 +116,7 @@ class Flusher:
         """
         current: list[KeyState] = []
         lost: list[KeyState] = []
-        batches = self._taken(states, now_s, report)
+        batches = self._taken(states, report)
         try:
             for batch in batches:
                 doubtful = [state for state in batch if self._is_doubtful(state)]
@@ -137,7 +137,7 @@ class Flusher:
             lost = self._write_round(number, lost, current, now_s=now_s, report=report)
         return current
 
-    def _taken(self, states: Iterable[KeyState], now_s: float, report: CycleReport) -> Iterator[list[KeyState]]:
+    def _taken(self, states: Iterable[KeyState], report: CycleReport) -> Iterator[list[KeyState]]:
         """Take the fresh hits of keys, and yield those with hits to send, a batch at a time."""
         batch = []
         for state in yield_between(states):

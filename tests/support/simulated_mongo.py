@@ -38,9 +38,7 @@ class Fate(Enum):
     UNANSWERED = auto()  # applied, and the reply is lost
     HELD = auto()  # applied later, in any order; the client has given up by then
     CUT = auto()  # some operations of the bulk are applied, and the connection breaks
-    REFUSED_AFTERWARDS = (
-        auto()
-    )  # applied, the reply lost, and the driver's retry refused: rights were revoked meanwhile
+    REFUSED_AFTERWARDS = auto()  # applied, the reply lost, and the driver's retry refused, as after a loss of rights
     UNCONFIRMED = auto()  # applied on the primary, and no majority confirms it
 
 
