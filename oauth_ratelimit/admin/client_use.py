@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from oauth_ratelimit.admin.cache import ReadCache
+from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import ClientPolicies
 from oauth_ratelimit.core.statistics import ClientSum, Peak, Source, Tally
@@ -93,7 +94,6 @@ def verdict_on_client(use: ClientUse, matched: ClientPolicies, *, suggestions: l
         "would_deny": tally.would_deny,
         "highest_use": peak and peak[1].share,
         "policy": peak and peak[0],
-        "limit_text": peak and limit_text(peak[1]),
         "grants": [
             {"kind": source.kind, "grant": source.grant, "offered": part.offered, "over": part.over}
             for source, part in sorted(use.total.tallies.items(), key=lambda item: -item[1].offered)
@@ -101,11 +101,6 @@ def verdict_on_client(use: ClientUse, matched: ClientPolicies, *, suggestions: l
         "worst_users": use.worst_users(),
         "suggestions": suggestions or [],
     }
-
-
-def limit_text(peak: Peak) -> str:
-    """Return a limit such as ``20/5s``."""
-    return f"{peak.limit}/{peak.window_s}s"
 
 
 def _kind_and_text(
@@ -118,7 +113,7 @@ def _kind_and_text(
     if not tally.offered:
         return "ok", "no requests in the last hour"
     peak = use.highest_peak
-    of_limit = f"; {peak[0]} {limit_text(peak[1])}: highest use {percent(peak[1].share)}" if peak else ""
+    of_limit = f"; {_peak_text(*peak)}" if peak else ""
     if tally.over:
         over = f"over its limit: {percent(tally.over / tally.offered)} of the requests of the last hour"
         outcome = "denied" if tally.denied >= tally.would_deny else "would be denied"
@@ -126,6 +121,10 @@ def _kind_and_text(
     if peak is not None and peak[1].share >= NEAR:
         return "near", f"near its limit{of_limit}"
     return "ok", f"within its limits{of_limit}"
+
+
+def _peak_text(policy: str, peak: Peak) -> str:
+    return f"{policy} {rate_text(peak.limit, peak.window_s)}: highest use {percent(peak.share)}"
 
 
 def _users_text(use: ClientUse) -> str:

@@ -8,11 +8,11 @@ from oauth_ratelimit.admin.cache import Params, ReadCache
 from oauth_ratelimit.admin.client_use import client_use
 from oauth_ratelimit.admin.form import UNCONFIGURED_CLIENT
 from oauth_ratelimit.admin.params import choice, whole
+from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import MAX_LIMIT, LimitKind, Policy
 from oauth_ratelimit.core.statistics import MINUTE_S, OTHER_CLIENTS, ClientMinute, Kind, Tally
 from oauth_ratelimit.core.what_if import By, Effect, Subject, effects, loads
-from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.operations.changes import checked_client_id, limit_texts
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.profiles import HOUR_S, Traffic
@@ -263,7 +263,7 @@ def _override(question: _Question, policies: tuple[Policy, ...]) -> Record | Non
     ]
     texts = limit_texts(kind, tiers) if tiers else []
     if all(policy.window.window_s != window_s for policy in policies):
-        texts.append(f"{question.limit}/{Window.of(window_s).window_s}s")
+        texts.append(rate_text(question.limit, window_s))
     return {"kind": "limit", "client_id": question.client_id, "limits": {kind.value: texts}}
 
 
@@ -312,7 +312,7 @@ def suggest_limits(cache: ReadCache, params: Params) -> object:
             "client_id": client_id,
             **proposal_data(proposal),
             "suggestions": [
-                {**suggestion_data(one), "text": f"{one.limit}/{one.window_s}s"} for one in proposal.suggestions
+                {**suggestion_data(one), "text": rate_text(one.limit, one.window_s)} for one in proposal.suggestions
             ],
         }
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
+from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.config.settings import Settings
 from oauth_ratelimit.config.types import keys_of
 from oauth_ratelimit.core.mode import Canary
@@ -77,7 +78,7 @@ def _join(path: str, name: str) -> str:
 def _policy_text(policy: Policy) -> str:
     """Return a limit in one line: the amount, the window, and what is not the default."""
     window = policy.window
-    text = f"{policy.limit}/{window.window_s}s"
+    text = rate_text(policy.limit, window.window_s)
     if window.frame_count != default_frame_count(window.window_s):
         text += f" frames={window.frame_count}"
     if policy.estimator is not Estimator.SLIDING:

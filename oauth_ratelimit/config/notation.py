@@ -1,6 +1,6 @@
 """Notation of durations and limits: ``500ms``, ``1h``, ``100/minute``, ``40/5s``, ``5 per 10 second; 100/hour``.
 
-The file, the command line and the admin page all read it here.
+The file, the command line and the admin page all read and write it here.
 """
 
 import re
@@ -27,6 +27,8 @@ RATES_PATTERN = rf"^{_RATE}(?:[,;|]{_RATE})*$"
 RATES_NOTATION = "text such as 100/minute, 40/5s, 5 per 10 second, 10/second; 100/hour"
 
 _RATE_PARTS = re.compile(r"\s*([0-9]{1,20})\s*(?:/|per)\s*(?:([0-9]{1,12})\s*)?([a-z]+)\s*", re.IGNORECASE)
+
+_LONGEST_FIRST = ((86_400, "day", "d"), (3600, "hour", "h"), (60, "minute", "m"), (1, "second", "s"))
 
 # A month is 30 days and a year twelve of them, as in the limits library.
 _GRANULARITY_S = {word: unit_ms // 1000 for word, unit_ms in _UNIT_MS.items() if unit_ms >= 1000} | {
@@ -75,3 +77,9 @@ def _parse_rate(text: str) -> tuple[int, int]:
     if match is None or granularity_s is None:
         raise ValueError(RATES_NOTATION)
     return int(match[1]), int(match[2] or 1) * granularity_s
+
+
+def rate_text(limit: int, window_s: int) -> str:
+    """Return a limit as ``parse_rates`` reads it: ``100/minute``, ``40/5s``, ``400/10m``."""
+    unit_s, word, letter = next(unit for unit in _LONGEST_FIRST if window_s % unit[0] == 0)
+    return f"{limit}/{word}" if window_s == unit_s else f"{limit}/{window_s // unit_s}{letter}"

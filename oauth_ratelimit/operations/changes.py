@@ -9,7 +9,7 @@ from datetime import datetime
 from oauth_ratelimit.config.document import parse_yaml
 from oauth_ratelimit.config.errors import Problems
 from oauth_ratelimit.config.loader import parse_limits
-from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration, parse_rates
+from oauth_ratelimit.config.notation import DURATION_NOTATION, parse_duration, parse_rates, rate_text
 from oauth_ratelimit.config.policies import CLIENT_ID, find_clashes
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.origin import Origins
@@ -197,7 +197,7 @@ def limit_texts(kind: LimitKind, policies: Sequence[Policy]) -> list[str]:
     """Return limits as ``limit_overrides`` reads them: the shortest notation that gives the same limits."""
     if not policies:
         return [NO_LIMIT]
-    short = [f"{policy.limit}/{policy.window.window_s}s" for policy in policies]
+    short = [rate_text(policy.limit, policy.window.window_s) for policy in policies]
     try:
         alike = getattr(parse_limits({kind.value: short}), kind.value)
     except ConfigError:  # several limits with the same window need names

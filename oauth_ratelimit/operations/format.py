@@ -3,6 +3,7 @@
 import math
 from datetime import UTC, datetime
 
+from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.mode import Canary
 from oauth_ratelimit.core.origin import Origin
 from oauth_ratelimit.core.policy import Policy
@@ -31,9 +32,9 @@ def utc_time(at_s: float) -> str:
 
 
 def policy_text(policy: Policy) -> str:
-    """Return a limit such as ``user: 100/60s``."""
+    """Return a limit such as ``user: 100/minute``."""
     mode = f" {policy.mode.value}" if policy.mode else ""
-    return f"{policy.name}: {policy.limit}/{policy.window.window_s}s{mode}"
+    return f"{policy.name}: {rate_text(policy.limit, policy.window.window_s)}{mode}"
 
 
 def origin_text(origin: Origin) -> str:

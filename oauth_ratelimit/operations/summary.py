@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from oauth_ratelimit.config import Settings, StoreSettings
+from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import LimitKind, OwnLimits, Policy, PolicySet, Rules
 from oauth_ratelimit.operations.format import canary_text
@@ -21,7 +22,7 @@ MAX_NAMES = 20  # in the log line; check-config shows all
 
 
 def limits_by_kind(policies: PolicySet) -> dict[str, str]:
-    """Return the default limits of the token endpoint by kind, such as ``{"user": "10/1s, 50/10s"}``."""
+    """Return the default limits of the token endpoint by kind, such as ``{"user": "10/second, 50/10s"}``."""
     return {kind.value: _limits_text(getattr(policies.limits, kind.value)) for kind in LimitKind}
 
 
@@ -31,7 +32,7 @@ def _limits_text(policies: Sequence[Policy]) -> str:
 
 def _limit_text(policy: Policy) -> str:
     mode = f" ({policy.mode.value})" if policy.mode else ""
-    return f"{policy.limit}/{policy.window.window_s}s{mode}"
+    return f"{rate_text(policy.limit, policy.window.window_s)}{mode}"
 
 
 def store_text(store: StoreSettings) -> str:

@@ -40,7 +40,7 @@ def test_status_has_mode_limits_and_instances(page: Page) -> None:
         data["canary"],
         data["override_count"],
     )
-    assert {"client": ["client: 10/3600s"], "user": ["user: 5/3600s"], "client_total": ["client_total: 50/3600s"]} == (
+    assert {"client": ["client: 10/hour"], "user": ["user: 5/hour"], "client_total": ["client_total: 50/hour"]} == (
         data["limits"]
     )
     assert {"seen_s", "is_late", "conflict_count", "flushed_count", "failure_count"} <= data["instances"][0].keys()
@@ -180,6 +180,6 @@ def test_form_holds_limits_with_the_same_window(open_page: Callable[..., Page], 
     page = open_page(store={"uri": mongo_uri}, limits={"client": limits})
 
     texts = page.query("current", id="app")["limits"]["client"]["texts"]
-    assert ["few: 1/3600s enforce", "many: 100/3600s"] == texts
+    assert ["few: 1/hour enforce", "many: 100/hour"] == texts
     body = {"kind": "limit", "client_id": "app", "limits": {"client": texts}, "for": "1h", "reason": "x"}
     assert 200 == page.send("preview", body).status_code

@@ -187,8 +187,8 @@ def test_override_takes_effect_on_the_other_server_until_it_is_removed(
     browser.fill("#limit-client-1", "client-burst: 1/1h enforce")
     browser.type("#reason", "ticket 4711")
     browser.click("#show-preview")
-    browser.wait_for("client-burst: 1/3600s enforce", "#preview-changes")
-    for words in ("batch-jobs", "client-burst: 1/3600s enforce", "until", "UTC"):
+    browser.wait_for("client-burst: 1/hour enforce", "#preview-changes")
+    for words in ("batch-jobs", "client-burst: 1/hour enforce", "until", "UTC"):
         assert words in browser.text("#confirm")
     assert 200 == clients.ask(BATCH_JOBS, server=1)
     browser.click("#apply")
@@ -542,7 +542,7 @@ def test_limit_is_moved_by_keys_and_pointer_and_becomes_an_override(
     browser.wait_for(f"With {int(limit or 0):,} per hour", "#result-title")
     browser.click("#actions a")
     wait_until(
-        lambda: f"client-hourly: {limit}/3600s" == value_of(browser, "#limit-client-2"),
+        lambda: f"client-hourly: {limit}/hour" == value_of(browser, "#limit-client-2"),
         "the limit is proposed as a tier",
     )
     assert "client-burst: 40/5s" == value_of(browser, "#limit-client-1"), "other tiers stay"

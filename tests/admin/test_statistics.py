@@ -87,7 +87,7 @@ def test_what_if_starts_from_the_present_limit_of_the_grants_that_a_client_uses(
     data = page.query("what-if", id="app")
 
     assert ("user", 5, 3600, "day") == (data["by"], data["limit"], data["window_s"], data["span"])
-    assert (["5/3600s"], {"layer": "limits"}) == (data["current"]["texts"], data["current"]["origin"])
+    assert (["5/hour"], {"layer": "limits"}) == (data["current"]["texts"], data["current"]["origin"])
     assert {"denied": 6, "would_deny": 0} == data["recorded"]
     assert [("app", "alice", 18, 3.6)] == [
         (row["client_id"], row["username"], row["peak"], row["share"]) for row in data["distribution"]
@@ -99,13 +99,13 @@ def test_what_if_offers_an_override_for_a_named_client_only(open_page: Callable[
     asked = {"by": "user", "limit": "50"}
 
     assert page.query("what-if", **asked)["override"] is None
-    assert {"kind": "limit", "client_id": "app", "limits": {"user": ["2/1s", "50/60s"]}} == (
+    assert {"kind": "limit", "client_id": "app", "limits": {"user": ["2/second", "50/minute"]}} == (
         page.query("what-if", id="app", **asked)["override"]
     )
     assert (
         200 == page.send("apply", {**page.query("what-if", id="app", **asked)["override"], "reason": "x"}).status_code
     )
-    assert ["2/1s", "50/60s"] == page.query("current", id="app")["limits"]["user"]["texts"]
+    assert ["2/second", "50/minute"] == page.query("current", id="app")["limits"]["user"]["texts"]
 
 
 def test_distribution_has_the_highest_peaks_first(page: Page, mongo_uri: str) -> None:

@@ -122,7 +122,7 @@ def test_changes_by_operators_are_marked_in_time(page: Page, mongo_uri: str) -> 
     other = page.query("traffic", span="15m", id="other")["marks"]
 
     assert [
-        "user limit of app: user: 2/3600s (ann)",
+        "user limit of app: user: 2/hour (ann)",
         "mode dry-run for everybody (ann)",
         "override removed: user limit of app (ann)",
     ] == [mark["text"] for mark in marks]

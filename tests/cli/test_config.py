@@ -111,7 +111,7 @@ def test_summary_says_what_applies(tmp_path: Path) -> None:
         "mode                   enforce",
         "canary                 none",
         "limit of client        no limit",
-        "limit of user          10/1s, 50/10s (dry-run)",
+        "limit of user          10/second, 50/10s (dry-run)",
         "limit of client_total  no limit",
         "store                  none: each process counts alone",
         "trusted clients        our-own-app",

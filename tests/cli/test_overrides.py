@@ -42,7 +42,7 @@ def test_limit_set_for_everybody_changes_the_defaults(terminal: Terminal, overri
     (data,) = terminal.data("limit", "set", "--everybody", "--client", "20000/minute", *WHY)
 
     assert [None] == [override.target.client_id for override in overrides.read()]
-    assert ("limit", None, ["client: 20000/60s"]) == (data["kind"], data["client_id"], data["limits"])
+    assert ("limit", None, ["client: 20000/minute"]) == (data["kind"], data["client_id"], data["limits"])
 
 
 def test_limit_unset_removes_one_kind_or_all(terminal: Terminal, overrides: OverrideStore) -> None:

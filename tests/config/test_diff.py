@@ -34,7 +34,7 @@ BASE: dict[str, Any] = {
         ),
         (
             {"limits": {"user": ["1/hour; 20/second; 50/minute"]}},
-            ["limits.user[user-1s]: 10/1s -> 20/1s", "limits.user[user-3600s]: added 1/3600s"],
+            ["limits.user[user-1s]: 10/second -> 20/second", "limits.user[user-3600s]: added 1/hour"],
         ),
         (
             {
@@ -52,7 +52,7 @@ BASE: dict[str, Any] = {
                     ]
                 }
             },
-            ["limits.user[user-60s]: 50/60s -> 50/60s frames=2 estimator=proportional count_denied mode=enforce"],
+            ["limits.user[user-60s]: 50/minute -> 50/minute frames=2 estimator=proportional count_denied mode=enforce"],
         ),
         (
             {"clients": {}},
@@ -60,12 +60,12 @@ BASE: dict[str, Any] = {
                 "clients.app: removed",
                 "clients.app.mode: removed enforce",
                 "clients.app.limits.user: removed",
-                "clients.app.limits.user[user]: removed 5/1s",
+                "clients.app.limits.user[user]: removed 5/second",
             ],
         ),
         (
             {"clients": {"app": {"mode": "enforce", "limits": {"user": []}}}},
-            ["clients.app.limits.user[user]: removed 5/1s"],
+            ["clients.app.limits.user[user]: removed 5/second"],
         ),
         (
             {"endpoints": {"x": {"path": ["/x"], "method": ["POST"]}}},
@@ -95,7 +95,7 @@ def test_changed_default_is_one_line() -> None:
     clients = {f"client-{number}": {"mode": "enforce"} for number in range(100)}
     old = load_config({"limits": {"user": ["10/second"]}, "clients": clients})
     new = load_config({"limits": {"user": ["11/second"]}, "clients": clients})
-    assert ["limits.user[user]: 10/1s -> 11/1s"] == describe_changes(old, new)
+    assert ["limits.user[user]: 10/second -> 11/second"] == describe_changes(old, new)
 
 
 def test_many_changes_are_cut_short() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oauth_ratelimit.config.notation import parse_duration, parse_rates
+from oauth_ratelimit.config.notation import parse_duration, parse_rates, rate_text
 
 
 @pytest.mark.parametrize(
@@ -117,3 +117,22 @@ def test_other_text_is_no_shorthand(written: str) -> None:
     """The message has examples of what is allowed."""
     with pytest.raises(ValueError, match="text such as 100/minute, 40/5s, 5 per 10 second, 10/second; 100/hour"):
         parse_rates(written)
+
+
+@pytest.mark.parametrize(
+    ("window_s", "expected"),
+    [
+        (1, "7/second"),
+        (5, "7/5s"),
+        (60, "7/minute"),
+        (90, "7/90s"),
+        (600, "7/10m"),
+        (3600, "7/hour"),
+        (7200, "7/2h"),
+        (86_400, "7/day"),
+        (604_800, "7/7d"),
+    ],
+)
+def test_limit_is_written_as_it_is_read(window_s: int, expected: str) -> None:
+    assert expected == rate_text(7, window_s)
+    assert ((7, window_s),) == parse_rates(expected)

@@ -92,7 +92,7 @@ def test_start_is_logged_once_with_what_applies() -> None:
         "log_level": "info",
         "mode": "enforce",
         "canary": "none",
-        "limits": {"client": "no limit", "user": "10/1s, 50/10s (dry-run)", "client_total": "no limit"},
+        "limits": {"client": "no limit", "user": "10/second, 50/10s (dry-run)", "client_total": "no limit"},
         "store": "none: each process counts alone",
         "trusted_clients": ["our-own-app"],
         "grants": ["client_credentials", "refresh_token"],
