@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from oauth_ratelimit.admin.cache import Params, ReadCache
+from oauth_ratelimit.admin.client_day import client_day
 from oauth_ratelimit.admin.client_use import client_use, verdict_on_client
 from oauth_ratelimit.admin.form import current, current_values
-from oauth_ratelimit.admin.statistics import client_day
 from oauth_ratelimit.admin.traffic import clients, span_traffic, traffic
 from oauth_ratelimit.admin.verdict import verdict
 from oauth_ratelimit.admin.what_if import suggest_limits, what_if

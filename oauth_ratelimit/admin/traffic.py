@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from oauth_ratelimit.admin.cache import Params, ReadCache
 from oauth_ratelimit.admin.client_use import ClientUse, client_use
-from oauth_ratelimit.admin.history import SPANS_S, ClientTotal, SpanTraffic, Timeline
+from oauth_ratelimit.admin.history import SPANS_S, SpanTraffic, Timeline
 from oauth_ratelimit.admin.params import choice, flag, whole
+from oauth_ratelimit.admin.sums import ClientTotal
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.overrides import Counters, HistoryEntry
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from oauth_ratelimit.admin.cache import Params, ReadCache
-from oauth_ratelimit.admin.history import SpanTraffic, Step
+from oauth_ratelimit.admin.history import SpanTraffic
+from oauth_ratelimit.admin.sums import Step
 from oauth_ratelimit.admin.traffic import over_share, span_traffic
 from oauth_ratelimit.core.mode import Canary, Mode
 from oauth_ratelimit.core.statistics import MINUTE_S, Tally

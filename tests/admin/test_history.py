@@ -8,7 +8,7 @@ import pytest
 from bson import Int64
 from pymongo import MongoClient
 
-from oauth_ratelimit.admin import history
+from oauth_ratelimit.admin import history, sums
 from oauth_ratelimit.admin.history import SPANS_S, SpanTraffic, TrafficHistory
 from oauth_ratelimit.core.statistics import (
     OTHER_CLIENTS,
@@ -163,7 +163,7 @@ def test_long_history_is_read_over_several_polls(connection: Connection, monkeyp
 
 
 def test_clients_beyond_the_bound_are_counted_together(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MAX_CLIENTS", 2)
+    monkeypatch.setattr(sums, "MAX_CLIENTS", 2)
     fleet = Fleet(connection)
     for number in range(1, 6):
         fleet.write(fleet.clock() - 600, client_id=f"client-{number}", allowed=number)
@@ -175,7 +175,7 @@ def test_clients_beyond_the_bound_are_counted_together(connection: Connection, m
 
 
 def test_names_are_bounded_and_old_ones_leave(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "MAX_NAMES", 4)
+    monkeypatch.setattr(sums, "MAX_NAMES", 4)
     fleet = Fleet(connection)
     for number in range(1, 6):
         fleet.write(fleet.clock() - 600, client_id=f"old-{number}", allowed=1)
