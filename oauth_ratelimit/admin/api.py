@@ -14,7 +14,7 @@ from oauth_ratelimit.core.denial_record import parse_decision_id
 from oauth_ratelimit.core.key import Key, storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, LimitKind, Limits
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
-from oauth_ratelimit.counters.usage import UsageReader
+from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.changes import checked_client_id
 from oauth_ratelimit.operations.client_hints import known_client_ids, similar_client_ids
 from oauth_ratelimit.operations.context import OperatorContext
@@ -78,7 +78,7 @@ def top(cache: ReadCache, params: Params) -> object:
             missing = [key for key in _busy_keys(cache, context) if key not in snapshots]
             snapshots |= context.stores.documents.of_keys(missing)
         return {
-            "rows": _nearest_keys(context, snapshots.items(), MAX_TOP),
+            "rows": list(map(usage_data, _nearest_keys(context, snapshots.items(), MAX_TOP))),
             "read_count": read_count,
             "is_complete": read_count < MAX_TOP_READ,
         }
@@ -98,12 +98,12 @@ def _busy_keys(cache: ReadCache, context: OperatorContext) -> Iterator[Key]:
         yield from (Key(client_id, username) for username in users)
 
 
-def _nearest_keys(context: OperatorContext, documents: Iterable[tuple[Key, Snapshot]], count: int) -> list[Record]:
-    """Return the keys nearest to a limit, each with its most used limit only."""
+def _nearest_keys(context: OperatorContext, documents: Iterable[tuple[Key, Snapshot]], count: int) -> list[LimitUsage]:
+    """Return the highest use of a limit by each key, of the keys nearest to one."""
     reader = UsageReader(context.policies)
     per_key = (nearest_to_limit(reader.of(key, snapshot, context.now_s), 1) for key, snapshot in documents)
     used = (usage for usages in per_key for usage in usages if usage.estimate > 0)
-    return [usage_data(usage) for usage in nearest_to_limit(used, count)]
+    return nearest_to_limit(used, count)
 
 
 def client(cache: ReadCache, params: Params) -> object:
@@ -113,12 +113,11 @@ def client(cache: ReadCache, params: Params) -> object:
     def known_ids() -> set[str]:
         return cache.read_cached("known-ids", known_client_ids, ttl_s=KNOWN_IDS_TTL_S)
 
-    def read_users(context: OperatorContext) -> Record:
+    def read_users(context: OperatorContext) -> tuple[list[LimitUsage], bool]:
         documents = list(context.stores.documents.of_client(storable_name(client_id), at_most=MAX_READ))
-        users = _nearest_keys(context, documents, MAX_USERS)
-        return {"users": users, "are_users_complete": len(documents) < MAX_READ}
+        return _nearest_keys(context, documents, MAX_USERS), len(documents) < MAX_READ
 
-    users = cache.read_cached(("users", client_id), read_users, ttl_s=USERS_TTL_S)
+    users, are_users_complete = cache.read_cached(("users", client_id), read_users, ttl_s=USERS_TTL_S)
     use = client_use(cache, client_id)
     source = use.main_source
     username = params.get("user") or None
@@ -139,7 +138,9 @@ def client(cache: ReadCache, params: Params) -> object:
         rules, plan = context.policies.rules_of(client_id)
         return {
             **explanation.data(known_ids=known_ids),
-            "verdict": verdict_on_client(use, explanation.matched, suggestions=suggestions),
+            "verdict": verdict_on_client(
+                use, explanation.matched, nearest=next(iter(users), None), suggestions=suggestions
+            ),
             "grant_type": grant_type,
             "is_chosen": is_chosen,
             "current": current_values(context, client_id),
@@ -151,7 +152,8 @@ def client(cache: ReadCache, params: Params) -> object:
                 kind.value: origin_data(context.origins.of_limits(client_id, kind)) for kind in LimitKind
             },
             "limits_now": _limits_data(context.policies.limits_at(client_id)[1]),
-            **users,
+            "users": list(map(usage_data, users)),
+            "are_users_complete": are_users_complete,
             "overrides": [override_data(each) for each in context.overrides if each.target.client_id == client_id],
         }
 

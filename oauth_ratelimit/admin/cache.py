@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from oauth_ratelimit.admin.history import TrafficHistory
@@ -42,11 +41,11 @@ class Outage:
     """Failure of the database, for people.
 
     Args:
-        since_s: Time of its beginning, seconds since the epoch.
-        text: What fails, since when, and what goes on.
+        since_s: Time of the last answer, seconds since the epoch; None if only the page cannot read.
+        text: What fails, and what goes on.
     """
 
-    since_s: float
+    since_s: float | None
     text: str
 
 
@@ -63,11 +62,12 @@ class ReadCache:
     def __init__(self, app_limiter: AppLimiter) -> None:
         self.history = TrafficHistory()
         self._app_limiter = app_limiter
-        self._lock = threading.Lock()  # guards the two below
+        self._lock = threading.Lock()  # guards the three below
         self._answers: dict[Hashable, tuple[float, object]] = {}  # with their end, by the monotonic clock
         self._outage: tuple[float, StoreUnavailable] | None = (
             None  # next attempt, by the monotonic clock, and the error
         )
+        self._last_answer_s: float | None = None  # before the present outage, seconds since the epoch
 
     def read(self, query: Callable[[OperatorContext], Answer]) -> Answer:
         """Return the answer to a query.
@@ -80,11 +80,13 @@ class ReadCache:
         try:
             answer = query(self._context())
         except StoreUnavailable as exc:
+            last_answer_s = self.now_s() - self._app_limiter.health().lag_s
             with self._lock:
+                self._last_answer_s = self._last_answer_s or last_answer_s
                 self._outage = (time.monotonic() + RETRY_AFTER_S, type(exc)(_reason(exc)))
             raise
         with self._lock:
-            self._outage = None
+            self._outage = self._last_answer_s = None
         return answer
 
     def read_cached(self, key: Hashable, query: Callable[[OperatorContext], Answer], *, ttl_s: float) -> Answer:
@@ -111,12 +113,13 @@ class ReadCache:
     def outage(self, error: StoreError) -> Outage:
         """Return what a failed read means: since when nothing is shared, and that limits go on being enforced."""
         lag_s = self._app_limiter.health().lag_s
-        since_s = self.now_s() - lag_s
         is_synchronised = lag_s <= SYNC_IS_LATE_CYCLES * self.settings_in_memory().sync.interval_s
         if is_synchronised and not isinstance(error, StoreUnreachable):
-            return Outage(since_s, f"{_reason(error)}. {ONLY_THE_PAGE}")
-        since = datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return Outage(since_s, f"{_reason(error)}. Last answer: {since}. {MEANWHILE}")
+            return Outage(None, f"{_reason(error)}. {ONLY_THE_PAGE}")
+        # An idle process has nothing to synchronise, so its lag stays short; the first failed read counts.
+        with self._lock:
+            last_answer_s = self._last_answer_s
+        return Outage(last_answer_s or self.now_s() - lag_s, f"{_reason(error)}. {MEANWHILE}")
 
     def clear(self) -> None:
         """Drop all answers."""
@@ -137,7 +140,9 @@ class ReadCache:
             raise NothingShared("OAUTH_RATELIMIT_MODE=off switches everything off in this process, this page included.")
         context = self._app_limiter.context()
         if context is None:
-            raise NothingShared("Counters are not shared: the configuration has no store.uri.")
+            raise NothingShared(
+                "Counters are not shared: the configuration has no store.uri. This page shows what is in MongoDB."
+            )
         return context
 
 

@@ -1,6 +1,9 @@
 """Query for the recorded traffic of one client in a day."""
 
+from datetime import tzinfo
+
 from oauth_ratelimit.admin.cache import Params, ReadCache
+from oauth_ratelimit.admin.params import zone
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.operations.changes import checked_client_id
 from oauth_ratelimit.operations.context import OperatorContext
@@ -15,14 +18,16 @@ MAX_HEAVIEST = 5
 
 
 def client_day(cache: ReadCache, params: Params) -> object:
-    """Return the recorded traffic of a client in the last day."""
-    client_id = checked_client_id(params.get("id", ""))
-    return cache.read_cached(("client-day", client_id), lambda context: _client_day(context, client_id), ttl_s=TTL_S)
+    """Return the recorded traffic of a client in the last day, and a letter to its owner with times in a zone."""
+    client_id, chosen = checked_client_id(params.get("id", "")), zone(params, "utc_offset")
+    return cache.read_cached(
+        ("client-day", client_id, chosen), lambda context: _client_day(context, client_id, chosen), ttl_s=TTL_S
+    )
 
 
-def _client_day(context: OperatorContext, client_id: str) -> Record:
+def _client_day(context: OperatorContext, client_id: str, chosen: tzinfo) -> Record:
     settings = context.settings
-    period = Period(context.now_s - DAY_S, context.now_s)
+    period = Period(context.now_s - DAY_S, context.now_s, chosen)
     minutes = context.stores.statistics.minutes(period.since_s, period.until_s, storable_name(client_id))
     findings = find(minutes, assumed_lifetime_s=settings.statistics.token_lifetime_s)
     if not findings:

@@ -7,15 +7,15 @@ from oauth_ratelimit.config.notation import rate_text
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import ClientPolicies
 from oauth_ratelimit.core.statistics import ClientSum, Peak, Source, Tally
+from oauth_ratelimit.counters.usage import LimitUsage
 from oauth_ratelimit.operations.context import OperatorContext
-from oauth_ratelimit.operations.format import counted
+from oauth_ratelimit.operations.format import counted, policy_text
 from oauth_ratelimit.operations.serialize import Record
 
 HOUR_S = 3600
 TTL_S = 8.0
 NEAR = 0.8  # share of a limit
 MAX_WORST = 5
-MAX_NAMED = 2  # users in the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,62 +74,55 @@ def client_use(cache: ReadCache, client_id: str) -> ClientUse:
     return cache.read_cached(("use", client_id), read, ttl_s=TTL_S)
 
 
-def verdict_on_client(use: ClientUse, matched: ClientPolicies, *, suggestions: list[str] | None) -> Record:
-    """Return the verdict on a client's last hour.
+def verdict_on_client(
+    use: ClientUse, matched: ClientPolicies, *, nearest: LimitUsage | None, suggestions: list[str] | None
+) -> Record:
+    """Return the verdict on a client's last hour, and on its present use if that is over a limit.
 
     Args:
         use: Its requests.
         matched: Its policies.
+        nearest: Its highest present use of a limit.
         suggestions: Ids like this one if it is unknown, else None.
     """
     tally = use.total.tally()
-    peak = use.highest_peak
-    kind, text = _kind_and_text(use, tally, matched, suggestions)
+    policy, peak = use.highest_peak or (None, None)
+    share = peak and peak.share
+    highest = (
+        f" Highest use: {percent(peak.share)} of {policy}: {rate_text(peak.limit, peak.window_s)}." if peak else ""
+    )
+    if suggestions is not None:
+        kind, text = "unknown", "Unknown: no counters, statistics or configuration for this id."
+    elif matched.trusted:
+        kind, text = "trusted", f"Trusted: never denied. {counted(tally.offered, 'request')} in the last hour."
+    elif tally.over:
+        part, counts = percent(tally.over / tally.offered), f"{tally.over:,} of {tally.offered:,}"
+        kind = "over"
+        text = f"Over its limit: {part} of the requests of the last hour {_outcome(tally)} ({counts}).{highest}"
+    elif nearest is not None and nearest.retry_after_s:
+        policy, share = nearest.policy.name, nearest.used_ratio
+        kind, position = "over", "Over" if share > 1 else "At"
+        text = f"{position} its limit now: {nearest.estimate:.0f} hits; allowed: {policy_text(nearest.policy)}."
+    elif not tally.offered:
+        kind, text = "idle", "No requests are recorded in the last hour."
+    elif peak is not None and peak.share >= NEAR:
+        kind, text = "near", f"Near its limit.{highest}"
+    else:
+        kind, text = "ok", f"Within its limits.{highest}"
     return {
         "kind": kind,
         "text": text,
-        "share": tally.over / tally.offered if tally.offered else None,
-        "offered": tally.offered,
-        "denied": tally.denied,
-        "would_deny": tally.would_deny,
-        "highest_use": peak and peak[1].share,
-        "policy": peak and peak[0],
-        "grants": [
-            {"kind": source.kind, "grant": source.grant, "offered": part.offered, "over": part.over}
-            for source, part in sorted(use.total.tallies.items(), key=lambda item: -item[1].offered)
-        ],
+        "highest_use": share,
+        "policy": policy,
         "worst_users": use.worst_users(),
         "suggestions": suggestions or [],
     }
 
 
-def _kind_and_text(
-    use: ClientUse, tally: Tally, matched: ClientPolicies, suggestions: list[str] | None
-) -> tuple[str, str]:
-    if suggestions is not None:
-        return "unknown", "unknown: no counters, statistics or configuration for this id"
-    if matched.trusted:
-        return "trusted", f"trusted: never denied; {counted(tally.offered, 'request')} in the last hour"
-    if not tally.offered:
-        return "ok", "no requests in the last hour"
-    peak = use.highest_peak
-    of_limit = f"; {_peak_text(*peak)}" if peak else ""
-    if tally.over:
-        over = f"over its limit: {percent(tally.over / tally.offered)} of the requests of the last hour"
-        outcome = "denied" if tally.denied >= tally.would_deny else "would be denied"
-        return "over", f"{over} ({counted(tally.over, 'request')}, {outcome}){of_limit}{_users_text(use)}"
-    if peak is not None and peak[1].share >= NEAR:
-        return "near", f"near its limit{of_limit}"
-    return "ok", f"within its limits{of_limit}"
-
-
-def _peak_text(policy: str, peak: Peak) -> str:
-    return f"{policy} {rate_text(peak.limit, peak.window_s)}: highest use {percent(peak.share)}"
-
-
-def _users_text(use: ClientUse) -> str:
-    names = [str(user["username"]) for user in use.worst_users() if user["over"]][:MAX_NAMED]
-    return f"; worst users: {', '.join(names)}" if names else ""
+def _outcome(tally: Tally) -> str:
+    if not tally.would_deny:
+        return "were denied"
+    return "were denied, or would be in a dry run," if tally.denied else "would be denied"
 
 
 def percent(share: float) -> str:

@@ -23,6 +23,7 @@ from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.serialize import Record, origin_data
 
 MAX_LIMITS = 20  # of one kind
+EXAMPLE = "; for example "  # a line of a configuration file, which would be wrong in a field
 UNCONFIGURED_CLIENT = "\0"  # no client id, so only the defaults apply to it
 
 Body = Mapping[str, Any]
@@ -103,7 +104,7 @@ class FormReader:
             return parse()
         except ConfigError as exc:
             for problem in exc.problems:
-                path, separator, text = problem.partition(": ")
+                path, separator, text = problem.partition(EXAMPLE)[0].partition(": ")
                 is_field = bool(separator) and path.startswith("limits.")
                 self._errors.append(FieldError(path, text) if is_field else FieldError("limits", problem))
         return []
@@ -189,7 +190,7 @@ def read_reason(value: Any) -> str:
         ValueError: There is none, or it is too long.
     """
     if not isinstance(value, str) or not 1 <= len(value.strip()) <= MAX_TEXT_LENGTH:
-        raise ValueError(f"expected 1 to {MAX_TEXT_LENGTH} characters, which the history keeps")
+        raise ValueError(f"expected a text of up to {MAX_TEXT_LENGTH} characters, which the history keeps")
     return storable_text(value)
 
 
@@ -222,6 +223,7 @@ def current_values(context: OperatorContext, client_id: str | None) -> Record:
         "limits": {
             kind.value: {
                 "texts": limit_texts(kind, getattr(limits, kind.value)),
+                "names": [policy.name for policy in getattr(limits, kind.value)],
                 "origin": origin_data(context.origins.of_limits(name, kind)),
             }
             for kind in LimitKind

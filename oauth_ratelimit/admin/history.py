@@ -102,7 +102,10 @@ class SpanTraffic:
         """Numbers of the clients with requests or peaks, most requests over a limit first, then most requests."""
         names, over, offered, shares = self.names.all, self.over, self.offered, self.sums.shares
         found = [number for number, count in enumerate(offered) if count or shares[number] >= 0]
-        return sorted(found, key=lambda number: (-over[number], -offered[number], names[number]))
+        found.sort(key=names.__getitem__)  # three stable sorts take half the time of one by all keys
+        found.sort(key=offered.__getitem__, reverse=True)
+        found.sort(key=over.__getitem__, reverse=True)
+        return found
 
     @property
     def clients(self) -> dict[str, ClientTotal]:
@@ -138,14 +141,19 @@ class SpanTraffic:
         numbers = nlargest(count, range(1, len(sums.shares)), key=sums.shares.__getitem__)
         return [self.names.all[number] for number in numbers if sums.shares[number] >= 0]
 
-    def over_limit(self, steps: Iterable[Step]) -> dict[str, Tally]:
-        """Return the clients with requests over a limit in some steps, with all their requests in these steps."""
+    def over_limit(self, steps: Iterable[Step]) -> tuple[int, ClientTotal | None]:
+        """Return the number of clients with requests over a limit in some steps, and the one with most of them."""
         sums = Sums(self.names, Names())
         for step in steps:
             sums.add_counts(step)
         _, denied, would_deny, _, _ = sums.counts
-        numbers = [number for number, count in enumerate(map(add, denied, would_deny)) if count and number]
-        return {self.names.all[number]: sums.client(number).tally for number in numbers}
+        over = list(map(add, denied, would_deny))
+        over[:1] = [0]  # other clients together are none
+        most = max(over)
+        if not most:
+            return 0, None
+        worst = [sums.client(number) for number, count in enumerate(over) if count == most]
+        return len(over) - over.count(0), min(worst, key=lambda client: (client.tally.offered, client.client_id))
 
 
 @dataclass(frozen=True, slots=True)

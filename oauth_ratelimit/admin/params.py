@@ -1,9 +1,12 @@
 """Arguments of queries, checked."""
 
+import re
 from collections.abc import Sequence
+from datetime import timedelta, timezone
 
 from oauth_ratelimit.admin.cache import Params
 
+MAX_OFFSET_MIN = 14 * 60  # of any zone
 MAX_SHOWN = 40  # characters of a bad value
 
 
@@ -38,3 +41,16 @@ def flag(params: Params, name: str, *, default: bool) -> bool:
         ValueError: It is neither.
     """
     return choice(params, name, ("1", "0"), "1" if default else "0") == "1"
+
+
+def zone(params: Params, name: str) -> timezone:
+    """Return the time zone of an argument, its minutes ahead of UTC.
+
+    Raises:
+        ValueError: It is no such number.
+    """
+    text = params.get(name, "0")
+    if not re.fullmatch("-?[0-9]{1,3}", text) or abs(int(text)) > MAX_OFFSET_MIN:
+        allowed = f"minutes ahead of UTC from -{MAX_OFFSET_MIN} to {MAX_OFFSET_MIN}"
+        raise ValueError(f"{name}: got {text[:MAX_SHOWN]!r}, expected {allowed}")
+    return timezone(timedelta(minutes=int(text)))

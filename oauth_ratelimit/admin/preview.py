@@ -9,7 +9,7 @@ from oauth_ratelimit.admin.traffic import span_traffic
 from oauth_ratelimit.admin.what_if import effect_in_span
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
-from oauth_ratelimit.core.overrides import Override, OverrideKind, apply_overrides
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply_overrides
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
@@ -53,11 +53,17 @@ def _dropped_tiers(before: PolicySet, overrides: Sequence[Override]) -> Iterator
         kind = override.target.limit_kind
         if kind is None or not override.policies:
             continue
-        present = getattr(before.limits_at(override.target.client_id or UNCONFIGURED_CLIENT)[1], kind.value)
+        present = _present(before, override.target, kind)
         windows = {policy.window.window_s for policy in override.policies}
         for policy in present:
             if policy.window.window_s not in windows:
                 yield {"kind": kind.value, "text": policy_text(policy)}
+
+
+def _present(policies: PolicySet, target: Target, kind: LimitKind) -> tuple[Policy, ...]:
+    """Return the limits of a kind that apply to a target, before overrides are changed."""
+    found: tuple[Policy, ...] = getattr(policies.limits_at(target.client_id or UNCONFIGURED_CLIENT)[1], kind.value)
+    return found
 
 
 def _recorded_mode(found: SpanTraffic, before: PolicySet, after: PolicySet, client_id: str | None) -> Record:
@@ -100,18 +106,19 @@ def _denies(policies: PolicySet, client_id: str) -> bool:
 
 
 def _recorded_limits(context: OperatorContext, overrides: Sequence[Override], span_s: int) -> Record:
-    """Return the effect of each new limit on recorded traffic, and the limits whose effect is not known."""
+    """Return the effect of each changed limit on recorded traffic, and the limits whose effect is not known."""
     found: list[Record] = []
     missing: list[Record] = []
     for override in overrides:
         kind = override.target.limit_kind
         if kind is None:
             continue
-        for policy in override.policies:
+        present = _present(context.policies, override.target, kind)
+        for policy in (policy for policy in override.policies if policy not in present):
             try:
                 found.append(effect_in_span(context, kind, policy, client_id=override.target.client_id, span_s=span_s))
             except ValueError as exc:
-                missing.append({"policy": policy.name, "kind": kind.value, "reason": str(exc)})
+                missing.append({"policy": policy.name, "reason": str(exc)})
     return {"span_s": span_s, "limits": found, "missing": missing}
 
 
@@ -183,7 +190,7 @@ def _is_own(override: Override, mode: Mode | None, limits: object) -> bool:
 
 
 def _keys(context: OperatorContext, before: PolicySet, after: PolicySet, *, client_id: str | None) -> Record:
-    """Return the numbers of keys over a limit before and after.
+    """Return the numbers of keys over a limit before and after, by the mode of that limit.
 
     A limit with another frame length starts at zero, so its keys are under the limit at first.
     """
@@ -206,7 +213,7 @@ def _keys(context: OperatorContext, before: PolicySet, after: PolicySet, *, clie
 
 
 def _count(usages: Sequence[LimitUsage], mode: Mode) -> int:
-    return sum(usage.mode is mode for usage in usages)
+    return len({usage.key for usage in usages if usage.mode is mode})
 
 
 def _limits_text(policies: Sequence[Policy]) -> str:

@@ -49,8 +49,7 @@ def _numbers(found: SpanTraffic) -> Record:
     since_s = until_s - MINUTES * MINUTE_S
     steps = found.between(since_s, until_s)
     now, before = _total(steps), _total(found.between(since_s - MINUTES * MINUTE_S, since_s))
-    over = found.over_limit(steps)
-    worst = max(over, key=lambda name: (over[name].over, over_share(over[name]), name), default=None)
+    over_count, worst = found.over_limit(steps)
     return {
         "now_s": timeline.now_s,
         "since_s": since_s,
@@ -58,8 +57,14 @@ def _numbers(found: SpanTraffic) -> Record:
         "denied_per_minute": _pair(now.denied, before.denied),
         "would_deny_per_minute": _pair(now.would_deny, before.would_deny),
         "allowed_per_minute": _pair(now.allowed + now.trusted, before.allowed + before.trusted),
-        "clients_over": len(over),
-        "worst": worst and {"client_id": worst, "share": over_share(over[worst]), "over": over[worst].over},
+        "clients_over": over_count,
+        "worst": worst
+        and {
+            "client_id": worst.client_id,
+            "share": over_share(worst.tally),
+            "denied": worst.tally.denied,
+            "would_deny": worst.tally.would_deny,
+        },
     }
 
 

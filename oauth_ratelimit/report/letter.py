@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 
 from oauth_ratelimit.core.key import visible_name
 from oauth_ratelimit.report.findings import ClientFinding, Fault
@@ -28,14 +28,16 @@ class Period:
     Args:
         since_s: Start, seconds since the epoch.
         until_s: End, seconds since the epoch.
+        zone: Time zone of the text.
     """
 
     since_s: float
     until_s: float
+    zone: tzinfo = UTC
 
     def __str__(self) -> str:
-        begin, end = (f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M}" for at_s in (self.since_s, self.until_s))
-        return f"{begin} to {end} UTC"
+        begin, end = (datetime.fromtimestamp(at_s, self.zone) for at_s in (self.since_s, self.until_s))
+        return f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S %Z}"
 
 
 HELP = {

@@ -23,6 +23,34 @@ ARGUMENTS = (
     "--lang=en-GB",
 )
 DESKTOP, PHONE, SMALL_PHONE = (1280, 900), (390, 844), (320, 568)
+CELLS = """
+return Object.fromEntries([...document.querySelectorAll(arguments[0] + " tbody tr")].map((row) => [
+  row.cells[0].innerText.trim(),
+  Object.fromEntries([...row.cells].map((cell) => [cell.dataset.title, cell.innerText.trim()])),
+]));
+"""
+CHOOSE_ZONE = """
+const zone = document.querySelector("#zone");
+zone.value = arguments[0];
+zone.dispatchEvent(new Event("change"));
+"""
+DRAWN_PIXELS = """
+const canvas = document.querySelector(arguments[0] + " canvas");
+if (!canvas || !canvas.width) return 0;
+const text = getComputedStyle(document.documentElement).getPropertyValue(arguments[1]).trim();
+const colour = [1, 3, 5].map((start) => parseInt(text.slice(start, start + 2), 16));
+const copy = document.createElement("canvas");
+[copy.width, copy.height] = [canvas.width, canvas.height];
+const picture = copy.getContext("2d", { willReadFrequently: true });
+picture.drawImage(canvas, 0, 0);
+const { data } = picture.getImageData(0, 0, copy.width, copy.height);
+let count = 0;
+for (let at = 0; at < data.length; at += 4) {
+  const isClose = colour.every((value, index) => Math.abs(data[at + index] - value) < 12);
+  if (isClose && data[at + 3] > 200) count += 1;
+}
+return count;
+"""
 
 
 class Browser:
@@ -66,6 +94,14 @@ class Browser:
         except StaleElementReferenceException:
             return ""
 
+    def value(self, selector: str) -> str | None:
+        """Return the value of a field."""
+        return self.one(selector).get_attribute("value")
+
+    def cells(self, table: str) -> dict[str, dict[str, str]]:
+        """Return the texts of a table by the first cell of the row and the title of the column."""
+        return dict(self.run(CELLS, table))
+
     def wait_for(self, words: str, selector: str = "main", timeout_s: float = 60.0) -> None:
         """Return as soon as an element contains a text."""
         wait_until(lambda: words in self.text(selector), f"{selector} shows {words!r}", timeout_s)
@@ -96,6 +132,24 @@ class Browser:
         """Drag an element down, or up for a negative distance."""
         self.run("arguments[0].scrollIntoView({block: 'center'})", self.one(selector))
         ActionChains(self.driver).click_and_hold(self.one(selector)).move_by_offset(0, down_px).release().perform()
+
+    def choose_zone(self, name: str) -> None:
+        """Choose the zone of all times: ``utc`` or ``local``."""
+        self.run(CHOOSE_ZONE, name)
+
+    def refresh(self) -> None:
+        """Make the page refresh at once, as if it became visible again."""
+        self.run("document.dispatchEvent(new Event('visibilitychange'))")
+
+    def module(self, name: str, script: str, *arguments: Any) -> Any:
+        """Import a script of the open page as ``it`` and return the result of a script with ``given`` arguments."""
+        address = self.run("return document.querySelector('script[type=module]').src").rpartition("/")[0]
+        imported = f"const [address, given] = arguments; return import(address).then((it) => {{ {script} }})"
+        return self.run(imported, f"{address}/{name}", arguments)
+
+    def drawn_pixels(self, chart: str, colour: str) -> int:
+        """Return the number of pixels of a chart in a colour of the palette, such as ``--bad``."""
+        return int(self.run(DRAWN_PIXELS, chart, colour))
 
     def set_timezone(self, name: str) -> None:
         """Set the time zone of the system, for pages opened from now on."""

@@ -67,7 +67,7 @@ def test_every_response_has_security_headers(open_page: Callable[..., Page], pat
         "frame-ancestors": "'none'",
     }.items() <= (rules.items())
     assert not any("unsafe" in rule or "http" in rule or "*" in rule for rule in rules.values())
-    assert "no-cache" if path.startswith("static") else "no-store" == headers["Cache-Control"]
+    assert ("no-cache" if path.startswith("static") else "no-store") == headers["Cache-Control"]
     assert ("DENY", "nosniff", "no-referrer") == (
         headers["X-Frame-Options"],
         headers["X-Content-Type-Options"],

@@ -56,6 +56,22 @@ def test_preview_of_a_limit_has_its_effect_on_recorded_traffic(page: Page, mongo
         assert ("client", True) == (client["policy"], "by the minute" in client["reason"])
 
 
+def test_preview_leaves_out_tiers_that_do_not_change(open_page: Callable[..., Page], mongo_uri: str) -> None:
+    page = open_page(store={"uri": mongo_uri}, limits={"user": ["2/second", "30/minute"]})
+    record(mongo_uri, [minute(5, allowed=10)])
+    hour = page.send("preview", {**LIMIT, "limits": {"user": ["2/second", "40/minute"]}}).json["recorded"]["hour"]
+
+    assert (["user-60s"], []) == ([limit["policy"] for limit in hour["limits"]], hour["missing"])
+
+
+def test_preview_counts_a_key_once_although_it_is_over_two_limits(page: Page, limiter: Limiter) -> None:
+    send_hits(limiter, 4, "app", "alice")
+    tiers = ["few: 2/hour", "more: 3/hour"]
+    keys = page.send("preview", {**LIMIT, "limits": {"user": tiers}}).json["keys"]
+
+    assert (0, 1) == (keys["denied_before_count"], keys["denied_after_count"])
+
+
 def test_preview_of_a_mode_says_what_it_would_have_denied(open_page: Callable[..., Page], mongo_uri: str) -> None:
     page = open_page(store={"uri": mongo_uri}, mode="dry-run", clients={"own": {"mode": "dry-run"}})
     record(mongo_uri, [minute(3, f"app-{number}", allowed=9, would_deny=number) for number in range(8)])
@@ -141,6 +157,7 @@ def test_all_errors_of_a_form_are_answered_with_their_fields(page: Page) -> None
         error["field"] for error in problem["fields"]
     ]
     assert all(error["text"] for error in problem["fields"])
+    assert "for example" not in problem["text"], "an example of the file's notation would be wrong in a field"
 
 
 def test_ids_with_wildcards_are_taken_literally(page: Page, mongo_uri: str) -> None:

@@ -15,7 +15,7 @@ def test_letter_says_what_was_seen_and_what_helps() -> None:
 
     assert "Your client shop requests too many access tokens" == letter.subject
     assert letter.text.startswith(
-        "Hello,\n\nFrom 2023-11-14 23:00 to 2023-11-15 23:00 UTC, your OAuth client shop sent"
+        "Hello,\n\nFrom 2023-11-14 23:00:00 to 2023-11-15 23:00:00 UTC, your OAuth client shop sent"
     )
     for words in (
         "An access token is valid for 10 days.",

@@ -2,9 +2,10 @@
 
 import uPlot from "./vendor/uPlot.esm.js";
 import { make } from "./dom.js";
-import { axisLabels, clientName, dateInZone, dateTime, number } from "./format.js";
+import { axisLabels, clientName, counted, dateInZone, dateTime, number, visible } from "./format.js";
 
 const HEIGHT = 270;
+const MARKS = 5; // changes in the legend
 const OFF_SCALE = 3; // a limit this many times above all values is only named, because it would flatten the lines
 const FONT = "12px system-ui, sans-serif";
 
@@ -35,7 +36,7 @@ export class Chart {
     this.restored = null; // time of the cursor before the last redraw
     this.content = null;
     this.isFollowing = false;
-    this.area = make("div", { className: "plot", tabIndex: 0, role: "img" });
+    this.area = make("div", { className: "plot", tabIndex: 0, role: "img", "aria-label": name }, make("p", { className: "blank" }, "Reading …"));
     this.tip = make("div", { className: "tip", hidden: true, "aria-hidden": "true" });
     this.legend = make("ul", { className: "legend" });
     this.marks = make("ul", { className: "legend marks" });
@@ -73,11 +74,12 @@ export class Chart {
     const moment = index === null || index === undefined ? null : this.plot.data[0][index];
     if (this.plot) this.plot.destroy();
     const { times, lines } = this.content;
-    this.area.replaceChildren();
+    this.plot = null;
     this.tip.hidden = true;
-    this.restored = lines.length ? moment : null;
-    this.plot = new uPlot(this.#options(), [times, ...lines.map((line) => line.values)], this.area);
-    if (!lines.length) this.area.append(make("div", { className: "blank" }, this.empty));
+    this.restored = moment;
+    this.details.hidden = !lines.length;
+    this.area.replaceChildren(...(lines.length ? [] : [make("p", { className: "blank" }, this.empty)]));
+    if (lines.length) this.plot = new uPlot(this.#options(), [times, ...lines.map((line) => line.values)], this.area);
   }
 
   #options() {
@@ -170,7 +172,9 @@ export class Chart {
     entries.push(...limits.map((limit) => make("li", {}, make("i", { className: `stroke limit s${limit.colour}` }), `${limit.text}${this.#isOffScale(limit) ? ", above the chart" : ""}`)));
     this.legend.replaceChildren(...entries);
     if (focused !== null) [...this.legend.querySelectorAll("button")].find((button) => button.dataset.name === focused)?.focus();
-    this.marks.replaceChildren(...(this.hasMarks ? this.#shownMarks() : []).map((mark) => make("li", {}, `▾ ${dateTime(mark.at_s)}: ${mark.text}`)));
+    const marks = this.hasMarks && lines.length ? this.#shownMarks() : [];
+    const rest = marks.length > MARKS ? [make("li", {}, `▾ ${counted(marks.length - MARKS, "earlier change")}: see the history of overrides`)] : [];
+    this.marks.replaceChildren(...rest, ...marks.slice(-MARKS).map((mark) => make("li", {}, `▾ ${dateTime(mark.at_s)}: ${visible(mark.text)}`)));
   }
 
   #legendEntry(line, chosen) {
@@ -192,7 +196,7 @@ export class Chart {
 
   #onCursor(plot) {
     const index = plot.cursor.idx;
-    const isOff = index === null || index === undefined || plot.cursor.left < 0 || !this.content.lines.length;
+    const isOff = index === null || index === undefined || plot.cursor.left < 0;
     if (isOff) this.tip.hidden = true;
     else this.#showTip(plot, index);
     if (this.isFollowing) return;
@@ -227,7 +231,7 @@ export class Chart {
   }
 
   #onKey(event) {
-    if (!this.plot || !this.content.lines.length) return;
+    if (!this.plot) return;
     const last = this.content.times.length - 1;
     const now = this.plot.cursor.idx ?? last;
     const next = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: last }[event.key];

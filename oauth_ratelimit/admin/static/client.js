@@ -2,9 +2,10 @@
 
 import { Chart } from "./chart.js";
 import { announce, facts, find, isVaried, make, radioGroup, setText, showMessage, table, tag, usageBar } from "./dom.js";
+import { hasAmount, raiseButton, removeButton, valueText, whatText } from "./override.js";
 import { coloursOf } from "./palette.js";
 import { canChange, clientUrl, fetchData, originText, overrideUrl, poll, pollVerdict, userFragment } from "./server.js";
-import { counted, dateTime, duration, number, percent, visible } from "./format.js";
+import { counted, dateTime, duration, number, percent, utcOffset, visible } from "./format.js";
 
 const SPANS = [["15m", "15 min"], ["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"]];
 const query = new URLSearchParams(location.search);
@@ -43,11 +44,12 @@ const GRANT_COLUMNS = [
   { title: "would be denied", kind: "number", value: (row) => number(row.would_deny), isShown: (rows) => rows.some((row) => row.would_deny) },
 ];
 const OVERRIDE_COLUMNS = [
-  { title: "what", value: (row) => (row.limit_kind ? `${row.limit_kind} limit` : row.kind) },
-  { title: "value", kind: "wide", value: (row) => row.mode || row.limits.join(", ") || (row.kind === "limit" ? "no limit" : "trusted") },
-  { title: "until", value: (row) => (row.until ? dateTime(row.until) : "no end") },
-  { title: "by", kind: "name", value: (row) => visible(row.by) },
+  { title: "what", kind: "name", value: whatText },
+  { title: "value", kind: "wide", value: valueText },
+  { title: "until", kind: "word", value: (row) => (row.until ? dateTime(row.until) : "no end") },
+  { title: "by", kind: "wide", value: (row) => visible(row.by) },
   { title: "reason", kind: "wide", value: (row) => visible(row.reason) },
+  ...canChange ? [{ title: "", kind: "act", value: (row) => removeButton(row, showDone), version: (row) => row.at }] : [],
 ];
 
 async function refreshExplanation() {
@@ -57,7 +59,8 @@ async function refreshExplanation() {
   find("found").hidden = false;
   setText(find("name"), visible(id) + (answer.is_chosen && answer.username !== null ? ` · ${visible(answer.username)}` : ""));
   setText(find("why-note"), whyText(answer));
-  showVerdict(answer.verdict, answer.hint);
+  showVerdict(answer.verdict);
+  showActions(answer);
   find("known").hidden = answer.verdict.kind === "unknown";
   find("forecast").replaceChildren("Next request: ", tag(answer.forecast.text, answer.forecast.kind), ` in mode ${answer.mode}, from ${originText(answer.mode_origin)}.`);
   facts(find("facts"), [
@@ -65,15 +68,15 @@ async function refreshExplanation() {
     answer.canary === "none" ? null : ["Canary", answer.canary],
     answer.plan ? ["Plan", answer.plan] : null,
     answer.scope ? ["Counted at", answer.scope] : null,
-    ["Sent by", `${counted(answer.instance_count, "instance")} lately`],
+    answer.instance_count ? ["Sent by", `${counted(answer.instance_count, "instance")} lately`] : null,
     ...Object.entries(answer.limits_now).map(([kind, list]) => [
       `${kind} limit`, `${list.join(", ") || "none"}, from ${originText(answer.limit_origins[kind])}`,
     ]),
   ]);
-  table(find("limits"), LIMIT_COLUMNS, answer.limits, { keyOf: (row) => `${row.kind}/${row.policy}`, empty: "No limit applies." });
-  table(find("users"), USER_COLUMNS, answer.users.filter((row) => row.used_ratio >= 0.005), {
-    keyOf: (row) => JSON.stringify([row.username, row.scope]), empty: "No recent requests.",
-  });
+  table(find("limits"), LIMIT_COLUMNS, answer.limits.sort((one, other) => other.used_ratio - one.used_ratio), { keyOf: (row) => `${row.kind}/${row.policy}`, empty: "No limit applies." });
+  const users = answer.users.filter((row) => row.used_ratio >= 0.005);
+  find("users-card").hidden = !users.length;
+  table(find("users"), USER_COLUMNS, users, { keyOf: (row) => JSON.stringify([row.username, row.scope]), empty: "" });
   setText(find("users-note"), answer.are_users_complete ? "" : "of the first 5,000 keys");
   find("own-overrides").hidden = !answer.overrides.length;
   table(find("overrides"), OVERRIDE_COLUMNS, answer.overrides, { keyOf: (row) => `${row.kind}/${row.limit_kind}`, empty: "" });
@@ -82,17 +85,41 @@ async function refreshExplanation() {
 
 // The limits of the grant that the client really uses, unless another one is asked for.
 function whyText({ is_chosen: isChosen, username, grant_type: grant }) {
-  const request = [grant ? `grant type ${grant}` : "", username === null ? "without a user" : `user ${visible(username)}`].filter(Boolean).join(", ");
-  return `the next request, ${request}${isChosen || !grant ? "" : ", which is over a limit or asked for most"}`;
+  const request = `a request${grant ? ` with grant type ${grant}` : ""}${username === null ? " without a user" : ` of user ${visible(username)}`}`;
+  return `for ${request}${isChosen || !grant ? "" : ": its heaviest use in the last hour"}`;
 }
 
-const VERDICT_KINDS = { over: "bad", near: "warn", ok: "good", trusted: "good", unknown: "" };
+const VERDICT_KINDS = { over: "bad", near: "warn", ok: "good", trusted: "good", idle: "", unknown: "" };
 
-function showVerdict(verdict, hint) {
+// The limit with the highest use, if its amount can be typed over.
+function raisable({ verdict, current }) {
+  if (!["over", "near"].includes(verdict.kind)) return null;
+  const found = Object.entries(current.limits).map(([kind, { names, texts }]) => ({ clientId: id, policy: verdict.policy, kind, texts, index: names.indexOf(verdict.policy) }));
+  return found.find(({ texts, index }) => index >= 0 && hasAmount(texts[index])) || null;
+}
+
+function showActions(answer) {
+  if (!canChange || answer.verdict.kind === "unknown") return;
+  const raised = raisable(answer);
+  const version = JSON.stringify([raised, Boolean(answer.trusted)]);
+  if (find("actions").dataset.version === version) return;
+  find("actions").dataset.version = version;
+  const links = [["limit", "Change limits"], ["mode", "Change mode"], ...answer.trusted ? [] : [["trusted", "Trust"]]];
+  find("actions").replaceChildren(...raised ? [raiseButton(raised, showDone)] : [],
+    ...links.map(([kind, text]) => make("a", { className: "button small", href: overrideUrl(id, kind) }, text)));
+}
+
+async function showDone(text) {
+  showMessage("done", text);
+  await refreshExplanation();
+  find("done").focus();
+}
+
+function showVerdict(verdict) {
   find("verdict").className = `verdict ${VERDICT_KINDS[verdict.kind]}`;
-  setText(find("verdict-text"), `${visible(id)}: ${visible(verdict.text)}`);
+  setText(find("verdict-text"), visible(verdict.text));
   const links = verdict.suggestions.flatMap((each, index) => [index ? ", " : "Did you mean ", make("a", { href: clientUrl(each) }, visible(each))]);
-  const version = JSON.stringify([verdict, hint]);
+  const version = JSON.stringify(verdict);
   if (find("verdict-more").dataset.version === version) return;
   find("verdict-more").dataset.version = version;
   const users = verdict.kind === "unknown" ? [] : verdict.worst_users.filter((each) => each.over).flatMap((each, index) => [
@@ -147,7 +174,7 @@ async function refreshTraffic() {
 }
 
 async function refreshRecorded() {
-  const answer = await fetchData("client-day", { id });
+  const answer = await fetchData("client-day", { id, utc_offset: utcOffset() });
   if (!answer) return;
   find("recorded").hidden = !answer.offered;
   if (!answer.offered) return;
@@ -180,21 +207,15 @@ find("search").addEventListener("submit", () => {
   for (const name of fields) find(name).disabled = !find(name).value;
   setTimeout(() => fields.forEach((name) => { find(name).disabled = false; }));
 });
-find("copy").addEventListener("click", async () => {
-  await navigator.clipboard.writeText(find("letter").textContent);
-  announce("Copied.");
-});
 pollVerdict();
-find("by-decision").hidden = Boolean(id);
 if (id) {
   document.title = `${visible(id)} – rate limit`;
   chart = new Chart(find("chart"), { name: "Token requests", empty: "No statistics for this time." });
   radioGroup(find("span"), SPANS, { chosen: chosen.span, onChange: (span) => { chosen.span = span; refreshTraffic(); } });
-  if (canChange) {
-    find("actions").replaceChildren(...[["limit", "Change limits"], ["mode", "Change mode"], ["trusted", "Trust"]].map(
-      ([kind, text]) => make("a", { className: "button", href: overrideUrl(id, kind) }, text),
-    ));
-  }
+  find("copy").addEventListener("click", async () => {
+    await navigator.clipboard.writeText(find("letter").textContent);
+    announce("Copied.");
+  });
   poll(refreshExplanation);
   poll(refreshTraffic, { everyMs: 10_000 });
   poll(refreshRecorded, { everyMs: 30_000 });

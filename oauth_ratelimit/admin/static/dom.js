@@ -28,6 +28,14 @@ export function showMessage(id, text) {
   box.hidden = !text;
 }
 
+// Shows a problem at a field and returns the field; an empty text removes it.
+export function showFieldProblem(input, text) {
+  setText(find(`${input.id}-problem`), text);
+  if (text) input.setAttribute("aria-invalid", "true");
+  else input.removeAttribute("aria-invalid");
+  return input;
+}
+
 // Announces a text to screen readers, once.
 export function announce(text) {
   setText(find("announcer"), text);

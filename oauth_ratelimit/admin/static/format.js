@@ -18,6 +18,7 @@ export function chooseZone(name) {
 }
 
 export const chosenZone = () => (isUtc ? "utc" : "local");
+export const utcOffset = () => (isUtc ? 0 : -new Date().getTimezoneOffset()); // minutes ahead of UTC
 export const localZone = () => Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 function makeFormats() {
@@ -43,6 +44,11 @@ export function number(value) {
 // "1 instance", "2 instances"
 export function counted(value, word) {
   return `${number(value)} ${word}${value === 1 ? "" : "s"}`;
+}
+
+// "3 to 7", empty if both bounds of a result are equal
+export function boundsText({ at_least: lowest, at_most: highest }) {
+  return lowest === highest ? "" : `${number(lowest)} to ${number(highest)}`;
 }
 
 export function percent(share) {

@@ -17,7 +17,7 @@ const COLUMNS = [
   { title: "flushed", kind: "number", value: (row) => number(row.flushed_count) },
   { title: "conflicts", kind: "number", value: conflictText },
   { title: "failed cycles", kind: "number", value: (row) => number(row.failure_count) },
-  { title: "over limit", kind: "number", value: (row) => number(row.over_admitted_count) },
+  { title: "over-admitted", kind: "number", value: (row) => number(row.over_admitted_count) },
   { title: "clock", kind: "number", value: (row) => `${row.clock_offset_s >= 0 ? "+" : ""}${row.clock_offset_s.toFixed(1)} s` },
   { title: "version", value: (row) => row.version },
 ];
@@ -41,7 +41,7 @@ async function refresh() {
   tiles(find("tiles"), [
     ["Instances", number(instances.length), `${instances.filter((instance) => instance.is_late).length} late`],
     ["Oldest heartbeat", instances.length ? duration(oldest) : "–", `a sync cycle every ${status.sync_interval_s} s`],
-    ["Conflicts", number(sum("conflict_count")), `of ${number(sum("flushed_count"))} documents flushed`],
+    ["Conflicts", number(sum("conflict_count")), `of ${counted(sum("flushed_count"), "document")} flushed`],
     ["Failed cycles", number(sum("failure_count")), "since each instance started"],
   ]);
   table(find("instances"), COLUMNS, instances, {

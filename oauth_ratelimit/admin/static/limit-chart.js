@@ -7,6 +7,7 @@ import { counted, number } from "./format.js";
 
 const HEIGHT = 320;
 const FONT = "12px system-ui, sans-serif";
+const GUTTER = 76; // to the right of the bars, for the number at the line
 const MANY = 40; // from here on ranks have a logarithmic axis
 const KEY_FACTORS = { ArrowUp: 1.02, ArrowRight: 1.02, ArrowDown: 1 / 1.02, ArrowLeft: 1 / 1.02, PageUp: 1.25, PageDown: 1 / 1.25 };
 
@@ -48,10 +49,12 @@ export class LimitChart {
     if (!this.content || !this.area.clientWidth) return;
     const { peaks, limit, empty } = this.content;
     if (this.plot) this.plot.destroy();
-    this.area.replaceChildren();
+    this.plot = null;
+    this.line.hidden = !peaks.length;
+    this.area.replaceChildren(...(peaks.length ? [] : [make("p", { className: "blank" }, empty)]));
+    if (!peaks.length) return;
     const over = peaks.map((peak) => (peak > limit ? peak : null));
     this.plot = new uPlot(this.#options(), [peaks.map((_, index) => index + 1), peaks.map((peak) => Math.max(peak, 1)), over], this.area);
-    if (!peaks.length) this.area.append(make("div", { className: "blank" }, empty));
   }
 
   #options() {
@@ -66,7 +69,7 @@ export class LimitChart {
       width: Math.max(220, this.area.clientWidth),
       height: HEIGHT,
       legend: { show: false },
-      padding: [10, 16, 0, 0],
+      padding: [10, GUTTER, 0, 0],
       cursor: { show: false },
       scales: {
         x: { time: false, distr: isMany ? 3 : 1, range: () => (isMany ? [1, peaks.length] : [0.4, Math.max(1, peaks.length) + 0.6]) },
@@ -86,9 +89,9 @@ export class LimitChart {
     const { over } = plot;
     this.line.style.top = `${this.area.offsetTop + over.offsetTop + plot.valToPos(limit, "y")}px`;
     this.line.style.left = `${over.offsetLeft}px`;
-    this.line.style.width = `${over.clientWidth}px`;
+    this.line.style.width = `${over.clientWidth + GUTTER}px`;
     const text = `${number(limit)} ${unit}`;
-    this.line.firstElementChild.textContent = text;
+    this.line.firstElementChild.textContent = number(limit);
     this.line.setAttribute("aria-valuenow", String(limit));
     this.line.setAttribute("aria-valuemax", String(this.#highest()));
     this.line.setAttribute("aria-valuetext", `${text}, exceeded by ${number(peaks.filter((peak) => peak > limit).length)} of ${counted(count, noun)}`);

@@ -1,9 +1,10 @@
 // Active overrides, a new one with a preview, removal, history.
 
-import { announce, find, make, radioGroup, setText, showMessage, table } from "./dom.js";
-import { Tiers, showFieldProblem } from "./tiers.js";
+import { announce, find, make, radioGroup, setText, showFieldProblem, showMessage, table } from "./dom.js";
+import { appliedText, clientText, endText, lengthSelect, removeButton, valueText, whatText } from "./override.js";
+import { Tiers } from "./tiers.js";
 import { canChange, clientUrl, fetchData, originText, poll, pollVerdict, send } from "./server.js";
-import { counted, dateTime, duration, number, visible } from "./format.js";
+import { boundsText, counted, dateTime, number, visible } from "./format.js";
 
 const query = new URLSearchParams(location.search);
 const KINDS = [["limit", "Limits"], ["mode", "Mode"], ["trusted", "Trust"]];
@@ -11,31 +12,23 @@ const TYPING_MS = 400;
 const chosen = { kind: KINDS.some(([kind]) => kind === query.get("kind")) ? query.get("kind") : "limit", scope: "client" };
 let tiers = null;
 let previewed = null; // the override in the preview, which is the one that is applied
-let removing = null; // the override to remove
 
-const what = (row) => (row.limit_kind ? `${row.limit_kind} limit` : row.kind);
-const value = (row) => row.mode || row.limits.join(", ") || (row.kind === "limit" ? "no limit" : "trusted");
-const clientText = (clientId) => (clientId === null ? "everybody" : visible(clientId));
 const clientCell = (row) => (row.client_id === null ? make("strong", {}, "everybody") : make("a", { href: clientUrl(row.client_id) }, visible(row.client_id)));
-const endText = (until) => (until ? `until ${dateTime(until)}` : "without an end");
 
 const COLUMNS = [
   { title: "client", kind: "name", value: clientCell, version: (row) => String(row.client_id) },
-  { title: "what", value: what },
-  { title: "value", kind: "wide", value },
-  { title: "until", value: (row) => (row.until ? dateTime(row.until) : "no end") },
-  { title: "by", kind: "name", value: (row) => `${visible(row.by)}, ${dateTime(row.at)}` },
+  { title: "what", value: whatText },
+  { title: "value", kind: "wide", value: valueText },
+  { title: "until", kind: "word", value: (row) => (row.until ? dateTime(row.until) : "no end") },
+  { title: "by", kind: "wide", value: (row) => `${visible(row.by)}, ${dateTime(row.at)}` },
   { title: "reason", kind: "wide", value: (row) => visible(row.reason) },
-  ...canChange ? [{ title: "", kind: "act", value: removeButton, version: (row) => row.at }] : [],
+  ...canChange ? [{ title: "", kind: "act", value: (row) => removeButton(row, showDone), version: (row) => row.at }] : [],
 ];
 const HISTORY_COLUMNS = [
-  { title: "when", value: (row) => dateTime(row.at) },
-  { title: "by", kind: "name", value: (row) => visible(row.by) },
-  { title: "action", value: (row) => row.action },
+  { title: "when", kind: "word", value: (row) => dateTime(row.at) },
   { title: "client", kind: "name", value: clientCell, version: (row) => String(row.client_id) },
-  { title: "what", value: (row) => (row.username === null ? what(row) : `counters of ${visible(row.username)}`) },
-  { title: "value", kind: "wide", value: (row) => (row.action === "set" ? value(row) : "") },
-  { title: "until", value: (row) => (row.until ? dateTime(row.until) : "") },
+  { title: "change", kind: "wide", value: changeText },
+  { title: "by", kind: "wide", value: (row) => visible(row.by) },
   { title: "reason", kind: "wide", value: (row) => visible(row.reason) },
 ];
 const CHANGE_COLUMNS = [
@@ -43,23 +36,28 @@ const CHANGE_COLUMNS = [
   { title: "now", kind: "wide", value: (row) => make("del", {}, row.before) },
   { title: "after", kind: "wide", value: (row) => make("ins", {}, row.after) },
 ];
+const EFFECT_COLUMNS = [
+  { title: "recorded requests", kind: "name", value: (row) => row.span },
+  { title: "policy", kind: "word", value: (row) => row.policy || "", isShown: (rows) => rows.some((row) => row.policy) },
+  { title: "requests", kind: "number", value: (row) => number(row.offered) },
+  { title: "denied", kind: "number", value: (row) => number(row.recorded ? row.recorded.denied : row.denied_before) },
+  { title: "would be denied (dry run)", kind: "number", value: (row) => number(row.recorded.would_deny), isShown: (rows) => rows.some((row) => row.recorded) },
+  { title: "over the new limit, about", kind: "number", value: (row) => make("strong", {}, number(row.denied)), isShown: (rows) => rows.some((row) => row.recorded) },
+  { title: "denied with this change", kind: "number", value: (row) => make("strong", {}, number(row.denied_after)), isShown: (rows) => !rows.some((row) => row.recorded) },
+  { title: "bounds", kind: "number", value: boundsText, isShown: (rows) => rows.some((row) => boundsText(row)) },
+  { title: "clients or users affected", kind: "number", value: (row) => (row.bearer_count === undefined ? number(row.client_count) : `${number(row.concerned_count)} of ${number(row.bearer_count)}`) },
+];
 const RECORDED_COLUMNS = [
   { title: "client", kind: "name", value: (row) => make("a", { href: clientUrl(row.client_id) }, visible(row.client_id)) },
   { title: "user", kind: "name", value: (row) => (row.username === null ? "–" : visible(row.username)), isShown: (rows) => rows.some((row) => row.username !== null) },
-  { title: "denied in the last hour", kind: "number", value: (row) => number(row.hour) },
-  { title: "in the last day", kind: "number", value: (row) => number(row.day) },
+  { title: "last hour", kind: "number", value: (row) => row.hour || "–" },
+  { title: "last day", kind: "number", value: (row) => row.day || "–" },
 ];
 
-function removeButton(row) {
-  const button = make("button", { type: "button", className: "small danger", "aria-haspopup": "dialog", "aria-label": `Remove the ${what(row)} of ${clientText(row.client_id)}` }, "Remove");
-  button.addEventListener("click", () => {
-    removing = row;
-    setText(find("remove-target"), `${what(row)} of ${clientText(row.client_id)}: ${value(row)}, ${endText(row.until)}. What applied before applies again.`);
-    find("remove-reason").value = "";
-    showMessage("remove-problem", "");
-    find("remove").showModal();
-  });
-  return button;
+function changeText(row) {
+  if (row.action === "set") return `${whatText(row)}: ${valueText(row)}, ${endText(row.until)}`;
+  if (row.action === "unset") return `${whatText(row)}: removed`;
+  return `counters${row.username === null ? "" : ` of ${visible(row.username)}`}: ${row.action}`;
 }
 
 async function refresh() {
@@ -89,16 +87,17 @@ async function fillPresent() {
   const params = id === null ? {} : { id };
   const [present, client] = await Promise.all([fetchData("current", params), id === null ? null : fetchData("client", params)]);
   if (!present || asked !== JSON.stringify(clientId())) return;
-  tiers.fill(present.limits);
+  tiers.fill(present.limits, client && client.verdict.policy ? { policy: client.verdict.policy, use: client.verdict.highest_use } : null);
   find("mode").value = present.mode;
   setText(find("mode-note"), `now ${present.mode}, from ${originText(present.mode_origin)}`);
   if (client) showKnown(client.verdict);
+  return client && client.verdict;
 }
 
 function showKnown(verdict) {
   const note = find("client-note");
   if (!verdict || verdict.kind !== "unknown") {
-    note.replaceChildren(verdict ? visible(verdict.text) : "");
+    note.replaceChildren("");
     return;
   }
   const suggestions = verdict.suggestions.map((id) => {
@@ -178,48 +177,45 @@ async function preview(event) {
 
 function showPreview(answer) {
   const dropped = answer.dropped_tiers.map((tier) => `Drops a tier of the ${tier.kind} limit: ${tier.text}`);
-  const replaced = answer.replaces.map((row) => `Replaces the ${what(row)} set by ${visible(row.by)}: ${value(row)}`);
-  find("preview-notes").replaceChildren(...[...dropped, ...replaced, ...answer.notes].map((text) => make("div", { className: "notice warn" }, make("p", {}, text))));
+  const replaced = answer.replaces.map((row) => `Replaces the ${whatText(row)} set by ${visible(row.by)}: ${valueText(row)}`);
+  find("preview-notes").replaceChildren(...[...dropped, ...replaced, ...answer.notes].map((text) => make("div", { className: "notice warn" }, make("p", {}, visible(text)))));
   table(find("preview-changes"), CHANGE_COLUMNS, answer.changes, { keyOf: (row) => row.what, empty: "Nothing changes: this applies already." });
-  setText(find("preview-keys"), keysText(answer.keys));
+  setText(find("preview-keys"), keysText(answer.keys, { isLimit: answer.overrides[0].kind === "limit" }));
   showRecorded(answer.recorded);
   const override = answer.overrides[0];
   find("confirm").replaceChildren(
     "Apply to ", make("strong", {}, clientText(override.client_id)), ": ",
-    answer.overrides.map((each) => `${what(each)} ${value(each)}`).join("; "), ", ", make("strong", {}, endText(override.until)), "?",
+    answer.overrides.map((each) => `${whatText(each)} ${valueText(each)}`).join("; "), ", ", make("strong", {}, endText(override.until)), "?",
   );
 }
 
-// The effect on the requests of the last hour and day, and the clients most concerned.
+// The effect on the requests of the last hour and day, and the clients most affected.
 function showRecorded({ hour, day }) {
-  find("recorded-text").replaceChildren(...recordedTexts(hour, "last hour"), ...recordedTexts(day, "last day"));
+  const spans = [["last hour", hour], ["last day", day]];
+  const effects = spans.flatMap(([span, effect]) => (effect.limits || [effect]).map((each) => ({ span, ...each })));
+  table(find("recorded-effects"), EFFECT_COLUMNS, effects, { keyOf: (row) => `${row.span}/${row.policy}`, empty: "" });
+  find("recorded-card").hidden = !effects.length;
+  const missing = new Set(spans.flatMap(([, effect]) => effect.missing || []).map((each) => `${each.policy}: ${each.reason}`));
+  setText(find("recorded-missing"), [...missing].join(" "));
   const rows = new Map();
   for (const [span, effect] of [["hour", hour], ["day", day]]) {
     for (const row of effect.top || effect.limits.flatMap((limit) => limit.top)) {
       const key = JSON.stringify([row.client_id, row.username]);
-      rows.set(key, { ...row, ...rows.get(key), [span]: row.denied_after ?? row.denied });
+      rows.set(key, { ...row, ...rows.get(key), [span]: effect.top ? `${number(row.denied_before)} → ${number(row.denied_after)}` : number(row.denied) });
     }
   }
   find("recorded-top").hidden = !rows.size;
+  setText(find("recorded-top-title"), hour.top ? "Denied requests of the clients most affected, before → with this change" : "Most requests over the new limit");
   table(find("recorded-clients"), RECORDED_COLUMNS, [...rows.values()].slice(0, 5), { keyOf: (row) => JSON.stringify([row.client_id, row.username]), empty: "" });
 }
 
-function recordedTexts(effect, name) {
-  if (!effect.limits) {
-    const text = `In the ${name}: ${number(effect.denied_before)} of ${counted(effect.offered, "request")} were denied; with this change it would have been ${number(effect.denied_after)}.`;
-    return [make("p", {}, text)];
-  }
-  return effect.limits.map((limit) => make("p", {}, `In the ${name}, ${limit.policy} would have denied about ${number(limit.denied)} of ${counted(limit.offered, "request")} ` +
-    `(${number(limit.at_least)} to ${number(limit.at_most)}), of ${number(limit.concerned_count)} of ${counted(limit.bearer_count, limit.kind === "user" ? "user" : "client")}; ` +
-    `really denied: ${number(limit.recorded.denied)}, would be denied in a dry run: ${number(limit.recorded.would_deny)}.`));
-}
-
-function keysText(keys) {
-  if (!keys || !keys.read_count) return "No keys in use are affected.";
+function keysText(keys, { isLimit }) {
+  if (!keys.read_count) return "No keys are in use now.";
   const total = `${keys.is_complete ? "" : "the first "}${counted(keys.read_count, "key")} in use`;
   const parts = [["denied", keys.denied_before_count, keys.denied_after_count], ["would be denied (dry run)", keys.would_deny_before_count, keys.would_deny_after_count]]
     .filter(([, before, after]) => before || after).map(([name, before, after]) => `${name} ${number(before)} now, ${number(after)} after`);
-  return parts.length ? `Of ${total}: ${parts.join("; ")}. A limit with another frame length starts at zero.` : "";
+  if (!parts.length) return `Of ${total} none is over a limit, now and after.`;
+  return `Of ${total}: ${parts.join("; ")}.${isLimit ? " A limit with another window may start at zero." : ""}`;
 }
 
 function closePreview() {
@@ -231,35 +227,23 @@ async function apply() {
   if (!previewed) return;
   try {
     const answer = await send("apply", previewed);
-    const made = answer.overrides[0];
     closePreview();
-    showMessage("done", `Applied to ${clientText(made.client_id)} ${endText(made.until)}. Takes effect on every instance within ${duration(answer.takes_effect_within_s)}.`);
     find("reason").value = "";
-    fillPresent();
+    await showDone(appliedText(answer));
   } catch (error) {
     showServerProblem(error);
-    return;
   }
-  await refresh();
-  find("done").scrollIntoView({ block: "center" });
 }
 
-async function remove(event) {
-  event.preventDefault();
-  try {
-    const { kind, client_id, limit_kind } = removing;
-    const answer = await send("remove", { kind, client_id, limit_kind, reason: find("remove-reason").value });
-    find("remove").close();
-    showMessage("done", answer.is_removed ? `Removed. Takes effect on every instance within ${duration(answer.takes_effect_within_s)}.` : "This override was already removed.");
-  } catch (error) {
-    showMessage("remove-problem", error.message);
-    return;
-  }
+async function showDone(text) {
+  showMessage("done", text);
   await refresh();
+  find("done").focus();
   fillPresent();
 }
 
 async function start() {
+  find("length-field").append(lengthSelect("length"));
   tiers = new Tiers(find("tiers"), { onChange: closePreview });
   radioGroup(find("kind"), KINDS, { chosen: chosen.kind, onChange: (kind) => { chosen.kind = kind; showKind(); } });
   radioGroup(find("scope"), [["client", "One client"], ["everybody", "Everybody"]], {
@@ -275,10 +259,9 @@ async function start() {
   find("form").addEventListener("input", closePreview);
   find("apply").addEventListener("click", apply);
   find("cancel").addEventListener("click", () => { closePreview(); find("show-preview").focus(); announce("Preview closed. Nothing was changed."); });
-  find("remove-form").addEventListener("submit", remove);
-  find("remove-cancel").addEventListener("click", () => find("remove").close());
   showKind();
-  await fillPresent();
+  const verdict = await fillPresent();
+  if (chosen.kind === "limit" && verdict) tiers.select(verdict.policy);
   for (const kind of ["client", "user", "client_total"]) if (query.has(kind)) tiers.propose(kind, query.getAll(kind));
 }
 

@@ -44,11 +44,11 @@ function colourOf(row) {
 }
 
 const CLIENT_COLUMNS = [
-  { title: "client", sort: "client_id", kind: "name", value: (row) => make("span", {}, make("i", { className: colourOf(row) ? `swatch s${colourOf(row)}` : "swatch" }), clientLink(row)), version: (row) => `${row.client_id}/${colourOf(row)}` },
+  { title: "client", sort: "client_id", kind: "name", value: (row) => make("span", { className: "keyed" }, make("i", { className: colourOf(row) ? `swatch s${colourOf(row)}` : "swatch" }), clientLink(row)), version: (row) => `${row.client_id}/${colourOf(row)}` },
   { title: "over a limit", sort: "over", kind: "number", value: (row) => number(row.over) },
   { title: "share over", sort: "over_share", kind: "number", value: (row) => percent(row.over_share) },
   { title: "highest use of a limit", sort: "highest_use", kind: "bar", value: (row) => (row.highest_use === null ? "–" : usageBar(row.highest_use)), version: (row) => String(row.highest_use) },
-  { title: "of policy", sort: "policy", kind: "", value: (row) => row.policy || "–" },
+  { title: "of policy", sort: "policy", kind: "word", value: (row) => row.policy || "–" },
   { title: "requests", sort: "offered", kind: "number", value: (row) => number(row.offered) },
   { title: "allowed", sort: "issued", kind: "number", value: (row) => number(row.issued) },
   { title: "denied", sort: "denied", kind: "number", value: (row) => number(row.denied) },
@@ -96,14 +96,15 @@ function trend({ value, before }, { isBadUp = true } = {}) {
 function showVerdict(verdict) {
   if (!verdict.store.is_reachable) return;
   const { clients_over: overCount, worst } = verdict;
-  const isOver = overCount > 0;
-  find("verdict").className = isOver ? "verdict warn" : "verdict good";
-  const sentence = isOver
-    ? `${counted(overCount, "client")} ${overCount === 1 ? "is" : "are"} over a limit`
-    : "No client is over a limit";
-  const parts = [make("strong", {}, `${sentence}.`)];
-  if (isOver && worst) parts.push(" Worst: ", make("a", { href: clientUrl(worst.client_id) }, visible(worst.client_id)), `, ${percent(worst.share)} of its requests.`);
-  const version = `${sentence}/${worst && worst.client_id}/${worst && percent(worst.share)}`;
+  const rates = [verdict.denied_per_minute, verdict.would_deny_per_minute, verdict.allowed_per_minute];
+  const isIdle = !rates.some(({ value }) => value);
+  find("verdict").className = `verdict ${isIdle ? "" : overCount ? "warn" : "good"}`;
+  const clients = `${counted(overCount, "client")} ${overCount === 1 ? "was" : "were"}`;
+  const sentence = isIdle ? "No token requests were recorded in the last 5 minutes." : `${overCount ? clients : "No client was"} over a limit in the last 5 minutes.`;
+  const parts = [make("strong", {}, sentence)];
+  const outcome = worst && (worst.denied >= worst.would_deny ? "denied" : "would be denied");
+  if (worst) parts.push(" Worst: ", make("a", { href: clientUrl(worst.client_id) }, visible(worst.client_id)), `, ${percent(worst.share)} of its requests ${outcome}.`);
+  const version = `${sentence}/${worst && worst.client_id}/${worst && percent(worst.share)}/${outcome}`;
   if (find("verdict-text").dataset.version !== version) {
     find("verdict-text").dataset.version = version;
     find("verdict-text").replaceChildren(...parts);
@@ -112,7 +113,6 @@ function showVerdict(verdict) {
     ["Denied", ...trend(verdict.denied_per_minute)],
     ["Would be denied (dry run)", ...trend(verdict.would_deny_per_minute)],
     ["Allowed", ...trend(verdict.allowed_per_minute, { isBadUp: false })],
-    ["Clients over a limit", number(overCount), "in the last 5 minutes", isOver ? "warn" : ""],
   ]);
 }
 
@@ -144,6 +144,7 @@ function showTraffic() {
   if (!traffic.is_complete) notes.push("Older requests are still being read.");
   setText(find("shown-note"), notes.join(" "));
   find("show-all").hidden = chosen.only === null;
+  find("choose-note").hidden = chosen.only !== null;
 }
 
 function useOf(clientId) {

@@ -9,6 +9,7 @@ const POLL_MS = 5000;
 export const canChange = Boolean(settings.canChange);
 
 let readAt = null; // time of the last answer from MongoDB
+let outageSince = null; // as the first answer had it: processes differ by a second, and each change would be announced
 const refreshers = [];
 
 // The username goes into the fragment, which browsers do not send, because access logs keep URLs.
@@ -24,37 +25,57 @@ export function overrideUrl(id, kind) {
   return `${settings.overrides}?${new URLSearchParams({ ...id ? { id } : {}, kind })}`;
 }
 
+const NO_ANSWER = "The server does not answer.";
+
+// Explains a response without data: it comes from the login, or from a proxy.
+function refusal({ type, status }) {
+  if (type === "opaqueredirect" || status === 401) return "You are no longer signed in. Sign in, then reload this page.";
+  if (status === 403) return "You may not see this page, or you are no longer signed in. Sign in, then reload it.";
+  return `The server answered with status ${status} and no data. If you are no longer signed in, sign in and reload this page.`;
+}
+
+async function jsonOf(response) {
+  try {
+    return await response.json();
+  } catch {
+    return null;
+  }
+}
+
 // Returns the answer to a query; shows the problem and returns null if it fails.
 export async function fetchData(name, params = {}, { inForm = false, user = "" } = {}) {
   const headers = user ? { "X-Ratelimit-User": encodeURIComponent(user) } : {};
-  let answer;
+  let response;
   try {
-    const response = await fetch(`${settings.api}${name}?${new URLSearchParams(params)}`, { redirect: "manual", headers });
-    if (response.type === "opaqueredirect" || response.status === 401) return fail("You are no longer signed in. Sign in, then reload this page.");
-    if (response.status === 403) return fail("You may not see this page, or you are no longer signed in. Sign in, then reload it.");
-    answer = await response.json();
+    response = await fetch(`${settings.api}${name}?${new URLSearchParams(params)}`, { redirect: "manual", headers });
   } catch {
-    return fail("The server does not answer. The numbers below are old.");
+    return fail(NO_ANSWER);
   }
-  const { kind, text } = answer.problem || {};
+  const answer = await jsonOf(response);
+  if (!answer) return fail(refusal(response));
+  const { kind, text, since_s: sinceS } = answer.problem || {};
   const isFormProblem = inForm && kind === "input";
   if (inForm) showMessage("form-problem", isFormProblem ? text : "");
   if (isFormProblem) return null;
-  if (answer.problem) return fail(text);
+  if (answer.problem) return fail(text, sinceS);
   if (answer.store && !answer.store.is_reachable) {
-    fail(answer.store.error);
+    fail(answer.store.error, answer.store.since_s);
     return answer;
   }
   readAt = Date.now() / 1000;
+  outageSince = null;
   showMessage("problem", "");
-  document.body.classList.remove("is-stale");
+  document.body.classList.remove("is-stale", "is-empty");
   setText(find("updated"), `updated ${timeOfDay(readAt)}`);
   return answer;
 }
 
-function fail(text) {
-  showMessage("problem", text);
+// sinceS: time of the last answer from MongoDB to any process, null if that is not the problem
+function fail(text, sinceS = null) {
+  if (sinceS) outageSince ||= sinceS;
+  showMessage("problem", sinceS ? `${text} Last answer: ${dateTime(outageSince)}.` : text);
   document.body.classList.add("is-stale");
+  document.body.classList.toggle("is-empty", !readAt);
   setText(find("updated"), readAt ? `numbers of ${timeOfDay(readAt)}` : "no numbers");
   return null;
 }
@@ -65,23 +86,16 @@ export async function send(name, body) {
   try {
     response = await fetch(`${settings.api}${name}`, {
       method: "POST",
+      redirect: "manual",
       headers: { "Content-Type": "application/json", "X-Ratelimit-Token": settings.token },
       body: JSON.stringify(body),
     });
   } catch {
-    throw new Error("The server does not answer.");
+    throw new Error(NO_ANSWER);
   }
-  let answer = {};
-  try {
-    answer = await response.json();
-  } catch {
-    // the status is enough
-  }
-  if (!response.ok) {
-    const error = new Error(answer.problem ? answer.problem.text : `The server answered ${response.status}.`);
-    error.fields = (answer.problem && answer.problem.fields) || [];
-    throw error;
-  }
+  const answer = await jsonOf(response);
+  if (!answer) throw new Error(refusal(response));
+  if (answer.problem) throw Object.assign(new Error(answer.problem.text), { fields: answer.problem.fields || [] });
   return answer;
 }
 
@@ -115,7 +129,7 @@ function showState({ mode, canary, instances, store }) {
   if (canary) parts.push(["canary", canaryText(canary), ""]);
   if (instances && !instances.count) parts.push(["instances", "none seen in the last 10 minutes", "bad"]);
   else if (instances) parts.push(["instances", `${instances.count}${instances.late ? `, ${instances.late} late` : ""}`, instances.late ? "bad" : ""]);
-  const outage = store.is_reachable ? "reachable" : `unreachable${store.since_s ? ` since ${timeOfDay(store.since_s)}` : ""}`;
+  const outage = store.is_reachable ? "reachable" : store.since_s ? `unreachable since ${timeOfDay(outageSince)}` : "cannot be read by this page";
   parts.push(["MongoDB", outage, store.is_reachable ? "" : "bad"]);
   const isBad = parts.some(([, , kind]) => kind);
   find("state").className = isBad ? "state bad" : "state";

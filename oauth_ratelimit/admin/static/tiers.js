@@ -1,6 +1,8 @@
 // The limits of a form, one field for each tier, filled with what applies now.
 
-import { find, make, setText } from "./dom.js";
+import { make, setText, showFieldProblem } from "./dom.js";
+import { percent } from "./format.js";
+import { selectAmount } from "./override.js";
 import { originText } from "./server.js";
 
 const KINDS = { client: "Per client, without a user", user: "Per user", client_total: "Per client in total" };
@@ -24,17 +26,27 @@ export class Tiers {
     });
   }
 
-  // limits: by kind { texts, origin }, as the server has them now
-  fill(limits) {
+  // limits: by kind { texts, names, origin }, as the server has them now; highest: { policy, use } to name at its tier
+  fill(limits, highest = null) {
     for (const group of this.groups) {
-      const { texts = [], origin = null } = limits[group.kind] || {};
+      const { texts = [], names = [], origin = null } = limits[group.kind] || {};
       group.present = texts.filter((text) => text !== NO_LIMIT);
       group.nextId = 0;
       group.rows.replaceChildren();
-      for (const text of group.present) this.#addRow(group, text, text);
-      setText(group.origin, origin ? `now ${group.present.join(" and ") || "no limit"}, from ${originText(origin)}` : "");
+      group.present.forEach((text, index) => {
+        const input = this.#addRow(group, text, text);
+        input.dataset.policy = names[index];
+        if (highest && highest.policy === names[index]) inRow(input).use = `highest use: ${percent(highest.use)}`;
+      });
+      setText(group.origin, origin ? `${group.present.length ? "" : "no limit, "}from ${originText(origin)}` : "");
     }
-    this.#warn();
+    this.#update();
+  }
+
+  // Goes to the limit of a policy.
+  select(policy) {
+    const input = this.groups.flatMap((group) => [...group.rows.querySelectorAll("input")]).find((each) => each.dataset.policy === policy);
+    if (input) selectAmount(input);
   }
 
   // Replaces the limits of a kind by others, tier by tier.
@@ -45,34 +57,39 @@ export class Tiers {
       if (row) inputIn(row).value = text;
       else this.#addRow(group, null, text);
     });
-    this.#warn();
+    this.#update();
   }
 
   #addRow(group, present, text) {
     const id = `limit-${group.kind}-${group.nextId += 1}`;
     const name = `${group.title}, tier ${group.nextId}`;
-    const input = make("input", { id, value: text, placeholder: "100/minute", autocomplete: "off", spellcheck: false, "aria-describedby": `${id}-problem`, "aria-label": name });
-    const remove = make("button", { type: "button", className: "small", "aria-label": `Remove: ${name}` }, "Remove");
-    const row = make("div", { className: "tier" }, input, remove, make("p", { className: "field-problem", id: `${id}-problem` }));
+    const input = make("input", { id, value: text, placeholder: "100/minute", autocomplete: "off", spellcheck: false, "aria-describedby": `${id}-note ${id}-problem`, "aria-label": name });
+    const remove = make("button", { type: "button", className: "small", "aria-label": `Remove: ${name}`, title: "Remove this tier" }, "×");
+    const row = make("div", { className: "tier" }, input, remove, make("p", { className: "note", id: `${id}-note` }), make("p", { className: "field-problem", id: `${id}-problem` }));
     row.present = present;
+    row.use = "";
     remove.addEventListener("click", () => {
       const next = row.nextElementSibling || row.previousElementSibling;
       row.remove();
       (next ? inputIn(next) : group.rows.parentElement.querySelector(".actions button")).focus();
       this.#changed();
     });
-    input.addEventListener("input", () => this.#warn());
+    input.addEventListener("input", () => this.#update());
     group.rows.append(row);
     return input;
   }
 
   #changed() {
-    this.#warn();
+    this.#update();
     this.onChange();
   }
 
-  #warn() {
+  #update() {
     for (const group of this.groups) {
+      for (const row of group.rows.children) {
+        const isChanged = row.present !== null && inputIn(row).value.trim() !== row.present;
+        setText(row.querySelector(".note"), [isChanged ? `now ${row.present}` : "", row.use].filter(Boolean).join("; "));
+      }
       const kept = filledRows(group).map((row) => row.present);
       const dropped = group.present.filter((text) => !kept.includes(text));
       const rest = kept.length ? "" : " No limit of this kind is left.";
@@ -103,12 +120,5 @@ export class Tiers {
 }
 
 const inputIn = (row) => row.querySelector("input");
+const inRow = (input) => input.parentElement;
 const filledRows = (group) => [...group.rows.children].filter((row) => inputIn(row).value.trim());
-
-// Shows a problem at a field and returns the field; an empty text removes it.
-export function showFieldProblem(input, text) {
-  setText(find(`${input.id}-problem`), text);
-  if (text) input.setAttribute("aria-invalid", "true");
-  else input.removeAttribute("aria-invalid");
-  return input;
-}

@@ -1,9 +1,9 @@
 // Effect of another limit on recorded requests, with a line to drag.
 
-import { announce, find, isVaried, make, radioGroup, setText, shareBar, showMessage, table, tiles } from "./dom.js";
+import { announce, find, isVaried, make, radioGroup, setText, shareBar, showFieldProblem, table, tiles } from "./dom.js";
 import { LimitChart } from "./limit-chart.js";
 import { canChange, clientUrl, fetchData, originText, overrideUrl, poll, pollVerdict } from "./server.js";
-import { OTHERS, counted, number, percent, visible } from "./format.js";
+import { OTHERS, boundsText, counted, number, percent, visible } from "./format.js";
 
 const BY = [["client", "Per client, without a user"], ["user", "Per user"], ["total", "Per client in total"]];
 const SPANS = [["hour", "Last hour"], ["day", "Last day"], ["week", "Last week"]];
@@ -25,13 +25,13 @@ const COLUMNS = [
   { title: "user", kind: "name", value: (row) => (row.username === null ? "–" : make("a", { href: clientUrl(row.client_id, row.username) }, visible(row.username))), version: (row) => String(row.username), isShown: isVaried((row) => row.username) },
   { title: "requests", kind: "number", value: (row) => number(row.offered) },
   { title: "denied, about", kind: "number", value: (row) => number(row.denied) },
-  { title: "bounds", kind: "number", value: (row) => (row.at_most ? `${number(row.at_least)} – ${number(row.at_most)}` : "–") },
+  { title: "bounds", kind: "number", value: boundsText, isShown: (rows) => rows.some(boundsText) },
   { title: "really denied", kind: "number", value: (row) => number(row.recorded.denied + row.recorded.would_deny) },
   { title: "busiest minute", kind: "number", value: (row) => number(row.peak) },
   { title: "share denied", kind: "bar", value: (row) => shareBar(row.denied / row.offered, percent(row.denied / row.offered)), version: (row) => `${row.denied}/${row.offered}` },
 ];
 
-const chart = new LimitChart(find("chart"), { onMove: (limit) => { chosen.limit = limit; isStart = false; find("limit").value = limit; markPending(); refreshSoon(); } });
+const chart = new LimitChart(find("chart"), { onMove: (limit) => { setLimit(limit); refreshSoon(); } });
 const noun = () => (chosen.by === "user" ? "user" : "client");
 const windowText = (minutes) => (WINDOWS.find(([each]) => each === minutes) || [0, `${minutes} minutes`])[1];
 const unitOf = (minutes) => `per ${windowText(minutes).replace(/^1 /, "")}`;
@@ -41,13 +41,25 @@ function markPending() {
   find("result").classList.add("is-pending");
 }
 
+// limit: null for the present one
+function setLimit(limit) {
+  chosen.limit = limit;
+  isStart = limit === null;
+  if (limit !== null) find("limit").value = limit;
+  showFieldProblem(find("limit"), "");
+  markPending();
+}
+
 async function refresh() {
+  if (find("limit").hasAttribute("aria-invalid")) return;
   const request = lastRequest += 1;
   const id = find("client-id").value.trim();
   const { by, window, limit } = chosen;
   const given = Object.fromEntries(Object.entries({ id, by, window, limit }).filter(([, value]) => value));
   const answer = await fetchData("what-if", { span: chosen.span, ...given }, { inForm: true });
-  if (!answer || request !== lastRequest) return; // a newer request is under way
+  if (request !== lastRequest) return; // a newer request is under way
+  find("result").hidden = !answer && (!shown || !find("form-problem").hidden); // an old result stays during an outage
+  if (!answer) return;
   isStart = isStart || limit === null;
   chosen.by = answer.by;
   document.querySelector(`input[name=by][value=${answer.by}]`).checked = true;
@@ -70,8 +82,8 @@ function show(answer, id) {
   find("reset").hidden = isStart;
   chart.show({ peaks: answer.distribution.map((each) => each.peak), count: answer.bearer_count, limit: answer.limit, unit, noun: noun(), empty: "No statistics for this time." });
   tiles(find("tiles"), [
-    ["Would be denied, about", number(answer.denied), answer.denied ? `${number(answer.at_least)} to ${number(answer.at_most)} of ${counted(answer.offered, "request")}` : `of ${counted(answer.offered, "request")}`, answer.denied ? "warn" : ""],
-    ["Share denied", percent(answer.offered ? answer.denied / answer.offered : 0), "of these requests"],
+    ["Would be denied, about", number(answer.denied), `${boundsText(answer)} of ${counted(answer.offered, "request")}`.trim(), answer.denied ? "warn" : ""],
+    ["Share denied", answer.offered ? percent(answer.denied / answer.offered) : "–", "of these requests"],
     [chosen.by === "user" ? "Users affected" : "Clients affected", number(answer.concerned_count), `of ${number(answer.bearer_count)}`],
     ["Really denied", number(answer.recorded.denied), `and ${number(answer.recorded.would_deny)} would be denied (dry run), in the same time`],
   ]);
@@ -89,7 +101,7 @@ function showActions({ override }, id) {
   const url = new URLSearchParams();
   for (const [kind, texts] of Object.entries(override ? override.limits : {})) for (const text of texts) url.append(kind, text);
   find("actions").replaceChildren(override
-    ? make("a", { className: "button", href: `${overrideUrl(id, "limit")}&${url}` }, `Create an override for ${visible(id)}`)
+    ? make("a", { className: "button", href: `${overrideUrl(id, "limit")}&${url}` }, "Create an override for this client")
     : make("span", { className: "note" }, "Name a client above to create an override for it."));
 }
 
@@ -112,11 +124,9 @@ function suggestionText(one) {
 function tryButton(one) {
   const button = make("button", { type: "button", className: "small" }, "Try");
   button.addEventListener("click", () => {
-    Object.assign(chosen, { by: BY_OF_KIND[one.kind], window: one.window_s / 60, limit: one.limit });
+    Object.assign(chosen, { by: BY_OF_KIND[one.kind], window: one.window_s / 60 });
     if (one.client_id !== null) find("client-id").value = one.client_id;
-    find("limit").value = one.limit;
-    isStart = false;
-    markPending();
+    setLimit(one.limit);
     refresh();
   });
   return button;
@@ -132,26 +142,28 @@ function addWindow(minutes, text) {
 }
 
 function restart() {
-  chosen.limit = null;
-  markPending();
+  setLimit(null);
   refresh();
 }
 
-radioGroup(find("by"), BY, { chosen: chosen.by, onChange: (by) => { chosen.by = by; chosen.window = null; restart(); } });
+radioGroup(find("by"), BY, { chosen: BY[0][0], onChange: (by) => { chosen.by = by; chosen.window = null; restart(); } });
 radioGroup(find("span"), SPANS, { chosen: chosen.span, onChange: (span) => { chosen.span = span; markPending(); refresh(); } });
 for (const [minutes, text] of WINDOWS) addWindow(minutes, text);
 find("window").addEventListener("change", () => { chosen.window = Number(find("window").value); restart(); });
 find("limit").addEventListener("input", () => {
   const limit = Number(find("limit").value);
-  const isLimit = Number.isSafeInteger(limit) && limit >= 1;
+  if (Number.isSafeInteger(limit) && limit >= 1) {
+    chosen.limit = limit;
+    isStart = false;
+    showFieldProblem(find("limit"), "");
+    chart.setLimit(limit);
+    refreshSoon();
+  } else {
+    clearTimeout(timer);
+    lastRequest += 1; // an answer under way belongs to another input
+    showFieldProblem(find("limit"), `A whole number of at least 1. The result below is that of ${number(shown && shown.limit)}.`);
+  }
   markPending();
-  showMessage("form-problem", isLimit ? "" : `The limit must be a whole number of at least 1. The result below is that of ${number(shown && shown.limit)}.`);
-  find("limit").setAttribute("aria-invalid", String(!isLimit));
-  if (!isLimit) return;
-  chosen.limit = limit;
-  isStart = false;
-  chart.setLimit(limit);
-  refreshSoon();
 });
 find("reset").addEventListener("click", () => { find("limit").focus(); restart(); });
 find("client-id").value = query.get("id") || "";

@@ -1,0 +1,125 @@
+"""The overview: verdict, charts, clients, keys nearest to a limit."""
+
+import time
+from contextlib import closing
+
+import pytest
+
+from demo.database import PARTNER_BANK
+from demo.deployment import Deployment
+from oauth_ratelimit import Limiter, load_config
+from tests.admin.browser import Browser
+from tests.admin.in_chromium.conftest import REQUESTS, Clients
+from tests.support.helpers import wait_until
+
+pytestmark = pytest.mark.chromium
+
+HOSTILE = "<img src=x onerror=alert(1)>\u202e\x1b"
+
+
+def test_table_is_updated_and_keeps_the_focus(browser: Browser, clients: Clients, url: str) -> None:
+    """As long as the row is there: a client that asks no more leaves the table."""
+    browser.open(url)
+    browser.wait_for("batch-jobs", "#top")
+    browser.run("window.link = document.querySelector('#top a'); window.link.focus()")
+
+    def is_first() -> bool:
+        for _ in range(10):
+            clients.ask(PARTNER_BANK, server=1)
+        browser.refresh()
+        return "partner-bank" in browser.text("#top tbody tr:first-child")
+
+    wait_until(is_first, "the busiest client is the first")
+    assert browser.run("return !window.link.isConnected || document.activeElement === window.link")
+
+
+def test_client_name_with_markup_is_shown_as_text(browser: Browser, deployment: Deployment, url: str) -> None:
+    config = {
+        "mode": "enforce",
+        "limits": {"user": [{"limit": 20, "window": "5s", "name": "user-burst"}]},
+        "store": {"uri": uri_of(deployment), "collection": deployment.counters.name},
+    }
+    name = "<img src=x onerror=alert(1)>\\u{202e}\\u{1b}"
+    browser.open(url)
+    with closing(Limiter(load_config(config), clock=time.time)) as limiter:
+
+        def is_listed() -> bool:
+            for _ in range(20):
+                limiter.check(HOSTILE, HOSTILE)  # again and again: within seconds it is not near its limit any more
+            limiter.sync()
+            browser.refresh()
+            return name in browser.text("#top")
+
+        wait_until(is_listed, "the client is listed")
+    browser.click("#top a[href*='onerror']")
+    browser.wait_for(name, "#name")
+
+    assert [] == browser.all("img[src=x]")
+
+
+def uri_of(deployment: Deployment) -> str:
+    """Return the URI of the servers' database."""
+    host, port = deployment.counters.database.client.address or ("", 0)
+    return f"mongodb://{host}:{port}/{deployment.counters.database.name}"
+
+
+def test_charts_and_table_show_what_clients_sent(browser: Browser, clients: Clients, url: str) -> None:
+    browser.open(url)
+    answers = clients.answers
+    expected = {
+        client.client_id: (
+            str(answers[client.client_id, 200] + answers[client.client_id, 429]),
+            str(answers[client.client_id, 429]),
+        )
+        for client in REQUESTS
+    }
+
+    def counted() -> dict[str, tuple[str | None, str | None]]:
+        rows = browser.cells("#clients").items()
+        return {name: (row.get("requests"), row.get("denied")) for name, row in rows if name in expected}
+
+    wait_until(lambda: counted() == expected, "all are counted")
+    row = browser.cells("#clients")["batch-jobs"]
+    assert int(row["would be denied"]) > 0, "in a dry run some would be denied"
+    assert int(row["over a limit"]) == int(row["denied"]) + int(row["would be denied"])
+    browser.wait_for("Worst: ", "#verdict-text", 120.0)
+    worst = browser.text("#verdict-text a")
+    assert int(browser.cells("#clients")[worst]["over a limit"]) > 0
+    swatch = browser.one("#clients tr[data-key='batch-jobs'] .swatch").get_attribute("class") or ""
+    series = f"--series-{swatch.rpartition(' s')[2]}"
+    for chart in ("#allowed", "#denied"):
+        # Of one minute there is a point, and no line before the next one.
+        wait_until(lambda chart=chart: browser.drawn_pixels(chart, series) > 20, f"{chart} has a line", 120.0)  # type: ignore[misc]
+    assert "batch-jobs" in (browser.one("#allowed .plot").get_attribute("aria-label") or "")
+    assert "per minute" in (browser.one("#allowed .plot").get_attribute("aria-label") or "")
+    browser.wait_for("batch-jobs", "#allowed .legend")
+    assert "limit 480" not in browser.text("#allowed"), "of all clients no limit is drawn"
+    browser.click("#allowed .legend button[data-name='batch-jobs']")
+    browser.wait_for("limit 480 per minute (client-burst", "#allowed .legend")
+    assert "partner-bank" not in browser.text("#allowed .legend")
+    browser.click("#allowed summary")
+    browser.wait_for("batch-jobs", "#allowed table")
+
+
+def test_clients_are_sorted_by_a_button_and_filtered(browser: Browser, url: str) -> None:
+    browser.open(url)
+    browser.wait_for("batch-jobs", "#clients")
+    header = "#clients th:has(button)"
+    order = [each.get_attribute("aria-sort") for each in browser.all(header)]
+    assert ["descending"] == [each for each in order if each != "none"], "most over a limit first"
+    browser.run("arguments[0].focus()", browser.one(f"{header} button"))
+    browser.press("\n")
+    wait_until(lambda: browser.one(header).get_attribute("aria-sort") == "ascending", "clients are sorted by name")
+    wait_until(lambda: list(browser.cells("#clients")) == sorted(browser.cells("#clients")), "rows are in order")
+    browser.type("#filter", "BANK")
+    wait_until(lambda: list(browser.cells("#clients")) == ["partner-bank"], "one client is left")
+    browser.wait_for("1 to 1 of 1 client", "#range")
+
+
+def test_cursors_of_both_charts_move_together(browser: Browser, url: str) -> None:
+    browser.open(url)
+    browser.wait_for("batch-jobs", "#allowed .legend")
+    browser.run("document.querySelector('#allowed .plot').focus()")
+    browser.press("\ue012")  # arrow to the left
+    wait_until(lambda: browser.text("#allowed .tip strong"), "the values of a moment are shown")
+    assert browser.text("#allowed .tip strong") == browser.text("#denied .tip strong")
