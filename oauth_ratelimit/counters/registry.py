@@ -258,7 +258,8 @@ class ClientRegistry:
         is_crowded = self.client_count >= self._max_clients * CROWDED_RATIO
         if not is_crowded and 0 <= now_s - self._swept_s < SWEEP_GAP_S:
             return
-        if self.client_count <= 2 * self._key_count + SPARE_CLIENTS // 2:
+        without_key_count = self.client_count - self._key_count  # more, where clients have several keys
+        if without_key_count <= (0 if is_crowded else self._key_count + SPARE_CLIENTS // 2):
             return
         self._swept_s = now_s
         for client in self:

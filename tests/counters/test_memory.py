@@ -286,6 +286,21 @@ def test_random_client_ids_are_bounded_and_swept(clock: Clock, limits: dict[str,
     limiter.close()
 
 
+def test_new_client_is_limited_after_a_flood_of_others_with_a_key_each(clock: Clock) -> None:
+    """Clients whose keys were evicted make room themselves."""
+    limiter = a_limiter(MemoryStore(), clock, max_keys=4 * SPARE_CLIENTS)
+    for index in range(8 * SPARE_CLIENTS):
+        limiter.check(f"client-{index}")
+        if index % (SPARE_CLIENTS // 4) == 0:
+            clock.advance(1.0)
+            limiter.sync()
+    for _ in range(2):
+        clock.advance(1.0)
+        limiter.sync()
+
+    assert [True] * LIMIT + [False] == [limiter.check("new").allowed for _ in range(LIMIT + 1)]
+
+
 def test_trusted_client_without_room_for_its_state_stays_trusted(clock: Clock) -> None:
     """A client without room for its state keeps what the configuration says of it."""
     limiter = a_limiter(None, clock, trusted_clients=["friend"])
