@@ -152,6 +152,9 @@ class Fleet:
 
     def _forget_horizons(self, is_gone: Callable[[Identity], bool]) -> None:
         self.horizons_s = {key: horizon_s for key, horizon_s in self.horizons_s.items() if not is_gone(key[0])}
+        for instance in self.instances:  # what they have written lately may be gone, too
+            for identity in filter(is_gone, list(instance.written)):
+                del instance.written[identity]
 
     def late_erasures(self) -> list[Erased]:
         """Return the erasures that an instance which starts now may take for later ones."""

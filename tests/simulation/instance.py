@@ -185,7 +185,8 @@ class Instance:
                     self.fleet.twice[cell] += cost
                 if not self.was_wrong:
                     self.fleet.certain[cell] += cost
-                self.written[key].add(series)
+                if key not in unread:  # else the hits may be dropped
+                    self.written[key].add(series)
                 self.fleet.ends_s[cell] = max(self.fleet.ends_s.get(cell, 0), start_s + series.horizon_s)
 
     def _limits_of(self, client_id: str, username: str | None) -> dict[Identity, tuple[Limit, ...]]:
@@ -258,6 +259,7 @@ class Instance:
         self._note_correction()
         if report is not None and report.dropped_hits:
             self.fleet.lost.update(self.pending)
+            self.written.clear()
         if report is not None and not urgent and report.error is None and not report.in_flight_hits:
             for key, all_series in self.written.items():
                 for series in all_series:
