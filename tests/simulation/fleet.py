@@ -182,8 +182,8 @@ class Fleet:
         for instance in [*self.instances] * 4:
             instance.sync(urgent=False)
         for instance in self.instances:
-            report = instance.limiter.sync()
-            assert report.error is None, f"the server answers, and a cycle failed: {report}"
+            report = instance.sync(urgent=False)
+            assert report is not None and report.error is None, f"the server answers, and a cycle failed: {report}"
             assert not report.in_flight_hits or self.damaged, f"the server answers, and hits stay in flight: {report}"
 
     def check_erased(self) -> None:

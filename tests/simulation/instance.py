@@ -18,6 +18,7 @@ from oauth_ratelimit.counters.key_state import Due, KeyState
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.sync.cycle import SyncCycle
+from oauth_ratelimit.sync.flusher import CycleReport
 from oauth_ratelimit.sync.reservation import Reservations
 from tests.simulation.configs import Config, Limit, Series
 from tests.support.simulated_mongo import Fate, SimulatedCollection, SimulatedConnection
@@ -253,13 +254,12 @@ class Instance:
         """Seconds that it adds to its clock."""
         return self.limiter.clock_offset_s if self.follows_store_clock else 0.0
 
-    def sync(self, *, urgent: bool) -> None:
-        """Run one cycle."""
+    def sync(self, *, urgent: bool) -> CycleReport | None:
+        """Run one cycle, and return its report."""
         report = self.limiter.sync_urgent() if urgent else self.limiter.sync()
         self._note_correction()
-        if report is not None and report.dropped_hits:
-            self.fleet.lost.update(self.pending)
-            self.written.clear()
+        if report is not None:
+            self._note_drops(report)
         if report is not None and not urgent and report.error is None and not report.in_flight_hits:
             for key, all_series in self.written.items():
                 for series in all_series:
@@ -268,9 +268,16 @@ class Instance:
             self.pending.clear()
             self.counted.clear()
             self.knows_restored = True
+        return report
 
-    def _while_waiting(self) -> None:
+    def _note_drops(self, report: CycleReport) -> None:
+        if report.dropped_hits:
+            self.fleet.lost.update(self.pending)
+            self.written.clear()
+
+    def _while_waiting(self, report: CycleReport) -> None:
         """Let something happen while a request waits and holds no lock."""
+        self._note_drops(report)
         if self.is_waiting:
             return
         states = self._states()  # as the decision left them: the key may be evicted now
@@ -359,16 +366,15 @@ class InlineReservations(Reservations):
 
     Args:
         cycle: The sync cycle.
-        afterwards: Called after each synchronisation.
+        afterwards: Called with the report of each synchronisation.
     """
 
-    def __init__(self, cycle: SyncCycle, afterwards: Callable[[], None]) -> None:
+    def __init__(self, cycle: SyncCycle, afterwards: Callable[[CycleReport], None]) -> None:
         super().__init__(cycle, deadline_s=0.0)
         self._afterwards = afterwards
 
     def _synchronise(self, states: tuple[KeyState, ...], _deadline_s: float) -> None:
-        self._cycle.run_for(states)
-        self._afterwards()
+        self._afterwards(self._cycle.run_for(states))
 
 
 def key_of(document: Mapping[str, Any]) -> Identity:
