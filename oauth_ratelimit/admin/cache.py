@@ -27,8 +27,8 @@ Answer = TypeVar("Answer")
 
 ONLY_THE_PAGE = "Only this page cannot read: counters are synchronised, and limits are enforced as usual."
 MEANWHILE = (
-    "Limits go on being enforced from memory: each process counts its own requests and sends them when MongoDB answers "
-    "again. What other processes count, statistics and changes of overrides cannot be seen until then."
+    "Limits are still enforced, from memory: each process counts its own requests, and sends them when MongoDB answers "
+    "again. Until then this page shows no counts of other processes and no statistics, and cannot change overrides."
 )
 
 

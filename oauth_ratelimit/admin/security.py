@@ -17,7 +17,7 @@ from werkzeug.wrappers import Response as AnyResponse
 TOKEN_HEADER = "X-Ratelimit-Token"
 TOKEN_LIFE_S = 12 * 3600
 MAX_OPERATOR_LENGTH = 200
-NO_SECRET_KEY = "Changes need app.secret_key, the same on all instances; it is not set."
+NO_SECRET_KEY = "Nothing can be changed here: app.secret_key is not set. It must be the same on all instances."
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -110,7 +110,8 @@ def rejection_reason(request: Request, tokens: CsrfTokens | None, *, operator: s
     if request.mimetype != "application/json":
         return "A change must be application/json."
     if not _is_from_this_site(request):
-        return f"Not a request from this site ({request.host}). Behind a proxy, the application needs ProxyFix."
+        hint = "Behind a proxy, the application needs ProxyFix."
+        return f"This request does not come from this site ({request.host}). {hint}"
     if not tokens.is_valid(request.headers.get(TOKEN_HEADER, ""), operator):
         return "This page has expired or belongs to another operator. Reload it."
     return None

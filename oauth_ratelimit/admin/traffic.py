@@ -164,19 +164,22 @@ def _per_minute(policy: Policy) -> float:
 
 
 def _marks(cache: ReadCache, span: str, entries: Sequence[HistoryEntry], client_id: str | None) -> list[Record]:
-    """Return the changes by operators in a span, oldest first."""
+    """Return the changes by operators in a span, and the ends of overrides, oldest first."""
     now_s = cache.now_s()
     since_s = now_s - SPANS_S[span][0]
-    marks: list[tuple[float, str, str | None]] = []
-    for entry in entries:
+    marks: list[tuple[float, str]] = []
+    for index, entry in enumerate(entries):
         target, override = entry.target, entry.override
         if client_id is not None and target.client_id not in (None, client_id):
             continue
-        marks.append((entry.at_s, f"{_change_text(entry)} ({entry.author})", target.client_id))
-        if override is not None and override.until_s is not None and override.until_s <= now_s:
-            marks.append((override.until_s, f"end of: {_change_text(entry)}", target.client_id))
+        marks.append((entry.at_s, f"{_change_text(entry)} ({entry.author})"))
+        end_s = None if override is None else override.until_s
+        if end_s is not None and since_s <= end_s <= now_s:
+            is_replaced = any(later.target == target and later.at_s <= end_s for later in entries[index + 1 :])
+            if not is_replaced:
+                marks.append((end_s, f"override ended: {_change_text(entry)}"))
     recent = sorted(mark for mark in marks if mark[0] >= since_s)[-MAX_MARKS:]
-    return [{"at_s": at_s, "text": text, "client_id": name} for at_s, text, name in recent]
+    return [{"at_s": at_s, "text": text} for at_s, text in recent]
 
 
 def _change_text(entry: HistoryEntry) -> str:

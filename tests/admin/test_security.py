@@ -20,12 +20,12 @@ BODY = {"kind": "mode", "client_id": None, "mode": "off", "reason": "a test"}
 @pytest.mark.parametrize(
     ("headers", "words"),
     [
-        ({"Sec_Fetch_Site": "cross-site"}, "Not a request from this site"),
-        ({"Sec_Fetch_Site": "same-site"}, "Not a request from this site"),
-        ({"Sec_Fetch_Site": "none"}, "Not a request from this site"),
-        ({"Sec_Fetch_Site": "", "Origin": "http://evil.example"}, "Not a request from this site"),
-        ({"Sec_Fetch_Site": "", "Origin": "null"}, "Not a request from this site"),
-        ({"Sec_Fetch_Site": ""}, "Not a request from this site"),
+        ({"Sec_Fetch_Site": "cross-site"}, "does not come from this site"),
+        ({"Sec_Fetch_Site": "same-site"}, "does not come from this site"),
+        ({"Sec_Fetch_Site": "none"}, "does not come from this site"),
+        ({"Sec_Fetch_Site": "", "Origin": "http://evil.example"}, "does not come from this site"),
+        ({"Sec_Fetch_Site": "", "Origin": "null"}, "does not come from this site"),
+        ({"Sec_Fetch_Site": ""}, "does not come from this site"),
         ({"X_Ratelimit_Token": ""}, "Reload it"),
         ({"X_Ratelimit_Token": "1.0"}, "Reload it"),
         ({"X_Ratelimit_Token": "ä.²"}, "Reload it"),

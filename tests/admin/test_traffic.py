@@ -1,10 +1,15 @@
 """Query for the charts."""
 
+import time
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
 from oauth_ratelimit.core.key import storable_name
+from oauth_ratelimit.core.overrides import Override, OverrideKind, Target
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from tests.admin.conftest import LIMIT, Page, minute, record
 
 
@@ -127,6 +132,20 @@ def test_changes_by_operators_are_marked_in_time(page: Page, mongo_uri: str) -> 
         "override removed: user limit of app (ann)",
     ] == [mark["text"] for mark in marks]
     assert ["mode dry-run for everybody (ann)"] == [mark["text"] for mark in other]
+
+
+def test_end_of_an_override_is_marked_unless_it_was_removed_before(page: Page, mongo_uri: str) -> None:
+    now_s = time.time()
+    with closing(Connection(mongo_uri)) as connection:
+        store = OverrideStore(connection)
+        for client_id in ("ended", "removed"):
+            target = Target(OverrideKind.TRUSTED, client_id)
+            store.put(Override(target, "ann", "x", now_s - 600, until_s=now_s - 300))
+        store.remove(target, author="ann", reason="done", at_s=now_s - 500)
+    texts = [mark["text"] for mark in page.query("traffic", span="15m")["marks"]]
+
+    assert "override ended: ended trusted" in texts
+    assert "override ended: removed trusted" not in texts
 
 
 def test_long_spans_have_hourly_averages(page: Page, mongo_uri: str) -> None:

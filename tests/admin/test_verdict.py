@@ -45,7 +45,7 @@ def test_verdict_without_mongodb_says_that_limits_are_enforced_from_memory(open_
         store = data["store"]
         assert (False, "enforce", None) == (store["is_reachable"], data["mode"], data["denied_per_minute"])
         assert abs(data["now_s"] - store["since_s"]) < 60
-        assert "enforced from memory" in store["error"]
+        assert "Limits are still enforced, from memory" in store["error"]
         assert "Error" not in store["error"]
 
 

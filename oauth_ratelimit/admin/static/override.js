@@ -99,7 +99,7 @@ export function raiseButton({ clientId, policy, kind, texts, index }, onDone) {
       fields: [field("raise-limit", `Limit, now ${texts[index]}`, limit), field("raise-length", "Ends after", lengthSelect("raise-length")), reasonField("raise-reason")],
       verb: "Apply",
       onConfirm: async () => {
-        if (limit.value.trim() === texts[index]) throw new Error(`Limit: this one, ${texts[index]}, applies now.`);
+        if (limit.value.trim() === texts[index]) throw new Error(`${texts[index]} applies already: enter another limit.`);
         const limits = { [kind]: texts.map((text, each) => (each === index ? limit.value.trim() : text)) };
         const [length, reason] = ["raise-length", "raise-reason"].map((id) => document.getElementById(id).value);
         onDone(appliedText(await send("apply", { kind: "limit", client_id: clientId, limits, for: length, reason })));

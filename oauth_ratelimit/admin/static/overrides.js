@@ -81,7 +81,7 @@ async function fillPresent() {
   const asked = JSON.stringify(id);
   if (id === "") {
     tiers.fill({});
-    setText(find("client-note"), "Its client_id, taken literally.");
+    setText(find("client-note"), "Its exact client_id: a * stands for itself.");
     return;
   }
   const params = id === null ? {} : { id };
@@ -214,7 +214,7 @@ function keysText(keys, { isLimit }) {
   const total = `${keys.is_complete ? "" : "the first "}${counted(keys.read_count, "key")} in use`;
   const parts = [["denied", keys.denied_before_count, keys.denied_after_count], ["would be denied (dry run)", keys.would_deny_before_count, keys.would_deny_after_count]]
     .filter(([, before, after]) => before || after).map(([name, before, after]) => `${name} ${number(before)} now, ${number(after)} after`);
-  if (!parts.length) return `Of ${total} none is over a limit, now and after.`;
+  if (!parts.length) return `Of ${total}, none is over a limit, now or with this change.`;
   return `Of ${total}: ${parts.join("; ")}.${isLimit ? " A limit with another window may start at zero." : ""}`;
 }
 

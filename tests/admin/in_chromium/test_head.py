@@ -87,7 +87,7 @@ def test_every_page_says_that_mongodb_is_unreachable_and_what_goes_on(
         for page in ("", "client?id=app", "what-if", "overrides", "instances"):
             browser.open(f"{url}/ratelimit/{page}")
             browser.wait_for("MongoDB is unreachable", "#problem")
-            browser.wait_for("Limits go on being enforced from memory", "#problem")
+            browser.wait_for("Limits are still enforced, from memory", "#problem")
             browser.wait_for("unreachable since", "#state")
             assert browser.all("body.is-stale")
             assert "Error" not in browser.text("#problem")
