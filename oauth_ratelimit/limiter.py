@@ -175,7 +175,7 @@ class Limiter:
         if self._reservations is not None:
             near_limit = self._near_limit(request)
             if near_limit:
-                return self._reservations.decide(near_limit, lambda: self._decide_here(request))
+                return self._reservations.reserve(near_limit, lambda: self._decide_here(request))
         return self._decide_here(request)
 
     def _decide_here(self, request: "_Request") -> Decision:

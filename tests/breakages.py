@@ -743,7 +743,7 @@ BREAKAGES = (
     Breakage(
         "other OAuth endpoints are not limited",
         "oauth_ratelimit/flask_authlib/hooks.py",
-        "decide_client(endpoint, client, oauth_request=request)",
+        "limit_client(endpoint, client, oauth_request=request)",
         "pass",
         "tests/flask_authlib/test_endpoints.py",
     ),

@@ -126,7 +126,7 @@ class AppLimiter:
             raise TypeError(f"username_of must return str, got {type(username).__name__}")
         return username
 
-    def decide_request(
+    def check(
         self, client: Any, username: str | None, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
     ) -> RequestOutcome:
         """Decide and count one request. Fails open: after an error the request is admitted."""

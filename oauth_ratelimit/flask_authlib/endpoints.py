@@ -19,20 +19,20 @@ from oauth_ratelimit.flask_authlib.request_state import STATE_KEY, RequestState,
 NO_SECRET = "none"  # authentication method of a public client
 
 
-def decide_client(endpoint: str, client: Any, *, oauth_request: Any) -> None:
+def limit_client(endpoint: str, client: Any, *, oauth_request: Any) -> None:
     """Raise if an authenticated client is denied at one of Authlib's endpoints."""
     if getattr(oauth_request, "auth_method", None) != NO_SECRET:
-        decide_caller(Caller(str(client.get_client_id()), None), authlib_name=endpoint)
+        limit_caller(Caller(str(client.get_client_id()), None), authlib_name=endpoint)
 
 
-def decide_token(_sender: Any, token: Any = None, **_extra: Any) -> None:
+def limit_token_owner(_sender: Any, token: Any = None, **_extra: Any) -> None:
     """Raise if the owner of a valid token is denied at the current endpoint. Receives Authlib's signal."""
     app_limiter = _app_limiter_with_endpoints()
     if app_limiter is not None and (caller := app_limiter.caller_of(token)) is not None:
-        decide_caller(caller)
+        limit_caller(caller)
 
 
-def decide_caller(caller: Caller, *, authlib_name: str | None = None) -> None:
+def limit_caller(caller: Caller, *, authlib_name: str | None = None) -> None:
     """Decide the current request once, if it is for a configured endpoint, and raise if it is denied.
 
     Args:
@@ -49,7 +49,7 @@ def decide_caller(caller: Caller, *, authlib_name: str | None = None) -> None:
         if endpoint is None:
             return
         state = add_state(environ, app_limiter)
-        state.record(app_limiter.decide_request(caller, caller.username, endpoint=endpoint))
+        state.record(app_limiter.check(caller, caller.username, endpoint=endpoint))
     if state.outcome is not None:
         state.outcome.raise_if_denied()
 

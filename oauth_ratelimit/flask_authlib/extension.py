@@ -13,7 +13,7 @@ from flask import Flask, Response, abort
 from oauth_ratelimit.flask_authlib.app_config import CONFIG_KEY, is_switched_off, live_settings
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
 from oauth_ratelimit.flask_authlib.caller import Caller, caller_of_token, username_of
-from oauth_ratelimit.flask_authlib.endpoints import decide_caller, decide_token
+from oauth_ratelimit.flask_authlib.endpoints import limit_caller, limit_token_owner
 from oauth_ratelimit.flask_authlib.hooks import attach, has_grant
 from oauth_ratelimit.flask_authlib.middleware import with_quota_headers
 from oauth_ratelimit.flask_authlib.responses import RateLimited
@@ -118,7 +118,7 @@ class OAuthRateLimit:
             clock=self._clock,
         )
         attach(server)
-        token_authenticated.connect(decide_token, weak=False)  # connects once, however often this is called
+        token_authenticated.connect(limit_token_owner, weak=False)  # connects once, however often this is called
         app.extensions[EXTENSION] = app_limiter
         if MIDDLEWARE not in app.extensions:
             app.extensions[PENDING] = []
@@ -168,7 +168,7 @@ class OAuthRateLimit:
             HTTPException: The request is denied; Flask turns it into the response.
         """
         try:
-            decide_caller(Caller(client_id, username))
+            limit_caller(Caller(client_id, username))
         except RateLimited as exc:
             status, body, headers = exc()
             abort(Response(json.dumps(dict(body)), status=status, headers=headers))

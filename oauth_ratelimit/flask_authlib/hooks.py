@@ -12,7 +12,7 @@ from flask import after_this_request
 
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.flask_authlib.endpoints import decide_client
+from oauth_ratelimit.flask_authlib.endpoints import limit_client
 from oauth_ratelimit.flask_authlib.failed_auth import (
     authenticate_guarded,
     guard_grant,
@@ -70,7 +70,7 @@ def answer_authorization_request(
 
 def generate_token(inner: Method, /, grant_type: str, client: Any, user: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Decide before a token is generated."""
-    decide(grant_type, client, user)
+    limit_token(grant_type, client, user)
     return inner(grant_type, client, user, *args, **kwargs)
 
 
@@ -79,7 +79,7 @@ def save_token(inner: Method, /, token: Any, request: Any) -> Any:
     state = current_state()
     if state is None:
         return inner(token, request)
-    decide_before_saving(state, request)
+    limit_before_saving(state, request)
     saved = inner(token, request)
     record_lifetime(state, token)
     return saved
@@ -89,7 +89,7 @@ def authenticate_client(inner: Method, /, request: Any, methods: Any, endpoint: 
     """Ask the guard before a client is authenticated. Then decide, or ask about the user's password."""
     client = authenticate_guarded(partial(inner, request, methods, endpoint), request)
     if endpoint != TOKEN_ENDPOINT:
-        decide_client(endpoint, client, oauth_request=request)
+        limit_client(endpoint, client, oauth_request=request)
     else:
         reserve_password(client, request)
     return client
@@ -173,25 +173,25 @@ class RateLimitMixin:
         return answer_error(super().handle_error_response, request, error)  # type: ignore[misc]
 
 
-def decide(grant_type: str | None, client: Any, user: Any) -> None:
+def limit_token(grant_type: str | None, client: Any, user: Any) -> None:
     """Decide the current request once, and raise if it is denied."""
     state = current_state()
     if state is not None:
-        decide_once(state, grant_type, client, user)
+        limit_request(state, grant_type, client, user)
 
 
-def decide_once(state: RequestState, grant_type: str | None, client: Any, user: Any) -> None:
+def limit_request(state: RequestState, grant_type: str | None, client: Any, user: Any) -> None:
     """Decide a request, unless that was done before, and raise if it is denied."""
     outcome = state.outcome
     if outcome is None:
         state.client = client
         username = None if user is None else state.app_limiter.username_of(user)
-        outcome = state.app_limiter.decide_request(client, username, grant_type)
+        outcome = state.app_limiter.check(client, username, grant_type)
         state.record(outcome)
     outcome.raise_if_denied()
 
 
-def decide_before_saving(state: RequestState, oauth_request: Any) -> None:
+def limit_before_saving(state: RequestState, oauth_request: Any) -> None:
     """Decide for a grant that has not called ``generate_token``."""
     if state.outcome is not None:
         state.outcome.raise_if_denied()
@@ -199,7 +199,7 @@ def decide_before_saving(state: RequestState, oauth_request: Any) -> None:
     client = getattr(oauth_request, "client", None)
     if client is not None:
         payload = getattr(oauth_request, "payload", None)
-        decide_once(state, getattr(payload, "grant_type", None), client, getattr(oauth_request, "user", None))
+        limit_request(state, getattr(payload, "grant_type", None), client, getattr(oauth_request, "user", None))
 
 
 def record_lifetime(state: RequestState, token: Any) -> None:

@@ -30,7 +30,7 @@ class Reservations:
         self._is_closed = False
         self._thread: threading.Thread | None = None  # started by the first request
 
-    def decide(self, states: tuple[KeyState, ...], decide: Callable[[], Decision]) -> Decision:
+    def reserve(self, states: tuple[KeyState, ...], decide: Callable[[], Decision]) -> Decision:
         """Decide about a request between two synchronisations of its keys. No lock may be held.
 
         Args:

@@ -46,16 +46,16 @@ def config_path(mongodb: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     uri = with_database(mongodb, "names_everywhere")
     settings = {"store": {"uri": uri}, "mode": "enforce", "limits": LIMITS, "guard": FAILURES}
     with capture_logs(), protected_app(clock=time.time, OAUTH_RATELIMIT_CONFIG=settings) as app:
-        gate = app.extensions["oauth_ratelimit"]
+        app_limiter = app.extensions["oauth_ratelimit"]
         for name in filter(None, NAMES.values()):
             for _ in range(3):
-                gate.decide_request(Named(name), name, grant_type="password")
-                gate.decide_request(Named(name), None, grant_type="client_credentials")
+                app_limiter.check(Named(name), name, grant_type="password")
+                app_limiter.check(Named(name), None, grant_type="client_credentials")
             keys = password_keys(name, (folded(name),), ("192.0.2.7",), is_public=True)
-            guess = gate.guard().reserve(keys)
+            guess = app_limiter.guard().reserve(keys)
             if isinstance(guess, Guess):
-                gate.guard().settle(guess, failed=keys)
-            gate.guard().reserve(keys)
+                app_limiter.guard().settle(guess, failed=keys)
+            app_limiter.guard().reserve(keys)
     with closing(Connection(uri)) as connection:
         store = OverrideStore(connection)
         for name in filter(is_writable, NAMES.values()):
