@@ -106,7 +106,7 @@ def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
 
     Args:
         decision: The decision about the request.
-        families: Names of ``HEADER_WRITERS``.
+        families: Names of ``FAMILY_WRITERS``.
     """
     quota = decision.enforced_quota() if families else None
     if quota is None:
@@ -115,7 +115,7 @@ def quota_headers(decision: Decision, families: Collection[str]) -> Headers:
     reset_s = whole_seconds(reset_after_s) if decision.allowed else whole_seconds(decision.retry_after_s, at_least=1)
     headers: Headers = []
     for family in families:
-        headers += HEADER_WRITERS[family](policy, remaining, reset_s)
+        headers += FAMILY_WRITERS[family](policy, remaining, reset_s)
     return headers
 
 
@@ -142,7 +142,7 @@ def _x_ratelimit_headers(policy: Policy, remaining: int, reset_s: int) -> Iterab
     )
 
 
-HEADER_WRITERS: Mapping[str, Callable[[Policy, int, int], Iterable[Header]]] = {
+FAMILY_WRITERS: Mapping[str, Callable[[Policy, int, int], Iterable[Header]]] = {
     "ietf": _ietf_headers,
     "x-ratelimit": _x_ratelimit_headers,
 }

@@ -9,9 +9,7 @@ import pytest
 
 from oauth_ratelimit import ConfigError, load_config
 from oauth_ratelimit.config import PrivacySettings, Settings, describe_changes
-from oauth_ratelimit.config.settings import HEADER_FAMILIES
 from oauth_ratelimit.core.pseudonyms import PseudonymKey
-from oauth_ratelimit.flask_authlib.responses import HEADER_WRITERS
 
 SECRETS = {"KEY_1": "1" * 32, "KEY_2": "2" * 32, "SHORT": "s" * 31, "LONG": "l" * 5000}
 ONE, TWO = (PseudonymKey.of(SECRETS[name].encode()) for name in ("KEY_1", "KEY_2"))
@@ -52,11 +50,6 @@ def test_loading_needs_nothing_heavier_than_yaml() -> None:
         [sys.executable, "-c", LOAD_ALONE.format(path=path)], capture_output=True, text=True, check=True
     )
     assert "\n" == done.stdout
-
-
-def test_every_header_family_can_be_written() -> None:
-    """The names in the configuration and the writers of the headers agree."""
-    assert set(HEADER_FAMILIES) == set(HEADER_WRITERS)
 
 
 @pytest.mark.parametrize(

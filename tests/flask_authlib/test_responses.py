@@ -15,7 +15,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import MAX_LIMIT, Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.errors import RateLimitError
-from oauth_ratelimit.flask_authlib.responses import DEVICE_GRANT, HEADER_WRITERS, RateLimited, quota_headers
+from oauth_ratelimit.flask_authlib.responses import DEVICE_GRANT, FAMILY_WRITERS, RateLimited, quota_headers
 
 USER_POLICY = Policy(name="user", limit=20, window=Window.of(60))
 DENIED = FullDecision(
@@ -129,10 +129,10 @@ def test_only_configured_families_are_sent(families, expected):
 
 def test_each_header_family_in_the_configuration_has_a_writer():
     """The configuration accepts no name that the response does not know."""
-    settings = load_config({"denial": {"headers": [*HEADER_WRITERS]}})
+    settings = load_config({"denial": {"headers": [*FAMILY_WRITERS]}})
 
-    assert tuple(HEADER_WRITERS) == settings.denial.headers
-    assert set(HEADER_WRITERS) == set(get_args(HeaderFamily))
+    assert tuple(FAMILY_WRITERS) == settings.denial.headers
+    assert set(FAMILY_WRITERS) == set(get_args(HeaderFamily))
 
 
 @pytest.mark.parametrize(
