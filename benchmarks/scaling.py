@@ -30,9 +30,9 @@ HOST_WORKERS = 8
 LONGER, ON_ONE_HOST = f"N = {GROWTH[-1]}, interval 5 s", f"N = {GROWTH[-1]}, each client on one host"
 GROWN, GROWN_REQUESTS = "even", 2_500  # about its first minute
 
-RATIO, DELAY, FOLLOWED = (
+RATIO, DELAY, FILLING = (
     f"oauth_ratelimit.{name}"
-    for name in ("core.tier.URGENT_RATIO", "replay.fleet.URGENT_DELAY_US", "replay.fleet.FOLLOWED_RATIO")
+    for name in ("core.tier.URGENT_RATIO", "replay.fleet.URGENT_DELAY_US", "replay.fleet.FILLING_RATIO")
 )
 SETTINGS: dict[str, dict[str, float]] = {
     "as it is": {},
@@ -40,7 +40,7 @@ SETTINGS: dict[str, dict[str, float]] = {
     "alert at 2 %": {RATIO: 0.02},
     "alert at the share of peers": {RATIO: 1.0},
     **{f"collects for {ms} ms": {DELAY: 1000 * ms + WAKE_US} for ms in (1, 10, 30, 100)},
-    "reads from 10 % used": {FOLLOWED: 0.1},
+    "reads from 10 % used": {FILLING: 0.1},
 }
 
 

@@ -258,7 +258,7 @@ BREAKAGES = (
     Breakage(
         "hits of a write that lost a race are dropped",
         "oauth_ratelimit/sync/flusher.py",
-        "                batch[index].reads_first = True\n                lost.append",
+        "                batch[index].read_before_write = True\n                lost.append",
         "                batch[index].unsent = None\n                lost.append",
         "tests/sync/test_flusher.py",
     ),
@@ -533,7 +533,7 @@ BREAKAGES = (
     Breakage(
         "instance that was cut off writes before it has read the erasures",
         "oauth_ratelimit/sync/flusher.py",
-        "state.reads_first = True  # the user may be erased before",
+        "state.read_before_write = True  # the user may be erased before",
         "pass  # the user may be erased before",
         "tests/store/test_erasure.py tests/simulation",
     ),

@@ -23,7 +23,7 @@ from oauth_ratelimit.counters.pruning import NOTHING_PRUNABLE, Prunable, recent_
 from oauth_ratelimit.store.base import MAX_HORIZON_S, UNUSABLE_VERSION, Hits, Snapshot
 
 SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
-FOLLOWED_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/scaling.py)
+FILLING_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/scaling.py)
 
 
 class Due(enum.Enum):
@@ -119,7 +119,7 @@ class KeyState(KeyBuckets):
         cached_denial: The denial to repeat, if there is one.
         is_dirty: A request came since the last cycle.
         is_urgent: The key is to be synchronised before the next cycle.
-        reads_first: The document has probably changed, so the next write reads it first.
+        read_before_write: The document has probably changed, so the next write reads it first.
         version: The document's version as last known; None if there is no document, or it was not read yet.
         unsent: Hits that the cycle has taken and the document is not known to hold. Never changed in place.
         attempt: The write whose outcome is unknown, None if there is none.
@@ -147,8 +147,8 @@ class KeyState(KeyBuckets):
         "peers",
         "prunable",
         "pull_gap",
+        "read_before_write",
         "read_s",
-        "reads_first",
         "scope",
         "seen_s",
         "unsent",
@@ -166,7 +166,7 @@ class KeyState(KeyBuckets):
         self.scope = scope
         self.cached_denial: CachedDenial | None = None
         self.is_dirty = False
-        self.reads_first = False
+        self.read_before_write = False
         self.is_urgent = False
         self.version: int | None = None
         self.unsent: Hits | None = None
@@ -406,11 +406,11 @@ class KeyState(KeyBuckets):
     @property
     def is_filling(self) -> bool:
         """True if so much of a limit is used up that the hits of other instances may soon matter."""
-        return self.has_used(FOLLOWED_RATIO)
+        return self.has_used(FILLING_RATIO)
 
     @property
-    def is_followed(self) -> bool:
-        """True if the document is read although no request comes here."""
+    def needs_pull(self) -> bool:
+        """True if a due key is read although it was not requested: busy in the last cycle, or filling up."""
         return not self.pull_gap or self.is_filling
 
     def is_idle(self, now_s: float) -> bool:

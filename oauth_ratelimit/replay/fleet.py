@@ -12,7 +12,7 @@ from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.tier import Tier
 from oauth_ratelimit.core.window import ROUNDING_S, Estimator, Window
 from oauth_ratelimit.counters.bucket import FEW_HITS, Bucket
-from oauth_ratelimit.counters.key_state import FOLLOWED_RATIO
+from oauth_ratelimit.counters.key_state import FILLING_RATIO
 from oauth_ratelimit.counters.pruning import LATELY_S
 from oauth_ratelimit.replay.accuracy import Tally
 from oauth_ratelimit.replay.formats import SECOND_US
@@ -267,7 +267,7 @@ class FleetKey:
         """See ``EarlyReads.plan``."""
         key.early_read, now_s = None, at_us / SECOND_US
         room = key.bucket.tier.limit - key.bucket.estimate(now_s)
-        if key.peers > 1 and _used_ratio(key.bucket) >= FOLLOWED_RATIO and room >= 1:
+        if key.peers > 1 and _used_ratio(key.bucket) >= FILLING_RATIO and room >= 1:
             gap_s = early_read_s(room, passed_s=passed_s, remote_hits=remote_hits)
             if gap_s <= self._fleet.plan.interval_s / 2:
                 key.early_read = (now_s + gap_s, gap_s)
@@ -286,13 +286,13 @@ class FleetKey:
         unsent = bucket.drain()
         if unsent:
             self._flush(key, unsent, at_us, now_s)
-        elif is_dirty or reads_all or not key.pull_gap or _used_ratio(bucket) >= FOLLOWED_RATIO:
+        elif is_dirty or reads_all or not key.pull_gap or _used_ratio(bucket) >= FILLING_RATIO:
             self._pull(key, None, at_us, now_s)
         is_changed = version != key.version
         if is_dirty:
             key.used_us = at_us
         used_ratio = _used_ratio(bucket)
-        is_filling = used_ratio >= FOLLOWED_RATIO
+        is_filling = used_ratio >= FILLING_RATIO
         reads_again = used_ratio >= FAR_RATIO and key.bucket.tier.window_s > 2 * fleet.plan.interval_s
         if (is_filling and (is_dirty or is_changed)) or (is_dirty and reads_again):
             key.pull_gap = 0

@@ -119,7 +119,7 @@ class SyncCycle:
                 passed_s.update((state, min(now_s - state.seen_s, self._early_reads.gap_s(state))) for state in urgent)
                 for state in urgent:
                     # Others have probably written meanwhile, and the one read gives both their hits and the version.
-                    state.reads_first = state.reads_first or state.peers > 1
+                    state.read_before_write = state.read_before_write or state.peers > 1
                 remote_hits = self._flusher.remote_hits if self._flusher else {}
                 remote_hits.clear()
                 self._synchronise(urgent, now_s, report, requested=True)
@@ -208,7 +208,8 @@ class SyncCycle:
             for state, snapshot in states.items():
                 if state.version is None and state.attempt is None:
                     state.merge(snapshot, now_s, writer=self._flusher.writer)
-                    state.reads_first = True  # a write needs a version that is not older than what later reads show
+                    # A write needs a version that is not older than what later reads show.
+                    state.read_before_write = True
             self.schedule.add(states)
 
     def _synchronise_in_parts(
@@ -238,7 +239,7 @@ class SyncCycle:
             states: The keys.
             now_s: The time.
             report: The report of the cycle. If it is cut short, hits are taken and not sent.
-            requested: Whether requests have asked for the keys.
+            requested: Whether the keys are dirty or urgent; else they are due.
             reads_all: Read all keys whose write does not show the total.
         """
         is_failed = False
@@ -248,7 +249,7 @@ class SyncCycle:
                 is_failed = report.is_cut_short
                 for state in states:
                     report.dropped_hits += state.take()
-                    state.reads_first = True  # the user may be erased before the store answers again
+                    state.read_before_write = True  # the user may be erased before the store answers again
                     if self._flusher is None:
                         state.unsent = None
             else:
@@ -256,7 +257,7 @@ class SyncCycle:
                 to_pull = [
                     state
                     for state in states
-                    if state.must_read(now_s) or (state not in busy and (requested or reads_all or state.is_followed))
+                    if state.must_read(now_s) or (state not in busy and (requested or reads_all or state.needs_pull))
                 ]
                 changed.update(self._flusher.pull(to_pull, now_s, report))
         except Exception as exc:  # noqa: BLE001  # a bug must not drop keys from the schedule

@@ -127,7 +127,7 @@ class Flusher:
             for _ in batches:
                 pass  # take the hits of the other keys, too
             for state in states:
-                state.reads_first = True  # the user may be erased before the store answers again
+                state.read_before_write = True  # the user may be erased before the store answers again
             raise
         for number in range(2, MAX_ROUNDS + 1):
             if not lost:
@@ -152,7 +152,7 @@ class Flusher:
 
     def _is_doubtful(self, state: KeyState) -> bool:
         """Return whether a key is read before it is written, because the write would probably lose the race."""
-        if state.attempt or state.reads_first or state.is_quarantined:
+        if state.attempt or state.read_before_write or state.is_quarantined:
             return True
         return state.version is None and self._found_ratio > 1 / 2
 
@@ -167,7 +167,7 @@ class Flusher:
         changed = set(self.pull(states, now_s, report))
         for state in states:
             # The first read shows no change. With three writers the last one is mostly another.
-            state.reads_first = state.peers > 2 or (state in changed and (state.peers > 1 or state not in new))
+            state.read_before_write = state.peers > 2 or (state in changed and (state.peers > 1 or state not in new))
 
     def _write_round(
         self,
@@ -292,18 +292,18 @@ class Flusher:
                 if index not in failed:
                     self._note_found(state, found=False)
                     if change.version is None:
-                        state.reads_first = state.client.peers.most_count > 2  # others will probably have written
+                        state.read_before_write = state.client.peers.most_count > 2  # others will probably have written
                     over = state.commit(change.next_version, change.hits, now_s)
                     if over:
                         report.over_admitted.update(over)
             for index, reason in result.rejected.items():
-                batch[index].reads_first = True  # it may have been damaged since it was read
+                batch[index].read_before_write = True  # it may have been damaged since it was read
                 key = batch[index].key
                 self._log.error("document_rejected", key=repr(key), **_names_of(key), reason=reason)
             report.flushed_count += len(batch) - len(failed)
             report.rejected_count += len(result.rejected)
             for index in result.lost:
-                batch[index].reads_first = True
+                batch[index].read_before_write = True
                 lost.append(batch[index])
         report.conflict_count += len(lost)
         return lost

@@ -2,8 +2,8 @@
 
 A dirty key is flushed, or read if there is nothing to flush. A successful compare-and-set needs no read: it proves that
 no other instance has written. A key without requests is read once more, unless it is far below its limits. After that
-it is followed only while a good part of a limit is used up, because the hits of other instances may soon matter. It is
-forgotten when its last frame has left every window.
+it is pulled only while it is filling up: so much of a limit is used that the hits of other instances may soon matter.
+It is forgotten when its last frame has left every window.
 """
 
 import math
@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 
 from oauth_ratelimit.counters.key_state import Due, KeyState
 
-PULLS_PER_HORIZON = 30  # of a followed key that does not change
+PULLS_PER_HORIZON = 30  # of a key that is filling up and does not change
 CLOSE_RATIO = 1 / 2  # of a limit: from here on twice as many
 FAR_RATIO = 1 / 10  # of a limit: below it a key is not read again when its requests end
 SHORTEST_GAP_S = 0.003  # between two reads of a key that is filling up

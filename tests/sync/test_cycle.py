@@ -177,10 +177,10 @@ def test_idle_key_far_from_its_limit_is_not_read_again(faulty: FaultyStore, cloc
 
 @pytest.mark.no_cover
 @pytest.mark.parametrize(("used", "fewest", "most"), [(1, 25, 35), (2, 50, 65), (3, 50, 65)])
-def test_idle_key_near_its_limit_is_followed(
+def test_idle_key_near_its_limit_is_pulled(
     faulty: FaultyStore, clock: Clock, used: int, fewest: int, most: int
 ) -> None:
-    """They are followed until their window is over: thirty-odd reads each, from half of the limit on twice as many."""
+    """They are pulled until their window is over: thirty-odd reads each, from half of the limit on twice as many."""
     limiter = a_limiter(faulty, clock, a_policy(4, 60))
     for user in USERS:
         limiter.check(CLIENT, user, cost=used)
