@@ -112,7 +112,7 @@ def test_installed_package_finds_its_files_and_entry_points(wheel: Path, tmp_pat
         "root = files('oauth_ratelimit')\n"
         "assert str(root).endswith('/site/oauth_ratelimit'), root\n"
         "modules = load_migrations()\n"
-        "assert ['0001_indexes', '0002_minutes'] == list(modules)\n"
+        "assert ['0001_indexes', '0002_minutes', '0003_failures'] == list(modules)\n"
         "assert all('/site/oauth_ratelimit/migrations/' in module.__file__ for module in modules.values())\n"
         "assert root.joinpath('config.schema.json').is_file()\n"
         "points = {point.group: point.load() for point in distribution('oauth_ratelimit').entry_points}\n"

@@ -54,7 +54,7 @@ def test_upgrade_of_an_empty_database_applies_all_migrations(connection: Connect
     assert ALL == migrations.upgrade()
     assert [] == migrations.upgrade()
     assert [] == pending(migrations)
-    for collection in ("ratelimits", "ratelimit_stats"):
+    for collection in ("ratelimits", "ratelimit_stats", "ratelimit_failures"):
         assert 0 == mongo_database[collection].index_information()["expire"]["expireAfterSeconds"]
 
 
@@ -87,9 +87,8 @@ def test_upgrade_goes_by_namespace_and_collection(mongo_uri: str, mongo_database
     with closing(Connection(mongo_uri, namespace="one")) as connection:
         Migrations(connection, collection="counters").upgrade()
 
-    assert {"one_counters", "one_ratelimit_stats", "one_ratelimit_migrations"} == set(
-        mongo_database.list_collection_names()
-    )
+    names = ("counters", "ratelimit_failures", "ratelimit_migrations", "ratelimit_stats")
+    assert [f"one_{name}" for name in names] == sorted(mongo_database.list_collection_names())
 
 
 def test_upgrades_in_parallel_are_harmless(mongo_uri: str, mongo_database: Any) -> None:
@@ -193,7 +192,8 @@ def test_commands_list_and_apply_pending_migrations(terminal: Terminal, mongo_da
 
 def test_init_db_creates_everything_and_can_run_again(terminal: Terminal, mongo_database: Any) -> None:
     """Collections and indexes."""
-    collections = {"ratelimits", "ratelimit_overrides", "ratelimit_stats", "ratelimit_migrations"}
+    kinds = ("overrides", "stats", "failures", "migrations")
+    collections = {"ratelimits", *(f"ratelimit_{kind}" for kind in kinds)}
     assert collections == set(terminal.data("init-db")["created_collections"])
     assert collections == set(mongo_database.list_collection_names())
 

@@ -14,6 +14,7 @@ from pymongo.collection import Collection
 from pymongo.errors import CollectionInvalid, DuplicateKeyError, OperationFailure, PyMongoError
 
 from oauth_ratelimit.store.mongo.client import (
+    FAILURES,
     MIGRATIONS,
     OVERRIDES,
     STATISTICS,
@@ -65,7 +66,7 @@ class Migrations:
     def __init__(self, connection: Connection, *, collection: str) -> None:
         self._connection = connection
         self._modules = load_migrations()
-        self._names = {COUNTERS: collection} | {name: name for name in (OVERRIDES, STATISTICS, MIGRATIONS)}
+        self._names = {COUNTERS: collection} | {name: name for name in (FAILURES, OVERRIDES, STATISTICS, MIGRATIONS)}
 
     def states(self) -> list[MigrationState]:
         """Return all migrations in the order in which they are applied."""

@@ -1,0 +1,14 @@
+"""Let MongoDB remove expired counters of failed authentications."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def is_done(collections: Mapping[str, Any]) -> bool:
+    """Return True if the TTL index exists: instances with the guard make it, too, where their rights allow."""
+    return "expire" in collections["ratelimit_failures"].index_information()
+
+
+def upgrade(collections: Mapping[str, Any]) -> None:
+    """Create the TTL index, also where the guard is off: somebody may switch it on. If it exists, it stays."""
+    collections["ratelimit_failures"].create_index("expire", name="expire", expireAfterSeconds=0)
