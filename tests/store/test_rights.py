@@ -104,6 +104,31 @@ def test_documented_role_of_instances_is_enough(guarded: GuardedMongod, tmp_path
     assert guarded.count("ratelimit_stats", {"_id.denial": {"$exists": True}})
 
 
+def test_prepared_indexes_are_found_without_the_right_to_create_them(
+    guarded: GuardedMongod, run: Callable[..., Result], tmp_path: Path
+) -> None:
+    """An instance of the documented role without that right logs no missing index."""
+    assert 0 == run("oauthRateLimitSetup", "init-db").exit_code
+    privileges = [
+        {**each, "actions": [action for action in each["actions"] if action != "createIndex"]}
+        for each in documented_roles()["oauthRateLimit"]
+    ]
+    uri = guarded.grant("withoutIndexes", *privileges)
+    seed(tmp_path / "demo.sqlite3")
+    with capture_logs() as logs:
+        app = create_app(tmp_path / "demo.sqlite3", SETTINGS, mongo_uri=uri)
+        try:
+            assert (200, 401) == (a_token(app), a_token(app, secret="wrong"))
+            wait_until(lambda: guarded.count("ratelimit_failures", {}), "a flush")
+            wait_until(lambda: _heartbeats(uri), "a heartbeat")
+        finally:
+            app.extensions["oauth_ratelimit"].close()
+
+    assert [] == [entry for entry in logs if entry["log_level"] in ("warning", "error")]
+    assert guarded.count("ratelimit_stats", {"_id.minute": {"$exists": True}})
+    assert "expire" in guarded.indexes("ratelimit_failures")
+
+
 def a_token(app: Flask, secret: str = BATCH_JOBS.client_secret or "") -> int:
     """Ask for a token, and return the status."""
     auth = (BATCH_JOBS.client_id, secret)

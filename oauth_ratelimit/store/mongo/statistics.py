@@ -10,10 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import unquote
 
-import structlog
 from bson.int64 import Int64
 from pymongo import ASCENDING, UpdateOne
-from pymongo.errors import BulkWriteError, OperationFailure
+from pymongo.errors import BulkWriteError
 
 from oauth_ratelimit.core.hyperloglog import MAX_RANK, REGISTER_COUNT
 from oauth_ratelimit.core.statistics import (
@@ -33,17 +32,15 @@ from oauth_ratelimit.core.statistics import (
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.process.yielding import yield_between
 from oauth_ratelimit.store.mongo.client import (
-    AUTHENTICATION_FAILED,
     MAX_SCAN_MS,
     STATISTICS,
     Connection,
     Document,
     ensure_expiry,
+    ensure_minutes,
     translated_errors,
 )
 from oauth_ratelimit.store.mongo.fields import MAX_EXACT, date_of, is_text, mapping, whole_number
-
-log = structlog.get_logger(__name__)
 
 KINDS: Final[tuple[Kind, ...]] = ("client", "user")
 PARTS: Final = ("by", "peaks", "users", "registers", "burst", "lifetimes")
@@ -81,7 +78,7 @@ class StatisticsStore:
             collection = self._connection.collection(STATISTICS)
             if not self._has_indexes:
                 ensure_expiry(collection)
-                self._ensure_minutes()
+                ensure_minutes(collection)
                 self._has_indexes = True
             try:
                 collection.bulk_write(
@@ -181,18 +178,6 @@ class StatisticsStore:
             found = self._connection.collection(STATISTICS).find(selected, {"_id": 1}).limit(at_most)
             names = [document["_id"].get("clientId") for document in found.max_time_ms(MAX_SCAN_MS)]
         return set(filter(is_text, names))
-
-    def _ensure_minutes(self) -> None:
-        """Create the index on the minute where rights allow. Without it reading is slower."""
-        collection = self._connection.collection(STATISTICS)
-        try:
-            collection.create_index("_id.minute", name="minute", sparse=True)
-        except OperationFailure as exc:
-            if exc.code == AUTHENTICATION_FAILED:
-                raise
-            log.warning(
-                "minute_index_missing", collection=collection.name, reason=exc.details and exc.details["errmsg"]
-            )
 
 
 def _selection(since_s: float, until_s: float, client_id: str | None) -> tuple[Document, str]:
