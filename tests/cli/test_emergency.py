@@ -238,7 +238,9 @@ def test_indexes_that_instances_have_made_are_not_pending(terminal: Terminal, mo
     result = terminal.run("db", "status", "--json")
 
     assert 0 == result.exit_code, result.output
-    assert [(None, False)] * 2 == [(state["applied"], state["is_pending"]) for state in json.loads(result.stdout)]
+    assert [(None, False)] * 3 == [(state["applied"], state["is_pending"]) for state in json.loads(result.stdout)]
     assert "by instances" in terminal.ok("db", "status")
+    mongo_database["ratelimit_failures"].insert_one({})  # the guard is on, without the right to create the index
+    assert 1 == terminal.run("db", "status").exit_code
     terminal.ok("db", "upgrade")
     assert "by instances" not in terminal.ok("db", "status")
