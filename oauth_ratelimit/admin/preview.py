@@ -13,6 +13,7 @@ from oauth_ratelimit.core.overrides import Override, OverrideKind, Target, apply
 from oauth_ratelimit.core.policy import LimitKind, Policy, PolicySet
 from oauth_ratelimit.core.statistics import OTHER_CLIENTS
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
+from oauth_ratelimit.operations.changes import STAYS_OFF
 from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import counted, policy_text
@@ -153,6 +154,9 @@ def _changes(before: PolicySet, after: PolicySet, client_id: str) -> Iterator[Re
 def _notes(context: OperatorContext, before: PolicySet, override: Override) -> Iterator[str]:
     """Yield side effects and exceptions that an operator might not expect."""
     client_id = override.target.client_id
+    if override.mode not in (None, Mode.OFF) and context.settings.policies.mode is Mode.OFF:
+        yield STAYS_OFF
+        return
     if client_id is not None:
         yield from _client_notes(context, before, override, client_id)
         return

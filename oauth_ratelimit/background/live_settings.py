@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 REREAD_INTERVAL_S = 60.0  # a change by hand may leave the revision as it is
 LOG_INTERVAL_S = 60.0
-OVERRIDDEN = "an override sets the mode, so that of the file has no effect; mode unset removes the override"
+OVERRIDDEN = "an override sets the mode, so of the file only off has an effect; mode unset removes the override"
 
 
 class OverrideCache:

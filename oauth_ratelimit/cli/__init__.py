@@ -45,8 +45,8 @@ NEEDS_CONFIGURATION = (
     "Running instances keep the last valid one; new workers do not start."
 )
 MODE_WITHOUT_MONGODB = (
-    "Without MongoDB: mode: off in the file of each instance takes effect within seconds. If an override sets the "
-    'mode, trusted_clients: ["*"] there does, and OAUTH_RATELIMIT_MODE=off in its environment with a restart.'
+    "Without MongoDB: mode: off in the file of each instance takes effect within seconds, whatever overrides say; "
+    "OAUTH_RATELIMIT_MODE=off in its environment does with a restart."
 )
 NEEDS_STORE = "No store.uri can be read; with --mongo-uri this command works all the same."
 

@@ -172,7 +172,8 @@ def set_mode(context: CliContext, /, mode: str, client: str | None, as_json: boo
 
     off and dry-run apply to everybody, also where the configuration has a mode of its own; enforce applies where it
     has none. So off or dry-run for everybody beats enforce for a client, and dry-run for a client beats enforce for
-    everybody. A canary stays active. OAUTH_RATELIMIT_MODE=off in an instance's environment beats everything.
+    everybody. A canary stays active. mode: off in the configuration of an instance, or OAUTH_RATELIMIT_MODE=off in its
+    environment, beats every override.
     """
     target = Target(OverrideKind.MODE, None if client is None else client_argument(client))
     change = _override(context, target, options, mode=Mode(mode))

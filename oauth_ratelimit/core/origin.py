@@ -82,7 +82,8 @@ class Origins:
         client, plan = self.policies.rules_of(client_id)
         section, plan_section, client_section = self.policies.rules_at(endpoint, grant_type, plan=plan, client=client)
         names = self._section_names(client_id, client, endpoint, grant_type)
-        everybody, own = self._find(OverrideKind.MODE, None), self._find(OverrideKind.MODE, client_id)
+        everybody = None if self.policies.mode is Mode.OFF else self._find(OverrideKind.MODE, None)
+        own = self._find(OverrideKind.MODE, client_id)
         top = Origin(OVERRIDE, everybody) if everybody else Origin("mode")
         top_mode = everybody.mode if everybody else self.policies.mode
         if top_mode is Mode.OFF:

@@ -111,7 +111,10 @@ def active(overrides: Iterable[Override], now_s: float) -> tuple[Override, ...]:
 
 
 def apply_overrides(policies: PolicySet, overrides: Iterable[Override]) -> PolicySet:
-    """Return a policy set with overrides applied. They must be active."""
+    """Return a policy set with overrides applied. They must be active.
+
+    ``mode: off`` of the policy set stays: it is the switch that works without MongoDB.
+    """
     for override in overrides:
         target = override.target
         if target.kind is OverrideKind.TRUSTED:
@@ -129,6 +132,8 @@ def _for_all(policies: PolicySet, override: Override) -> PolicySet:
     if override.target.limit_kind is not None:
         limits = replace(policies.limits, **{override.target.limit_kind.value: override.policies})
         return replace(policies, limits=limits)
+    if policies.mode is Mode.OFF:
+        return policies
     mode = override.mode or policies.mode
     return replace(policies, mode=mode, ceiling=_ceiling(mode))
 

@@ -27,6 +27,7 @@ NO_LIMIT = "none"
 NAMED_LIMIT = re.compile(
     r"([^{}:]+): *([0-9]+ *(?:/|per)[^:]*?)(?: +(off|dry-run|enforce))?"
 )  # as policy_text writes it
+STAYS_OFF = "The configuration has mode: off, which beats every override. Change it there first."
 STAND_IN = "1/minute"  # for a limit that cannot be read, so that the others keep their positions
 
 
@@ -134,6 +135,8 @@ def unaffected_by_mode(policies: PolicySet, overrides: Sequence[Override], chang
     """
     applied = (*(each for each in overrides if each.target != change.target), change)
     effective, client_id = apply_overrides(policies, applied), change.target.client_id
+    if policies.mode is Mode.OFF and change.mode is not Mode.OFF:
+        return [STAYS_OFF]
     if client_id is not None:
         client_mode = effective.matching(client_id).mode
         if client_mode is change.mode:

@@ -91,6 +91,7 @@ class Rollout:
         self.step = step_of(policies)
         self.canary_percent = None if policies.canary is None or policies.canary.instances else policies.canary.percent
         self.is_shared = context.is_shared
+        self._is_off_in_file = context.settings.policies.mode is Mode.OFF
         self.day, self.day_before = Day(), Day()
         self.instance_count = 0
         self.problems: list[str] = []
@@ -135,8 +136,8 @@ class Rollout:
         return [self._set_mode(Mode.DRY_RUN, "too many complaints")]
 
     def _set_mode(self, mode: Mode, reason: str) -> str:
-        """Return the command that sets a mode; without a store there are no overrides."""
-        if not self.is_shared:
+        """Return what sets a mode: the file where there are no overrides, or where it has the mode that beats them."""
+        if not self.is_shared or self._is_off_in_file:
             return f"# in the configuration file: mode: {mode.value}"
         return f'mode set {mode.value} --reason "{reason}"'
 

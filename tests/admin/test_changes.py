@@ -96,6 +96,14 @@ def test_preview_of_a_dry_run_says_what_it_would_have_admitted(page: Page, mongo
     assert ["mode"] == [row["what"] for row in data["changes"]]
 
 
+def test_preview_says_that_the_file_switches_off(open_page: Callable[..., Page], mongo_uri: str) -> None:
+    page = open_page(store={"uri": mongo_uri}, mode="off")
+    data = page.send("preview", {"kind": "mode", "client_id": None, "mode": "enforce", "reason": "x"}).json
+
+    assert ([], 1) == (data["changes"], len(data["notes"]))
+    assert "mode: off, which beats every override" in data["notes"][0]
+
+
 def test_preview_names_tiers_that_would_be_dropped(open_page: Callable[..., Page], mongo_uri: str) -> None:
     page = open_page(store={"uri": mongo_uri}, limits={"user": ["2/second", "30/minute"], "client": ["9/minute"]})
     dropped = page.send("preview", {**LIMIT, "limits": {"user": ["40/minute"]}}).json["dropped_tiers"]

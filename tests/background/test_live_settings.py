@@ -11,6 +11,7 @@ from oauth_ratelimit.errors import StoreUnavailable
 from tests.support.helpers import Clock
 
 LASTING = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.OFF)
+ENFORCED = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.ENFORCE)
 ENDING = Override(Target(OverrideKind.TRUSTED, "app"), "ann", "", 0.0, until_s=100.0)
 
 
@@ -84,19 +85,26 @@ def test_overrides_stay_while_mongodb_is_unreachable(clock: Clock) -> None:
     ]
 
 
-@pytest.mark.parametrize(("overridden", "expected"), [(True, [("enforce", "off")]), (False, [])])
+@pytest.mark.parametrize(
+    ("mode", "overrides", "applied", "hidden"),
+    [
+        ("dry-run", (ENFORCED,), Mode.ENFORCE, [("enforce", "dry-run")]),
+        ("dry-run", (), Mode.DRY_RUN, []),
+        ("off", (ENFORCED,), Mode.OFF, []),
+    ],
+)
 def test_mode_in_the_file_that_an_override_hides_is_logged_once(
-    overridden: bool, expected: list[tuple[str, str]]
+    mode: str, overrides: tuple[Override, ...], applied: Mode, hidden: list[tuple[str, str]]
 ) -> None:
-    """Else who switches off in an outage wonders why nothing happens."""
-    changed = [load_config({"mode": "off"})]
-    live = LiveSettings(load_config({"mode": "dry-run"}), lambda: changed.pop() if changed else None)
-    enforced = Override(Target(OverrideKind.MODE), "ann", "", 0.0, mode=Mode.ENFORCE)
+    """No override hides ``off``: in an outage of MongoDB the file is all that an operator can change."""
+    changed = [load_config({"mode": mode})]
+    live = LiveSettings(load_config({"mode": "enforce"}), lambda: changed.pop() if changed else None)
     with capture_logs() as logs:
         for _ in range(3):
-            live.update((enforced,) if overridden else ())
+            live.update(overrides)
 
-    assert expected == [(entry["mode"], entry["file"]) for entry in logs if entry["event"] == "mode_overridden"]
+    assert applied is live.current.policies.mode
+    assert hidden == [(entry["mode"], entry["file"]) for entry in logs if entry["event"] == "mode_overridden"]
 
 
 def test_limiter_without_shared_counters_has_no_overrides() -> None:

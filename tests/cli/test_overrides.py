@@ -183,6 +183,16 @@ def test_mode_that_is_not_effective_says_what_comes_first(
     assert effective == terminal.data("explain", "app")["mode"]
 
 
+@pytest.mark.parametrize("words", [(), APP])
+def test_file_that_switches_off_beats_every_mode(terminal: Terminal, words: tuple[str, ...]) -> None:
+    terminal.config_path.write_text(yaml.safe_dump({**terminal.settings, "mode": "off"}))
+    result = terminal.run("mode", "set", "enforce", *words, *WHY)
+
+    assert "The configuration has mode: off, which beats every override. Change it there first." in result.stderr
+    assert ("off", "off") == (terminal.data("status")["mode"], terminal.data("explain", "app")["mode"])
+    assert ["# in the configuration file: mode: dry-run"] == terminal.data("rollout")["next"]
+
+
 def test_mode_for_everybody_names_what_the_file_keeps_from_it(terminal: Terminal) -> None:
     own = {f"app-{number}": {"mode": "dry-run"} for number in range(6)}
     changed = {**terminal.settings, "clients": own, "grants": {"password": {"mode": "off"}}, "canary": {"percent": 10}}

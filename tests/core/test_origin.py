@@ -82,6 +82,7 @@ def test_origin_of_limits_is_the_most_specific_section_or_override(
         (ENFORCED, [mode_override("off")], {}, ("off", "off")),
         ({}, [mode_override("enforce", "app")], {}, ("enforce", "enforce")),
         ({"mode": "off"}, [mode_override("enforce", "app")], {}, ("mode", "off")),
+        ({"mode": "off"}, [mode_override("enforce")], {}, ("mode", "off")),
         ({"mode": "off", **app(**ENFORCED)}, [], {}, ("mode", "off")),
         (app(**ENFORCED), [], {}, ("clients.app", "enforce")),
         (app(**ENFORCED), [mode_override("dry-run")], {}, ("dry-run", "dry-run")),

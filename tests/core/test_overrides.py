@@ -101,11 +101,11 @@ def test_client_that_is_off_is_off_everywhere(at: dict[str, str]) -> None:
     assert Mode.OFF is found(config, override(MODE, mode=Mode.OFF), **at).mode
 
 
-def test_file_can_trust_everybody_while_an_override_enforces() -> None:
-    """The way back without MongoDB: the mode in the file comes after the override."""
-    enforced = override(MODE, None, mode=Mode.ENFORCE)
-    assert Mode.ENFORCE is found({"mode": "off"}, enforced).mode
-    assert found({"trusted_clients": ["*"]}, enforced).trusted
+@pytest.mark.parametrize("mode", list(Mode), ids=str)
+@pytest.mark.parametrize("client_id", [None, "app"])
+def test_file_that_switches_off_beats_overrides(client_id: str | None, mode: Mode) -> None:
+    """The way back without MongoDB."""
+    assert Mode.OFF is found({"mode": "off"}, override(MODE, client_id, mode=mode)).mode
 
 
 def test_client_that_an_override_enforces_is_not_part_of_the_canary() -> None:
