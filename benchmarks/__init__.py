@@ -11,10 +11,13 @@
     sharing.py        ways to share a limit between instances, ours and others (rivals.py) on several loads (shapes.py)
     suggest.py        proposed limits on a synthetic service (synthetic.py) and on recorded traffic
     capacity.py       the load on MongoDB by clients and instances (python -m benchmarks.capacity)
-    soak.py           ten minutes of load (make soak), with soak_server.py and wrk.py
+    start.py          start of a worker, its first request, and the time of a command
+    soak.py           ten minutes of load (make soak), with soak_server.py
+    sequence.py       small limits on real workers (python -m benchmarks.sequence)
+    admin_page.py     CPU time of an open admin page (python -m benchmarks.admin_page)
     instructions.py   instruction counts against the committed ones (make instructions)
 
-    measuring.py      interleaved runs, medians, spread, processes
+    measuring.py      interleaved runs, processes, servers
     subjects.py       the limiter that is measured
     fleet.py          several instances in compressed time
     results.py        a measured value, its goal, and results.json

@@ -5,10 +5,10 @@ import importlib
 import platform
 import sys
 
-from benchmarks import subjects, traces
-from benchmarks.results import PATH, Result, save, table
+from benchmarks import subjects
+from benchmarks.results import PATH, Result, line, save
 
-TOPICS = ("decision", "endpoint", "flush", "memory", "replays", "scaling", "sharing", "suggest")
+TOPICS = ("decision", "endpoint", "flush", "memory", "replays", "scaling", "sharing", "start", "suggest")
 
 
 def main() -> int:
@@ -29,14 +29,11 @@ def main() -> int:
         module = importlib.import_module(f"benchmarks.{topic}")
         for result in module.run(short=options.short):
             results.append(result)
-            print(table([result]), flush=True)
+            print(line(result), flush=True)
         missed += sum(result.met is False for result in results)
         if not options.short:
-            left_out = module.left_out() if hasattr(module, "left_out") else traces.left_out(topic)
-            if left_out:
-                print(f"not measured, so kept as before: {', '.join(left_out)}")
-            command = f"{traces.environment(topic)}python -m benchmarks {topic}"
-            save(results, command=command, left_out=left_out)
+            for name in save(results, command=f"python -m benchmarks {topic}"):
+                print(f"not measured, so kept as before: {name}")
     if not options.short:
         print(f"\nkept in {PATH.name}")
     return 1 if missed else 0

@@ -3,20 +3,20 @@
 import contextlib
 import random
 import shutil
+import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 
 from benchmarks import peers, subjects
-from benchmarks.measuring import Run, Timing, in_threads, take_turns
-from benchmarks.results import Result
+from benchmarks.measuring import Run, in_threads, take_turns, timed
+from benchmarks.results import Result, median_of
 from benchmarks.subjects import USER, VARIANTS, Hit, settings_of
 from tests.support.mongod import Mongod
 
 KEY_COUNT = 100_000
 THREAD_COUNT = 4
-REDIS_RESULTS = ("decision/shared store/limits on Redis", "decision/shared store/faster than limits on Redis")
 
 
 def run(*, short: bool) -> Iterator[Result]:
@@ -25,11 +25,6 @@ def run(*, short: bool) -> Iterator[Result]:
     yield from _many_keys(turn_count=3 if short else 7)
     yield from _threads(turn_count=3 if short else 9)
     yield from _shared_stores(turn_count=3 if short else 5)
-
-
-def left_out() -> tuple[str, ...]:
-    """Return prefixes of the results for which a program is not installed."""
-    return () if shutil.which("redis-server") else REDIS_RESULTS
 
 
 def _one_key(*, turn_count: int) -> Iterator[Result]:
@@ -42,51 +37,33 @@ def _one_key(*, turn_count: int) -> Iterator[Result]:
         "throttled-py": peers.throttled(),
         "pyrate-limiter": peers.pyrate(),
     }
-    times = take_turns(
-        {name: _repeated(hit, 20_000) for name, hit in hits.items()},
-        turn_count=turn_count,
-        clock_ns=time.process_time_ns,
-    )
-    yield from _times("one key", times)
-    base_ns, peer_ns = times["ours"].median_ns, times["limits sliding"].median_ns
-    yield Result("decision/one key/faster than limits sliding", peer_ns / base_ns, "x", ">= 6")
-    denied = times["limits sliding, denied"].median_ns / times["ours, denied"].median_ns
+    measures = {name: timed(_repeated(hit, 20_000), clock_ns=time.process_time_ns) for name, hit in hits.items()}
+    times = yield from _times("one key", take_turns(measures, turn_count=turn_count))
+    yield Result("decision/one key/faster than limits sliding", times["limits sliding"] / times["ours"], "x", ">= 6")
+    denied = times["limits sliding, denied"] / times["ours, denied"]
     yield Result("decision/one key/denied, faster than limits sliding", denied, "x")
-    k_ratio = times["ours, k = 60"].median_ns / times["ours, k = 1"].median_ns
-    yield Result("decision/one key/k = 60 against k = 1", k_ratio, "x", "<= 1.1")
+    yield Result("decision/one key/k = 60 against k = 1", times["ours, k = 60"] / times["ours, k = 1"], "x", "<= 1.1")
     for name in ("two tiers", "client_total", "override", "trusted"):
-        more = times[f"ours, {name}"].median_ns / base_ns - 1
+        more = times[f"ours, {name}"] / times["ours"] - 1
         yield Result(f"decision/one key/{name}, more", more, "x", "<= 0.7")
 
 
 def _many_keys(*, turn_count: int) -> Iterator[Result]:
     """All keys are known; each turn checks every key once, in another order."""
-    cycled, framed = subjects.limiter(), subjects.limiter()
-    first_in_cycle, first_in_frame = "ours, first since the last cycle", "ours, first in a frame"
-    passes = {
-        "ours": _Pass(subjects.ours()),
-        first_in_cycle: _Pass(partial(cycled.check, subjects.CLIENT_ID), before=cycled.sync),
-        "limits sliding": _Pass(peers.limits()),
-        "limits moving": _Pass(peers.limits("moving")),
-        "throttled-py": _Pass(peers.throttled()),
-        "pyrate-limiter": _Pass(peers.pyrate()),
+    cycled = subjects.limiter()
+    in_cycle = "ours, first since the last cycle"
+    measures = {
+        "ours": _pass(subjects.ours(), rehearses=True),
+        in_cycle: _pass(partial(cycled.check, subjects.CLIENT_ID), before=cycled.sync, rehearses=True),
+        "limits sliding": _pass(peers.limits()),
+        "limits moving": _pass(peers.limits("moving")),
+        "throttled-py": _pass(peers.throttled()),
+        "pyrate-limiter": _pass(peers.pyrate()),
     }
-    before = {name: one.prepare for name, one in passes.items()}
-    # The turns of the others take longer than a frame, so our first pass would always be in a new one.
-    before["ours"], before[first_in_cycle] = passes["ours"].rehearse, passes[first_in_cycle].rehearse
-    passes[first_in_frame] = _Pass(partial(framed.check, subjects.CLIENT_ID), before=framed.sync)
-    before[first_in_frame] = passes[first_in_frame].prepare
-    times = take_turns(
-        {name: one.run for name, one in passes.items()},
-        turn_count=turn_count,
-        before=before,
-        clock_ns=time.process_time_ns,
-    )
-    yield from _times(f"{KEY_COUNT:,} keys", times)
-    peer_ns = times["limits sliding"].median_ns
-    for name, goal in (("ours", ">= 6"), (first_in_cycle, ">= 6"), (first_in_frame, None)):
-        factor = peer_ns / times[name].median_ns
-        yield Result(f"decision/{KEY_COUNT:,} keys/{name}: faster than limits sliding", factor, "x", goal)
+    times = yield from _times(f"{KEY_COUNT:,} keys", take_turns(measures, turn_count=turn_count))
+    for name in ("ours", in_cycle):
+        factor = times["limits sliding"] / times[name]
+        yield Result(f"decision/{KEY_COUNT:,} keys/{name}: faster than limits sliding", factor, "x", ">= 6")
 
 
 def _threads(*, turn_count: int) -> Iterator[Result]:
@@ -97,10 +74,11 @@ def _threads(*, turn_count: int) -> Iterator[Result]:
         "throttled-py": peers.throttled(),
         "pyrate-limiter": peers.pyrate(),
     }
-    runs = {name: in_threads(_repeated(hit, 10_000), thread_count=THREAD_COUNT) for name, hit in hits.items()}
-    times = take_turns(runs, turn_count=turn_count)
-    yield from _times(f"{THREAD_COUNT} threads", times)
-    factor = times["limits sliding"].median_ns / times["ours"].median_ns
+    measures = {
+        name: timed(in_threads(_repeated(hit, 10_000), thread_count=THREAD_COUNT)) for name, hit in hits.items()
+    }
+    times = yield from _times(f"{THREAD_COUNT} threads", take_turns(measures, turn_count=turn_count))
+    factor = times["limits sliding"] / times["ours"]
     yield Result(f"decision/{THREAD_COUNT} threads/faster than limits sliding", factor, "x", ">= 3")
 
 
@@ -110,13 +88,19 @@ def _shared_stores(*, turn_count: int) -> Iterator[Result]:
         uris = {"MongoDB": servers.enter_context(Mongod()).uri.replace("/?", "/limits?")}
         if shutil.which("redis-server"):
             uris["Redis"] = servers.enter_context(peers.redis_server())
-        runs = {name: _repeated(peers.shared_limits(uri), 300) for name, uri in uris.items()}
-        runs["ours"] = _repeated(subjects.ours(), 20_000)
-        times = take_turns(runs, turn_count=turn_count)
-    yield from _times("shared store", {f"limits on {name}": times[name] for name in uris})
+        measures = {f"limits on {name}": timed(_repeated(peers.shared_limits(uri), 300)) for name, uri in uris.items()}
+        measures["ours"] = timed(_repeated(subjects.ours(), 20_000))
+        times = yield from _times("shared store", take_turns(measures, turn_count=turn_count))
     for name in uris:
-        factor = times[name].median_ns / times["ours"].median_ns
+        factor = times[f"limits on {name}"] / times["ours"]
         yield Result(f"decision/shared store/faster than limits on {name}", factor, "x")
+
+
+def _times(group: str, times: Mapping[str, Sequence[float]]) -> Generator[Result, None, dict[str, float]]:
+    """Yield the time of each subject, and return the medians."""
+    for name, values in times.items():
+        yield median_of(f"decision/{group}/{name}", values, "ns")
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def _repeated(hit: Hit, count: int) -> Run:
@@ -128,34 +112,26 @@ def _repeated(hit: Hit, count: int) -> Run:
     return run_once
 
 
-class _Pass:
-    """One hit on every key, each time in another order."""
+def _pass(hit: Hit, *, before: Callable[[], object] = lambda: None, rehearses: bool = False) -> Callable[[], float]:
+    """Return a measure of one hit on every key, each time in another order.
 
-    def __init__(self, hit: Hit, *, before: Callable[[], object] = lambda: None) -> None:
-        self._hit = hit
-        self._before = before
-        self._users = subjects.user_names(KEY_COUNT)
-        self._source = random.Random(3)
+    Args:
+        hit: The hit.
+        before: A preparation that is not timed.
+        rehearses: True to hit every key untimed before. The turns of the others take longer than a frame, so our pass
+            would always be the first in a new one.
+    """
+    users, source = subjects.user_names(KEY_COUNT), random.Random(3)
 
-    def prepare(self) -> None:
-        """Prepare a pass; this is not timed."""
-        self._before()
-        self._source.shuffle(self._users)
-
-    def rehearse(self) -> None:
-        """Run a pass untimed, then prepare the timed one."""
-        self.prepare()
-        self.run()
-        self.prepare()
-
-    def run(self) -> int:
-        """Hit every key; this is timed."""
-        hit = self._hit
-        for user in self._users:
+    def hit_all() -> int:
+        for user in users:
             hit(user)
-        return len(self._users)
+        return len(users)
 
+    def prepare() -> None:
+        if rehearses:
+            hit_all()
+        before()
+        source.shuffle(users)
 
-def _times(group: str, times: Mapping[str, Timing]) -> Iterator[Result]:
-    for name, timing in times.items():
-        yield Result(f"decision/{group}/{name}", timing.median_ns, "ns", spread=timing.spread_ns)
+    return timed(hit_all, before=prepare, clock_ns=time.process_time_ns)

@@ -10,25 +10,24 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from benchmarks.measuring import in_new_process, servers_of, spread
+from benchmarks import token_request
+from benchmarks.measuring import in_new_process, servers_of, take_turns, timed
 from benchmarks.peers import redis_server
-from benchmarks.results import Result
+from benchmarks.results import Result, median_of, spread
 from benchmarks.token_request import (
     BASE,
     BASE_AGAIN,
-    DATABASE_VARIABLE,
     FLASK_LIMITER,
     FLASK_LIMITER_MEMORY,
     FLASK_LIMITER_MONGO,
     FLASK_LIMITER_REDIS,
     FORMS,
+    GUARDED,
     OURS,
-    REDIS_VARIABLE,
     SHARED,
-    SUBJECT_VARIABLE,
-    URI_VARIABLE,
     application,
     encoded,
     password_form,
@@ -67,56 +66,50 @@ def _called_directly(database: Path, *, process_count: int, turn_count: int) -> 
 
 
 def _bursts_of_each_grant(database: Path, turn_count: int) -> dict[str, dict[str, list[float]]]:
+    """Return the CPU time per request in us, of many short bursts."""
     prometheus.IS_AVAILABLE = otel.IS_AVAILABLE = False  # Flask-Limiter has no metrics either
     # The interval is longer than the run: flush.py measures the sync cycle.
-    apps = {subject: application(subject, database, interval="1h") for subject in (BASE, OURS, *FLASK_LIMITER)}
-    by_grant = {
-        grant: _bursts({subject: requests_to(app, grant) for subject, app in apps.items()}, turn_count)
-        for grant in FORMS
-    }
-    apps[OURS].extensions["oauth_ratelimit"].close()
+    apps = {name: application(name, database, interval="1h") for name in (BASE, OURS, GUARDED, FLASK_LIMITER)}
+    gc.freeze()
+    by_grant = {}
+    for grant in FORMS:
+        bursts = {
+            name: timed(_burst(requests_to(app, grant)), clock_ns=time.thread_time_ns) for name, app in apps.items()
+        }
+        times_ns = take_turns(bursts, turn_count=turn_count)
+        by_grant[grant] = {name: [time_ns / 1000 for time_ns in values] for name, values in times_ns.items()}
+    for name in (OURS, GUARDED):
+        apps[name].extensions["oauth_ratelimit"].close()
     return by_grant
 
 
-def _bursts(runs: Mapping[str, Callable[[], None]], turn_count: int) -> dict[str, list[float]]:
-    """Return the CPU time per request in us, of many short bursts in random order."""
-    times_us: dict[str, list[float]] = {name: [] for name in runs}
-    order, draw = list(runs), random.Random(0)
-    for turn in range(turn_count + 2):
-        gc.collect()
-        draw.shuffle(order)
-        for name in order:
-            request = runs[name]
-            started_ns = time.thread_time_ns()
-            for _ in range(BURST_COUNT):
-                request()
-            if turn >= 2:  # the first turns fill caches
-                times_us[name].append((time.thread_time_ns() - started_ns) / BURST_COUNT / 1000)
-    return times_us
+def _burst(request: Callable[[], None]) -> Callable[[], int]:
+    def run() -> int:
+        for _ in range(BURST_COUNT):
+            request()
+        return BURST_COUNT
+
+    return run
 
 
 def _compared(name: str, by_process: Sequence[Mapping[str, list[float]]]) -> Iterator[Result]:
     """Yield the time of each subject, and the means over the processes of what it adds."""
+    added: dict[str, list[float]] = {}
     for subject in by_process[0]:
-        times = [time_us for times_us in by_process for time_us in times_us[subject]]
-        yield Result(f"{name}/{subject}", statistics.median(times), UNIT, spread=spread(times))
-    added = {
-        subject: [_added_us(times_us, subject) for times_us in by_process]
-        for subject in by_process[0]
-        if subject != BASE
-    }
+        yield median_of(
+            f"{name}/{subject}", [time_us for times_us in by_process for time_us in times_us[subject]], UNIT
+        )
+        # The median difference between bursts of the same turn.
+        added[subject] = [
+            statistics.median(with_it - without for with_it, without in zip(times[subject], times[BASE], strict=True))
+            for times in by_process
+        ]
+    del added[BASE]
     for subject, values in added.items():
         yield Result(f"{name}/added by {subject}", statistics.mean(values), UNIT, spread=spread(values))
-    for other in FLASK_LIMITER:
-        ratio = statistics.mean(added[OURS]) / statistics.mean(added[other])
-        ratios = [ours / theirs for ours, theirs in zip(added[OURS], added[other], strict=True)]
-        yield Result(f"{name}/{OURS}, of what {other} adds", ratio, "x", spread=spread(ratios))
-
-
-def _added_us(times_us: Mapping[str, list[float]], subject: str) -> float:
-    """Return the median difference between bursts of the same turn."""
-    pairs = zip(times_us[subject], times_us[BASE], strict=True)
-    return statistics.median(with_it - without for with_it, without in pairs)
+    ratio = statistics.mean(added[OURS]) / statistics.mean(added[FLASK_LIMITER])
+    ratios = [ours / theirs for ours, theirs in zip(added[OURS], added[FLASK_LIMITER], strict=True)]
+    yield Result(f"{name}/{OURS}, of what {FLASK_LIMITER} adds", ratio, "x", spread=spread(ratios))
 
 
 def _as_deployed(database: Path, *, turn_s: float, turn_count: int) -> Iterator[Result]:
@@ -124,28 +117,29 @@ def _as_deployed(database: Path, *, turn_s: float, turn_count: int) -> Iterator[
     subjects = [BASE, OURS, SHARED, BASE_AGAIN, FLASK_LIMITER_MEMORY, FLASK_LIMITER_MONGO]
     with contextlib.ExitStack() as running:
         mongo_uri = running.enter_context(Mongod()).uri.replace("/?", "/limits?")
-        env = {DATABASE_VARIABLE: str(database), URI_VARIABLE: mongo_uri}
+        env = {token_request.DATABASE_VARIABLE: str(database), token_request.URI_VARIABLE: mongo_uri}
         if shutil.which("redis-server"):
             subjects.append(FLASK_LIMITER_REDIS)
-            env[REDIS_VARIABLE] = running.enter_context(redis_server())
-        cpu_us: dict[str, list[float]] = {subject: [] for subject in subjects}
-        application_import = "benchmarks.token_request:served()"
+            env[token_request.REDIS_VARIABLE] = running.enter_context(redis_server())
         servers = running.enter_context(
-            servers_of(subjects, application_import, variable=SUBJECT_VARIABLE, threads=SENDERS, env=env)
+            servers_of(
+                subjects,
+                "benchmarks.token_request:served()",
+                variable=token_request.SUBJECT_VARIABLE,
+                threads=SENDERS,
+                env=env,
+            )
         )
-        draw = random.Random(0)
-        for turn in range(turn_count + 1):
-            for subject in draw.sample(subjects, len(subjects)):
-                time_us = _cpu_us_per_request(servers[subject], turn_s)
-                if turn:
-                    cpu_us[subject].append(time_us)
+        cpu_us = take_turns(
+            {subject: partial(_cpu_us_per_request, servers[subject], turn_s) for subject in subjects},
+            turn_count=turn_count,
+        )
     name = f"endpoint/as deployed, password, {len(USERS):,} users, {REQUESTS_PER_S} requests/s"
     for subject, times in cpu_us.items():
-        yield Result(f"{name}/{subject}", statistics.median(times), UNIT, spread=spread(times))
+        yield median_of(f"{name}/{subject}", times, UNIT)
     for subject in subjects[1:]:
         percents = [100 * (mine / base - 1) for mine, base in zip(cpu_us[subject], cpu_us[BASE], strict=True)]
-        added = statistics.median(percents)
-        yield Result(f"{name}/added by {subject}", added, "%", GOALS.get(subject), spread(percents))
+        yield median_of(f"{name}/added by {subject}", percents, "%", GOALS.get(subject))
 
 
 def _cpu_us_per_request(server: Gunicorn, duration_s: float) -> float:

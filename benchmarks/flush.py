@@ -1,10 +1,10 @@
 """A sync cycle beside a bare ``bulk_write`` of the same changes, with conflicts, and the requests served meanwhile."""
 
 import random
-import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pymongo import MongoClient
@@ -13,8 +13,8 @@ from pymongo.write_concern import WriteConcern
 
 from benchmarks import subjects
 from benchmarks.fleet import CountingStore
-from benchmarks.measuring import in_new_process, percentile, take_turns
-from benchmarks.results import Result
+from benchmarks.measuring import in_new_process, take_turns, timed
+from benchmarks.results import Result, median_of
 from benchmarks.subjects import CLIENT_ID, Clock
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
@@ -25,8 +25,8 @@ from tests.support.mongod import Mongod
 from tests.support.replica_set import ReplicaSet
 from tests.support.stores import mongo_store
 
-GOALS = {0: "<= 1.3", 10: "<= 1.7"}  # by percent of conflicts
-CONFLICT_PERCENTS = {1_000: (1, 10, 50), 10_000: (1, 10, 50), 100_000: (10,)}  # by keys
+GOAL, GOAL_OF_CONFLICTS = "<= 1.3", "<= 1.7"
+CONFLICT_PERCENT = 10
 STALL_KEY_COUNT = 100_000
 STALL_STEP_S = 0.001  # between two requests
 STALL_ROUND_COUNT = 2
@@ -51,35 +51,27 @@ def run(*, short: bool) -> Iterator[Result]:
             for key_count in sizes[:2]:
                 name = f"replica set, {key_count:,} keys"
                 yield from _against_bulk(replica_set.uri, name, key_count=key_count, turn_count=9)
-            yield from _conflicts(replica_set.uri, "replica set, 10,000 keys", key_count=10_000, turn_count=3)
+            yield from _conflicts(replica_set.uri, name, key_count=key_count, turn_count=3)
 
 
 class _Ours:
     """A limiter whose keys have each counted a hit since its last cycle."""
 
     def __init__(self, uri: str, users: Sequence[str], *, collection: str) -> None:
-        self._limiter = subjects.limiter(store=mongo_store(uri, collection=collection))
+        self.limiter = subjects.limiter(store=mongo_store(uri, collection=collection))
         self._users = users
 
     def hit(self, users: Sequence[str] | None = None) -> None:
         """Count a hit of each user, or of some."""
         for user in users or self._users:
-            self._limiter.check(CLIENT_ID, user)
+            self.limiter.check(CLIENT_ID, user)
 
     def flush(self) -> int:
         """Run one cycle, which must write every key."""
-        report = self._limiter.sync()
+        report = self.limiter.sync()
         if report.error is not None or report.flushed_count != len(self._users):
             raise RuntimeError(f"not a flush of {len(self._users)} keys: {report}")
         return report.flushed_count
-
-    def sync(self) -> None:
-        """Run one cycle."""
-        self._limiter.sync()
-
-    def close(self) -> None:
-        """Release the connection."""
-        self._limiter.close()
 
 
 class _Bare:
@@ -135,59 +127,54 @@ def _against_bulk(uri: str, name: str, *, key_count: int, turn_count: int) -> It
     ours = _Ours(uri, users, collection=f"ours_{key_count}")
     bare = _Bare(uri, users, collection=f"bare_{key_count}")
     batched = _Bare(uri, users, collection=f"batched_{key_count}", batch=MAX_BATCH)
-    times = take_turns(
-        {"ours": ours.flush, "bare": bare.flush, "batched": batched.flush},
-        turn_count=turn_count,
-        before={"ours": ours.hit, "bare": bare.prepare, "batched": batched.prepare},
-    )
-    for subject in (ours, bare, batched):
-        subject.close()
     batches = f"bulk_writes of {MAX_BATCH}"
-    for key, label in {"ours": "sync()", "bare": "one bulk_write", "batched": batches}.items():
-        timing = times[key]
-        yield Result(f"flush/{name}/{label}", timing.median_ns / 1000, "us per key", spread=timing.spread_ns / 1000)
-    ratio = times["ours"].median_ns / times["bare"].median_ns
-    yield Result(f"flush/{name}/against one bulk_write", ratio, "x", GOALS[0])
-    ratio = times["ours"].median_ns / times["batched"].median_ns
-    yield Result(f"flush/{name}/against {batches}", ratio, "x")
+    measures = {
+        "sync()": timed(ours.flush, before=ours.hit),
+        "one bulk_write": timed(bare.flush, before=bare.prepare),
+        batches: timed(batched.flush, before=batched.prepare),
+    }
+    times_us = yield from _times_us(f"flush/{name}", measures, turn_count=turn_count)
+    ours.limiter.close()
+    bare.close()
+    batched.close()
+    for other, goal in {"one bulk_write": GOAL, batches: None}.items():
+        yield Result(f"flush/{name}/against {other}", times_us["sync()"] / times_us[other], "x", goal)
 
 
 def _conflicts(uri: str, name: str, *, key_count: int, turn_count: int) -> Iterator[Result]:
     """Another instance has written some of the documents since ours did."""
-    users = subjects.user_names(key_count)
+    users, draw = subjects.user_names(key_count), random.Random(CONFLICT_PERCENT)
     bare = _Bare(uri, users, collection=f"bare_beside_{key_count}")
-    contested = {str(percent): _Contested(uri, users, percent=percent) for percent in CONFLICT_PERCENTS[key_count]}
-    times = take_turns(
-        {"bare": bare.flush, **{percent: one.ours.flush for percent, one in contested.items()}},
-        turn_count=turn_count,
-        before={"bare": bare.prepare, **{percent: one.prepare for percent, one in contested.items()}},
-    )
+    ours, rival = (_Ours(uri, users, collection=f"contested_{key_count}") for _ in range(2))
+
+    def prepare() -> None:
+        rival.hit(draw.sample(users, key_count * CONFLICT_PERCENT // 100))
+        rival.limiter.sync()
+        ours.hit()
+
+    measures = {
+        "sync()": timed(ours.flush, before=prepare),
+        "one bulk_write": timed(bare.flush, before=bare.prepare),
+    }
+    name = f"flush/{name}, {CONFLICT_PERCENT} % conflicts"
+    times_us = yield from _times_us(name, measures, turn_count=turn_count)
     bare.close()
-    for percent, one in contested.items():
-        one.ours.close()
-        one.rival.close()
-        timing, prefix = times[percent], f"flush/{name}, {percent} % conflicts"
-        yield Result(f"{prefix}/sync()", timing.median_ns / 1000, "us per key", spread=timing.spread_ns / 1000)
-        ratio = timing.median_ns / times["bare"].median_ns
-        yield Result(f"{prefix}/against one bulk_write", ratio, "x", GOALS.get(int(percent)))
+    ours.limiter.close()
+    rival.limiter.close()
+    ratio = times_us["sync()"] / times_us["one bulk_write"]
+    yield Result(f"{name}/against one bulk_write", ratio, "x", GOAL_OF_CONFLICTS)
 
 
-class _Contested:
-    """A limiter, and a rival that writes some of its documents first."""
-
-    def __init__(self, uri: str, users: Sequence[str], *, percent: int) -> None:
-        collection = f"contested_{len(users)}_{percent}"
-        self.ours = _Ours(uri, users, collection=collection)
-        self.rival = _Ours(uri, users, collection=collection)
-        self._users = list(users)
-        self._count = len(users) * percent // 100
-        self._source = random.Random(percent)
-
-    def prepare(self) -> None:
-        """Count a hit of each key, and have the rival write some."""
-        self.rival.hit(self._source.sample(self._users, self._count))
-        self.rival.sync()
-        self.ours.hit()
+def _times_us(
+    name: str, measures: Mapping[str, Callable[[], float]], *, turn_count: int
+) -> Generator[Result, None, dict[str, float]]:
+    """Yield the time of each subject per key, and return the medians."""
+    medians = {}
+    for subject, times_ns in take_turns(measures, turn_count=turn_count).items():
+        result = median_of(f"{name}/{subject}", [time_ns / 1000 for time_ns in times_ns], "us per key")
+        medians[subject] = result.value
+        yield result
+    return medians
 
 
 def _idle() -> list[Result]:
@@ -234,10 +221,7 @@ def _bare_stall(uri: str) -> list[Result]:
     """The lower bound: bulk writes of the same documents, in a process without a limiter."""
     bare = _Bare(uri, subjects.user_names(STALL_KEY_COUNT), collection="stall_bare", batch=MAX_BATCH)
     results = _stall_results(
-        f"bare bulk_write of {MAX_BATCH}",
-        bare.build_and_flush,
-        serve=lambda user: _answer(remaining=0),
-        before=lambda: None,
+        f"bare bulk_write of {MAX_BATCH}", bare.build_and_flush, serve=lambda user: _answer(remaining=0)
     )
     bare.close()
     return results
@@ -248,57 +232,61 @@ def _stall_results(
     work: Callable[[], object],
     *,
     serve: Callable[[str], None],
-    before: Callable[[], None],
+    before: Callable[[], None] = lambda: None,
     goal: str | None = None,
 ) -> list[Result]:
     """Serve requests while this thread works. The first round, which inserts, does not count."""
-    works_s: list[float] = []
+    works_us: list[float] = []
     latencies_ms: list[float] = []
     for index in range(STALL_ROUND_COUNT + 1):
         before()
-        requests = _Requests(serve)
-        requests.start()
-        started_s = time.perf_counter()
-        work()
-        work_s = time.perf_counter() - started_s
-        requests.stop()
+        with _served(serve) as served_ms:
+            started_s = time.perf_counter()
+            work()
+            work_s = time.perf_counter() - started_s
         if index:
-            works_s.append(work_s)
-            latencies_ms += requests.latencies_ms
+            works_us.append(work_s / STALL_KEY_COUNT * 1e6)
+            latencies_ms += served_ms
+    latencies_ms.sort()
     name = f"flush/stall, {label}"
-    p99_9 = percentile(latencies_ms, 99.9)
     return [
-        Result(f"{name}/flush", statistics.median(works_s) / STALL_KEY_COUNT * 1e6, "us per key"),
-        Result(f"{name}/p50", percentile(latencies_ms, 50), "ms"),
-        Result(f"{name}/p99", percentile(latencies_ms, 99), "ms"),
-        Result(f"{name}/p99.9", p99_9, "ms", goal),
-        Result(f"{name}/longest", max(latencies_ms), "ms"),
+        median_of(f"{name}/flush", works_us, "us per key"),
+        *(
+            Result(
+                f"{name}/{percentile}",
+                latencies_ms[int(len(latencies_ms) * ratio)],
+                "ms",
+                goal if ratio == 0.999 else None,
+            )
+            for percentile, ratio in {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}.items()
+        ),
+        Result(f"{name}/longest", latencies_ms[-1], "ms"),
     ]
 
 
-class _Requests(threading.Thread):
-    """A thread of a WSGI server without the network: waits for a request and serves it."""
+@contextmanager
+def _served(serve: Callable[[str], None]) -> Iterator[list[float]]:
+    """Serve a request each millisecond in a thread, as a WSGI server without the network, and yield the latencies.
 
-    def __init__(self, serve: Callable[[str], None]) -> None:
-        super().__init__(name="requests")
-        self._serve = serve
-        self._done = threading.Event()
-        self.latencies_ms: list[float] = []
+    A latency counts from the time at which the request was due.
+    """
+    done = threading.Event()
+    latencies_ms: list[float] = []
 
-    def run(self) -> None:
-        """Serve until stopped. A latency counts from the time at which the request was due."""
-        count = 0
-        while not self._done.is_set():
+    def run() -> None:
+        while not done.is_set():
             due_s = time.perf_counter() + STALL_STEP_S
             time.sleep(STALL_STEP_S)
-            count += 1
-            self._serve(f"user.{count % 500}")
-            self.latencies_ms.append((time.perf_counter() - due_s) * 1000)
+            serve(f"user.{len(latencies_ms) % 500}")
+            latencies_ms.append((time.perf_counter() - due_s) * 1000)
 
-    def stop(self) -> None:
-        """Stop and wait for the end."""
-        self._done.set()
-        self.join()
+    thread = threading.Thread(target=run, name="requests")
+    thread.start()
+    try:
+        yield latencies_ms
+    finally:
+        done.set()
+        thread.join()
 
 
 def _answer(*, remaining: int) -> bytes:

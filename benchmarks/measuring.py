@@ -3,12 +3,11 @@
 import contextlib
 import gc
 import multiprocessing
-import statistics
+import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,56 +22,37 @@ Run = Callable[[], int]
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Nanoseconds per operation: the median of all turns, and half the interquartile range."""
+def take_turns(measures: Mapping[str, Callable[[], Value]], *, turn_count: int) -> dict[str, list[Value]]:
+    """Call each measure once per turn, in random order, and return the values. The first turn does not count."""
+    draw = random.Random(0)
+    values: dict[str, list[Value]] = {name: [] for name in measures}
+    for turn in range(turn_count + 1):
+        for name in draw.sample(list(measures), len(measures)):
+            value = measures[name]()
+            if turn:
+                values[name].append(value)
+    return values
 
-    median_ns: float
-    spread_ns: float
 
-
-def take_turns(
-    runs: Mapping[str, Run],
-    *,
-    turn_count: int,
-    before: Mapping[str, Callable[[], object]] | None = None,
-    clock_ns: Callable[[], int] = time.perf_counter_ns,
-) -> dict[str, Timing]:
-    """Time each subject once per turn, in alternating order. The first turn does not count.
+def timed(
+    run: Run, *, before: Callable[[], object] = lambda: None, clock_ns: Callable[[], int] = time.perf_counter_ns
+) -> Callable[[], float]:
+    """Return a measure of the time of one operation in nanoseconds.
 
     Args:
-        runs: The subjects.
-        turn_count: Number of turns.
-        before: Preparations that are not timed.
+        run: The work.
+        before: A preparation that is not timed.
         clock_ns: ``time.process_time_ns`` for work that never waits: other processes disturb it least.
     """
-    before = before or {}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for turn in range(turn_count + 1):
-        for name in sorted(runs, reverse=bool(turn % 2)):
-            if name in before:
-                before[name]()
-            gc.collect()
-            started_ns = clock_ns()
-            operation_count = runs[name]()
-            taken_ns = clock_ns() - started_ns
-            if turn:
-                times[name].append(taken_ns / operation_count)
-    return {name: Timing(statistics.median(taken), spread(taken)) for name, taken in times.items()}
 
+    def measure() -> float:
+        before()
+        gc.collect()
+        started_ns = clock_ns()
+        operation_count = run()
+        return (clock_ns() - started_ns) / operation_count
 
-def spread(values: list[float]) -> float:
-    """Return half the interquartile range, 0.0 for fewer than two values."""
-    if len(values) < 2:
-        return 0.0
-    low, _, high = statistics.quantiles(values, n=4)
-    return (high - low) / 2
-
-
-def percentile(values: list[float], percent: float) -> float:
-    """Return the value that this share of all values does not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+    return measure
 
 
 def in_threads(run: Run, *, thread_count: int) -> Run:

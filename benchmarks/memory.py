@@ -13,8 +13,7 @@ from oauth_ratelimit.store.memory import MemoryStore
 
 CLIENT_COUNT = 25
 KEYS_PER_CYCLE, CYCLE_S = 50_000, 1.0
-ROUND_COUNT = 3
-FRAME_S, WINDOW_S = 6, 60
+FRAME_S = 6
 FLOOD_FACTOR = 5  # users of a flood, as a multiple of max_keys
 NAMES = {
     "short names": "user-{:012x}",
@@ -25,11 +24,9 @@ NAMES = {
 
 
 def run(*, short: bool) -> Iterator[Result]:
-    """Yield bytes per key, growth over rounds of new keys, pauses, and growth under a flood."""
+    """Yield bytes per key, pauses, and growth under a flood."""
     key_count = 100_000 if short else 1_000_000
     yield from in_new_process(_size, key_count)
-    yield from in_new_process(_growth, key_count // 4)
-    yield from in_new_process(_arrival, key_count)
     for kind in NAMES:
         yield in_new_process(_flood, kind, 20_000 if short else 100_000)
 
@@ -42,38 +39,22 @@ class EmptyStore(MemoryStore):
         return WriteResult()
 
 
-class _Load:
-    """A limiter, and requests of many users of some clients."""
-
-    def __init__(self, key_count: int) -> None:
-        self.clock = Clock()
-        self.limiter = subjects.limiter(subjects.settings_of(max_keys=2 * key_count), EmptyStore(), clock=self.clock)
-        self._key_count = key_count
-
-    def hit(self, *, first: int = 0, keys_per_cycle: int = KEYS_PER_CYCLE) -> float:
-        """Check each key once, and return the longest check in ms. The ids are new strings, as in requests."""
-        check, timer, longest_s = self.limiter.check, time.perf_counter, 0.0
-        for number in range(first, first + self._key_count):
-            client_id, username = f"partner-app-{number % CLIENT_COUNT}", f"user-{number:06d}@example.com"
-            started_s = timer()
-            check(client_id, username)
-            longest_s = max(longest_s, timer() - started_s)
-            if (number + 1) % keys_per_cycle == 0:
-                self.clock.now_s += CYCLE_S
-                self.limiter.sync()
-        return longest_s * 1000
-
-
 def _size(key_count: int) -> list[Result]:
-    load = _Load(key_count)
-    load.limiter.check("partner-app-0", None)
-    load.limiter.sync()
+    """Check each key twice, so that it has a past. The ids are new strings, as in requests."""
+    clock = Clock()
+    limiter = subjects.limiter(subjects.settings_of(max_keys=2 * key_count), EmptyStore(), clock=clock)
+    limiter.check("partner-app-0", None)
+    limiter.sync()
     gc.collect()
     before = resident_bytes()
-    for _ in range(2):  # so that each key has a past
-        load.hit()
-        load.clock.now_s += FRAME_S
-    load.limiter.sync()
+    for _ in range(2):
+        for number in range(key_count):
+            limiter.check(f"partner-app-{number % CLIENT_COUNT}", f"user-{number:06d}@example.com")
+            if (number + 1) % KEYS_PER_CYCLE == 0:
+                clock.now_s += CYCLE_S
+                limiter.sync()
+        clock.now_s += FRAME_S
+    limiter.sync()
     gc.collect()
     grown_bytes = resident_bytes() - before
     collected_s = _collection_s()
@@ -90,40 +71,6 @@ def _collection_s() -> float:
     started_s = time.perf_counter()
     gc.collect()
     return time.perf_counter() - started_s
-
-
-def _growth(key_count: int) -> list[Result]:
-    """New keys come, become idle and are forgotten, several times."""
-    load = _Load(key_count)
-    full, empty, objects = [], [], []
-    for index in range(ROUND_COUNT + 1):
-        load.hit(first=index * key_count)
-        load.clock.now_s += CYCLE_S
-        load.limiter.sync()
-        full.append(resident_bytes())
-        while load.limiter.sync().key_count:
-            load.clock.now_s += WINDOW_S
-        gc.collect()
-        empty.append(resident_bytes())
-        objects.append(len(gc.get_objects()))
-    name = f"memory/{key_count:,} new keys, forgotten, {ROUND_COUNT + 1} times"
-    return [
-        Result(f"{name}/when full, last against second", full[-1] / full[1], "x", "<= 1.02"),
-        Result(f"{name}/when empty, last against second", empty[-1] / empty[1], "x"),
-        Result(f"{name}/objects when empty, last less second", objects[-1] - objects[1], "objects", "<= 0"),
-    ]
-
-
-def _arrival(key_count: int) -> list[Result]:
-    longest_ms = _Load(key_count).hit(keys_per_cycle=2 * key_count)
-    load = _Load(key_count)
-    gc.collect()
-    gc.disable()
-    name = f"memory/{key_count:,} keys at once"
-    return [
-        Result(f"{name}/longest check", longest_ms, "ms"),
-        Result(f"{name}/longest check, garbage collector off", load.hit(keys_per_cycle=2 * key_count), "ms"),
-    ]
 
 
 def _flood(kind: str, max_keys: int) -> Result:

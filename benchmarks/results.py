@@ -1,6 +1,7 @@
-"""A measured value and its goal, the table on the terminal, and the file of results."""
+"""A measured value and its goal, and the file of results."""
 
 import json
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +31,6 @@ class Result:
     spread: float | None = None
 
     @property
-    def topic(self) -> str:
-        """Part of the name before the first slash."""
-        return self.name.partition("/")[0]
-
-    @property
     def met(self) -> bool | None:
         """True if the value meets the goal, None without one."""
         if self.goal is None:
@@ -43,45 +39,35 @@ class Result:
         return SIGNS[sign](float(self.value), float(bound))
 
 
-def table(results: Iterable[Result]) -> str:
-    """Return results as a table for the terminal."""
-    rows = [
-        (
-            result.name,
-            f"{result.value:,.4g}" if abs(result.value) < 1000 else f"{result.value:,.0f}",
-            result.unit,
-            "" if result.spread is None else f"± {result.spread:,.3g}",
-            result.goal or "",
-            {True: "met", False: "MISSED", None: ""}[result.met],
-        )
-        for result in results
-    ]
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(6)]
-    return "\n".join(
-        f"{name:<{widths[0]}}  {value:>{widths[1]}} {unit:<{widths[2]}}  {spread:<{widths[3]}}"
-        f"  {goal:<{widths[4]}}  {met}".rstrip()
-        for name, value, unit, spread, goal, met in rows
-    )
+def line(result: Result) -> str:
+    """Return a result as a line for the terminal."""
+    value = f"{result.value:,.4g}" if abs(result.value) < 1000 else f"{result.value:,.0f}"
+    spread = "" if result.spread is None else f" ± {result.spread:,.3g}"
+    goal = "" if result.goal is None else f" ({result.goal}: {'met' if result.met else 'MISSED'})"
+    return f"{result.name}: {value}{spread} {result.unit}{goal}"
 
 
-def save(results: Sequence[Result], *, command: str, left_out: Sequence[str] = (), path: Path = PATH) -> None:
-    """Write results to the file and replace those of the same topics.
+def spread(values: Sequence[float]) -> float:
+    """Return half the interquartile range, 0.0 for fewer than two values."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4)
+    return (high - low) / 2
 
-    Args:
-        results: All results of some topics.
-        command: The command that measures them again.
-        left_out: Prefixes of names that could not be measured here; the file keeps their entries.
-        path: The file.
+
+def median_of(name: str, values: Sequence[float], unit: str, goal: str | None = None) -> Result:
+    """Return the median of repetitions, with their spread."""
+    return Result(name, statistics.median(values), unit, goal, spread(values))
+
+
+def save(results: Iterable[Result], *, command: str, path: Path = PATH) -> list[str]:
+    """Write results to the file, and return the names of the same topics that were not measured and stay.
+
+    A program or a trace is missing on this machine then, or the result has another name now: delete its entry.
     """
-    topics, measured = {result.topic for result in results}, {result.name for result in results}
-    kept = [
-        entry
-        for entry in load(path)
-        if entry["name"].partition("/")[0] not in topics
-        or (entry["name"].startswith(tuple(left_out)) and entry["name"] not in measured)
-    ]
-    new = [
-        {
+    entries = {str(entry["name"]): entry for entry in load(path)}
+    new = {
+        result.name: {
             "name": result.name,
             "value": float(f"{result.value:.5g}"),
             "unit": result.unit,
@@ -91,11 +77,17 @@ def save(results: Sequence[Result], *, command: str, left_out: Sequence[str] = (
             "command": command,
         }
         for result in results
-    ]
-    entries = sorted([*kept, *new], key=lambda entry: str(entry["name"].partition("/")[0]))
-    path.write_text("[\n" + ",\n".join("  " + json.dumps(entry) for entry in entries) + "\n]\n")
+    }
+    topics = {_topic(name) for name in new}
+    ordered = sorted((entries | new).values(), key=lambda entry: _topic(str(entry["name"])))
+    path.write_text("[\n" + ",\n".join("  " + json.dumps(entry) for entry in ordered) + "\n]\n")
+    return [name for name in entries if _topic(name) in topics and name not in new]
 
 
 def load(path: Path = PATH) -> list[dict[str, Any]]:
     """Return the entries of the file, none if there is no file."""
     return list(json.loads(path.read_text())) if path.exists() else []
+
+
+def _topic(name: str) -> str:
+    return name.partition("/")[0]

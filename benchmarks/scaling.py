@@ -15,7 +15,7 @@ from zlib import crc32
 from benchmarks.results import Result
 from benchmarks.shapes import BEGIN_S, SEED, Request, busiest, loads
 from benchmarks.sharing import Ours, measured
-from benchmarks.traces import SHIPPED, load_trace, traces
+from benchmarks.traces import SHIPPED, traces
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.replay.accuracy import ErrorLog, Tally
 from oauth_ratelimit.replay.fleet import Fleet, FleetKey, FleetPlan
@@ -82,7 +82,7 @@ def _loads(*, short: bool) -> Iterator[tuple[str, int, int, Sequence[Sequence[in
     """Yield name, limit, window and the times of each key, in microseconds."""
     for trace in traces():
         keys: dict[str, list[int]] = {}
-        for at_s, key in busiest(load_trace(trace.path), 500 if short else RECORDED):
+        for at_s, key in busiest(trace.requests(), 500 if short else RECORDED):
             keys.setdefault(key, []).append(round(at_s * SECOND_US))
         yield trace.name, trace.limit, 60, list(keys.values())
     for name, (limit, window_s) in FLOODS.items():

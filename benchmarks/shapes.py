@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks import traces
+from benchmarks.traces import traces
 
 SEED = 2007
 BEGIN_S = 1_700_000_040  # the start of a minute
@@ -49,8 +49,8 @@ class Load:
 def loads(instance_count: int, *, short: bool = False) -> Iterator[Load]:
     """Yield the traces on this machine and the shapes, spread over instances."""
     rng = random.Random(SEED)
-    for trace in traces.traces():
-        rows = busiest(traces.load_trace(trace.path), 500 if short else RECORDED)
+    for trace in traces():
+        rows = busiest(trace.requests(), 500 if short else RECORDED)
         requests = [Request(*row, rng.randrange(instance_count)) for row in rows]
         yield Load(trace.name, trace.limit, requests)
     half = frozenset(range(max(1, instance_count // 2)))
@@ -61,9 +61,8 @@ def loads(instance_count: int, *, short: bool = False) -> Iterator[Load]:
         yield Load(name, LIMIT, requests, half if name == "partition" else frozenset())
 
 
-def busiest(recorded: Sequence[traces.Request], most: int) -> list[tuple[float, str]]:
-    """Return time and key of this many consecutive requests, those that came within the shortest time."""
-    rows = [(request.at_s, request.key) for request in recorded]
+def busiest(rows: Sequence[tuple[float, str]], most: int) -> Sequence[tuple[float, str]]:
+    """Return this many consecutive requests, those that came within the shortest time."""
     begins = range(max(1, len(rows) - most))
     begin = min(begins, key=lambda index: rows[min(index + most, len(rows) - 1)][0] - rows[index][0])
     return rows[begin : begin + most]

@@ -21,15 +21,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from benchmarks.measuring import resident_bytes, servers_of, spread
-from benchmarks.results import Result, save, table
+from benchmarks.measuring import resident_bytes, servers_of, take_turns
+from benchmarks.results import Result, line, median_of, save, spread
 from benchmarks.soak_server import BASE, BASE_AGAIN, IN_MEMORY, IS_PLAIN, OURS, ROLE_VARIABLE, URI_VARIABLE
-from benchmarks.wrk import REPORT, Latencies, latencies_in, percentile_ms, ratio_of
 from tests.support.gunicorn import Gunicorn
 from tests.support.mongod import Mongod
 
@@ -45,25 +45,32 @@ wrk.method = "POST"
 wrk.body = "grant_type=client_credentials"
 wrk.headers["Content-Type"] = "application/x-www-form-urlencoded"
 local names = {}
-for line in io.lines("%s") do names[#names + 1] = line end
+for line in io.lines("NAMES") do names[#names + 1] = line end
 function request()
   local number = math.random(50) == 1 and 1 or math.random(#names)
   wrk.headers["Authorization"] = names[number]
   return wrk.format()
 end
+function done(summary, latency, requests)
+  print(string.format("%d requests in %d us", summary.requests, summary.duration))
+  for i = 1, #latency do print(string.format("latency %d us: %d", latency(i))) end
+end
 """
 RESAMPLE_COUNT = 50
 
 
-@dataclass
-class Observations:
-    """Measurements of one server, one per turn."""
+Latencies = Counter[int]
+"""Number of requests by their latency in microseconds."""
 
-    turns: list[Latencies] = field(default_factory=list)
+
+@dataclass
+class Turn:
+    """Measurements of one server in one turn."""
+
+    latencies: Latencies = field(default_factory=Counter)
     denied_count: int = 0
-    resident_mb: list[float] = field(default_factory=list)
-    lag_s: list[float] = field(default_factory=list)
-    in_flight: list[float] = field(default_factory=list)
+    resident_mb: float = 0.0
+    lag_s: float = 0.0
 
 
 def main() -> int:
@@ -73,21 +80,18 @@ def main() -> int:
         return 2
     turn_count = max(2, round(DURATION_S / TURN_S))
     names = (BASE, OURS) if IS_PLAIN else (BASE, OURS, BASE_AGAIN)
-    print(f"{turn_count} turns of {TURN_S} s on each of {len(names)} servers")
     results = list(results_of(load(turn_count, names), turn_count=turn_count))
     if IS_PLAIN:
-        twins = (BASE, IN_MEMORY, BASE_AGAIN)
-        print(f"{TWIN_TURNS} turns of {TURN_S} s on each of {len(twins)} servers")
-        results += ratios_of(load(TWIN_TURNS, twins))
-    print(table(results))
+        results += ratios_of(load(TWIN_TURNS, (BASE, IN_MEMORY, BASE_AGAIN)))
+    print(*map(line, results), sep="\n")
     if DURATION_S >= 180:
         save(results, command=f"SOAK={DURATION_S:g} {'SOAK_SECRETS=plain ' if IS_PLAIN else ''}make soak")
     return 1 if any(result.met is False for result in results) else 0
 
 
-def load(turn_count: int, names: Sequence[str]) -> dict[str, Observations]:
-    """Load the servers in turn. The first turn does not count."""
-    seen = {name: Observations() for name in names}
+def load(turn_count: int, names: Sequence[str]) -> dict[str, list[Turn]]:
+    """Load the servers in turn."""
+    print(f"{turn_count} turns of {TURN_S} s on each of {len(names)} servers", flush=True)
     with contextlib.ExitStack() as running:
         script = write_script(Path(running.enter_context(tempfile.TemporaryDirectory(prefix="oauth_ratelimit-soak-"))))
         mongod = running.enter_context(Mongod())
@@ -96,11 +100,10 @@ def load(turn_count: int, names: Sequence[str]) -> dict[str, Observations]:
         servers = running.enter_context(
             servers_of(names, application_import, variable=ROLE_VARIABLE, threads=CONNECTION_COUNT, env=env)
         )
-        for turn in range(turn_count + 1):
-            for name in names if turn % 2 else reversed(names):
-                take_turn(servers[name], script, seen[name] if turn else Observations(), is_protected=name == OURS)
-            show_progress(turn, turn_count, seen)
-    return seen
+        loads = {
+            name: partial(take_turn, server, script, is_protected=name == OURS) for name, server in servers.items()
+        }
+        return take_turns(loads, turn_count=turn_count)
 
 
 def write_script(directory: Path) -> Path:
@@ -109,81 +112,114 @@ def write_script(directory: Path) -> Path:
     credentials = (base64.b64encode(f"client-{number}:secret".encode()).decode() for number in range(CLIENT_COUNT))
     names.write_text("".join(f"Basic {credential}\n" for credential in credentials))
     script = directory / "load.lua"
-    script.write_text(SCRIPT % names + REPORT)
+    script.write_text(SCRIPT.replace("NAMES", str(names)))
     return script
 
 
-def take_turn(server: Gunicorn, script: Path, seen: Observations, *, is_protected: bool) -> None:
+def take_turn(server: Gunicorn, script: Path, *, is_protected: bool) -> Turn:
     """Load one server for one turn, and observe it halfway."""
-    observing = threading.Timer(TURN_S / 2, observe, (server, seen, is_protected))
+    turn = Turn()
+    observing = threading.Timer(TURN_S / 2, observe, (server, turn, is_protected))
     observing.start()
     command = [*WRK, f"--script={script}", f"{server.url}/token"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     observing.join()
     if broken := re.search(r"Socket errors: .*", output):
         raise RuntimeError(f"{server.url}: {broken[0]}")
-    seen.turns.append(latencies_in(output, connection_count=CONNECTION_COUNT))
+    turn.latencies = latencies_in(output)
     if denied := re.search(r"Non-2xx or 3xx responses: (\d+)", output):
-        seen.denied_count += int(denied[1])
+        turn.denied_count = int(denied[1])
+    return turn
 
 
-def observe(server: Gunicorn, seen: Observations, is_protected: bool) -> None:
-    """Record a server's memory, and the state of its synchronisation."""
+def observe(server: Gunicorn, turn: Turn, is_protected: bool) -> None:
+    """Record a server's memory, and the lag of its synchronisation."""
     (pid,) = server.pids()
-    seen.resident_mb.append(resident_bytes(pid) / 1e6)
+    turn.resident_mb = resident_bytes(pid) / 1e6
     if is_protected:
         with contextlib.closing(http.client.HTTPConnection(server.address, timeout=30)) as connection:
             connection.request("GET", "/health")
-            health = json.loads(connection.getresponse().read())
-        seen.lag_s.append(health["sync_lag_s"])
-        seen.in_flight.append(float(health["in_flight_hits"]))
+            turn.lag_s = json.loads(connection.getresponse().read())["sync_lag_s"]
 
 
-def show_progress(turn: int, turn_count: int, seen: Mapping[str, Observations]) -> None:
-    """Print a line about once a minute."""
-    if turn and turn % max(1, round(60 / (TURN_S * len(seen)))) == 0:
-        p99_ms = " and ".join(f"{name} {percentile_ms(it.turns, 99):.2f} ms" for name, it in seen.items())
-        print(f"{time.strftime('%X')} turn {turn} of {turn_count}: p99 {p99_ms}", flush=True)
+def latencies_in(output: str) -> Latencies:
+    """Return the latencies in the output of wrk, of real requests only.
+
+    For each request that took twice the mean or more, wrk adds those that could have been sent meanwhile
+    (``stats_correct`` in its wrk.c and stats.c). They are removed again, from the slowest request down.
+    """
+    summary = re.search(r"^(\d+) requests in (\d+) us$", output, re.MULTILINE)
+    if summary is None:
+        raise RuntimeError(f"wrk printed no summary: {output}")
+    request_count, duration_us = int(summary[1]), int(summary[2])
+    lines = re.findall(r"^latency (\d+) us: (\d+)$", output, re.MULTILINE)
+    latencies = Counter({int(latency_us): int(count) for latency_us, count in lines})
+    expected_us = duration_us // (request_count // CONNECTION_COUNT)
+    for latency_us in sorted(latencies, reverse=True):
+        for added_us in range(latency_us - expected_us, expected_us, -expected_us):
+            latencies[added_us] -= latencies[latency_us]
+    if latencies.total() != request_count or min(latencies.values()) < 0:
+        raise RuntimeError(f"{latencies.total()} latencies of {request_count} requests: {output}")
+    return +latencies
 
 
-def results_of(seen: Mapping[str, Observations], *, turn_count: int) -> Iterator[Result]:
+def percentile_ms(turns: Sequence[Turn], percent: float) -> float:
+    """Return the time that this share of the requests of all turns did not exceed."""
+    latencies: Latencies = Counter()
+    for turn in turns:
+        latencies.update(turn.latencies)
+    rest = latencies.total() * percent / 100
+    for latency_us in sorted(latencies):
+        rest -= latencies[latency_us]
+        if rest <= 0:
+            return latency_us / 1000
+    raise ValueError("no requests")
+
+
+def results_of(seen: Mapping[str, Sequence[Turn]], *, turn_count: int) -> Iterator[Result]:
     """Yield the results of a load."""
-    ours = seen[OURS]
     yield Result(f"{TOPIC}/clients", CLIENT_COUNT, "clients")
     yield Result(f"{TOPIC}/load", turn_count * TURN_S, "s on each server")
-    for name, it in seen.items():
-        per_s = [turn.total() / TURN_S for turn in it.turns]
-        yield Result(f"{TOPIC}/{name}, requests", statistics.median(per_s), "/s", spread=spread(per_s))
+    for name, turns in seen.items():
+        yield median_of(f"{TOPIC}/{name}, requests", [turn.latencies.total() / TURN_S for turn in turns], "/s")
         for percent in (50, 99):
-            of_turns = [percentile_ms([turn], percent) for turn in it.turns]
-            yield Result(f"{TOPIC}/{name}, p{percent}", percentile_ms(it.turns, percent), "ms", spread=spread(of_turns))
+            of_turns = [percentile_ms([turn], percent) for turn in turns]
+            yield Result(f"{TOPIC}/{name}, p{percent}", percentile_ms(turns, percent), "ms", spread=spread(of_turns))
     yield from ratios_of(seen)
-    denied_ratio = ours.denied_count / sum(turn.total() for turn in ours.turns)
+    ours = seen[OURS]
+    denied_ratio = sum(turn.denied_count for turn in ours) / sum(turn.latencies.total() for turn in ours)
     yield Result(f"{TOPIC}/ours, denied", denied_ratio, "of the requests")
-    quarter = max(1, len(ours.resident_mb) // 4)
-    for name, it in seen.items():
-        parts = (it.resident_mb[quarter : 2 * quarter], it.resident_mb[-quarter:])
-        before, after = map(statistics.median, parts)
+    for name, turns in seen.items():
+        resident_mb = [turn.resident_mb for turn in turns]
+        quarter = max(1, len(turns) // 4)
+        before, after = map(statistics.median, (resident_mb[quarter : 2 * quarter], resident_mb[-quarter:]))
         yield Result(f"{TOPIC}/{name}, memory at the end", after, "MB")
-        goal = "<= 2" if it is ours else None
+        goal = "<= 2" if name == OURS else None
         yield Result(f"{TOPIC}/{name}, memory since the second quarter", after - before, "MB", goal)
-    yield Result(f"{TOPIC}/ours, longest lag", max(ours.lag_s), "s", "<= 5")
-    half = len(ours.lag_s) // 2
-    grown_s = statistics.median(ours.lag_s[half:]) - statistics.median(ours.lag_s[:half])
+    lag_s = [turn.lag_s for turn in ours]
+    yield Result(f"{TOPIC}/ours, longest lag", max(lag_s), "s", "<= 5")
+    half = len(lag_s) // 2
+    grown_s = statistics.median(lag_s[half:]) - statistics.median(lag_s[:half])
     yield Result(f"{TOPIC}/ours, lag in the second half more than in the first", grown_s, "s", "<= 0.5")
-    yield Result(f"{TOPIC}/ours, most hits in flight after a cycle", max(ours.in_flight), "hits")
 
 
-def ratios_of(seen: Mapping[str, Observations]) -> Iterator[Result]:
+def ratios_of(seen: Mapping[str, Sequence[Turn]]) -> Iterator[Result]:
     """Yield latencies as multiples of the first server's. The spread is that of pairs of turns drawn again."""
-    base, *others = seen.items()
     draw = random.Random(0)
-    for name, it in others:
-        pairs = list(zip(it.turns, base[1].turns, strict=True))
+    for name, turns in seen.items():
+        if name == BASE:
+            continue
+        pairs = list(zip(turns, seen[BASE], strict=True))
         for percent in (50, 99):
             chance = spread([ratio_of(draw.choices(pairs, k=len(pairs)), percent) for _ in range(RESAMPLE_COUNT)])
             goal = f"<= {1.25 if IS_PLAIN else 1.05}" if (percent, name) == (99, OURS) else None
-            yield Result(f"{TOPIC}/p{percent}, {name} of {base[0]}", ratio_of(pairs, percent), "x", goal, chance)
+            yield Result(f"{TOPIC}/p{percent}, {name} of {BASE}", ratio_of(pairs, percent), "x", goal, chance)
+
+
+def ratio_of(pairs: Sequence[tuple[Turn, Turn]], percent: float) -> float:
+    """Return the percentile of the first of each pair, divided by that of the second."""
+    one, other = zip(*pairs, strict=True)
+    return percentile_ms(one, percent) / percentile_ms(other, percent)
 
 
 if __name__ == "__main__":

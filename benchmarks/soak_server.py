@@ -1,4 +1,4 @@
-"""The server that ``benchmarks.soak`` loads: an Authlib server of very many clients, in several roles."""
+"""The server of ``soak.py`` and ``start.py``: an Authlib server of very many clients, in several roles."""
 
 import os
 
@@ -6,10 +6,6 @@ from authlib.integrations.flask_oauth2 import AuthorizationServer
 from authlib.oauth2.rfc6749 import ClientMixin, grants
 from flask import Flask
 from werkzeug.security import check_password_hash, generate_password_hash
-
-from benchmarks.subjects import silence_log
-from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.blueprints import health_blueprint
 
 BASE, BASE_AGAIN, OURS, IN_MEMORY = "unprotected", "unprotected again", "ours", "ours in memory"
 IS_PLAIN = os.environ.get("SOAK_SECRETS") == "plain"
@@ -52,12 +48,17 @@ class Client(ClientMixin):  # type: ignore[misc]
 
 def served() -> Flask:
     """Return the application that gunicorn serves."""
-    silence_log()
     app = Flask("soak")
     server = AuthorizationServer(app, query_client=Client, save_token=lambda token, request: None)
     server.register_grant(grants.ClientCredentialsGrant)
     app.add_url_rule("/token", view_func=server.create_token_response, methods=["POST"], endpoint="token")
     if (role := os.environ[ROLE_VARIABLE]) in (OURS, IN_MEMORY):
+        # Not in an unprotected server, whose start and memory are the base.
+        from benchmarks.subjects import silence_log
+        from oauth_ratelimit import OAuthRateLimit
+        from oauth_ratelimit.blueprints import health_blueprint
+
+        silence_log()
         uri = os.environ[URI_VARIABLE] if role == OURS else None
         app.config.update(OAUTH_RATELIMIT_CONFIG=CONFIG, OAUTH_RATELIMIT_MONGO_URI=uri)
         OAuthRateLimit(app, server)

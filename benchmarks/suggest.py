@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from benchmarks.results import Result
 from benchmarks.subjects import Clock
 from benchmarks.synthetic import BEGIN_S, DAY_S, Request, Size, requests, statistics
-from benchmarks.traces import load_trace, traces
+from benchmarks.traces import traces
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.operations.profiles import HOUR_S, Traffic
 from oauth_ratelimit.operations.suggest import Proposal, configuration, suggest
@@ -61,13 +61,13 @@ def run(*, short: bool) -> Iterator[Result]:
         ]
         yield from _worst(f"synthetic service, fitted on {name}, worst of {len(SHORT_FIT_SEEDS)}", verdicts, {})
     for trace in traces():
-        rows = load_trace(trace.path, most=20_000 if short else None)
-        middle_s = (rows[0].at_s + rows[-1].at_s) / 2
+        rows = trace.requests()[: 20_000 if short else None]
+        middle_s = (rows[0][0] + rows[-1][0]) / 2
         traffic = Traffic()
-        for row in rows:
-            if row.at_s < middle_s:
-                traffic.add_request(row.at_s, row.key, None)
-        rest = [(row.at_s, row.key, None) for row in rows if row.at_s >= middle_s]
+        for at_s, key in rows:
+            if at_s < middle_s:
+                traffic.add_request(at_s, key, None)
+        rest = [(at_s, key, None) for at_s, key in rows if at_s >= middle_s]
         proposal = suggest(traffic)
         denied = decide(proposal, rest)
         keys = {client_id for (_, client_id, _), is_denied in zip(rest, denied, strict=True) if is_denied}

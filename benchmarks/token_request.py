@@ -19,9 +19,8 @@ from demo.models import Client, User
 from demo.server import create_app
 
 BASE, BASE_AGAIN = "unprotected", "unprotected again"
-OURS = "ours"
-SHARED = "ours shared through MongoDB"
-FLASK_LIMITER = {"Flask-Limiter moving": "moving-window", "Flask-Limiter sliding": "sliding-window-counter"}
+OURS, SHARED, GUARDED = "ours", "ours shared through MongoDB", "ours with the guard"
+FLASK_LIMITER = "Flask-Limiter sliding"  # with the least work beside the limit: in memory, by address
 FLASK_LIMITER_MEMORY = "Flask-Limiter in memory"
 FLASK_LIMITER_REDIS = "Flask-Limiter on Redis"
 FLASK_LIMITER_MONGO = "Flask-Limiter on MongoDB"
@@ -44,33 +43,43 @@ FORMS: Mapping[str, Form] = {
 }
 
 
-def application(subject: str, database: Path, *, mongo_uri: str | None = None, interval: str = "1s") -> Flask:
+def application(
+    subject: str,
+    database: Path,
+    *,
+    mongo_uri: str | None = None,
+    redis_uri: str | None = None,
+    interval: str = "1s",
+) -> Flask:
     """Return the demo server, protected by one of the subjects.
 
     Args:
         subject: One of the names above.
         database: The SQLite file.
-        mongo_uri: Where the counters are shared; None keeps them in memory.
+        mongo_uri, redis_uri: Where the subjects that share their counters do so.
         interval: The sync interval.
     """
     config: dict[str, Any] = {
         "mode": "enforce",
         "limits": {"client": [NEVER_REACHED], "user": [NEVER_REACHED]},
         "sync": {"interval": interval},
+        "guard": {"mode": "enforce" if subject == GUARDED else "off"},
     }
-    is_ours = subject in (OURS, SHARED)
-    app = create_app(database, ratelimit_config=config if is_ours else None, mongo_uri=mongo_uri)
-    if subject in FLASK_LIMITER:
-        add_flask_limiter(app, strategy=FLASK_LIMITER[subject])
+    is_ours = subject in (OURS, SHARED, GUARDED)
+    app = create_app(
+        database, ratelimit_config=config if is_ours else None, mongo_uri=mongo_uri if subject == SHARED else None
+    )
+    if subject.startswith("Flask-Limiter"):
+        storages = {FLASK_LIMITER_REDIS: redis_uri, FLASK_LIMITER_MONGO: mongo_uri}
+        limiter = FlaskLimiter(
+            get_remote_address if subject == FLASK_LIMITER else claimed_client_and_user,
+            app=app,
+            storage_uri=storages.get(subject, "memory://"),
+            strategy="sliding-window-counter",
+            headers_enabled=True,
+        )
+        app.view_functions["token"] = limiter.limit(NEVER_REACHED)(app.view_functions["token"])
     return app
-
-
-def add_flask_limiter(
-    app: Flask, *, strategy: str, storage_uri: str = "memory://", key_func: Callable[[], str] = get_remote_address
-) -> None:
-    """Protect the token endpoint with Flask-Limiter, with a limit that is never reached."""
-    limiter = FlaskLimiter(key_func, app=app, storage_uri=storage_uri, strategy=strategy, headers_enabled=True)
-    app.view_functions["token"] = limiter.limit(NEVER_REACHED)(app.view_functions["token"])
 
 
 def claimed_client_and_user() -> str:
@@ -82,19 +91,12 @@ def claimed_client_and_user() -> str:
 def served() -> Flask:
     """Return the application that gunicorn serves, from the environment."""
     silence_log()
-    subject = os.environ[SUBJECT_VARIABLE]
-    mongo_uri = os.environ[URI_VARIABLE] if subject == SHARED else None
-    app = application(subject, Path(os.environ[DATABASE_VARIABLE]), mongo_uri=mongo_uri)
-    storages = {
-        FLASK_LIMITER_MEMORY: "memory://",
-        FLASK_LIMITER_REDIS: os.environ.get(REDIS_VARIABLE),
-        FLASK_LIMITER_MONGO: os.environ[URI_VARIABLE],
-    }
-    if storage_uri := storages.get(subject):
-        add_flask_limiter(
-            app, strategy="sliding-window-counter", storage_uri=storage_uri, key_func=claimed_client_and_user
-        )
-    return app
+    return application(
+        os.environ[SUBJECT_VARIABLE],
+        Path(os.environ[DATABASE_VARIABLE]),
+        mongo_uri=os.environ[URI_VARIABLE],
+        redis_uri=os.environ.get(REDIS_VARIABLE),
+    )
 
 
 def requests_to(app: Flask, grant: str) -> Callable[[], None]:
