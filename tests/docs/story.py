@@ -35,7 +35,9 @@ class Reader:
         self._replace = replace
         self._log_path = place / "server.log"
         self._server: subprocess.Popen[bytes] | None = None
-        self._environment = {**os.environ, "PATH": f"{BINARIES}{os.pathsep}{os.environ['PATH']}"}
+        self._environment = {**os.environ, "PATH": f"{BINARIES}{os.pathsep}{os.environ['PATH']}", "NO_COLOR": "1"}
+        # Colours, which structlog puts between the words of its lines, are not on the page.
+        self._environment.pop("FORCE_COLOR", None)
 
     def follow(self, block: Block) -> None:
         """Do what a block says."""
