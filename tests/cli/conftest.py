@@ -10,6 +10,7 @@ import pytest
 import structlog
 import yaml
 from click.testing import CliRunner, Result
+from flask.cli import FlaskGroup
 
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.cli import command
@@ -33,6 +34,13 @@ CONFIG: dict[str, Any] = {
 def run_command(*words: str, stdin: str | None = None) -> Result:
     """Run a command without an application; an unexpected exception fails the test."""
     return CliRunner().invoke(command, words, input=stdin, catch_exceptions=False)
+
+
+def run_flask(create_app: Any, *words: str) -> Result:
+    """Run ``flask oauth-ratelimit`` for an application."""
+    group = FlaskGroup(create_app=create_app, add_default_commands=False)
+    group.add_command(command)
+    return CliRunner().invoke(group, ["oauth-ratelimit", *words], catch_exceptions=False)
 
 
 class Terminal:

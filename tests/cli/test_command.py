@@ -5,18 +5,15 @@ import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 from authlib.integrations.flask_oauth2 import AuthorizationServer
-from click.testing import CliRunner
 from flask import Flask
-from flask.cli import FlaskGroup
 
 from oauth_ratelimit import Mode, OAuthRateLimit
 from oauth_ratelimit.cli import command
-from tests.cli.conftest import WHY, Terminal, run_command
+from tests.cli.conftest import WHY, Terminal, run_command, run_flask
 from tests.support.helpers import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -107,13 +104,6 @@ def test_invalid_configuration_exits_with_one(terminal: Terminal) -> None:
         "top needs a valid configuration: correct it, or name another file with --config FILE before the command. "
         "Running instances keep the last valid one; new workers do not start.",
     ] == result.stderr.splitlines()
-
-
-def run_flask(create_app: Any, *words: str) -> Any:
-    """Run ``flask oauth-ratelimit`` for an application."""
-    group = FlaskGroup(create_app=create_app, add_default_commands=False)
-    group.add_command(command)
-    return CliRunner().invoke(group, ["oauth-ratelimit", *words], catch_exceptions=False)
 
 
 @pytest.mark.parametrize("environment_mode", [None, "off"])

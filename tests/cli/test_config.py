@@ -5,15 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 from flask import Flask
-from flask.cli import FlaskGroup
 
 from oauth_ratelimit import OAuthRateLimit
-from oauth_ratelimit.cli import command
 from oauth_ratelimit.config.reference import config_schema
 from oauth_ratelimit.core.pseudonyms import PseudonymKey
-from tests.cli.conftest import run_command
+from tests.cli.conftest import run_command, run_flask
 from tests.support.apps import make_app, make_server
 
 SHIPPED = Path(__file__).parents[2] / "config" / "oauth_ratelimit.yaml"
@@ -124,13 +121,6 @@ def test_summary_says_what_applies(tmp_path: Path) -> None:
     assert "Warning: limits are enforced without store.uri" in result.stderr
 
 
-def check_for_app(create_app: Any, path: Path, *more: str) -> Result:
-    """Run check-config as ``flask --app`` does."""
-    group = FlaskGroup(create_app=create_app, add_default_commands=False)
-    group.add_command(command)
-    return CliRunner().invoke(group, ["oauth-ratelimit", "check-config", str(path), *more], catch_exceptions=False)
-
-
 MISSPELT = "clients: {app: {grants: {client_credential5: {mode: off}}}}\nendpoints: {tokens: {limits: {}}}\n"
 
 
@@ -142,14 +132,14 @@ def test_names_that_the_application_does_not_have_are_warnings(tmp_path: Path) -
 
     path = tmp_path / "ratelimit.yaml"
     path.write_text(MISSPELT)
-    result = check_for_app(create_app, path)
+    result = run_flask(create_app, "check-config", str(path))
 
     assert 0 == result.exit_code
     assert "Warning: grant type client_credential5: did you mean client_credentials? its rules never" in result.stderr
     assert "Warning: endpoint tokens: did you mean token? its rules never apply" in result.stderr
-    assert 2 == len(json.loads(check_for_app(create_app, path, "--json").stdout)["warnings"])
+    assert 2 == len(json.loads(run_flask(create_app, "check-config", str(path), "--json").stdout)["warnings"])
     path.write_text(MISSPELT.replace("credential5", "credentials").replace("tokens", "static"))
-    assert [] == json.loads(check_for_app(create_app, path, "--json").stdout)["warnings"]
+    assert [] == json.loads(run_flask(create_app, "check-config", str(path), "--json").stdout)["warnings"]
 
 
 def test_file_is_checked_although_the_application_cannot_be_loaded(tmp_path: Path) -> None:
@@ -160,19 +150,19 @@ def test_file_is_checked_although_the_application_cannot_be_loaded(tmp_path: Pat
 
     path = tmp_path / "ratelimit.yaml"
     path.write_text(MISSPELT)
-    result = check_for_app(create_app, path)
+    result = run_flask(create_app, "check-config", str(path))
 
     assert (0, 1) == (result.exit_code, result.stderr.count("Warning: "))
     assert "Warning: the application cannot be loaded (ConfigError), so grant types" in result.stderr
     path.write_text("mode: loud\n")
-    assert 1 == check_for_app(create_app, path).exit_code
+    assert 1 == run_flask(create_app, "check-config", str(path)).exit_code
 
 
 @pytest.mark.parametrize("create_app", [lambda: Flask("plain"), None], ids=["not protected", "no application"])
 def test_file_is_checked_without_a_protected_application(tmp_path: Path, create_app: Any) -> None:
     path = tmp_path / "ratelimit.yaml"
     path.write_text(MISSPELT)
-    result = check_for_app(create_app, path)
+    result = run_flask(create_app, "check-config", str(path))
 
     assert (0, "") == (result.exit_code, result.stderr)
 

@@ -9,7 +9,6 @@ import pytest
 from authlib.integrations.flask_oauth2 import AuthorizationServer
 from click.testing import CliRunner
 from flask import Flask
-from flask.cli import FlaskGroup
 
 from oauth_ratelimit import Limiter, OAuthRateLimit
 from oauth_ratelimit.cli import command, options
@@ -18,7 +17,7 @@ from oauth_ratelimit.observe.denials import DenialQueue, DenialRecorder
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
-from tests.cli.conftest import WHY, Terminal
+from tests.cli.conftest import WHY, Terminal, run_flask
 
 BROKEN = {
     "bad value": "mode: enforce\nstore:\n  uri: {uri}\nlimits: {{user: 10/second}}\n",
@@ -136,10 +135,7 @@ def test_application_that_refuses_its_file_can_be_named(
         OAuthRateLimit(app, AuthorizationServer(app, query_client=lambda _: None, save_token=lambda *_: None))
         return app
 
-    group = FlaskGroup(create_app=create_app, add_default_commands=False)
-    group.add_command(command)
-    words = ["oauth-ratelimit", "mode", "set", "dry-run", *WHY]
-    result = CliRunner().invoke(group, words, catch_exceptions=False)
+    result = run_flask(create_app, "mode", "set", "dry-run", *WHY)
 
     assert 0 == result.exit_code, result.output
     assert f'Broken: {terminal.config_path}: mode: got "loud"' in result.stderr

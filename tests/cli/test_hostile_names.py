@@ -89,6 +89,7 @@ FOR_PEOPLE = {
     "what-if": ("what-if", "--limit", "1/hour"),
     "erase": ("erase", "\x1b[2J\x1b[31mred\x07", "--dry-run"),
     "status": ("status",),
+    "mode": ("mode",),
 }
 
 
@@ -101,19 +102,11 @@ def test_output_for_people_has_no_control_characters(config_path: Path, words: t
     assert set() == (CONTROLS - {"\n"}) & set(result.output)
 
 
-@pytest.mark.parametrize("what", ["counters", "overrides", "history"])
-def test_exported_table_has_no_formulas(config_path: Path, what: str) -> None:
-    """Nor control characters."""
-    assert_is_harmless_table(run(config_path, "export", what, "--format", "csv"))
-
-
-def test_reported_table_has_no_formulas(config_path: Path) -> None:
-    """Nor control characters."""
-    assert_is_harmless_table(run(config_path, "report", "--format", "csv"))
-
-
-def assert_is_harmless_table(result: Result) -> None:
-    """Fail if a table could do something in a spreadsheet or in a terminal."""
+@pytest.mark.parametrize(
+    "words", [("export", "counters"), ("export", "overrides"), ("export", "history"), ("report",)], ids=" ".join
+)
+def test_table_has_no_formulas_and_no_control_characters(config_path: Path, words: tuple[str, ...]) -> None:
+    result = run(config_path, *words, "--format", "csv")
     assert 0 == result.exit_code
     assert set() == (CONTROLS - {"\r", "\n"}) & set(result.output)
     rows = list(csv.reader(io.StringIO(result.output, newline="")))

@@ -1,6 +1,5 @@
 """replay."""
 
-import builtins
 import gzip
 import io
 import json
@@ -302,14 +301,7 @@ def test_unwritable_picture_exits_with_one(recording: Path, tmp_path: Path) -> N
 
 
 def test_picture_without_matplotlib_names_the_extra(recording: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real_import = builtins.__import__
-
-    def without_matplotlib(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.split(".")[0] == "matplotlib":
-            raise ImportError(name)
-        return real_import(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = run(str(recording), "--limit", "10/minute", "--picture", "x.svg")
     assert (1, "") == (result.exit_code, result.stdout)
     assert "oauth_ratelimit[charts]" in result.stderr

@@ -59,6 +59,10 @@ TAMPERINGS: dict[str, Callable[[Sent], Sent]] = {
     "secret of another client": lambda sent: sent.by((sent.client_id, f"{BATCH_JOBS.client_secret}x")),
     "unknown client": lambda sent: sent.by(("nobody", "x")),
     "no client": lambda sent: sent.by(None),
+    "forged signature": lambda sent: replace(
+        sent,
+        form={name: f"{value[:-8]}forged-x" if name == "assertion" else value for name, value in sent.form.items()},
+    ),
     "bogus proof": lambda sent: replace(
         sent, form={name: "bogus" if name in PROOFS else value for name, value in sent.form.items()}
     ),
@@ -138,6 +142,22 @@ def test_only_the_proven_client_and_user_pay(
     assert 200 == Sent(f"{site.url}/token", form, OWN).send(params=query).status_code
     counters = {(client, user) for client in ("web-shop", "batch-jobs") for user in (None, "alice", "bob")}
     assert {paying} == {key for key in counters if site.remaining(*key) != 2}
+
+
+def test_denied_client_is_denied_whatever_it_adds(site: Site) -> None:
+    """To the form and the query."""
+    site.wait_for_quota()
+    assert [200, 200] == [Sent(f"{site.url}/token", JOB, OWN).send().status_code for _ in range(2)]
+    tricks: list[tuple[dict[str, str], dict[str, str]]] = [
+        ({}, {"client_id": "batch-jobs", "username": "alice"}),
+        ({"client_id": "batch-jobs", "username": "alice", "user": "bob"}, {}),
+        ({"client_id": "WEB-SHOP", "scope": ""}, JOB),
+        ({"endpoint": "revocation", "cost": "0"}, {"cost": "-1"}),
+    ]
+    for more, query in tricks:
+        denied = Sent(f"{site.url}/token", {**JOB, **more}, OWN).send(params=query)
+        assert 429 == denied.status_code, denied.text
+        assert "Retry-After" in denied.headers
 
 
 def test_second_grant_type_in_the_query_moves_one_counter(site: Site) -> None:

@@ -1,7 +1,5 @@
 """Every grant and several client libraries at a protected Authlib server, over real HTTP."""
 
-import base64
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from requests_oauthlib import OAuth2Session
 from structlog.testing import capture_logs
 
 from demo.database import BATCH_JOBS, MOBILE_APP, PARTNER_BANK, WEB_SHOP
-from demo.models import GRANT_DEVICE_CODE, GRANT_JWT_BEARER, Client
+from demo.models import GRANT_DEVICE_CODE, Client
 from oauth_ratelimit.config import Settings
 from tests.support.flows import (
     FLOWS,
@@ -205,100 +203,6 @@ def test_denied_requests_do_not_count(one_token: Site):
 
 
 # Nobody uses up another's quota.
-
-WRONG: dict[str, tuple[int, dict[str, Any], tuple[str, str] | None]] = {
-    "wrong secret": (401, {"grant_type": "client_credentials"}, ("web-shop", "wrong")),
-    "no secret": (401, {"grant_type": "client_credentials", "client_id": "web-shop"}, None),
-    "unknown client": (401, {"grant_type": "client_credentials"}, ("nobody", "secret")),
-    "wrong secret with a user": (
-        401,
-        {"grant_type": "password", "username": "alice", "password": "alice-password"},
-        ("web-shop", "wrong"),
-    ),
-    "wrong password": (
-        400,
-        {"grant_type": "password", "username": "alice", "password": "wrong"},
-        ("web-shop", WEB_SHOP.client_secret or ""),
-    ),
-    "unknown user": (
-        400,
-        {"grant_type": "password", "username": "nobody", "password": "wrong"},
-        ("web-shop", WEB_SHOP.client_secret or ""),
-    ),
-    "bogus code": (
-        400,
-        {"grant_type": "authorization_code", "code": "bogus"},
-        ("web-shop", WEB_SHOP.client_secret or ""),
-    ),
-    "bogus refresh token": (
-        400,
-        {"grant_type": "refresh_token", "refresh_token": "bogus"},
-        ("web-shop", WEB_SHOP.client_secret or ""),
-    ),
-    "bogus device code": (
-        400,
-        {"grant_type": GRANT_DEVICE_CODE, "device_code": "bogus", "client_id": "mobile-app"},
-        None,
-    ),
-    "public client named by a stranger": (
-        400,
-        {"grant_type": "authorization_code", "code": "bogus", "client_id": "mobile-app"},
-        None,
-    ),
-    "unknown grant": (400, {"grant_type": "no-such-grant"}, ("web-shop", WEB_SHOP.client_secret or "")),
-}
-
-
-@pytest.mark.parametrize(("status", "form", "auth"), WRONG.values(), ids=WRONG)
-def test_failed_request_costs_nobody_anything(one_token: Site, status: int, form: Any, auth: Any):
-    """Without a valid client and grant nothing is counted, and the answer has no quota headers."""
-    response = requests.post(f"{one_token.url}/token", data=form, auth=auth, timeout=TIMEOUT_S)
-
-    assert response.status_code in (status, 400), response.text
-    assert set() == quota_headers(response)
-    for client in ("web-shop", "mobile-app", "nobody"):
-        for username in (None, "alice", "nobody"):
-            assert 1 == one_token.remaining(client, username)
-
-
-def test_bad_assertion_costs_nobody_anything(one_token: Site):
-    """It is signed with another key."""
-
-    def part(value: dict[str, Any]) -> str:
-        return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()
-
-    claims = {"iss": "partner-bank", "sub": "grace", "aud": f"{one_token.url}/token", "exp": 2**40, "iat": 0}
-    forged = f"{part({'alg': 'HS256'})}.{part(claims)}.{part({'not': 'a signature'})}"
-    form = {"grant_type": GRANT_JWT_BEARER, "assertion": forged}
-
-    response = requests.post(f"{one_token.url}/token", data=form, timeout=TIMEOUT_S)
-
-    assert response.status_code in (400, 401), response.text
-    assert 1 == one_token.remaining("partner-bank")
-    assert 1 == one_token.remaining("partner-bank", "grace")
-
-
-def test_client_in_the_form_beside_http_basic_is_not_counted(one_token: Site):
-    """The authenticated client is."""
-    form = {"grant_type": "client_credentials", "client_id": "web-shop"}
-
-    response = post(f"{one_token.url}/token", BATCH_JOBS, form)
-
-    assert 200 == response.status_code
-    assert 0 == one_token.remaining("batch-jobs")
-    assert 1 == one_token.remaining("web-shop")
-
-
-def test_names_in_the_query_are_not_counted(one_token: Site):
-    """The key has the loaded user, not a parameter."""
-    form = {"grant_type": "password", "username": "bob", "password": password_of("bob")}
-
-    response = post(f"{one_token.url}/token?username=alice&client_id=batch-jobs", WEB_SHOP, form)
-
-    assert 200 == response.status_code, response.text
-    assert 0 == one_token.remaining("web-shop", "bob")
-    assert 1 == one_token.remaining("web-shop", "alice")
-    assert 1 == one_token.remaining("batch-jobs", "bob")
 
 
 @pytest.mark.parametrize(

@@ -85,10 +85,11 @@ def test_protected_server_answers_like_a_plain_one(
     address: str | None,
     forwarded: str | None,
 ) -> None:
-    """Status and error are the same, and no failure is logged."""
+    """Status and error are the same, no failure is logged, and what is refused makes no key."""
     headers = {"Authorization": authorization, "X-Forwarded-For": forwarded}
     given_headers = {name: value for name, value in headers.items() if value is not None}
-    answers = []
+    clients = apps[1].extensions["oauth_ratelimit"].limiter._clients
+    answers, known = [], set(clients)
     with capture_logs() as logs:
         for app in apps:
             answer = app.test_client().open(
@@ -100,6 +101,14 @@ def test_protected_server_answers_like_a_plain_one(
     plain, protected = answers
     assert plain == protected
     assert [] == [line for line in logs if line["event"].endswith("_failed")]
+    assert plain[1] is None or known == set(clients)
+
+
+def test_header_that_is_not_utf8_is_answered_as_authlib_does(apps: tuple[Flask, Flask]) -> None:
+    form = {"grant_type": "password", "username": "alice"}
+    headers = {"Authorization": basic(b"\xff\xfe:\xff")}
+    plain, protected = (app.test_client().post("/token", data=form, headers=headers).status_code for app in apps)
+    assert plain == protected
 
 
 def test_both_servers_issue_tokens(apps: tuple[Flask, Flask]) -> None:

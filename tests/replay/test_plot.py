@@ -1,9 +1,8 @@
 """Charts as files."""
 
-import builtins
 import re
+import sys
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -58,13 +57,6 @@ def test_no_more_lines_than_can_be_told_apart(tmp_path: Path) -> None:
 
 
 def test_error_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    real_import = builtins.__import__
-
-    def without_matplotlib(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.split(".")[0] == "matplotlib":
-            raise ImportError(name)
-        return real_import(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without_matplotlib)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(NoCharts, match=r"oauth_ratelimit\[charts\]"):
         draw(example_data(), tmp_path / "picture.svg")
