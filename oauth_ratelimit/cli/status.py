@@ -73,14 +73,11 @@ def status_command(context: CliContext, as_json: bool) -> None:
     if as_json:
         print_json({**status.data(), "mode": context.mode} if context.broken else status.data())
         return
-    if context.mode is None:
-        mode: tuple[str | Cell, str] = (Cell(UNKNOWN_MODE, "yellow"), "the configuration")
-    else:
-        mode = (mode_cell(context.mode.value), origin_text(status.mode_origin))
+    is_overridden = context.mode is not None and status.mode_origin.override is not None
     print_facts(
         [
-            ("mode", mode[0]),
-            ("mode from", mode[1]),
+            ("mode", Cell(UNKNOWN_MODE, "yellow") if context.mode is None else mode_cell(context.mode.value)),
+            ("mode from", origin_text(status.mode_origin) if is_overridden else "the configuration"),
             ("canary", UNKNOWN if context.broken else canary_text(status.policies.canary)),
             ("overrides", str(status.override_count)),
             ("MongoDB", _database_text(status.facts)),

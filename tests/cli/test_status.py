@@ -86,6 +86,13 @@ def test_status_lists_mode_and_instances(terminal: Terminal, mongo_uri: str) -> 
     assert "node-2" in terminal.ok("status")
 
 
+def test_status_names_the_origin_of_the_mode(terminal: Terminal) -> None:
+    assert "mode from  the configuration\n" in terminal.ok("status")
+
+    terminal.ok("mode", "set", "dry-run", *WHY)
+    assert "mode from  override by ann: ticket 4711\n" in terminal.ok("status")
+
+
 def test_status_names_instances_that_have_not_changed_mode_yet(terminal: Terminal, mongo_uri: str) -> None:
     send_heartbeat(terminal, mongo_uri, "node-1")
     assert "Not yet in mode" not in terminal.ok("status")
