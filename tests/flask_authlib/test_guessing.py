@@ -441,36 +441,6 @@ def test_spellings_of_a_name_or_client_are_one(server: Guarded, spelling: Callab
 # Addresses.
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
-        lambda number: f"192.0.2.7:{4711 + number}",
-        lambda _: "::ffff:192.0.2.7",
-        lambda number: ("64:ff9b::192.0.2.7", "192.0.2.7", "[::ffff:192.0.2.7]:80")[number % 3],
-        lambda number: f"[2001:db8::{number:x}]:{4711 + number}",
-    ],
-    ids=["port", "mapped", "nat64", "brackets"],
-)
-def test_forms_of_an_address_are_one(server: Guarded, address: Callable[[int], str]) -> None:
-    """Proxies and servers write them in their own ways."""
-    client = server.site.app.test_client()
-
-    def guess(number: int) -> int:
-        form = {"grant_type": "password", "username": "alice", "password": "x", "client_id": "mobile-app"}
-        return client.post("/token", data=form, environ_base={"REMOTE_ADDR": address(number)}).status_code
-
-    assert [400] * USER_LIMIT + [429] == [guess(number) for number in range(USER_LIMIT + 1)]
-
-
-def test_addresses_behind_nat64_are_several(server: Guarded) -> None:
-    """A stranger behind the same translator locks nobody out."""
-    client = server.site.app.test_client()
-    form = {"grant_type": "password", "username": "alice", "password": "x", "client_id": "mobile-app"}
-    for number in range(2 * ADDRESS_LIMIT):
-        found = client.post("/token", data=form, environ_base={"REMOTE_ADDR": f"64:ff9b::192.0.2.{number}"})
-        assert 400 == found.status_code
-
-
 def test_network_of_48_bits_has_ten_times_the_limit(server: Guarded) -> None:
     """Each guess comes from a /64 of its own."""
     client = server.site.app.test_client()

@@ -1,7 +1,5 @@
 """A bare limiter that hashes usernames."""
 
-from typing import Any
-
 import pytest
 from structlog.testing import capture_logs
 
@@ -39,41 +37,6 @@ def test_every_method_takes_the_name_and_only_the_hash_is_stored_and_logged(cloc
     assert OLD(ALICE) == limiter.pseudonym_of(ALICE)
     assert (2, 0) == (stored_hits(store, Key(CLIENT, OLD(ALICE))), stored_hits(store, Key(CLIENT, ALICE)))
     assert [OLD(ALICE)] == [entry["username"] for entry in logs]
-
-
-def test_grant_without_a_user_stays_without_one(clock: Clock) -> None:
-    """None is not hashed."""
-    store = MemoryStore()
-    limiter = limiter_with(hashed(OLD), store, clock)
-    limiter.check(CLIENT)
-    limiter.sync()
-
-    assert None is limiter.pseudonym_of(None)
-    assert 1 == stored_hits(store, Key(CLIENT, None))
-
-
-@pytest.mark.parametrize(
-    "privacy",
-    [hashed(OLD), hashed(OLD, NEW), hashed(NEW, OLD), PrivacySettings("plain", (OLD,))],
-    ids=["one key", "a former key", "hash under the former key", "plain again"],
-)
-def test_user_called_like_the_hash_of_another_has_a_quota_of_their_own(clock: Clock, privacy: PrivacySettings) -> None:
-    """Nobody spends another's quota by taking their hash, out of a log line, for a name."""
-    limiter = limiter_with(privacy, MemoryStore(), clock, user=TWO)
-    for _ in range(3):
-        limiter.check(CLIENT, OLD(ALICE))
-        limiter.peek(CLIENT, ALICE)
-        limiter.sync()
-
-    assert 2 == limiter.peek(CLIENT, ALICE).remaining
-
-
-def test_name_that_is_no_text_is_rejected(clock: Clock) -> None:
-    """The error is that of plain names."""
-    limiter = limiter_with(hashed(OLD), None, clock)
-    wrong: Any = 7
-    with pytest.raises(TypeError, match="username must be text or None, got 7"):
-        limiter.check(CLIENT, wrong)
 
 
 @pytest.mark.parametrize(

