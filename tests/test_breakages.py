@@ -4,7 +4,6 @@ from tests.breakages import BREAKAGES, ROOT
 
 
 def test_each_breakage_changes_one_place_and_has_tests() -> None:
-    """Breakages move along with their code."""
     texts = {each.file: (ROOT / each.file).read_text(encoding="utf-8") for each in BREAKAGES}
     assert [] == [each.name for each in BREAKAGES if texts[each.file].count(each.old) != 1 or each.old == each.new]
     assert [] == [each.name for each in BREAKAGES if not all((ROOT / test).exists() for test in each.tests.split())]

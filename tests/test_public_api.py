@@ -52,7 +52,6 @@ def test_package_offers_the_promised_names_and_no_other() -> None:
 
 @pytest.mark.parametrize("name", PROMISED)
 def test_public_name_has_the_promised_members(name: str) -> None:
-    """Names and members have docstrings."""
     thing = getattr(oauth_ratelimit, name)
     assert inspect.getdoc(thing)
     annotated = {member for kind in getattr(thing, "__mro__", ()) for member in getattr(kind, "__annotations__", ())}
@@ -112,6 +111,5 @@ def test_public_module_has_its_names_and_is_imported_on_demand(module: str, name
 
 
 def test_package_declares_its_types() -> None:
-    """Type checkers look inside."""
     (folder,) = oauth_ratelimit.__path__
     assert (Path(folder) / "py.typed").exists()

@@ -58,7 +58,6 @@ def process(clock: Clock) -> Process:
 
 
 def test_heartbeat_names_the_instance_and_what_applies(process: Process, clock: Clock) -> None:
-    """Mode, interval and overrides."""
     process.beat(override_count=3)
     found = process.heartbeat
 
@@ -67,7 +66,6 @@ def test_heartbeat_names_the_instance_and_what_applies(process: Process, clock: 
 
 
 def test_heartbeat_has_the_totals_of_all_cycles(process: Process) -> None:
-    """Urgent ones included."""
     process.limiter.check("a")
     process.monitor.sync_urgent()
     process.limiter.check("b")
@@ -79,7 +77,6 @@ def test_heartbeat_has_the_totals_of_all_cycles(process: Process) -> None:
 
 
 def test_lag_is_the_longest_since_the_last_heartbeat(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two successful cycles."""
     now_s = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     process = Process(clock)
@@ -119,7 +116,6 @@ def test_changed_mode_and_overrides_are_reported_at_once(process: Process, clock
 
 
 def test_unreachable_store_is_tried_again_at_once(process: Process) -> None:
-    """Nothing is raised."""
     process.store.error = StoreUnavailable("unreachable")
     process.beat()
     process.store.error = None
@@ -152,7 +148,6 @@ def test_process_that_ends_removes_its_heartbeat(process: Process, error: Except
 
 
 def test_process_without_shared_counters_has_no_heartbeat(process: Process, clock: Clock) -> None:
-    """There is no store."""
     alone = HealthMonitor(process.limiter, None, clock=clock)
     alone.beat(override_count=0)
     alone.stop()

@@ -108,7 +108,6 @@ def test_mode_in_the_file_that_an_override_hides_is_logged_once(
 
 
 def test_limiter_without_shared_counters_has_no_overrides() -> None:
-    """There is no store to read."""
     override_cache = OverrideCache(None)
     override_cache.refresh()
 

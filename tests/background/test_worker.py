@@ -73,7 +73,6 @@ STEPS: dict[str, tuple[type, str]] = {
 def test_failure_of_one_part_stops_no_other(
     mongo_uri: str, clock: Clock, done: list[str], step: tuple[type, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is logged once a minute."""
     monkeypatch.setattr(*step, broken)
     with capture_logs() as logs:
         worker = a_worker(mongo_uri, clock)
@@ -186,7 +185,6 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_worker_without_shared_counters_opens_no_client(clock: Clock, opened: list[Any]) -> None:
-    """It has no stores."""
     worker = a_worker(None, clock)
     worker.after_cycle(worker.health_monitor.sync())
     worker.stop()

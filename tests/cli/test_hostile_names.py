@@ -137,7 +137,6 @@ FOR_PROGRAMS = {
 
 @pytest.mark.parametrize("words", FOR_PROGRAMS.values(), ids=FOR_PROGRAMS)
 def test_output_for_programs_is_valid_json_in_ascii(config_path: Path, words: tuple[str, ...]) -> None:
-    """In every command."""
     result = run(config_path, *words)
 
     assert 0 == result.exit_code
@@ -147,7 +146,6 @@ def test_output_for_programs_is_valid_json_in_ascii(config_path: Path, words: tu
 
 
 def test_report_escapes_markup(config_path: Path) -> None:
-    """Names cannot add any."""
     result = run(config_path, "report", "--format", "html")
 
     assert 0 == result.exit_code

@@ -96,7 +96,6 @@ def test_hint_is_a_field_of_the_json(terminal: Terminal) -> None:
 def test_no_color_switches_colours_off_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_color: str, has_colours: bool
 ) -> None:
-    """Elsewhere there are none."""
     monkeypatch.setenv("NO_COLOR", no_color)
     path = tmp_path / "ratelimit.yaml"
     path.write_text("mode: dry-run\n")

@@ -86,12 +86,10 @@ BASE: dict[str, Any] = {
     ],
 )
 def test_each_changed_value_is_one_line_with_its_key(changed: dict[str, Any], expected: list[str]) -> None:
-    """A connection string is not shown."""
     assert expected == describe_changes(load_config(BASE), load_config(BASE | changed))
 
 
 def test_changed_default_is_one_line() -> None:
-    """Clients that inherit it add none."""
     clients = {f"client-{number}": {"mode": "enforce"} for number in range(100)}
     old = load_config({"limits": {"user": ["10/second"]}, "clients": clients})
     new = load_config({"limits": {"user": ["11/second"]}, "clients": clients})
@@ -99,7 +97,6 @@ def test_changed_default_is_one_line() -> None:
 
 
 def test_many_changes_are_cut_short() -> None:
-    """The last line counts the rest."""
     new = load_config({"trusted_clients": [f"client-{number}" for number in range(500)]})
     lines = describe_changes(load_config({}), new)
     assert (51, "and 450 more") == (len(lines), lines[-1])

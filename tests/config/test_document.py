@@ -109,7 +109,6 @@ def test_value_has_the_type_that_readers_expect(written: str, expected: object) 
 
 
 def test_unchanged_file_has_the_same_stamp(tmp_path: Path) -> None:
-    """The path may be text."""
     path = tmp_path / "limits.yaml"
     path.write_bytes(b"mode: off\n")
     assert read_file(path)[0] == b"mode: off\n"
@@ -144,7 +143,6 @@ def test_mappings_and_tuples_of_any_type_become_plain() -> None:
 
 
 def test_mapping_that_holds_itself_is_refused() -> None:
-    """Its depth has no end."""
     source: dict[str, object] = {}
     source["clients"] = source
     with pytest.raises(ConfigError, match="nested deeper than 20 levels"):
@@ -161,7 +159,6 @@ def test_brackets_in_a_row_are_refused_before_they_are_parsed(monkeypatch: pytes
 
 @pytest.mark.parametrize("codec", ["utf-16", "utf-16-le", "utf-8-sig"])
 def test_encoding_is_utf_8_unless_a_byte_order_mark_says_otherwise(codec: str) -> None:
-    """Some editors write such a mark."""
     content = "mode: enforce".encode(codec)
     if codec == "utf-16-le":
         with pytest.raises(ConfigError, match="special characters are not allowed"):

@@ -29,7 +29,6 @@ def user_limit(**options: object) -> Policy:
 
 
 def test_without_any_key_it_is_a_dry_run_with_the_built_in_limits() -> None:
-    """Counters stay in this process."""
     settings = load_config({})
     assert PolicySet(mode=Mode.DRY_RUN, limits=BUILT_IN, instance=socket.gethostname()) == settings.policies
     assert StoreSettings(uri=None, collection="ratelimits", namespace=None, timeout_s=2.0) == settings.store
@@ -153,7 +152,6 @@ def test_limits_that_never_meet_in_a_request_may_share_a_name() -> None:
     ],
 )
 def test_canary_is_by_clients_or_by_instances(written: dict[str, Any], expected: Canary) -> None:
-    """Every option arrives."""
     assert expected == load_config({"canary": written}).policies.canary
 
 
@@ -193,7 +191,6 @@ def test_shipped_example_loads_from_a_path_and_as_a_mapping() -> None:
 
 
 def test_error_names_the_file_and_every_problem_in_it(tmp_path: Path) -> None:
-    """It is also a ValueError."""
     path = tmp_path / "limits.yaml"
     path.write_text("mode: on\nlimits: {user: [{limit: 0, window: 1s}]}\n")
     with pytest.raises(ConfigError) as caught:

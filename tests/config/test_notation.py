@@ -26,7 +26,6 @@ from oauth_ratelimit.config.notation import parse_duration, parse_rates, rate_te
     ],
 )
 def test_duration_is_a_number_or_text_with_a_unit(written: object, expected_s: float) -> None:
-    """Text is exact in decimal."""
     assert expected_s == parse_duration(written)
 
 

@@ -37,7 +37,6 @@ def keys(*names: str) -> list[dict[str, str]]:
 
 
 def test_repr_of_settings_has_no_connection_string() -> None:
-    """Settings can be logged."""
     settings = load_config({"store": {"uri": "mongodb://app:hunter2@db/oauth"}})
     assert settings.store.uri == "mongodb://app:hunter2@db/oauth"
     assert "hunter2" not in repr(settings)

@@ -63,7 +63,6 @@ def modes(*found: Settings | None) -> list[Mode | None]:
 def test_changed_file_is_applied_once_two_polls_find_it_the_same(
     source: ConfigSource, path: Path, events: list[Any]
 ) -> None:
-    """The next polls find nothing new."""
     write(path, ENFORCE)
     assert [None, Mode.ENFORCE, None, None] == modes(source.poll(), source.poll(), source.poll(), source.poll())
     assert [] == events
@@ -116,7 +115,6 @@ def test_file_that_is_renamed_over_is_a_change(source: ConfigSource, path: Path,
 
 
 def test_link_to_another_file_is_a_change(path: Path, tmp_path: Path) -> None:
-    """Container platforms replace configurations like this."""
     link, second = tmp_path / "link.yaml", tmp_path / "second.yaml"
     link.symlink_to(path)
     second.write_text(ENFORCE)
@@ -145,7 +143,6 @@ def test_link_to_another_file_is_a_change(path: Path, tmp_path: Path) -> None:
 def test_unusable_file_is_logged_once_and_applied_when_repaired(
     source: ConfigSource, path: Path, events: list[Any], content: str | None, problem: str
 ) -> None:
-    """The last good settings stay meanwhile."""
     write(path, content or "")
     if content is None:
         path.unlink()
@@ -193,7 +190,6 @@ def test_file_that_is_missing_for_one_poll_is_not_logged(source: ConfigSource, p
 def test_poll_opens_only_a_changed_file_and_a_bad_one_once(
     source: ConfigSource, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A poll costs one stat."""
     opened: list[object] = []
     real_open = os.open
     monkeypatch.setattr(os, "open", lambda *args, **options: opened.append(args) or real_open(*args, **options))
@@ -233,7 +229,6 @@ def test_overrides_of_the_file_survive_a_reload(path: Path) -> None:
 
 
 def test_log_of_a_broken_file_has_no_password(source: ConfigSource, path: Path, events: list[Any]) -> None:
-    """Wherever the password stands in it."""
     for text in (
         "store: {url: 'mongodb://u:hunter2@h'}",
         "store: {uri: mongodb://u:hunter2@h",

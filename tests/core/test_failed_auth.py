@@ -115,7 +115,6 @@ def test_letters_that_collations_equate_become_one(spelling: str, plain: str) ->
     "name", ["\ud55c\uae00", "\u738b\u5c0f\u660e", "\u0438\u0432\u0430\u043d", "\u03bd\u03af\u03ba\u03bf\u03c2"]
 )
 def test_names_in_other_scripts_stay_apart(name: str) -> None:
-    """All but their accents is kept."""
     assert len(name) == len(folded(name))
 
 
@@ -164,7 +163,6 @@ def test_guess_counts_by_client_name_and_network() -> None:
 
 
 def test_wide_network_has_ten_times_the_limit() -> None:
-    """Under a name of its own."""
     found = failure_policies(FailureLimits(user=(a_policy(3, name="u"),)), Mode.ENFORCE, ceiling=None)
     (policy,) = found.matching("app", endpoint=FailureKind.USER.wide_scope).limits.user
 

@@ -39,5 +39,4 @@ def test_order_and_repetition_do_not_change_the_registers(names: list[str], rng:
 
 
 def test_register_of_a_name_never_changes() -> None:
-    """Stored documents outlive processes and releases."""
     assert {"alice": (77, 1), "bob": (116, 1)} == {name: register_of(name) for name in ("alice", "bob")}

@@ -30,7 +30,6 @@ STORED_BYTES = 4 * MAX_NAME_LENGTH
     ids=range(12),
 )
 def test_short_valid_name_is_stored_as_it_is(name: str) -> None:
-    """Nothing is normalised."""
     assert name == storable_name(name)
 
 
@@ -93,5 +92,4 @@ def test_invisible_characters_are_shown_as_escapes() -> None:
     ],
 )
 def test_pattern_matches_the_whole_name_and_itself(patterns: tuple[str, ...], name: str, expected: bool) -> None:
-    """Patterns are case-sensitive."""
     assert expected is matches_any(patterns, name)

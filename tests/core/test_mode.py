@@ -32,7 +32,6 @@ def test_raised_percentage_only_adds_clients(client_id: str, salt: str, low: flo
 
 
 def test_another_salt_chooses_other_clients() -> None:
-    """Few are in both shares."""
     first, second = chosen(Canary(10, "a")), chosen(Canary(10, "b"))
     assert 0 < len(first & second) < 0.3 * len(first)
 

@@ -26,7 +26,6 @@ def found(config: Any, *overrides: Override, client_id: str = "app", **at: str) 
 
 
 def test_override_is_active_until_its_end() -> None:
-    """One without an end stays."""
     lasting, ending = override(policies=(POLICY,)), override(TRUSTED, until_s=2000.0)
     assert (lasting, ending) == active([lasting, ending], 1999.9)
     assert (lasting,) == active([lasting, ending], 2000.0)
@@ -59,7 +58,6 @@ def test_limit_of_all_clients_replaces_the_default() -> None:
 
 
 def test_trusted_client_joins_those_of_the_file() -> None:
-    """Patterns of the file stay patterns."""
     config, change = {"trusted_clients": ["own-*"]}, override(TRUSTED, "app")
     assert [True, True, False] == [found(config, change, client_id=name).trusted for name in ("own-1", "app", "other")]
 
@@ -104,7 +102,6 @@ def test_client_that_is_off_is_off_everywhere(at: dict[str, str]) -> None:
 @pytest.mark.parametrize("mode", list(Mode), ids=str)
 @pytest.mark.parametrize("client_id", [None, "app"])
 def test_file_that_switches_off_beats_overrides(client_id: str | None, mode: Mode) -> None:
-    """The way back without MongoDB."""
     assert Mode.OFF is found({"mode": "off"}, override(MODE, client_id, mode=mode)).mode
 
 
@@ -137,6 +134,5 @@ def test_several_overrides_of_a_client_apply_together() -> None:
     ids=["limit of no kind", "mode with a kind", "all trusted", "no mode", "a mode", "limits"],
 )
 def test_override_that_does_not_fit_its_target_is_rejected(build: Any) -> None:
-    """It cannot be built."""
     with pytest.raises(ValueError, match=r"override|trusting"):
         build()

@@ -33,7 +33,6 @@ def test_limits_of_a_client_replace_the_defaults_kind_by_kind() -> None:
 
 
 def test_plan_comes_between_the_defaults_and_the_client() -> None:
-    """This holds for limits and modes."""
     policies = PolicySet(
         limits=DEFAULTS,
         plans={"gold": Rules(mode=ENFORCE, limits=OwnLimits(client=(OTHER,), user=()))},
@@ -82,13 +81,11 @@ def test_grant_type_with_limits_of_its_own_is_counted_apart() -> None:
 
 
 def test_grant_type_with_a_mode_only_is_counted_with_the_others() -> None:
-    """It has their limits."""
     policies = PolicySet(limits=DEFAULTS, mode=ENFORCE, grants={"refresh_token": Rules(mode=DRY_RUN)})
     assert ClientPolicies(DEFAULTS, DRY_RUN) == policies.matching("app", grant_type="refresh_token")
 
 
 def test_client_may_have_limits_of_its_own_for_a_grant_type() -> None:
-    """Other clients are not affected."""
     own = {"refresh_token": Rules(limits=OwnLimits(user=(OTHER,)))}
     policies = PolicySet(limits=DEFAULTS, grants={"refresh_token": Rules()}, clients={"app": Rules(grants=own)})
     assert "grant:refresh_token" == policies.matching("app", grant_type="refresh_token").scope
@@ -96,7 +93,6 @@ def test_client_may_have_limits_of_its_own_for_a_grant_type() -> None:
 
 
 def test_grant_type_matters_at_the_token_endpoint_only() -> None:
-    """Another endpoint ignores it."""
     policies = PolicySet(
         grants={"refresh_token": Rules(limits=OwnLimits(user=(USER,)))},
         endpoints={"revocation": Rules(limits=OwnLimits(user=(OTHER,)))},
@@ -161,13 +157,11 @@ def test_client_outside_of_the_canary_makes_a_dry_run() -> None:
 
 
 def test_canary_does_not_change_modes_for_its_share() -> None:
-    """It enforces nothing by itself."""
     assert ENFORCE is PolicySet(mode=ENFORCE, canary=Canary(percent=100)).matching("app").mode
     assert DRY_RUN is PolicySet(mode=DRY_RUN, canary=Canary(percent=100)).matching("app").mode
 
 
 def test_mode_of_a_client_or_plan_holds_outside_of_the_canary() -> None:
-    """It was named for this client."""
     policies = PolicySet(
         canary=Canary(percent=0),
         plans={"gold": Rules(mode=ENFORCE)},
@@ -187,7 +181,6 @@ def test_canary_of_instances_enforces_on_those_alone() -> None:
 
 
 def test_client_is_trusted_by_id_or_pattern_at_every_endpoint() -> None:
-    """Patterns may overlap."""
     policies = PolicySet(trusted=("mobile", "mob*", "batch-?"), endpoints={"x": Rules()})
     clients = ("mobile", "mob", "batch-1", "batch-10", "Mobile", "")
     found = [client_id for client_id in clients if policies.matching(client_id).trusted]
@@ -196,7 +189,6 @@ def test_client_is_trusted_by_id_or_pattern_at_every_endpoint() -> None:
 
 
 def test_endpoint_is_found_by_its_paths_or_name_and_by_its_methods() -> None:
-    """The name counts only without paths."""
     policies = PolicySet(
         endpoints={
             "revocation": Rules(),

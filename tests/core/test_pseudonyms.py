@@ -90,7 +90,6 @@ def test_plain_name_is_its_own_pseudonym() -> None:
     ids=["name", "hash", "hash under a former key", "nearly a hash", "plain", "plain, looks like a hash"],
 )
 def test_operator_may_type_a_name_or_a_hash_under_the_current_key(names: Pseudonyms, user: str, pseudonym: str) -> None:
-    """Both give the current pseudonym."""
     assert pseudonym == names.typed(user)
 
 

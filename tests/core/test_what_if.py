@@ -56,7 +56,6 @@ def test_window_holds_some_of_the_minute_that_it_begins_in(
 
 
 def test_requests_before_the_time_only_fill_its_first_windows() -> None:
-    """They are not reported."""
     load = {60: 40, 120: 40}
 
     assert (30, 30, 30) == bounds(load, 50, 60, since_s=120)

@@ -97,21 +97,18 @@ def test_frames_between_the_newest_and_the_oldest_count_in_full(
     ("window_s", "frame_count"), ((60, 10), (1, 1), (7, 7), (13, 1), (3600, 10), (10, 10), (12, 6), (86_400, 10))
 )
 def test_default_number_of_frames_is_the_largest_divisor_up_to_ten(window_s: int, frame_count: int) -> None:
-    """The frames fill the window."""
     assert frame_count == default_frame_count(window_s) == Window.of(window_s).frame_count
     assert window_s == Window.of(window_s).frame_s * frame_count
 
 
 @pytest.mark.parametrize(("window_s", "frame_count"), ((0, 1), (-60, 1), (60, 0), (60, -1), (60, 7), (1, 2)))
 def test_frames_that_do_not_fill_the_window_are_rejected(window_s: int, frame_count: int) -> None:
-    """Frames are whole seconds long."""
     with pytest.raises(ValueError, match=f"{frame_count} frames of whole seconds do not fill a window of {window_s} s"):
         Window(window_s, frame_count)
 
 
 @pytest.mark.parametrize(("now_s", "start_s"), ((120.0, 120), (125.999, 120), (126.0, 126), (119.999, 114), (0.0, 0)))
 def test_frame_contains_its_first_instant(now_s: float, start_s: int) -> None:
-    """It does not contain its end."""
     assert start_s == Window(60, 10).frame_start_s(now_s)
 
 
@@ -138,13 +135,11 @@ def test_sliding_estimate_differs_from_an_exact_log_by_at_most_the_oldest_frame(
 
 @given(contents())
 def test_estimate_is_not_negative_and_not_above_all_hits(content: Content) -> None:
-    """This holds for every estimator."""
     assert -1e-9 <= content.estimate <= content.current + sum(content.past) + 1e-9
 
 
 @given(contents(), st.integers(0, 70))
 def test_aging_frame_by_frame_and_at_once_leaves_the_same(content: Content, frames: int) -> None:
-    """Nothing is older than the window."""
     count = content.window.frame_count
     current, past = content.current, list(content.past)
     for _ in range(frames):
@@ -165,13 +160,11 @@ def without_zeros(past: Sequence[int]) -> list[int]:
 
 @pytest.mark.parametrize("hits", (1, 255, 256, 2**53), ids=("one", "a byte", "more than a byte", "the most"))
 def test_aging_keeps_counts_of_any_size(hits: int) -> None:
-    """Small ones are stored as bytes."""
     assert (0, [0, hits, hits]) == (age(hits, (hits,), 2, 10)[0], list(age(hits, (hits,), 2, 10)[1]))
 
 
 @given(contents())
 def test_hits_are_left_until_the_reset_and_none_after_it(content: Content) -> None:
-    """This holds for every estimator."""
     reset_s = reset_after_s(content.current, content.past, content.window, left_s=content.left_s)
     assert 0 <= reset_s <= content.window.window_s + content.window.frame_s
     assert content.later(reset_s + 1e-6).estimate < 1e-3
@@ -180,7 +173,6 @@ def test_hits_are_left_until_the_reset_and_none_after_it(content: Content) -> No
 
 
 def test_reset_is_a_window_after_the_frame_of_the_newest_hits() -> None:
-    """Without hits it is now."""
     window = Window(60, 10)
     assert 0.0 == reset_after_s(0, (), window, left_s=3.0)
     assert 63.0 == reset_after_s(1, (5, 5), window, left_s=3.0)
@@ -216,7 +208,6 @@ def test_proportional_delay_is_the_first_moment_that_fits(content: Content, room
 
 @given(contents())
 def test_cost_above_the_limit_never_fits(content: Content) -> None:
-    """The delay is infinite."""
     assert math.inf == content.retry_after_s(-1)
 
 

@@ -47,7 +47,6 @@ def marks(seen: dict[str, float], undated: dict[str, int] | None = None) -> Snap
 
 
 def test_frame_is_over_after_its_horizon_and_the_slack() -> None:
-    """To the second."""
     assert ((SIX, OVER_S - 1),) == found(frames(OVER_S - 1, OVER_S, NOW_S)).frames
 
 
@@ -59,7 +58,6 @@ def test_store_is_not_asked_for_its_time_while_nothing_can_be_over() -> None:
 
 
 def test_nothing_is_over_where_the_time_of_the_store_is_not_known() -> None:
-    """However old it looks."""
     assert NOTHING_PRUNABLE is found(frames(0, NOW_S), StoreTime(None))
 
 
@@ -100,11 +98,9 @@ def test_writers_of_the_last_minute_are_recent() -> None:
 
 
 def test_undated_writers_of_the_last_horizon_are_recent() -> None:
-    """Judged by the newest number."""
     snapshot = Snapshot(1, {}, {"old": 33_999, "here": 34_000, "new": 100_000})
     assert 2 == recent_writer_count(snapshot, horizon_s=HORIZON_S)
 
 
 def test_document_without_marks_has_no_recent_writer() -> None:
-    """An operator made it."""
     assert 0 == recent_writer_count(Snapshot(1, {}, {}), horizon_s=HORIZON_S)

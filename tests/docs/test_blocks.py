@@ -93,7 +93,6 @@ def test_yaml_block_is_a_valid_configuration(block: Block, monkeypatch: pytest.M
 
 @named([block for block in all_blocks("yaml", "json", "ini") if block.reason or block.language != "yaml"])
 def test_block_of_another_file_is_well_formed(block: Block) -> None:
-    """Every other file is well-formed."""
     if block.language == "ini":
         parser = configparser.ConfigParser(strict=False, interpolation=None)
         parser.read_string(block.text)

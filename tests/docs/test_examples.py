@@ -166,7 +166,6 @@ def test_denied_client_waits_once_and_has_its_token(app: Flask, clock: Clock, cl
 
 
 def test_denied_client_with_requests_oauthlib_waits_once(app: Flask, clock: Clock, client_modules: None) -> None:
-    """The same with requests-oauthlib."""
     from oauthlib_session import PatientSession
 
     waits: list[float] = []
@@ -245,7 +244,6 @@ def test_manifest_with_a_misspelt_key_is_refused() -> None:
 
 
 def test_limits_in_the_configmap_load() -> None:
-    """The limits in the ConfigMap load."""
     (config,) = documents(EXAMPLES / "kubernetes" / "config.yaml")
     assert load_config(yaml.safe_load(config["data"]["ratelimit.yaml"])).policies  # type: ignore[index]
 

@@ -53,7 +53,6 @@ def test_flask_limiter_denies_the_eleventh_token(app: Flask) -> None:
 
 
 def test_extension_denies_the_eleventh_token(app: Flask, tmp_path: Path) -> None:
-    """So does the extension."""
     (tmp_path / "ratelimit.yaml").write_text(the_block(PAGE, "yaml", "# ratelimit.yaml"))
     exec(compile(the_block(PAGE, "python", "# after.py"), "after.py", "exec"), {})
     with serving(app) as url:

@@ -22,7 +22,6 @@ def test_each_attacker_has_an_aim_a_defence_and_a_test() -> None:
 
 
 def test_tests_on_the_page_exist() -> None:
-    """Files, and functions by name."""
     paths = re.findall(r"`(tests/[\w./]+)`", PAGE)
     assert [] == [path for path in paths if not (ROOT / path).exists()]
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
@@ -32,6 +31,5 @@ def test_tests_on_the_page_exist() -> None:
 
 
 def test_every_attack_of_the_threat_file_is_in_the_model() -> None:
-    """So that the page loses none."""
     attacks = re.findall(r"^def (test_\w+)", (ROOT / "tests/flask_authlib/test_threats.py").read_text(), re.M)
     assert [] == [attack for attack in attacks if f"`{attack}`" not in MODEL]

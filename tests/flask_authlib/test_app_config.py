@@ -157,7 +157,6 @@ def test_sighup_is_not_handled_outside_of_the_main_thread(path: Path) -> None:
 
 
 def test_sighup_that_the_server_handles_below_python_is_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log has a warning."""
     monkeypatch.setattr(signal, "getsignal", lambda _: None)
     with capture_logs() as logs:
         protect(path)

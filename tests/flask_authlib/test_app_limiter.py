@@ -59,7 +59,6 @@ def test_first_request_starts_the_background_cycle_and_close_ends_it(schedulers:
 def test_racing_first_requests_start_one_worker(
     schedulers: list[CountedScheduler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their requests share one limit."""
     begun: list[None] = []
     hold = staticmethod(lambda: wait_until(lambda: len(begun) == 8, "all requests have begun"))
     monkeypatch.setattr(CountedScheduler, "hold", hold)
@@ -85,7 +84,6 @@ def test_racing_first_requests_start_one_worker(
 def test_forked_process_starts_a_worker_of_its_own(
     schedulers: list[CountedScheduler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It leaves its parent's worker alone."""
     with protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         parents = app_limiter_of(app).limiter
         parent_pid = os.getpid()
@@ -105,7 +103,6 @@ def test_forked_process_starts_a_worker_of_its_own(
 def test_exit_of_a_fork_stops_nothing_of_its_parent(
     schedulers: list[CountedScheduler], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fork inherits the handler."""
     with protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         token_status(app)
         with monkeypatch.context() as child:
@@ -118,8 +115,6 @@ def test_exit_of_a_fork_stops_nothing_of_its_parent(
 
 
 def test_process_that_cannot_start_its_worker_issues_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is logged once."""
-
     def fail(*_args: Any, **_options: Any) -> None:
         raise RuntimeError("can't start new thread")
 

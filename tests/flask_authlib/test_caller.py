@@ -21,7 +21,6 @@ from oauth_ratelimit.flask_authlib.caller import Caller, caller_of_token, userna
     ids=["username", "get_user_id", "id", "id of zero", "unset names", "empty name"],
 )
 def test_first_attribute_that_is_set_names_a_user(attributes: dict[str, Any], expected: str) -> None:
-    """The name is always text."""
     assert expected == username_of(SimpleNamespace(**attributes))
 
 

@@ -128,7 +128,6 @@ def test_endpoint_answers_as_the_token_endpoint_does(open_site: Callable[..., Si
 
 
 def test_endpoint_is_found_by_path_and_method(open_site: Callable[..., Site]) -> None:
-    """Its name does not matter."""
     site = open_site({"things": {**LIMITS, "path": ["/api/things/*"], "method": ["POST"]}})
     access_token = token_of(site)
 
@@ -169,7 +168,6 @@ def test_view_behind_a_token_is_limited_per_client_and_user(open_site: Callable[
 
 
 def test_invalid_token_costs_nobody_anything(open_site: Callable[..., Site]) -> None:
-    """Its owner is unknown."""
     site = open_site({"userinfo": LIMITS})
 
     assert [401] * 4 == statuses(getting(site, "/userinfo", "bogus"))
@@ -186,7 +184,6 @@ def test_wrong_secret_costs_the_client_nothing(open_site: Callable[..., Site]) -
 
 
 def test_client_without_a_secret_is_not_counted(open_site: Callable[..., Site]) -> None:
-    """Anybody can name it."""
     site = open_site({"device_authorization": LIMITS})
 
     assert [200] * 4 == statuses(asking(site, "/device_authorization", MOBILE_APP))
@@ -210,7 +207,6 @@ def test_application_can_limit_a_request_itself(open_site: Callable[..., Site]) 
 
 @pytest.mark.parametrize("mode", ["dry-run", "off"])
 def test_endpoint_has_a_mode_of_its_own(open_site: Callable[..., Site], mode: str) -> None:
-    """Dry run and off deny nobody."""
     site = open_site({"revocation": {**LIMITS, "mode": mode}})
 
     assert [200] * 4 == statuses(asking(site, "/revoke"))
@@ -227,7 +223,6 @@ def test_trusted_client_is_denied_at_no_endpoint(open_site: Callable[..., Site])
 def test_request_goes_on_when_the_limiter_breaks(
     open_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Endpoints fail open, too."""
     site = open_site({"revocation": LIMITS})
     monkeypatch.setattr(type(site.app_limiter.limiter), "check", lambda *_, **__: 1 / 0)
 
@@ -235,7 +230,6 @@ def test_request_goes_on_when_the_limiter_breaks(
 
 
 def test_emergency_switch_covers_endpoints(open_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It switches everything off."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
     site = open_site({"revocation": LIMITS})
 

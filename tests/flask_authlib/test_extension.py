@@ -54,7 +54,6 @@ def test_mode_and_uri_of_the_application_override_the_file() -> None:
 
 @pytest.mark.parametrize("value", ["off", " OFF "])
 def test_emergency_switch_wins_over_everything(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    """Nothing is started either."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", value)
     monkeypatch.setattr(worker, "Limiter", None)
     settings = {"OAUTH_RATELIMIT_CONFIG": config(limit=1), "OAUTH_RATELIMIT_MODE": "enforce"}
@@ -76,7 +75,6 @@ def test_process_that_is_switched_off_starts_with_a_broken_file(
 
 
 def test_environment_with_another_mode_is_ignored_and_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment can only switch off."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "dry-run")
     with capture_logs() as logs, protected_app(OAUTH_RATELIMIT_CONFIG=config(limit=1)) as app:
         assert [200, 429] == [token_status(app), token_status(app)]
@@ -118,7 +116,6 @@ def test_second_extension_on_an_application_is_refused() -> None:
 
 @pytest.mark.parametrize("missing", ["app", "server"])
 def test_application_without_server_or_server_without_application_is_refused(missing: str) -> None:
-    """One of them alone protects nothing."""
     app = make_app()
     arguments = {"app": app, "server": make_server(app)} | {missing: None}
 

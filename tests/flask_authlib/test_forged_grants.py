@@ -85,7 +85,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 def test_tampered_grant_moves_no_counter(
     site: Site, flow: Callable[[str], GrantRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The valid one is served afterwards."""
     site.wait_for_quota()
     attempt = flow(site.url)
     site.wait_for_quota()
@@ -145,7 +144,6 @@ def test_only_the_proven_client_and_user_pay(
 
 
 def test_denied_client_is_denied_whatever_it_adds(site: Site) -> None:
-    """To the form and the query."""
     site.wait_for_quota()
     assert [200, 200] == [Sent(f"{site.url}/token", JOB, OWN).send().status_code for _ in range(2)]
     tricks: list[tuple[dict[str, str], dict[str, str]]] = [
@@ -170,7 +168,6 @@ def test_second_grant_type_in_the_query_moves_one_counter(site: Site) -> None:
 
 @pytest.mark.parametrize("form", [{"client_id": "batch-jobs", "client_secret": BATCH_JOBS.client_secret or ""}])
 def test_only_one_of_two_proven_clients_pays(site: Site, form: dict[str, str]) -> None:
-    """The one that Authlib takes."""
     site.wait_for_quota()
 
     answer = Sent(f"{site.url}/token", {**JOB, **form}, OWN).send()
@@ -180,7 +177,6 @@ def test_only_one_of_two_proven_clients_pays(site: Site, form: dict[str, str]) -
 
 
 def test_naming_a_public_client_moves_no_counter(site: Site) -> None:
-    """However often, with any grant."""
     site.wait_for_quota()
     for _ in range(5):
         for form in (
@@ -197,7 +193,6 @@ def test_naming_a_public_client_moves_no_counter(site: Site) -> None:
 
 @pytest.mark.parametrize("client_id", ["mobile-app", "web-shop"])
 def test_device_authorization_counts_nobody(tmp_path: Path, client_id: str) -> None:
-    """It is answered without a secret."""
     database = tmp_path / "demo.sqlite3"
     seed(database)
     limits = {"endpoints": {"device_authorization": {"limits": {"client": ["1/minute"]}}}}

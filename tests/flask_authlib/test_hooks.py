@@ -160,7 +160,6 @@ def test_username_of_must_return_text(name: Any) -> None:
 
 
 def test_client_id_that_is_a_number_is_counted_as_text(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Authlib accepts any type."""
     monkeypatch.setattr(type(CLIENT), "get_client_id", lambda self: 42)
 
     assert 200 == setup.post().status_code
@@ -171,8 +170,6 @@ def test_client_id_that_is_a_number_is_counted_as_text(setup: Setup, monkeypatch
 
 
 def test_grant_that_generates_two_tokens_is_one_request(setup: Setup) -> None:
-    """The first call decides."""
-
     def issue(grant: CustomGrant) -> Any:
         tokens = [grant.generate_token(), grant.generate_token()]
         for token in tokens:
@@ -220,7 +217,6 @@ def test_request_within_a_request_is_counted_and_answered_apart(setup: Setup, is
 
 
 def test_unprotected_application_called_within_a_request_is_not_limited(setup: Setup) -> None:
-    """It has the same server."""
     other = Flask("some-other-app")
     setup.server.init_app(other)
     other.add_url_rule("/token", "token", lambda: setup.server.create_token_response(), methods=["POST"])
@@ -247,8 +243,6 @@ def test_grant_that_only_saves_is_decided_before_saving(setup: Setup) -> None:
 
 
 def test_grant_that_catches_the_denial_is_denied_again(setup: Setup) -> None:
-    """Saving raises the same denial."""
-
     def issue(grant: CustomGrant) -> Any:
         try:
             token = grant.generate_token()
@@ -317,7 +311,6 @@ def test_mixin_limits_after_init_app_only() -> None:
 
 
 def test_replaced_methods_keep_their_signatures() -> None:
-    """Authlib and subclasses may inspect them."""
     plain, attached = build(attached=False).server, build().server
 
     for name in HOOKS:
@@ -368,13 +361,11 @@ def test_own_generate_token_gets_the_arguments_of_its_caller() -> None:
 
 
 def test_object_that_is_no_server_is_refused() -> None:
-    """The error names it."""
     with pytest.raises(TypeError, match="expected an Authlib AuthorizationServer, got 'server'"):
         attach("server")
 
 
 def test_route_that_took_the_method_before_attaching_is_limited() -> None:
-    """It has quota headers, too."""
     setup = build(attached=False)
     setup.app.add_url_rule("/early", view_func=setup.server.create_token_response, endpoint="early", methods=["POST"])
     setup.extension.init_app(setup.app, setup.server)

@@ -85,7 +85,6 @@ def test_limit_applies_on_all_instances_within_two_cycles_and_ends(
     clock: Clock,
     empty_refreshes: Counter[OverrideCache],
 ) -> None:
-    """The override has an end."""
     sites = open_sites(3, limit=10)
     overrides.put(limit_of(1000, until_s=clock.now_s + 5))
     before = empty_refreshes.copy()
@@ -101,7 +100,6 @@ def test_limit_applies_on_all_instances_within_two_cycles_and_ends(
 def test_denied_client_is_admitted_once_trusted_and_denied_again_afterwards(
     open_sites: Callable[..., list[Site]], overrides: OverrideStore
 ) -> None:
-    """The override is removed in between."""
     (site,) = open_sites(1, limit=1)
     assert 429 == ask(site)
     target = Target(OverrideKind.TRUSTED, CLIENT_ID)
@@ -115,7 +113,6 @@ def test_denied_client_is_admitted_once_trusted_and_denied_again_afterwards(
 def test_mode_changes_without_a_restart_and_is_logged(
     open_sites: Callable[..., list[Site]], overrides: OverrideStore
 ) -> None:
-    """The log has what changed."""
     (site,) = open_sites(1, limit=1)
     with capture_logs() as logs:
         overrides.put(Override(Target(OverrideKind.MODE), "ann", "incident", 0.0, mode=Mode.DRY_RUN))
@@ -142,7 +139,6 @@ def test_instance_that_starts_later_applies_overrides(
 def test_emergency_switch_beats_overrides(
     open_sites: Callable[..., list[Site]], overrides: OverrideStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The override enforces."""
     monkeypatch.setenv("OAUTH_RATELIMIT_MODE", "off")
     overrides.put(Override(Target(OverrideKind.MODE), "ann", "a test", 0.0, mode=Mode.ENFORCE))
     (site,) = open_sites(1, limit=1)
@@ -153,7 +149,6 @@ def test_emergency_switch_beats_overrides(
 def test_decision_during_a_change_never_mixes_limits(
     open_sites: Callable[..., list[Site]], overrides: OverrideStore
 ) -> None:
-    """Limit and remaining hits belong together."""
     (site,) = open_sites(1, limit=10**6)
     seen: set[tuple[int | None, bool]] = set()
     done = threading.Event()

@@ -53,8 +53,6 @@ def test_quota_headers_are_added_whatever_the_view_returns(view: Callable[[Any],
 
 
 def test_view_that_fails_after_the_decision_has_quota_headers() -> None:
-    """The request was counted."""
-
     def view(server: Any) -> Any:
         server.create_token_response()
         raise LookupError("the application's own")
@@ -95,7 +93,6 @@ def test_request_without_an_enforced_limit_has_no_quota_headers(more: dict[str, 
 @pytest.mark.parametrize("trial", [1, 100], ids=["trial limit reached", "trial limit not reached"])
 @pytest.mark.parametrize("kind", ["client", "client_total"])
 def test_quota_headers_describe_the_enforced_limit_beside_one_in_a_dry_run(kind: str, trial: int) -> None:
-    """Whichever of them has less left."""
     on_trial = {"limit": trial, "window": 10, "mode": "dry-run", "name": "trial"}
     limits: dict[str, Any] = {"client": [{"limit": 4, "window": 60, "name": "enforced"}]}
     limits.setdefault(kind, []).append(on_trial)
@@ -115,7 +112,6 @@ def test_client_inside_the_canary_has_quota_headers() -> None:
 
 
 def test_other_views_have_no_quota_headers() -> None:
-    """They are not limited."""
     app = protected(lambda server: server.create_token_response())
     app.add_url_rule("/about", "about", lambda: "about")
 

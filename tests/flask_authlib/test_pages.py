@@ -47,7 +47,6 @@ def samples(app: Flask, name: str, **labels: str) -> dict[str, float]:
 
 
 def test_metrics_page_shows_the_decisions() -> None:
-    """In the text format of Prometheus."""
     limits = {"client": [{"limit": 2, "window": "60s", "name": "seen-on-the-page"}]}
     with with_pages(limits=limits) as app:
         assert {} == samples(app, "decisions_total", policy="seen-on-the-page")
@@ -56,7 +55,6 @@ def test_metrics_page_shows_the_decisions() -> None:
 
 
 def test_snapshot_age_is_that_of_the_scrape() -> None:
-    """Also while no sync cycle runs."""
     with with_pages() as app:
         token_status(app)
         worker = app_limiter_of(app)._worker
@@ -68,14 +66,12 @@ def test_snapshot_age_is_that_of_the_scrape() -> None:
 
 
 def test_no_page_exists_until_it_is_registered() -> None:
-    """The application decides."""
     with protected_app(OAUTH_RATELIMIT_CONFIG={}) as app:
         client = app.test_client()
         assert [404, 404] == [client.get(url).status_code for url in ("/metrics", "/health")]
 
 
 def test_health_of_a_running_process(mongo_uri: str) -> None:
-    """The first probe starts it."""
     with with_pages(store={"uri": mongo_uri}, sync={"interval": "50ms"}) as app:
         client = app.test_client()
         assert 200 == client.get("/health").status_code
@@ -123,7 +119,6 @@ def test_health_while_mongodb_is_unreachable(health: dict[str, Any], status: int
 
 
 def test_health_after_a_long_outage_is_ok_without_max_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokens are issued without MongoDB."""
     monkeypatch.setattr("oauth_ratelimit.background.health.HealthMonitor.health", lambda _: Health(lag_s=86_400.0))
     with with_pages() as app:
         answer = app.test_client().get("/health")
@@ -132,7 +127,6 @@ def test_health_after_a_long_outage_is_ok_without_max_lag(monkeypatch: pytest.Mo
 
 
 def test_health_without_a_store_has_no_lag() -> None:
-    """Nothing is shared."""
     with with_pages(sync={"interval": "50ms"}) as app:
         client = app.test_client()
         seen = wait_until(lambda: client.get("/health").json["sync_lag_s"] < 0.05 and client.get("/health"), "a cycle")

@@ -117,7 +117,6 @@ def post_worker_init(worker):
 
 
 def test_server_restarted_by_the_reloader_flushes(environment: dict[str, str], documents: Any, tmp_path: Path) -> None:
-    """A source file has changed."""
     module, log_path, port = tmp_path / "reloaded.py", tmp_path / "flask.log", free_port()
     module.write_text("from tests.support.worker_app import app\n")
     command = [sys.executable, "-m", "flask", "--app", str(module), "run", f"--port={port}", "--debug"]
@@ -138,7 +137,6 @@ def test_server_restarted_by_the_reloader_flushes(environment: dict[str, str], d
 
 
 def test_workers_flush_on_ctrl_c(environment: dict[str, str], documents: Any) -> None:
-    """SIGINT goes to the master."""
     with Gunicorn(APP, workers=2, env=environment) as server:
         ask_for_tokens(server.url)
         workers = server.pids()
@@ -150,7 +148,6 @@ def test_workers_flush_on_ctrl_c(environment: dict[str, str], documents: Any) ->
 
 
 def test_workers_flush_after_max_requests(environment: dict[str, str], documents: Any) -> None:
-    """They are preloaded."""
     with Gunicorn(APP, workers=2, preload=True, env=environment, extra=["--max-requests=3"]) as server:
         ask_for_tokens(server.url)
         assert 0 == server.stop(), server.log

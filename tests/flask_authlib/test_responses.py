@@ -58,7 +58,6 @@ def test_denied_request_gets_429_with_oauth_error():
 
 
 def test_denial_has_each_header_once():
-    """Proxies may join repeated headers."""
     names = [name for name, _ in RateLimited(DENIED, DenialSettings()).get_headers()]
 
     assert sorted(set(names)) == sorted(names)

@@ -70,7 +70,6 @@ def test_trusted_clients_dry_runs_and_endpoints_are_counted(app: Flask, statisti
 def test_broken_recorder_changes_no_answer(
     app: Flask, statistics: StatisticsStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Statistics fail open."""
     client = app.test_client()
     ask = {"data": CREDENTIALS, "auth": (BATCH_JOBS.client_id, BATCH_JOBS.client_secret or "")}
     assert 200 == client.post("/token", **ask).status_code

@@ -158,7 +158,6 @@ def test_dry_run_denies_nobody(dry_running: Site, flow: Flow):
 
 @each_flow
 def test_trusted_client_is_never_denied_nor_counted(trusting: Site, flow: Flow):
-    """Its answers have no quota headers."""
     attempts = [flow(trusting.url) for _ in range(3)]
     answers = [attempt() for attempt in attempts]
 
@@ -221,7 +220,6 @@ def test_other_endpoint_takes_nothing_from_the_token_quota(one_token: Site, path
 
 
 def test_pending_device_is_not_counted(one_token: Site):
-    """The user has not agreed yet."""
     started = post(f"{one_token.url}/device_authorization", MOBILE_APP, {"scope": "profile"}).json()
     form = {"grant_type": GRANT_DEVICE_CODE, "device_code": started["device_code"]}
 
@@ -233,7 +231,6 @@ def test_pending_device_is_not_counted(one_token: Site):
 
 
 def test_reused_code_is_not_counted(one_token: Site):
-    """It fails before the decision."""
     attempt = FLOWS["authorization_code"](one_token.url)
     assert 200 == attempt().status_code
     one_token.wait_for_quota()
@@ -280,7 +277,6 @@ def test_denial_at_the_authorization_endpoint_is_redirected(database: Path, flow
 
 
 def test_foreign_redirect_uri_gets_no_denial(database: Path):
-    """The server refuses it as before."""
     with protected(database, config(limit=1)) as site:
         query = {
             "response_type": "token",
@@ -298,7 +294,6 @@ def test_foreign_redirect_uri_gets_no_denial(database: Path):
 
 
 def test_issuing_a_code_is_not_counted(database: Path):
-    """Redeeming it is."""
     with protected(database, config(limit=1)) as site:
         attempt = FLOWS["authorization_code"](site.url)
         assert 1 == site.remaining(attempt.client_id, attempt.username)
@@ -311,7 +306,6 @@ def test_issuing_a_code_is_not_counted(database: Path):
 
 
 def test_requests_oauthlib_raises_its_typed_error(one_token: Site):
-    """Its error has our description."""
     url = f"{one_token.url}/token"
     with OAuth2Session(client=BackendApplicationClient(client_id=BATCH_JOBS.client_id)) as session:
         token = session.fetch_token(url, auth=(BATCH_JOBS.client_id, BATCH_JOBS.client_secret))
@@ -323,7 +317,6 @@ def test_requests_oauthlib_raises_its_typed_error(one_token: Site):
 
 
 def test_authlib_client_raises_our_error_code(one_token: Site):
-    """The first request gets its token."""
     url = f"{one_token.url}/token"
     with AuthlibSession(BATCH_JOBS.client_id, BATCH_JOBS.client_secret) as session:
         token = session.fetch_token(url, grant_type="client_credentials")
@@ -338,7 +331,6 @@ def test_authlib_client_raises_our_error_code(one_token: Site):
 
 
 def test_broken_limiter_admits_everybody_and_is_logged_once(database: Path, monkeypatch: pytest.MonkeyPatch):
-    """The limiter fails open."""
     with protected(database, config(limit=1)) as site:
         monkeypatch.setattr(type(site.app_limiter.limiter), "check", broken_check)
         with capture_logs() as logs:

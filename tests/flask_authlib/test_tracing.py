@@ -52,14 +52,12 @@ def test_trace_and_request_id_of_the_headers_are_logged(database: Path) -> None:
 
 
 def test_event_without_headers_has_no_trace(database: Path) -> None:
-    """The keys are left out."""
     with protected(database, config()) as site:
         assert {"trace_id", "request_id"}.isdisjoint(deny(site))
 
 
 @pytest.mark.parametrize(("header", "expected"), [("X-Correlation-ID", "c-1"), (None, None)], ids=["other", "none"])
 def test_header_of_the_request_id_is_configurable(database: Path, header: str | None, expected: str | None) -> None:
-    """None reads no header."""
     with protected(database, config(events={"request_id_header": header})) as site:
         event = deny(site, X_Request_ID="r-4711", X_Correlation_ID="c-1")
 
@@ -67,7 +65,6 @@ def test_header_of_the_request_id_is_configurable(database: Path, header: str | 
 
 
 def test_values_bound_by_the_application_win_over_headers(database: Path, bound: None) -> None:
-    """They are bound to structlog's context."""
     with protected(database, config()) as site:
 
         @site.app.before_request
@@ -142,7 +139,6 @@ def test_recorded_denial_of_the_guard_has_the_trace(database: Path, mongo_uri: s
     ],
 )
 def test_malformed_traceparent_is_ignored(header: str, expected: str | None) -> None:
-    """Validity is that of the standard."""
     assert expected == trace_id_of(header)
 
 

@@ -109,7 +109,6 @@ def test_any_query_is_answered_or_refused_with_a_reason(
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(name=st.sampled_from(sorted(CHANGES)), change=changes | json_values.filter(lambda value: value is not None))
 def test_any_change_is_applied_or_refused_with_a_reason(app: Flask, name: str, change: Any) -> None:
-    """Afterwards the page works as before."""
     page = Page(app)
     with capture_logs():
         response = page.send(name, change)

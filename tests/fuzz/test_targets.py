@@ -26,7 +26,6 @@ def mutated(seed: bytes) -> st.SearchStrategy[bytes]:
 
 @each_target
 def test_target_accepts_its_seeds(name: str) -> None:
-    """Mutations start from them."""
     for seed in SEEDS[name]:
         TARGETS[name](seed)
 

@@ -41,6 +41,5 @@ def test_ids_that_are_no_text_are_rejected(clock: Clock, name: Any) -> None:
 
 
 def test_client_id_none_is_rejected(clock: Clock) -> None:
-    """None names no client."""
     with pytest.raises(TypeError, match="client_id must be text, got None"):
         a_limiter(None, clock).check(None)  # type: ignore[arg-type]

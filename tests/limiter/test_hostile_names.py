@@ -121,7 +121,6 @@ def test_logged_name_tells_names_apart() -> None:
 
 
 def test_damaged_document_is_logged_with_escaped_names(mongo_uri: str, documents: Any, clock: Clock) -> None:
-    """As denials are."""
     name = NAMES["terminal escape"]
     config = {"mode": "enforce", "store": {"uri": mongo_uri}, "limits": {"user": ["1/hour"]}}
     limiter = Limiter(load_config(config), clock=clock)
@@ -165,7 +164,6 @@ def test_any_text_in_the_configuration_is_accepted_or_refused_in_one_line(name: 
 
 @pytest.mark.parametrize("length", (512, 513, 1024), ids=str)
 def test_configuration_of_a_long_client_id_applies_after_a_reload(clock: Clock, length: int) -> None:
-    """At every endpoint."""
     client_id = "x" * (length - 1) + "y"
     limits = {"limits": {"client": ["1/hour"]}}
     old = {"mode": "enforce", "trusted_clients": [client_id], "endpoints": {"revocation": limits}, **limits}

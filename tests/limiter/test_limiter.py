@@ -201,7 +201,6 @@ def count_keys() -> int:
 
 
 def test_idle_key_without_a_store_starts_at_zero(clock: Clock) -> None:
-    """A key comes back with nothing."""
     limiter = a_limiter(None, clock, a_policy(2, 10))
     limiter.check(CLIENT, cost=2)
     for _ in range(15):

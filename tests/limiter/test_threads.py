@@ -56,7 +56,6 @@ def in_threads(work: Callable[[int], object], *, beside: Callable[[], object] | 
 
 
 def test_threads_on_one_key_lose_no_hit(clock: Clock) -> None:
-    """Every request is counted."""
     limiter = a_limiter(None, clock)
     in_threads(lambda _: [limiter.check(CLIENT) for _ in range(ROUNDS)])
     assert THREADS * ROUNDS == limiter.counts(CLIENT).in_flight_hits
@@ -130,7 +129,6 @@ def test_threads_during_cycles_lose_no_hit(clock: Clock) -> None:
 
 
 def test_peek_and_counts_during_requests_stay_in_bounds(clock: Clock) -> None:
-    """Looking never blocks or changes counting."""
     limiter = a_limiter(MemoryStore(), clock)
 
     def look() -> None:

@@ -69,7 +69,6 @@ def test_expression_is_promql_about_metrics_and_labels_that_exist(expression: st
 
 
 def test_dashboard_shows_every_metric() -> None:
-    """Nothing is measured that nobody sees."""
     shown = {name for panel in PANELS for target in panel["targets"] for name, _ in SELECTOR.findall(target["expr"])}
     part = re.compile(r"_(sum|count|bucket)$")
 
@@ -102,7 +101,6 @@ def test_panels_do_not_overlap() -> None:
 
 
 def test_variables_of_the_dashboard_are_defined() -> None:
-    """Or Grafana's own."""
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD["panels"])))
 
     assert used <= {variable["name"] for variable in DASHBOARD["templating"]["list"]} | {"__rate_interval"}

@@ -126,7 +126,6 @@ def test_following_denials_are_counted_in_the_same_record(instance: Instance) ->
 
 
 def test_denial_is_recorded_although_a_limit_on_trial_was_exceeded_before(instance: Instance) -> None:
-    """Its id is found."""
     trial = {"limit": 1, "window": "60s", "name": "trial", "mode": "dry-run"}
     instance.limiter.reconfigure(load_config({**CONFIG, "mode": "enforce", "limits": {"user": ["2/hour", trial]}}))
     admitted, *denied = instance.deny("alice", times=3)
@@ -150,7 +149,6 @@ def test_record_has_the_time_of_the_last_denial(instance: Instance, cost: int) -
 
 
 def test_records_are_written_every_ten_seconds(instance: Instance) -> None:
-    """However often the task runs."""
     instance.run()
     instance.deny("alice")
     instance.run(0.0)
@@ -190,7 +188,6 @@ def test_last_counts_are_written_when_the_process_ends(instance: Instance) -> No
 
 
 def test_last_denials_of_a_minute_are_counted_after_it(instance: Instance) -> None:
-    """Then the record is finished."""
     [first] = instance.deny("alice")
     for _ in range(5):
         instance.run()
@@ -314,7 +311,6 @@ def test_outage_of_writes_only_fills_recorder_and_queue(
 
 
 def test_missing_rights_are_logged_every_ten_minutes(instance: Instance, lost: list[tuple[int, str]]) -> None:
-    """Not with every write."""
     instance.writer.error = StoreRejected("not authorized")
     for index in range(5):
         instance.deny(f"user-{index}")

@@ -68,7 +68,6 @@ def values(log: Log, event: str, name: str) -> list[Any]:
 def test_event_has_the_mode_and_the_canary(
     config: dict[str, Any], client_id: str, expected: tuple[str, str, bool], log: Log
 ) -> None:
-    """Only a denial has an id."""
     limits = {"limits": {"client": ["1/minute"]}, "clients": {"own": {"mode": "enforce"}}}
     limiter = Limiter(load_config({**limits, **config}), clock=Clock())
     limiter.check(client_id)
@@ -169,7 +168,6 @@ def test_flood_of_guesses_leaves_room_for_denied_tokens(limiter: Limiter, clock:
 
 
 def test_reload_with_a_larger_budget_takes_effect_at_once(limiter: Limiter, log: Log) -> None:
-    """The present minute has more room."""
     limiter.reconfigure(load_config({"mode": "enforce", "limits": {"user": ["1/hour"]}, "events": {"per_minute": 400}}))
     for number in range(99):
         deny(limiter, "app", f"user-{number}")

@@ -96,7 +96,6 @@ def test_scrape_of_one_worker_shows_all_workers(environment: dict[str, str], pre
 
 
 def test_decisions_of_a_killed_worker_stay_counted(environment: dict[str, str]) -> None:
-    """Its gauges are gone."""
     with Gunicorn(APP, workers=2, preload=True, env=environment, config=gunicorn_config()) as server:
         count = ask_until_both_answer(server)
         wait_until(lambda: samples(server, "tracked_keys") == [2], "both workers track the key")

@@ -127,7 +127,6 @@ def test_other_endpoint_replaces_the_grant_type(instance: Instance) -> None:
 
 
 def test_peak_is_the_most_used_of_a_policy_by_any_user(clock: Clock) -> None:
-    """Denied requests do not raise it."""
     instance = Instance(clock)
     instance.ask("shop", "alice", grant=PASSWORD)
     instance.ask("shop", "bob", times=4, grant=PASSWORD)
@@ -138,7 +137,6 @@ def test_peak_is_the_most_used_of_a_policy_by_any_user(clock: Clock) -> None:
 
 
 def test_heaviest_users_are_reported_when_the_minute_is_over(instance: Instance) -> None:
-    """So is the number of users."""
     instance.ask("shop", "alice", times=3, grant=PASSWORD)
     instance.ask("shop", "bob", grant=PASSWORD)
     instance.run()
@@ -168,7 +166,6 @@ def test_heaviest_of_many_users_are_found(clock: Clock) -> None:
 
 
 def test_no_names_are_kept_with_users_per_client_at_zero(clock: Clock) -> None:
-    """The number of users is."""
     instance = Instance(clock, users_per_client=0)
     instance.ask("shop", "alice", times=3, grant=PASSWORD)
     instance.run(70.0)
@@ -178,7 +175,6 @@ def test_no_names_are_kept_with_users_per_client_at_zero(clock: Clock) -> None:
 
 
 def test_names_of_megabytes_are_shortened(instance: Instance) -> None:
-    """They stay one user."""
     instance.ask("x" * 3_000_000, "y" * 3_000_000, times=2, grant=PASSWORD)
     instance.run(70.0)
 
@@ -189,7 +185,6 @@ def test_names_of_megabytes_are_shortened(instance: Instance) -> None:
 
 
 def test_burst_is_the_most_requests_within_one_second(instance: Instance) -> None:
-    """Neither before nor after it."""
     for times in (2, 5, 3):
         instance.ask("shop", times=times)
         instance.clock.advance(1.0)
@@ -199,7 +194,6 @@ def test_burst_is_the_most_requests_within_one_second(instance: Instance) -> Non
 
 
 def test_clients_beyond_the_maximum_are_counted_as_one(clock: Clock) -> None:
-    """The next minute has room again."""
     instance = Instance(clock, clients_per_minute=2)
     for client_id in ("a", "b", "c", "d", "a", "c"):
         instance.ask(client_id)
@@ -245,7 +239,6 @@ def test_many_clients_are_written_in_batches(instance: Instance, monkeypatch: py
 
 
 def test_request_after_the_end_of_a_minute_counts_in_the_next(instance: Instance) -> None:
-    """Both are written as complete."""
     instance.ask("shop", times=3)
     instance.run(60.0)
     instance.ask("shop", times=2)
@@ -259,7 +252,6 @@ def test_request_after_the_end_of_a_minute_counts_in_the_next(instance: Instance
 
 
 def test_request_of_a_late_thread_counts_in_the_present_minute(instance: Instance) -> None:
-    """Numbers that were written never shrink."""
     instance.ask("shop")
     instance.run(60.0)
     instance.ask("shop")
@@ -335,7 +327,6 @@ def test_missing_rights_are_logged_every_ten_minutes(instance: Instance) -> None
 
 
 def test_minute_that_mongodb_refuses_is_dropped(instance: Instance) -> None:
-    """Dropped minutes are logged."""
     instance.ask("a")
     instance.ask("b")
     instance.writer.refused = [1]
@@ -348,7 +339,6 @@ def test_minute_that_mongodb_refuses_is_dropped(instance: Instance) -> None:
 
 
 def test_reload_that_keeps_nothing_drops_the_counts(instance: Instance) -> None:
-    """One that keeps something counts again."""
     instance.ask("shop")
     instance.settings = replace(instance.settings, keep_s=0.0)
     instance.run()
@@ -364,7 +354,6 @@ def test_reload_that_keeps_nothing_drops_the_counts(instance: Instance) -> None:
 
 
 def test_closing_during_an_outage_logs_what_is_lost(instance: Instance) -> None:
-    """It does not wait."""
     instance.ask("a")
     instance.ask("b")
     instance.writer.error = StoreUnavailable("out of reach")

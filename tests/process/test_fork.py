@@ -24,7 +24,6 @@ class Watcher:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded, use of fork")
 def test_method_runs_in_a_forked_child_and_not_in_its_parent() -> None:
-    """Before anything else runs there."""
     watcher = Watcher()
     pid = os.fork()
     if pid == 0:
@@ -35,7 +34,6 @@ def test_method_runs_in_a_forked_child_and_not_in_its_parent() -> None:
 
 
 def test_object_is_not_kept_alive() -> None:
-    """Its method is forgotten with it."""
     watcher = Watcher()
     reference = weakref.ref(watcher)
     del watcher

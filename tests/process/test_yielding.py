@@ -59,7 +59,6 @@ def hit(limiter: Limiter, key_count: int) -> None:
 
 @pytest.mark.no_cover
 def test_flush_of_many_keys_causes_no_full_collection(limiter: Limiter, full_collections: list[dict[str, Any]]) -> None:
-    """One may happen by chance."""
     hit(limiter, 20_000)
     limiter.sync()
     hit(limiter, 20_000)
@@ -71,7 +70,6 @@ def test_flush_of_many_keys_causes_no_full_collection(limiter: Limiter, full_col
 
 
 def test_disabled_garbage_collector_stays_disabled(limiter: Limiter, full_collections: list[dict[str, Any]]) -> None:
-    """No collection runs."""
     collections = []
 
     def note(phase: str, info: dict[str, Any]) -> None:

@@ -94,7 +94,6 @@ def test_client_over_its_limits(tally: Tally, faults: tuple[Fault, ...]) -> None
 
 
 def test_few_requests_are_no_fault() -> None:
-    """They are too few to tell."""
     assert () == only(find(minutes({LOGIN: Tally(1)}, users=1, count=15))).faults
 
 
@@ -114,5 +113,4 @@ def test_most_needless_requests_come_first() -> None:
 
 
 def test_no_statistics_no_findings() -> None:
-    """An empty database is no error."""
     assert [] == find([])

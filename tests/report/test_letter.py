@@ -9,7 +9,6 @@ from tests.report.reporting import LOGIN, PERIOD, fine_finding, minutes, worst_f
 
 
 def test_letter_says_what_was_seen_and_what_helps() -> None:
-    """It is complete in itself."""
     (finding,) = worst_findings("shop")
     letter = letter_to(finding, PERIOD, error_uri="https://example.com/tokens")
 
@@ -31,7 +30,6 @@ def test_letter_says_what_was_seen_and_what_helps() -> None:
 
 
 def test_letter_to_a_client_without_faults() -> None:
-    """It gives no advice."""
     letter = letter_to(fine_finding(), PERIOD)
 
     assert "Access tokens of your client shop" == letter.subject
@@ -48,7 +46,6 @@ def test_letter_to_a_client_without_faults() -> None:
     ids=["dry run", "enforced"],
 )
 def test_letter_about_requests_over_a_limit(tally: Tally, words: str) -> None:
-    """It says whether they were rejected."""
     (finding,) = find(minutes({LOGIN: tally}, users=600))
 
     assert words in letter_to(finding, PERIOD).text
@@ -59,7 +56,6 @@ def test_letter_about_requests_over_a_limit(tally: Tally, words: str) -> None:
     [(3600, "1 hour"), (7200, "2 hours"), (600, "10 minutes"), (90, "90 seconds"), (86_400, "1 day")],
 )
 def test_token_lifetime_is_in_the_largest_unit_that_fits(lifetime_s: int, words: str) -> None:
-    """Whole units only."""
     (finding,) = find(minutes({LOGIN: Tally(9)}, lifetimes={lifetime_s: 9}))
     assert words == lifetime_text(finding)
 
@@ -71,5 +67,4 @@ def test_letter_names_the_range_of_usual_lifetimes() -> None:
 
 
 def test_letter_says_nothing_about_an_unknown_lifetime() -> None:
-    """A default is no fact."""
     assert "valid for" not in letter_to(fine_finding(), PERIOD).text

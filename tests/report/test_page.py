@@ -57,5 +57,4 @@ def test_client_ids_are_escaped() -> None:
     ids=["no clients", "no faults", "one client", "two clients"],
 )
 def test_headline_is_the_summary(findings: list[ClientFinding], headline: str) -> None:
-    """The headline is the summary."""
     assert f"<h1>{headline}" in html_page(findings, PERIOD)

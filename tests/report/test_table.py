@@ -24,12 +24,10 @@ def test_no_cell_is_a_formula() -> None:
 
 
 def test_csv_without_clients_is_empty() -> None:
-    """There is not even a header."""
     assert "" == csv_text([])
 
 
 def test_record_has_the_numbers_and_the_letter() -> None:
-    """Programs find everything in it."""
     (finding,) = worst_findings("shop")
     record = record_of(finding, 1, period=PERIOD)
 

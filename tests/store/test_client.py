@@ -43,7 +43,6 @@ def test_forked_child_opens_a_client_of_its_own_and_leaves_the_parents_alone(mon
 
 
 def test_closed_connection_opens_a_new_client(mongo_uri: str) -> None:
-    """With its next use."""
     with closing(Connection(mongo_uri)) as connection:
         first = connection.client
         connection.close()

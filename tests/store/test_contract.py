@@ -35,7 +35,6 @@ def write(store: CounterStore, *changes: Change, writer: str = "here") -> list[i
 
 
 def test_unknown_key_is_not_in_the_answer(store: CounterStore) -> None:
-    """No document is invented."""
     assert {} == store.read([KEY, OTHER])
 
 
@@ -50,14 +49,12 @@ def test_first_write_creates_the_document(store: CounterStore) -> None:
 
 
 def test_first_write_loses_to_an_existing_document(store: CounterStore) -> None:
-    """Nothing is changed."""
     write(store, a_change(KEY, version=None, next_version=10))
     assert [0] == write(store, a_change(KEY, version=None, next_version=20), writer="there")
     assert {KEY: Snapshot(10, {SIX_SECONDS: {600: 1}}, {"here": 1})} == store.read([KEY])
 
 
 def test_write_at_the_expected_version_adds_hits_and_leaves_a_mark(store: CounterStore) -> None:
-    """The marks of others stay."""
     write(store, a_change(KEY, version=None, next_version=10, hits={SIX_SECONDS: {600: 1}}))
     change = a_change(
         KEY, version=10, next_version=11, hits={SIX_SECONDS: {600: 2, 606: 3}, ONE_SECOND: {606: 4}}, flush_id=8
@@ -68,7 +65,6 @@ def test_write_at_the_expected_version_adds_hits_and_leaves_a_mark(store: Counte
 
 
 def test_mark_is_that_of_the_last_write(store: CounterStore) -> None:
-    """Of each writer."""
     write(store, a_change(KEY, version=None, next_version=10, flush_id=1))
     write(store, a_change(KEY, version=10, next_version=11, flush_id=5))
     assert {"here": 5} == store.read([KEY])[KEY].writers
@@ -76,14 +72,12 @@ def test_mark_is_that_of_the_last_write(store: CounterStore) -> None:
 
 @pytest.mark.parametrize("version", (9, 11), ids=("behind", "ahead"))
 def test_write_at_another_version_changes_nothing(store: CounterStore, version: int) -> None:
-    """Neither ahead nor behind."""
     write(store, a_change(KEY, version=None, next_version=10))
     assert [0] == write(store, a_change(KEY, version=version, next_version=12), writer="there")
     assert {KEY: Snapshot(10, {SIX_SECONDS: {600: 1}}, {"here": 1})} == store.read([KEY])
 
 
 def test_write_does_not_restore_a_removed_document(shared: Shared) -> None:
-    """It loses."""
     write(shared.store, a_change(KEY, version=None, next_version=10))
     shared.remove(KEY)
     assert [0] == write(shared.store, a_change(KEY, version=10, next_version=11))
@@ -91,7 +85,6 @@ def test_write_does_not_restore_a_removed_document(shared: Shared) -> None:
 
 
 def test_write_to_the_former_life_of_a_document_loses(shared: Shared) -> None:
-    """The versions of its lives differ."""
     write(shared.store, a_change(KEY, version=None, next_version=10))
     shared.remove(KEY)
     write(shared.store, a_change(KEY, version=None, next_version=500))
@@ -108,7 +101,6 @@ def test_repeated_write_is_applied_once(store: CounterStore) -> None:
 
 
 def test_first_of_rival_writes_wins(store: CounterStore) -> None:
-    """All name the same version."""
     write(store, a_change(KEY, version=None, next_version=10))
     rivals = [a_change(KEY, version=10, next_version=11, hits={SIX_SECONDS: {600: 10**n}}) for n in (1, 2, 3)]
     assert [[], [0], [0]] == [write(store, rival, writer=f"w{n}") for n, rival in enumerate(rivals)]
@@ -117,7 +109,6 @@ def test_first_of_rival_writes_wins(store: CounterStore) -> None:
 
 @pytest.mark.parametrize("at", range(3), ids=("first", "middle", "last"))
 def test_positions_of_lost_changes_are_returned(store: CounterStore, at: int) -> None:
-    """The others are applied."""
     keys = [KEY, OTHER, THIRD]
     write(store, *(a_change(key, version=None, next_version=10) for key in keys))
     versions = [9 if position == at else 10 for position in range(3)]
@@ -128,7 +119,6 @@ def test_positions_of_lost_changes_are_returned(store: CounterStore, at: int) ->
 
 
 def test_existing_document_and_newer_version_both_lose_in_one_batch(store: CounterStore) -> None:
-    """The others are applied."""
     keys = [Key("app", f"user-{number}") for number in range(6)]
     write(store, *(a_change(key, version=None, next_version=10) for key in keys[:4]))
     versions = [None, 9, 10, None, None, 3]
@@ -139,7 +129,6 @@ def test_existing_document_and_newer_version_both_lose_in_one_batch(store: Count
 
 
 def test_write_removes_expired_frames_and_marks(store: CounterStore) -> None:
-    """Missing ones do no harm."""
     write(store, a_change(KEY, version=None, next_version=10, hits={SIX_SECONDS: {600: 1, 606: 2}}), writer="gone")
     stale: dict[str, Any] = {
         "expired_frames": [(SIX_SECONDS, 600), (SIX_SECONDS, 1), (MINUTE, 1)],
@@ -189,7 +178,6 @@ def test_writer_that_leaves_takes_its_marks_along(store: CounterStore) -> None:
 
 
 def test_numbers_up_to_2_to_the_53_stay_exact(store: CounterStore) -> None:
-    """Counts, versions and marks."""
     large = 2**53 - 1
     write(
         store, a_change(KEY, version=None, next_version=large - 1, hits={SIX_SECONDS: {600: large - 1}}, flush_id=large)
@@ -219,13 +207,11 @@ def test_similar_keys_have_documents_of_their_own(store: CounterStore) -> None:
 
 
 def test_key_that_is_read_twice_is_answered_once(store: CounterStore) -> None:
-    """In one call."""
     write(store, a_change(KEY, version=None, next_version=10))
     assert [KEY] == list(store.read([KEY, KEY]))
 
 
 def test_store_can_be_closed_twice(store: CounterStore) -> None:
-    """Also before it was used."""
     store.close()
     store.close()
 
@@ -246,7 +232,6 @@ CHANGES = st.tuples(
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.one_of(CHANGES, st.sampled_from((KEY, OTHER))), max_size=20))
 def test_store_behaves_like_the_store_in_memory(shared: Shared, steps: list[Any]) -> None:
-    """Whatever is written and removed."""
     keys = [KEY, OTHER, THIRD]
     plain = MemoryStore()
     for key in keys:

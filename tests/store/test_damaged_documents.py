@@ -60,7 +60,6 @@ def a_limiter(mongo_uri: str, clock: Clock, store: CounterStore | None = None) -
 def test_any_document_leaves_the_keys_beside_it_exact(
     mongo_uri: str, documents: Documents, bodies: list[dict[str, Any]]
 ) -> None:
-    """The cycle goes on."""
     documents.delete_many({})
     clock = Clock()
     for index, body in enumerate(bodies):
@@ -278,7 +277,6 @@ def test_batch_of_damaged_documents_does_not_delay_valid_ones(documents: Documen
 def test_text_that_is_not_utf8_and_dates_after_9999_leave_a_batch_readable(
     documents: Documents, limiter: Limiter
 ) -> None:
-    """Another driver may have written them."""
     documents.insert_one(
         a_document(_id=document_id(Key("app", "dated")), expire=DatetimeMS(2**60), writers=DatetimeMS(2**60))
     )
@@ -322,7 +320,6 @@ def test_bloated_document_shrinks_with_each_write(documents: Documents, limiter:
 
 
 def test_hits_of_the_far_future_and_past_deny_nobody(documents: Documents, limiter: Limiter) -> None:
-    """No window holds their frames."""
     documents.insert_one(a_document(requestCounters={"6": {"999999999999": 2**50, "0": 2**50}}))
     limiter.check(*VICTIM[:2])
     limiter.sync()

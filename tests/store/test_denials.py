@@ -75,7 +75,6 @@ def test_id_of_a_suppressed_denial_finds_the_record_before_it(store: DenialStore
 
 @pytest.mark.parametrize("number", [0, 2**64 - 1], ids=["lowest", "highest"])
 def test_id_beyond_all_records_finds_nothing(store: DenialStore, connection: Connection, number: int) -> None:
-    """Whatever else is in the collection."""
     store.put([RECORD], keep_s=KEEP_S)
     HeartbeatStore(connection).put(Heartbeat("node-1", NOW_S, NOW_S, "1", "enforce", 1.0))
     connection.collection("ratelimit_stats").insert_one({"_id": {"clientId": "app", "minute": 0}})
@@ -84,7 +83,6 @@ def test_id_beyond_all_records_finds_nothing(store: DenialStore, connection: Con
 
 
 def test_repeated_or_late_write_changes_nothing(store: DenialStore) -> None:
-    """The highest numbers stay."""
     later = replace(RECORD, last_at_s=NOW_S + 30.0, suppressed_count=50)
     for records in ([RECORD], [later], [later], [RECORD]):
         store.put(records, keep_s=KEEP_S)
@@ -102,7 +100,6 @@ def test_record_expires(store: DenialStore, mongo_database: Any) -> None:
 
 
 def test_records_are_not_read_as_heartbeats(store: DenialStore, connection: Connection) -> None:
-    """They share a collection."""
     store.put([RECORD], keep_s=KEEP_S)
     beats = HeartbeatStore(connection)
     beats.put(Heartbeat("node-1", NOW_S, NOW_S, "1", "enforce", 1.0))
@@ -114,7 +111,6 @@ def test_records_are_not_read_as_heartbeats(store: DenialStore, connection: Conn
     "content", [{}, {"first": NOW, "last": 5, "clientId": {}}, {"first": "x", "suppressed": "many"}], ids=repr
 )
 def test_damaged_record_is_not_found(store: DenialStore, connection: Connection, content: dict[str, Any]) -> None:
-    """As if there were none."""
     connection.collection("ratelimit_stats").insert_one({"_id": {"denial": "0" * 16}, **content})
 
     assert store.find(1) is None

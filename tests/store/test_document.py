@@ -67,7 +67,6 @@ def test_missing_fields_are_empty_but_a_document_needs_a_version() -> None:
 
 @pytest.mark.parametrize("version", ["405", True, -7, 4.5, math.nan, math.inf, Int64(2**63 - 1), None], ids=repr)
 def test_damaged_version_is_unusable(version: Any) -> None:
-    """The counters beside it are read."""
     expected = Snapshot(UNUSABLE_VERSION, {SERIES: {START_S: 2}}, {"somebody": 7}, ("version",))
     assert expected == parse(a_document(version=version))
 
@@ -81,28 +80,24 @@ def test_series_of_another_form_is_left_out_and_hinders_nothing(name: str) -> No
 
 @pytest.mark.parametrize("frame", ["9" * 5000, "\u0663", "-1", "", "a", "06"], ids=ascii)
 def test_frame_of_another_form_is_damage(frame: str) -> None:
-    """The frames beside it are read."""
     snapshot = parse(a_document(requestCounters={"6": {frame: 1, FRAME: 2}}))
     assert Snapshot(UNUSABLE_VERSION, {SERIES: {START_S: 2}}, {"somebody": 7}, ("requestCounters",)) == snapshot
 
 
 @pytest.mark.parametrize("count", [-(2**40), "2", math.nan, True, None, {}], ids=repr)
 def test_count_of_another_form_is_damage(count: Any) -> None:
-    """It counts as missing."""
     snapshot = parse(a_document(requestCounters={"6": {FRAME: count}}))
     assert Snapshot(UNUSABLE_VERSION, {SERIES: {}}, {"somebody": 7}, ("requestCounters",)) == snapshot
 
 
 @pytest.mark.parametrize("counters", ["six", [1, 2], None, {"6": 5}], ids=repr)
 def test_counters_of_another_form_are_damage(counters: Any) -> None:
-    """The document counts as empty."""
     expected = Snapshot(UNUSABLE_VERSION, {}, {"somebody": 7}, ("requestCounters",))
     assert expected == parse(a_document(requestCounters=counters))
 
 
 @pytest.mark.parametrize("writers", ["me", {"a.b": 1}, {"$a": 1}, {"a": "1"}], ids=repr)
 def test_writers_of_another_form_are_damage(writers: Any) -> None:
-    """No writer is known."""
     assert Snapshot(UNUSABLE_VERSION, {SERIES: {START_S: 2}}, {}, ("writers",)) == parse(a_document(writers=writers))
 
 
@@ -132,14 +127,12 @@ FOREIGN_IDS: list[Any] = [
 
 @pytest.mark.parametrize("identity", FOREIGN_IDS, ids=repr)
 def test_document_with_another_form_of_id_is_ignored(identity: Any) -> None:
-    """It has no key."""
     assert {} == dict(parse_all([a_document(_id=identity)]))
 
 
 @pytest.mark.no_cover
 @given(body=bodies, identity=values)
 def test_any_document_gives_valid_numbers(body: dict[str, Any], identity: Any) -> None:
-    """Whatever it holds."""
     for snapshot in (parse(body), *dict(parse_all([body, {"_id": identity, **body}])).values()):
         assert type(snapshot.version) is int
         assert all(count >= 0 for frames in snapshot.hits.values() for count in frames.values())

@@ -145,7 +145,6 @@ FOUND = {"counters": 6, "failures": 2, "statistics": 1, "denials": 2, "overrides
 
 @pytest.mark.parametrize("privacy", [{}, OLDER, HASHED], ids=["plain", "hashed", "two keys"])
 def test_erase_leaves_nothing_of_a_person_and_everything_of_others(records: Records, privacy: dict[str, Any]) -> None:
-    """Under any name."""
     records.fill(privacy)
     names = [ALICE, ALICE.casefold(), *(form(name) for form in FORMS for name in (ALICE, ALICE.casefold()))]
     others = str(records.configure(privacy)(BOB))
@@ -161,7 +160,6 @@ def test_erase_leaves_nothing_of_a_person_and_everything_of_others(records: Reco
 
 
 def test_erase_finds_records_under_former_keys_and_plain_names(records: Records) -> None:
-    """Whatever the current key is."""
     records.fill({})
     records.fill(OLDER)
     records.configure(HASHED)
@@ -172,7 +170,6 @@ def test_erase_finds_records_under_former_keys_and_plain_names(records: Records)
 
 
 def test_erase_takes_the_hash_of_a_log_line(records: Records) -> None:
-    """Failures are counted under another hash."""
     records.fill(OLDER)
     shown = str(records.configure(OLDER)(ALICE))
 
@@ -207,7 +204,6 @@ def test_dry_run_counts_and_removes_nothing(records: Records) -> None:
 
 
 def test_table_names_what_was_removed_and_what_stays(records: Records) -> None:
-    """With the collections."""
     records.fill({})
     text = records.terminal.ok("erase", ALICE)
 
@@ -217,7 +213,6 @@ def test_table_names_what_was_removed_and_what_stays(records: Records) -> None:
 
 
 def test_instances_start_an_erased_user_at_zero(records: Records) -> None:
-    """They restore nothing."""
     records.fill({})
     settings = load_config(records.terminal.settings)
     other = Limiter(settings, clock=lambda: records.now_s)
@@ -295,7 +290,6 @@ def test_counters_are_found_by_the_index(records: Records) -> None:
 def test_counters_beyond_the_first_clients_are_found_by_one_scan(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the rest of the collection."""
     monkeypatch.setattr(erasure, "MAX_JUMPS", 1)
     records.fill({})
 
@@ -315,7 +309,6 @@ def test_empty_name_erases_nothing(records: Records, user: str) -> None:
 
 @pytest.mark.parametrize("user", ["\udc80", "x" * 5000, "a\0b", ".*", "^[^ ]+ (", "\u202e"])
 def test_any_name_is_found_as_itself(records: Records, user: str) -> None:
-    """It is never a pattern."""
     limiter = Limiter(load_config(records.terminal.settings), clock=lambda: records.now_s)
     records.limiters.append(limiter)
     for name in (user, BOB):
@@ -444,7 +437,6 @@ def test_late_first_write_of_an_erased_user_is_removed_by_a_second_pass(erasing:
 
 
 def test_erasure_at_one_client_leaves_the_hits_at_others(erasing: Erasing) -> None:
-    """In memory, too."""
     limiter = erasing.instance()
     for client_id in ("app", "portal"):
         limiter.check(client_id, "ann")

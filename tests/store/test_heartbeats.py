@@ -54,7 +54,6 @@ def test_instance_is_forgotten_when_it_is_removed_or_silent(store: HeartbeatStor
 def test_damaged_heartbeat_is_logged_and_ignored(
     store: HeartbeatStore, connection: Connection, fields: dict[str, Any]
 ) -> None:
-    """The others are read."""
     connection.collection(STATISTICS).insert_one({"_id": {"instance": "strange"}, "beat": NOW, **fields})
     store.put(a_heartbeat("valid"))
     with capture_logs() as logs:

@@ -54,7 +54,6 @@ def settle(limiters: list[Limiter]) -> None:
 def test_documents_of_a_client_are_its_own_its_users_and_the_total(
     limiters: list[Limiter], documents: CounterDocuments
 ) -> None:
-    """Clients with similar names are others."""
     for client_id in ("app", "app2", "ap", "APP"):
         spend(limiters, client_id, "alice")
     spend(limiters, "app")
@@ -70,7 +69,6 @@ def test_documents_of_a_client_are_its_own_its_users_and_the_total(
 def test_documents_of_any_client_id_are_found_and_reset(
     limiters: list[Limiter], documents: CounterDocuments, client_id: str
 ) -> None:
-    """Whatever characters it has."""
     spend(limiters, client_id, "alice")
 
     assert {client_id} == {key.client_id for key, _ in documents.of_client(client_id)}
@@ -95,7 +93,6 @@ def test_reset_user_is_admitted_by_all_instances(limiters: list[Limiter], docume
 
 
 def test_reset_client_starts_at_zero(limiters: list[Limiter], documents: CounterDocuments) -> None:
-    """Other clients stay as they are."""
     spend(limiters, "app", "alice")
     spend(limiters, "app")
     spend(limiters, "other")
@@ -110,7 +107,6 @@ def test_reset_client_starts_at_zero(limiters: list[Limiter], documents: Counter
 
 
 def test_hits_in_flight_at_a_reset_are_counted_once(limiters: list[Limiter], documents: CounterDocuments) -> None:
-    """On top of zero."""
     spend(limiters[:1], "app")
     limiters[0].check("app")
     limiters[0].check("app")
@@ -124,7 +120,6 @@ def test_hits_in_flight_at_a_reset_are_counted_once(limiters: list[Limiter], doc
 
 
 def test_busy_instance_learns_of_a_reset(limiters: list[Limiter], documents: CounterDocuments) -> None:
-    """Its next write loses the race."""
     busy = limiters[0]
     for _ in range(3):
         busy.check("app")
@@ -138,7 +133,6 @@ def test_busy_instance_learns_of_a_reset(limiters: list[Limiter], documents: Cou
 
 
 def test_documents_of_another_form_are_not_listed(connection: Connection, documents: CounterDocuments) -> None:
-    """They have no key."""
     far = {"expire": datetime(2100, 1, 1, tzinfo=UTC)}
     connection.collection("ratelimits").insert_many(
         [{"_id": identity, **far} for identity in ("x", 7, {"clientId": 7}, {"clientId": "a", "username": 7})]

@@ -47,7 +47,6 @@ def given(monkeypatch: pytest.MonkeyPatch, steps: Mapping[str, Callable[[Mapping
 
 
 def test_upgrade_of_an_empty_database_applies_all_migrations(connection: Connection, mongo_database: Any) -> None:
-    """A second one applies none."""
     migrations = migrations_of(connection)
     assert ALL == pending(migrations)
 
@@ -71,7 +70,6 @@ def test_migration_can_run_twice(connection: Connection, mongo_database: Any) ->
 def test_upgrade_of_a_used_database_creates_the_same_indexes(
     connection: Connection, mongo_uri: str, mongo_database: Any
 ) -> None:
-    """As its instances have."""
     for _ in range(2):
         limiter = Limiter(load_config({"store": {"uri": mongo_uri}}))
         limiter.check("app")
@@ -83,7 +81,6 @@ def test_upgrade_of_a_used_database_creates_the_same_indexes(
 
 
 def test_upgrade_goes_by_namespace_and_collection(mongo_uri: str, mongo_database: Any) -> None:
-    """As they are configured."""
     with closing(Connection(mongo_uri, namespace="one")) as connection:
         Migrations(connection, collection="counters").upgrade()
 
@@ -191,7 +188,6 @@ def test_commands_list_and_apply_pending_migrations(terminal: Terminal, mongo_da
 
 
 def test_init_db_creates_everything_and_can_run_again(terminal: Terminal, mongo_database: Any) -> None:
-    """Collections and indexes."""
     kinds = ("overrides", "stats", "failures", "migrations")
     collections = {"ratelimits", *(f"ratelimit_{kind}" for kind in kinds)}
     assert collections == set(terminal.data("init-db")["created_collections"])
@@ -202,7 +198,6 @@ def test_init_db_creates_everything_and_can_run_again(terminal: Terminal, mongo_
 
 
 def test_metadata_names_every_package() -> None:
-    """The migrations included."""
     metadata = configparser.ConfigParser()
     metadata.read(ROOT / "setup.cfg")
     found = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "oauth_ratelimit").rglob("__init__.py")}

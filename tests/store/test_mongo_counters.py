@@ -182,7 +182,6 @@ def test_expiry_index_is_created_at_first_use(store: MongoStore, documents: Docu
 def test_expiry_index_is_created_again_after_a_drop(
     store: MongoStore, documents: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within some minutes."""
     monkeypatch.setattr(mongo, "INDEX_CHECK_INTERVAL_S", 0.0)
     store.close()
     store.read([KEY])
@@ -194,7 +193,6 @@ def test_expiry_index_is_created_again_after_a_drop(
 
 
 def test_expired_document_is_removed_and_not_restored_by_a_late_write(store: MongoStore, documents: Documents) -> None:
-    """MongoDB removes it once a minute."""
     past = Change(KEY, None, 10, 1, {SERIES: {600: 1}}, time.time() - 10)
     store.compare_and_set("here", [past, a_change(Key("other", None), version=None, next_version=1)])
     wait_until(lambda: documents.count_documents({}) == 1, "the removal of the expired document", timeout_s=90)
@@ -204,7 +202,6 @@ def test_expired_document_is_removed_and_not_restored_by_a_late_write(store: Mon
 
 @pytest.mark.parametrize("count", (1, 500, 501, 1201))
 def test_flush_is_one_command_per_500_keys(limiter: Limiter, commands: Commands, count: int) -> None:
-    """For new and for known documents."""
     limiter.sync()
     commands.names()
     for _ in range(2):
@@ -260,7 +257,6 @@ def test_idle_cycle_sends_nothing(limiter: Limiter, future: Clock, commands: Com
 def test_lost_race_costs_one_read_and_one_write_of_the_keys_that_lost(
     limiter: Limiter, store: MongoStore, commands: Commands, mongo_uri: str
 ) -> None:
-    """The others are not sent again."""
     with closing(mongo_store(mongo_uri)) as other_store:
         other = a_limiter(other_store, Clock(FUTURE_S))
         for instance in (limiter, other):
@@ -284,7 +280,6 @@ def test_lost_race_costs_one_read_and_one_write_of_the_keys_that_lost(
 
 
 def test_writes_are_journaled_by_a_majority_and_reads_are_majority_reads(store: MongoStore, commands: Commands) -> None:
-    """In every command."""
     store.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
     store.read([KEY])
     write, read = (event.command for event in commands.sent)
@@ -311,7 +306,6 @@ def test_connection_string_without_a_database_means_oauth_ratelimit(mongod: Mong
 
 
 def test_namespaces_share_no_counter(mongo_uri: str) -> None:
-    """Two issuers may share a database."""
     limiters = [
         Limiter(
             load_config(
@@ -340,14 +334,12 @@ def test_store_connects_at_first_use(mongo_uri: str, commands: Commands) -> None
 
 
 def test_closed_store_connects_again(store: MongoStore) -> None:
-    """With its next use."""
     store.close()
     store.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])
     assert 1 == store.read([KEY])[KEY].version
 
 
 def test_latest_documents_come_first(store: MongoStore) -> None:
-    """By the time of their expiry."""
     keys = [Key("app", f"user-{number}") for number in range(5)]
     store.compare_and_set(
         "here", [Change(key, None, 1, 1, {SERIES: {600: 1}}, FAR_S + at) for at, key in enumerate(keys)]
@@ -377,7 +369,6 @@ def test_content_of_large_documents_is_not_received_by_a_starting_instance(
 def test_content_of_a_document_that_is_too_large_is_not_received(
     store: MongoStore, documents: Documents, commands: Commands
 ) -> None:
-    """It is in quarantine."""
     documents.insert_one({"_id": {"clientId": "app", "username": "large"}, "version": 5, "writers": LARGE})
     store.compare_and_set("here", [a_change(KEY, version=None, next_version=5)])
     commands.received_bytes = 0

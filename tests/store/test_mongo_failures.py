@@ -109,7 +109,6 @@ def test_rejected_change_stops_no_other(store: MongoStore, documents: Documents)
 
 
 def test_index_with_other_options_is_logged_once(mongo_uri: str, documents: Documents) -> None:
-    """Counting goes on."""
     documents.create_index("expire", name="expire")
     with capture_logs() as events, closing(mongo_store(mongo_uri)) as opened:
         opened.compare_and_set("here", [a_change(KEY, version=None, next_version=1)])

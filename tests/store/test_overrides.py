@@ -69,14 +69,12 @@ def documents(client: Any) -> Any:
 
 
 def test_empty_database_has_no_overrides(store: OverrideStore) -> None:
-    """Nor a revision or a history."""
     assert None is store.revision()
     assert () == store.read()
     assert [] == store.history()
 
 
 def test_override_is_read_as_it_was_put(open_store: Callable[[], OverrideStore]) -> None:
-    """By another instance, in every detail."""
     writer = open_store()
     for override in SAMPLES:
         writer.put(override)
@@ -85,7 +83,6 @@ def test_override_is_read_as_it_was_put(open_store: Callable[[], OverrideStore])
 
 
 def test_override_replaces_the_former_one_of_its_target(store: OverrideStore) -> None:
-    """A target has one."""
     store.put(Override(MODE, "ann", "first", 1.0, mode=Mode.OFF))
     store.put(Override(MODE, "bob", "second", 2.0, mode=Mode.ENFORCE))
 
@@ -121,7 +118,6 @@ def test_revision_changes_with_every_change_and_nothing_else(open_store: Callabl
 
 
 def test_history_has_every_change_in_order(store: OverrideStore) -> None:
-    """With author, reason and time."""
     for override in reversed(SAMPLES):
         store.put(override)
     store.remove(LIMIT, author="bob", reason="over", at_s=1500.0)
@@ -148,7 +144,6 @@ def test_history_keeps_the_latest_changes(store: OverrideStore, monkeypatch: pyt
 
 
 def test_resets_are_in_the_history_alone(store: OverrideStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The latest of each client."""
     monkeypatch.setattr(overrides, "MAX_HISTORY", 2)
     store.put(SAMPLES[0])
     revision = store.revision()
@@ -228,7 +223,6 @@ DAMAGED: dict[str, dict[str, Any]] = {
 
 
 def test_override_in_the_collection_is_read(store: OverrideStore, documents: Any) -> None:
-    """The tests below damage it."""
     documents.insert_one(an_override())
     (found,) = store.read()
     assert 5 == found.policies[0].limit
@@ -250,7 +244,6 @@ def test_damaged_override_is_logged_and_ignored(store: OverrideStore, documents:
 
 @pytest.mark.parametrize("history", [None, 5, "x", [1], [{}], [{"action": "set"}], {"0": {}}], ids=repr)
 def test_damaged_history_hides_no_other(store: OverrideStore, documents: Any, history: Any) -> None:
-    """Its entries are ignored."""
     store.put(SAMPLES[1])
     documents.insert_one(an_override(history=history))
     with capture_logs():

@@ -65,7 +65,6 @@ def documented_roles() -> dict[str, list[dict[str, Any]]]:
 
 
 def test_counters_need_find_insert_and_update_only(guarded: GuardedMongod, clock: Clock) -> None:
-    """One warning names the missing index."""
     uri = guarded.grant("minimal", {"resource": COUNTERS, "actions": ["find", "insert", "update"]})
     with capture_logs() as logs:
         one, other = a_limiter(uri, clock), a_limiter(uri, clock)
@@ -251,7 +250,6 @@ def test_role_cannot_touch_the_collections_of_others(
 def test_erase_names_the_parts_it_may_not_read(
     guarded: GuardedMongod, run: Callable[..., Result], clock: Clock
 ) -> None:
-    """The others are erased."""
     limiter = a_limiter(guarded.uri("root"), clock)
     limiter.check("app", "ann")
     limiter.close()
@@ -268,7 +266,6 @@ def test_erase_names_the_parts_it_may_not_read(
 def test_admin_page_needs_the_documented_addition_to_change_something(
     guarded: GuardedMongod, open_page: Callable[..., Page]
 ) -> None:
-    """Everything is shown without it."""
     role = documented_roles()["oauthRateLimit"]
     page = open_page(store={"uri": guarded.grant("paged", *role)})
     asked = {"id": "app", "decision": "0123456789abcdef"}
@@ -285,7 +282,6 @@ def test_admin_page_needs_the_documented_addition_to_change_something(
 
 
 def test_hits_wait_for_the_right_to_write(guarded: GuardedMongod, clock: Clock) -> None:
-    """None is lost."""
     uri = guarded.grant("reader", {"resource": COUNTERS, "actions": ["find"]})
     with capture_logs() as logs:
         limiter = a_limiter(uri, clock)
@@ -309,14 +305,12 @@ def a_share() -> Share:
 
 
 def test_refused_write_names_the_right(guarded: GuardedMongod, a_share: Share) -> None:
-    """The error is StoreRejected."""
     uri = guarded.grant("counting", {"resource": COUNTERS, "actions": ["find", "insert", "update"]})
     with closing(Connection(uri)) as connection, pytest.raises(StoreRejected, match="not authorized"):
         StatisticsStore(connection).put("one-0", [a_share], keep_s=60.0)
 
 
 def test_statistics_work_without_indexes(guarded: GuardedMongod, a_share: Share) -> None:
-    """Warnings name the missing ones."""
     uri = guarded.grant("writing", {"resource": STATISTICS, "actions": ["find", "insert", "update"]})
     with closing(Connection(uri)) as connection, capture_logs() as logs:
         statistics = StatisticsStore(connection)

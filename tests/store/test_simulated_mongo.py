@@ -140,7 +140,6 @@ def test_filter_that_allows_no_list_finds_mappings_and_missing_fields_alone(coll
 
 
 def test_content_of_large_documents_is_not_sent(collection: Any) -> None:
-    """Their size is."""
     errors_of(collection, insert(ID, version=7), insert(OTHER, version=7))
     errors_of(collection, UpdateOne({"_id": ID}, {"$set": {"writers.x": "x" * 1000}}))
     large, small = sorted(
@@ -218,7 +217,6 @@ def test_documents_of_a_user_are_found_by_range_and_removed(collection: Any) -> 
 
 
 def test_one_document_is_made_or_changed_whatever_its_version(collection: Any) -> None:
-    """As the record of erasures is."""
     assert collection.find_one({"_id": ID}) is None
     for mark in ("a", "b"):
         collection.update_one({"_id": ID}, {"$set": {f"seen.{mark}": EXPIRE}}, upsert=True)

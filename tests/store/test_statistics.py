@@ -47,7 +47,6 @@ def put(statistics: StatisticsStore, *minutes: ClientMinute, writer: str = "one-
 
 
 def test_minute_is_read_as_it_was_written(statistics: StatisticsStore) -> None:
-    """Whatever the names are."""
     names = ["a.b", "$set", "a$b", " ", "100%", "%2E", "nul\0nul", "é\U0001f511", "x" * 200]
     for name in names:
         minute = a_minute(
@@ -65,7 +64,6 @@ def test_minute_is_read_as_it_was_written(statistics: StatisticsStore) -> None:
 
 
 def test_repeated_and_late_writes_give_the_sum_of_the_last_numbers(statistics: StatisticsStore) -> None:
-    """In any order."""
     early = a_minute(tallies={BATCH: Tally(1)}, peaks={"client": Peak(0.2, 2.0, 10, 60)}, burst=1)
     late = a_minute(
         tallies={BATCH: Tally(4, 3), PASSWORD: Tally(2)},
@@ -114,7 +112,6 @@ def test_users_are_written_when_the_minute_is_over(statistics: StatisticsStore) 
 
 
 def test_minute_is_the_sum_over_all_processes(statistics: StatisticsStore) -> None:
-    """Each counts for itself."""
     for number in range(30):
         put(statistics, a_minute(), writer=f"writer_{number}-0")
 
@@ -136,14 +133,12 @@ def test_period_has_the_minutes_that_begin_in_it(statistics: StatisticsStore) ->
 
 
 def test_only_the_requested_fields_are_read(statistics: StatisticsStore) -> None:
-    """The others are empty."""
     put(statistics, a_minute(users=(UserLoad("alice", 3),), registers={1: 1}, peaks={"client": Peak(1.0, 1.0, 1, 1)}))
 
     assert [a_minute()] == list(statistics.minutes(0, 4e9, parts=("by",)))
 
 
 def test_other_documents_in_the_collection_are_no_minutes(connection: Connection, statistics: StatisticsStore) -> None:
-    """Such as heartbeats."""
     HeartbeatStore(connection).put(Heartbeat("one", 1.0, 1.0, "1", "enforce", 1.0))
     collection = connection.collection(STATISTICS)
     collection.insert_many(
@@ -181,7 +176,6 @@ def test_minute_expires(connection: Connection, statistics: StatisticsStore) -> 
 
 
 def test_migrations_create_the_same_indexes_as_an_instance(connection: Connection, statistics: StatisticsStore) -> None:
-    """In any order."""
     put(statistics, a_minute())
     indexes = connection.collection(STATISTICS).index_information()
     migrations = Migrations(connection, collection="ratelimits")
@@ -190,7 +184,6 @@ def test_migrations_create_the_same_indexes_as_an_instance(connection: Connectio
 
 
 def test_reading_a_period_uses_an_index(connection: Connection, statistics: StatisticsStore) -> None:
-    """Only its documents are examined."""
     put(statistics, *(a_minute(f"client-{number}", MINUTE_S + 60 * number) for number in range(200)))
     collection = connection.collection(STATISTICS)
     selected = {"_id.minute": {"$gte": MINUTE_S, "$lt": MINUTE_S + 600}}
@@ -215,7 +208,6 @@ DAMAGED: list[dict[str, Any]] = [
 def test_damaged_field_counts_as_missing(
     connection: Connection, statistics: StatisticsStore, damage: dict[str, Any]
 ) -> None:
-    """It hides no other minute."""
     identity = {"clientId": "shop", "minute": Int64(MINUTE_S)}
     connection.collection(STATISTICS).insert_one({"_id": identity, **damage})
     put(statistics, a_minute("other"))
@@ -230,7 +222,6 @@ def test_damaged_field_counts_as_missing(
 def test_minute_of_a_client_without_a_name_is_left_out(
     connection: Connection, statistics: StatisticsStore, client_id: object
 ) -> None:
-    """The others are found."""
     connection.collection(STATISTICS).insert_one({"_id": {"clientId": client_id, "minute": Int64(MINUTE_S)}})
     put(statistics, a_minute("other"))
 
@@ -250,7 +241,6 @@ def test_positions_of_rejected_shares_are_returned(connection: Connection, stati
 
 
 def test_write_of_500_clients_is_one_command(statistics: StatisticsStore, commands: Commands) -> None:
-    """The indexes are created once."""
     for _ in range(2):
         put(statistics, *(a_minute(f"client-{number}") for number in range(500)))
 

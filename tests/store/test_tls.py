@@ -137,7 +137,6 @@ def test_server_of_another_authority_gets_no_hits(secured: Secured, clock: Clock
 
 
 def test_certificate_for_another_host_is_refused(secured: Secured, clock: Clock) -> None:
-    """The hits are kept."""
     uri = secured.uri(f"tls=true&tlsCAFile={secured.authority.path}").replace(HERE, "localhost")
     with capture_logs(), a_limiter(uri, clock) as limiter:
         limiter.check("app")
@@ -146,7 +145,6 @@ def test_certificate_for_another_host_is_refused(secured: Secured, clock: Clock)
 
 
 def test_server_without_tls_gets_no_hits(clock: Clock, mongod: Mongod) -> None:
-    """TLS is never given up."""
     with capture_logs(), a_limiter(uri_of(mongod, "tls=true"), clock) as limiter:
         limiter.check("app")
         wait_until(lambda: "check that the server speaks TLS" in str(limiter.sync().error), "the advice")

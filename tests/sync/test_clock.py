@@ -66,7 +66,6 @@ def machine() -> Machine:
 
 
 def test_clock_is_measured_once_a_minute(machine: Machine) -> None:
-    """And not in the cycles between."""
     for _ in range(int(2 * MEASURE_EVERY_S)):
         machine.cycle_later(1.0)
     assert 2 * SAMPLE_COUNT == machine.asked_count
@@ -74,7 +73,6 @@ def test_clock_is_measured_once_a_minute(machine: Machine) -> None:
 
 
 def test_step_of_the_wall_clock_is_corrected_with_the_next_cycle(machine: Machine) -> None:
-    """The monotonic clock shows it."""
     machine.cycle_later(0.0)
     machine.wall_s = 600.0
     with capture_logs() as logs:
@@ -84,7 +82,6 @@ def test_step_of_the_wall_clock_is_corrected_with_the_next_cycle(machine: Machin
 
 
 def test_wrong_clock_is_corrected_with_the_first_cycle(machine: Machine) -> None:
-    """Before anything is sent."""
     machine.wall_s = -300.0
     machine.cycle_later(0.0)
     assert [300.0] == machine.offsets_s

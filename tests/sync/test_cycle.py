@@ -123,7 +123,6 @@ def test_unsent_hits_do_not_grow_with_an_outage(
 
 
 def test_idle_cycle_calls_no_store(faulty: FaultyStore, clock: Clock) -> None:
-    """Nothing is sent if nothing happened."""
     limiter = a_limiter(faulty, clock)
     for _ in range(5):
         limiter.sync()

@@ -122,7 +122,6 @@ def test_stop_waits_for_the_running_cycle(scheduler: SyncScheduler, driven: Driv
 
 
 def test_stop_before_start_returns_at_once(driven: Driven) -> None:
-    """There is nothing to wait for."""
     assert SyncScheduler(driven, interval_s=1).stop()
 
 
@@ -230,7 +229,6 @@ def test_gap_is_short_until_new_keys_come_without_end() -> None:
 
 
 def test_gap_doubles_up_to_the_interval_while_the_store_fails_with_jitter() -> None:
-    """One answer ends it."""
     gaps_s = []
     for _ in range(50):
         pacing = Pacing(1.0, clock=Clock(0.0))
