@@ -736,8 +736,8 @@ BREAKAGES = (
     Breakage(
         "one HTTP request is decided and counted twice",
         "oauth_ratelimit/flask_authlib/hooks.py",
-        "if outcome is None:",
-        "if True:",
+        "if not state.is_decided:\n        state.client = client",
+        "if True:\n        state.client = client",
         "tests/flask_authlib/test_hooks.py tests/flask_authlib/test_token_endpoint.py",
     ),
     Breakage(
@@ -834,9 +834,8 @@ BREAKAGES = (
     Breakage(
         "guard leaves secrets at other endpoints unlimited",
         "oauth_ratelimit/flask_authlib/hooks.py",
-        "client = authenticate_guarded(partial(inner, request, methods, endpoint), request)",
-        "authenticate = partial(inner, request, methods, endpoint)\n"
-        "    client = authenticate_guarded(authenticate, request) if endpoint == TOKEN_ENDPOINT else authenticate()",
+        "    if guarding is None:\n",
+        "    if guarding is None or endpoint != TOKEN_ENDPOINT:\n",
         "tests/flask_authlib/test_guessing.py",
     ),
     Breakage(
@@ -1168,7 +1167,7 @@ BREAKAGES = (
     Breakage(
         "lifetimes of issued tokens are not recorded",
         "oauth_ratelimit/flask_authlib/hooks.py",
-        "    record_lifetime(state, token)\n",
+        "    if state.client is not None:\n        state.app_limiter.record_lifetime(state.client, token)\n",
         "",
         "tests/flask_authlib/test_statistics.py",
     ),

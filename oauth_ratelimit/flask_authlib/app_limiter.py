@@ -5,7 +5,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -19,7 +19,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.caller import Caller
 from oauth_ratelimit.flask_authlib.fail_open import FailOpen
-from oauth_ratelimit.flask_authlib.responses import RateLimited, RequestOutcome, quota_headers
+from oauth_ratelimit.flask_authlib.responses import Headers, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
 from oauth_ratelimit.limiter import Limiter
@@ -128,10 +128,14 @@ class AppLimiter:
 
     def check(
         self, client: Any, username: str | None, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
-    ) -> RequestOutcome:
-        """Decide and count one request. Fails open: after an error the request is admitted."""
+    ) -> tuple[Headers, RateLimited | None]:
+        """Decide and count one request. Fails open: after an error the request is admitted.
+
+        Returns:
+            The quota headers of an admitted request, and the error to raise for a denied one.
+        """
         if self.is_switched_off:
-            return RequestOutcome()
+            return [], None
         settings = self._live.current
         with self.fail_open("check_failed"):
             client_id = f"{client.get_client_id()}"
@@ -151,17 +155,19 @@ class AppLimiter:
                         duration_s=duration_s,
                     )
             if decision.allowed:
-                return RequestOutcome(quota_headers(decision, settings.denial.headers))
-            return RequestOutcome(denial=RateLimited(decision, settings.denial, grant_type=grant_type))
-        return RequestOutcome()
+                return quota_headers(decision, settings.denial.headers), None
+            return [], RateLimited(decision, settings.denial, grant_type=grant_type)
+        return [], None
 
-    def record_lifetime(self, client: Any, lifetime_s: object) -> None:
+    def record_lifetime(self, client: Any, token: object) -> None:
         """Record the lifetime of a token that was issued to a client, if it is whole seconds."""
         worker = self._worker  # started by the decision; without one there is nothing to record with
-        if worker is None or type(lifetime_s) is not int or not 0 < lifetime_s <= MAX_LIFETIME_S:
+        if worker is None or not worker.observer.counts_lifetimes or not isinstance(token, Mapping):
             return
-        with self.fail_open("observer_failed"):
-            worker.observer.report_lifetime(f"{client.get_client_id()}", lifetime_s)
+        lifetime_s = token.get("expires_in")
+        if type(lifetime_s) is int and 0 < lifetime_s <= MAX_LIFETIME_S:
+            with self.fail_open("observer_failed"):
+                worker.observer.report_lifetime(f"{client.get_client_id()}", lifetime_s)
 
     def health(self) -> Health:
         """Return the state of this process's synchronisation. Starts the worker if needed."""

@@ -49,9 +49,9 @@ def limit_caller(caller: Caller, *, authlib_name: str | None = None) -> None:
         if endpoint is None:
             return
         state = add_state(environ, app_limiter)
-        state.record(app_limiter.check(caller, caller.username, endpoint=endpoint))
-    if state.outcome is not None:
-        state.outcome.raise_if_denied()
+        state.decide(caller, caller.username, endpoint=endpoint)
+    if state.denial is not None:
+        raise state.denial
 
 
 def _app_limiter_with_endpoints() -> AppLimiter | None:

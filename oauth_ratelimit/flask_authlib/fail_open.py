@@ -28,7 +28,7 @@ class FailOpen:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if not isinstance(exc, Exception):
+        if exc is None or not isinstance(exc, Exception):
             return False
         # As text, because structlog may render local variables with a traceback, the client's secret included.
         self._log.error(self._event, error=repr(exc), traceback="".join(traceback.format_exception(exc)))

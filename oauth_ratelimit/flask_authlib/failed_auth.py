@@ -74,7 +74,7 @@ class _Guarded:
 # Secrets of clients.
 
 
-def authenticate_guarded(authenticate: Callable[[], Any], oauth_request: Any) -> Any:
+def authenticate_guarded(app_limiter: AppLimiter, authenticate: Callable[[], Any], oauth_request: Any) -> Any:
     """Return the authenticated client, or raise before its secret is checked if there were too many failures."""
 
     def wrong(claims: Sequence[Claim], client: Any, error: Any) -> Iterable[Claim]:
@@ -82,18 +82,19 @@ def authenticate_guarded(authenticate: Callable[[], Any], oauth_request: Any) ->
             return _other_secrets(claims, client, getattr(oauth_request, "auth_method", None))
         return claims if getattr(error, "error", None) == CLIENT_ERROR else ()
 
-    return _check_secrets(authenticate, _claimed_clients, wrong)
+    return _check_secrets(app_limiter, authenticate, _claimed_clients, wrong)
 
 
-def guard_grant(grant: Any) -> None:
+def guard_grant(app_limiter: AppLimiter, grant: Any) -> None:
     """Have a grant ask the guard if it proves the client by an assertion, and not with Authlib's server."""
     if getattr(grant, "GRANT_TYPE", None) == JWT_BEARER:
         grant.validate_token_request = partial(
-            _check_secrets, grant.validate_token_request, _claimed_issuer, _with_wrong_signature
+            _check_secrets, app_limiter, grant.validate_token_request, _claimed_issuer, _with_wrong_signature
         )
 
 
 def _check_secrets(
+    app_limiter: AppLimiter,
     check: Callable[[], Any],
     read_claims: Callable[[Request], list[Claim]],
     wrong: Callable[[Sequence[Claim], Any, Any], Iterable[Claim]],
@@ -101,13 +102,11 @@ def _check_secrets(
     """Return the result of a check of secrets, or raise before it if there were too many failures.
 
     Args:
+        app_limiter: Has the guard.
         check: Checks the secrets of the request.
         read_claims: Returns the clients that the request names.
         wrong: Returns those whose secrets were wrong, from all of them, the result, and the error.
     """
-    app_limiter = _app_limiter()
-    if app_limiter is None or not app_limiter.is_guarded:
-        return check()
     guarded, found = None, None
     claims: list[Claim] = []
     with app_limiter.fail_open("guard_failed"):
@@ -203,7 +202,7 @@ def _named_in(assertion: str, name: str) -> str:
 def reserve_password(client: Any, oauth_request: Any) -> None:
     """Raise if a token request with a user's password comes after too many failures. Its client is authenticated."""
     state = current_state()
-    if state is None or state.is_authorize or state.guess is not None or not state.app_limiter.is_guarded:
+    if state is None or state.is_authorize or state.guess is not None:
         return
     guarded, found = None, None
     with state.app_limiter.fail_open("guard_failed"):
@@ -246,14 +245,14 @@ def _claimed_users(guarded: _Guarded) -> list[str]:
 # Both.
 
 
-def _app_limiter() -> AppLimiter | None:
+def guarding_limiter() -> AppLimiter | None:
+    """Return the limiter of the current request, None if there is none or its guard is off."""
     state = token_request.get()
     if state is not None:
-        return state.app_limiter
-    if not has_request_context():
-        return None
-    app_limiter: AppLimiter | None = current_app.extensions.get(EXTENSION)
-    return app_limiter
+        app_limiter: AppLimiter | None = state.app_limiter
+    else:
+        app_limiter = current_app.extensions.get(EXTENSION) if has_request_context() else None
+    return app_limiter if app_limiter is not None and app_limiter.is_guarded else None
 
 
 def _guarded(app_limiter: AppLimiter) -> _Guarded | None:

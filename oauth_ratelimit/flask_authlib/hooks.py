@@ -4,7 +4,7 @@ Every grant calls ``generate_token`` after client and user are authenticated and
 revoked. So a request that fails earlier costs nobody anything, and a denied one burns no code and no refresh token.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
@@ -16,6 +16,7 @@ from oauth_ratelimit.flask_authlib.endpoints import limit_client
 from oauth_ratelimit.flask_authlib.failed_auth import (
     authenticate_guarded,
     guard_grant,
+    guarding_limiter,
     reserve_password,
     settle_password,
 )
@@ -43,7 +44,7 @@ def answer_token_request(inner: Method, /, request: Any = None) -> Any:
         token_request.reset(token)
         if state.guess is not None:
             settle_password(state)
-    return response if state.outcome is not None else report_undecided(state, response)
+    return response if state.is_decided else report_undecided(state, response)
 
 
 def choose_grant(inner: Method, /, request: Any) -> Any:
@@ -56,7 +57,7 @@ def choose_grant(inner: Method, /, request: Any) -> Any:
     grant = inner(request)
     if state is not None:
         state.grant = grant
-        guard_grant(grant)
+        guard_grant(state.app_limiter, grant)
     return grant
 
 
@@ -70,7 +71,9 @@ def answer_authorization_request(
 
 def generate_token(inner: Method, /, grant_type: str, client: Any, user: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Decide before a token is generated."""
-    limit_token(grant_type, client, user)
+    state = current_state()
+    if state is not None:
+        limit_request(state, grant_type, client, user)
     return inner(grant_type, client, user, *args, **kwargs)
 
 
@@ -79,18 +82,26 @@ def save_token(inner: Method, /, token: Any, request: Any) -> Any:
     state = current_state()
     if state is None:
         return inner(token, request)
-    limit_before_saving(state, request)
+    if not state.is_decided:
+        limit_before_saving(state, request)
+    elif state.denial is not None:
+        raise state.denial
     saved = inner(token, request)
-    record_lifetime(state, token)
+    if state.client is not None:
+        state.app_limiter.record_lifetime(state.client, token)
     return saved
 
 
 def authenticate_client(inner: Method, /, request: Any, methods: Any, endpoint: str = TOKEN_ENDPOINT) -> Any:
     """Ask the guard before a client is authenticated. Then decide, or ask about the user's password."""
-    client = authenticate_guarded(partial(inner, request, methods, endpoint), request)
+    guarding = guarding_limiter()
+    if guarding is None:
+        client = inner(request, methods, endpoint)
+    else:
+        client = authenticate_guarded(guarding, partial(inner, request, methods, endpoint), request)
     if endpoint != TOKEN_ENDPOINT:
         limit_client(endpoint, client, oauth_request=request)
-    else:
+    elif guarding is not None:
         reserve_password(client, request)
     return client
 
@@ -173,39 +184,22 @@ class RateLimitMixin:
         return answer_error(super().handle_error_response, request, error)  # type: ignore[misc]
 
 
-def limit_token(grant_type: str | None, client: Any, user: Any) -> None:
-    """Decide the current request once, and raise if it is denied."""
-    state = current_state()
-    if state is not None:
-        limit_request(state, grant_type, client, user)
-
-
 def limit_request(state: RequestState, grant_type: str | None, client: Any, user: Any) -> None:
     """Decide a request, unless that was done before, and raise if it is denied."""
-    outcome = state.outcome
-    if outcome is None:
+    if not state.is_decided:
         state.client = client
         username = None if user is None else state.app_limiter.username_of(user)
-        outcome = state.app_limiter.check(client, username, grant_type)
-        state.record(outcome)
-    outcome.raise_if_denied()
+        state.decide(client, username, grant_type)
+    if state.denial is not None:
+        raise state.denial
 
 
 def limit_before_saving(state: RequestState, oauth_request: Any) -> None:
     """Decide for a grant that has not called ``generate_token``."""
-    if state.outcome is not None:
-        state.outcome.raise_if_denied()
-        return
     client = getattr(oauth_request, "client", None)
     if client is not None:
         payload = getattr(oauth_request, "payload", None)
         limit_request(state, getattr(payload, "grant_type", None), client, getattr(oauth_request, "user", None))
-
-
-def record_lifetime(state: RequestState, token: Any) -> None:
-    """Record the lifetime of a token that was issued."""
-    if state.client is not None and isinstance(token, Mapping):
-        state.app_limiter.record_lifetime(state.client, token.get("expires_in"))
 
 
 def redirect_denial(error: Any, oauth_request: Any) -> None:
@@ -227,7 +221,7 @@ def end_token_request(state: RequestState, response: Any) -> Any:
 
 def report_undecided(state: RequestState, response: Any) -> Any:
     """Return the response as it is, and log a token of a grant that neither generates nor saves with the server."""
-    if state.outcome is None and getattr(response, "status_code", None) == 200:
+    if not state.is_decided and getattr(response, "status_code", None) == 200:
         request = getattr(state.grant, "request", None)
         client = getattr(request, "client", None)
         grant_type = getattr(getattr(request, "payload", None), "grant_type", None)

@@ -6,8 +6,9 @@ from typing import Any
 
 from flask import Flask, current_app, request
 
+from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.app_limiter import EXTENSION, AppLimiter
-from oauth_ratelimit.flask_authlib.responses import Headers, RequestOutcome
+from oauth_ratelimit.flask_authlib.responses import Headers, RateLimited
 from oauth_ratelimit.guard import Guess
 
 STATE_KEY = "oauth_ratelimit.request"  # in the WSGI environment, because two requests may share flask.g
@@ -23,8 +24,9 @@ class RequestState:
         is_authorize: True at the authorization endpoint, where a denial goes to the redirect URI.
         quota_headers: Headers that the middleware adds to the response.
         grant: The grant of a token request, or the one that the application has chosen at the authorization endpoint.
-        client: The client of the decision, None before the decision.
-        outcome: Effect of the decision on the response, None before the decision.
+        client: The client of a token request, None before the decision.
+        is_decided: True after the decision.
+        denial: Error to raise, None if the request is not denied.
         guess: The user's password as the guard sees it, None if it sees none.
     """
 
@@ -33,14 +35,18 @@ class RequestState:
     quota_headers: Headers
     grant: Any = None
     client: Any = None
-    outcome: RequestOutcome | None = None
+    is_decided: bool = False
+    denial: RateLimited | None = None
     guess: Guess | None = None
 
-    def record(self, outcome: RequestOutcome) -> None:
-        """Store the outcome and pass its headers to the middleware."""
-        self.outcome = outcome
+    def decide(
+        self, client: Any, username: str | None, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
+    ) -> None:
+        """Decide the request, and pass the quota headers of an admitted one to the middleware."""
+        headers, self.denial = self.app_limiter.check(client, username, grant_type, endpoint)
+        self.is_decided = True
         if not self.is_authorize:  # a browser receives that response, not the client
-            self.quota_headers += outcome.headers
+            self.quota_headers += headers
 
 
 token_request: ContextVar[RequestState | None] = ContextVar("oauth_ratelimit.token_request", default=None)

@@ -3,7 +3,6 @@
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from authlib.oauth2 import OAuth2Error
@@ -77,24 +76,6 @@ class RateLimited(OAuth2Error, RateLimitError):  # type: ignore[misc]  # Authlib
             ("Retry-After", str(whole_seconds(self.decision.retry_after_s, at_least=1))),
             *quota_headers(self.decision, self._families),
         ]
-
-
-@dataclass(slots=True)
-class RequestOutcome:
-    """Effect of a decision on the response.
-
-    Attributes:
-        headers: Quota headers of an admitted request.
-        denial: Error to raise, None if the request is admitted.
-    """
-
-    headers: Headers = field(default_factory=list)
-    denial: RateLimited | None = None
-
-    def raise_if_denied(self) -> None:
-        """Raise the denial, if there is one."""
-        if self.denial is not None:
-            raise self.denial
 
 
 def quota_headers(decision: Decision, families: Collection[str]) -> Headers:

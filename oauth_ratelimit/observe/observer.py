@@ -74,6 +74,7 @@ class Observer:
 
     Attributes:
         is_active: True if anything is reported.
+        counts_lifetimes: True if lifetimes of tokens are.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Observer:
         self.is_active = any(
             part is not None for part in (metrics, statistics, callbacks.on_denied, callbacks.on_near_limit)
         )
+        self.counts_lifetimes = statistics is not None
 
     def report(
         self,
