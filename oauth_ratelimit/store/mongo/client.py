@@ -215,32 +215,36 @@ def _without_secrets(text: str, uri: str) -> str:
 
 def ensure_expiry(collection: Collection[Document]) -> None:
     """Create the TTL index where rights allow. Without it documents stay, which does not affect the counts."""
-    with _index_wanted(collection, EXPIRY_INDEX, event="expiry_index_missing"):
+    try:
         create_expiry_index(collection)
+    except OperationFailure as exc:
+        if not _is_made_by_others(collection, EXPIRY_INDEX, exc):
+            reason = exc.details and exc.details["errmsg"]
+            log.warning("expiry_index_missing", collection=collection.name, reason=reason)
 
 
 def ensure_minutes(collection: Collection[Document]) -> None:
     """Create the index of the statistics on the minute where rights allow. Without it reading is slower."""
-    with _index_wanted(collection, MINUTE_INDEX, event="minute_index_missing"):
+    try:
         collection.create_index("_id.minute", name=MINUTE_INDEX, sparse=True)
-
-
-@contextmanager
-def _index_wanted(collection: Collection[Document], name: str, *, event: str) -> Iterator[None]:
-    """Log an event if an index cannot be created, unless only the right is missing and somebody else has created it."""
-    try:
-        yield
     except OperationFailure as exc:
-        if exc.code == AUTHENTICATION_FAILED:
-            raise
-        if exc.code not in UNAUTHORIZED or not _has_index(collection, name):
-            log.warning(event, collection=collection.name, reason=exc.details and exc.details["errmsg"])
+        if not _is_made_by_others(collection, MINUTE_INDEX, exc):
+            reason = exc.details and exc.details["errmsg"]
+            log.warning("minute_index_missing", collection=collection.name, reason=reason)
 
 
-def _has_index(collection: Collection[Document], name: str) -> bool:
-    """Return whether an index exists. Unlike a list of indexes, a query plan needs no right but to read."""
+def _is_made_by_others(collection: Collection[Document], name: str, error: OperationFailure) -> bool:
+    """Return whether an index exists that this process has no right to create.
+
+    Raises:
+        OperationFailure: The authentication failed.
+    """
+    if error.code == AUTHENTICATION_FAILED:
+        raise error
+    if error.code not in UNAUTHORIZED:
+        return False
     query = {"find": collection.name, "hint": name}
-    try:
+    try:  # unlike a list of indexes, a query plan needs no right but to read
         plan = collection.database.command("explain", query, verbosity="queryPlanner")
     except OperationFailure:  # the collection has no index of that name
         return False
