@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.subjects import Clock
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.errors import StoreUnreachable
 from oauth_ratelimit.replay.fleet import URGENT_DELAY_US
 from oauth_ratelimit.store.base import Change, Snapshot, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
+from tests.support.helpers import Clock
 
 
 class CountingStore(MemoryStore):

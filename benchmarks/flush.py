@@ -15,12 +15,13 @@ from benchmarks import subjects
 from benchmarks.fleet import CountingStore
 from benchmarks.measuring import in_new_process, take_turns, timed
 from benchmarks.results import Result, median_of
-from benchmarks.subjects import CLIENT_ID, Clock
+from benchmarks.subjects import CLIENT_ID
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.store.base import Change
 from oauth_ratelimit.store.mongo.document import compose
 from oauth_ratelimit.sync.flusher import MAX_BATCH
+from tests.support.helpers import Clock
 from tests.support.mongod import Mongod
 from tests.support.replica_set import ReplicaSet
 from tests.support.stores import mongo_store
@@ -90,7 +91,17 @@ class _Bare:
 
     def prepare(self) -> None:
         """Build the operations."""
-        self._operations = self._compose(self._users, self._next_version())
+        version, self._version = self._version or None, self._version + 1
+        now_s = int(time.time())
+        hits = {Series(6): {now_s // 6 * 6: 1}}
+        expire_at_s = now_s + 126.0
+        self._operations = compose(
+            "0123456789ab",
+            [
+                Change(Key(CLIENT_ID, user), version, self._version, now_s * 1000, hits, expire_at_s)
+                for user in self._users
+            ],
+        )
 
     def flush(self) -> int:
         """Write them."""
@@ -98,28 +109,9 @@ class _Bare:
             self._collection.bulk_write(self._operations[start : start + self._batch], ordered=False)
         return len(self._operations)
 
-    def build_and_flush(self) -> None:
-        """Build and write one batch after the other."""
-        version = self._next_version()
-        for start in range(0, len(self._users), self._batch):
-            operations = self._compose(self._users[start : start + self._batch], version)
-            self._collection.bulk_write(operations, ordered=False)
-
     def close(self) -> None:
         """Release the connection."""
         self._client.close()
-
-    def _next_version(self) -> int | None:
-        version, self._version = self._version or None, self._version + 1
-        return version
-
-    def _compose(self, users: Sequence[str], version: int | None) -> list[Any]:
-        now_s = int(time.time())
-        hits = {Series(6): {now_s // 6 * 6: 1}}
-        return compose(
-            "0123456789ab",
-            [Change(Key(CLIENT_ID, user), version, self._version, now_s * 1000, hits, now_s + 126.0) for user in users],
-        )
 
 
 def _against_bulk(uri: str, name: str, *, key_count: int, turn_count: int) -> Iterator[Result]:
@@ -221,7 +213,7 @@ def _bare_stall(uri: str) -> list[Result]:
     """The lower bound: bulk writes of the same documents, in a process without a limiter."""
     bare = _Bare(uri, subjects.user_names(STALL_KEY_COUNT), collection="stall_bare", batch=MAX_BATCH)
     results = _stall_results(
-        f"bare bulk_write of {MAX_BATCH}", bare.build_and_flush, serve=lambda user: _answer(remaining=0)
+        f"bare bulk_write of {MAX_BATCH}", bare.flush, serve=lambda user: _answer(remaining=0), before=bare.prepare
     )
     bare.close()
     return results
@@ -232,7 +224,7 @@ def _stall_results(
     work: Callable[[], object],
     *,
     serve: Callable[[str], None],
-    before: Callable[[], None] = lambda: None,
+    before: Callable[[], None],
     goal: str | None = None,
 ) -> list[Result]:
     """Serve requests while this thread works. The first round, which inserts, does not count."""

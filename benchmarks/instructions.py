@@ -67,7 +67,9 @@ def compare(costs: Mapping[str, float], *, keep: bool, path: Path = PATH) -> int
     version = ".".join(platform.python_version_tuple()[:2])
     baselines = json.loads(path.read_text())
     baseline = baselines.get(version, {})
-    print(_table(costs, baseline))
+    for name, cost in costs.items():
+        change = f" ({cost / baseline[name] - 1:+.1%})" if name in baseline else ""
+        print(f"{name}: {cost:.2f} bare decisions{change}")
     if keep:
         baselines[version] = {name: round(cost, 3) for name, cost in costs.items()}
         path.write_text(json.dumps(baselines, indent=2) + "\n")
@@ -81,16 +83,6 @@ def compare(costs: Mapping[str, float], *, keep: bool, path: Path = PATH) -> int
     if slower:
         print(f"more than {TOLERATED_RATIO - 1:.0%} slower: {'; '.join(slower)}")
     return 1 if slower or (baseline and unknown) else 0
-
-
-def _table(costs: Mapping[str, float], baseline: Mapping[str, float]) -> str:
-    width = max(map(len, costs))
-    lines = [f"{'in bare decisions':<{width}}  baseline      now  change"]
-    for name, cost in costs.items():
-        known = baseline.get(name)
-        change = "" if known is None else f"{cost / known - 1:+.1%}"
-        lines.append(f"{name:<{width}}  {'' if known is None else f'{known:.2f}':>8} {cost:>8.2f} {change:>7}")
-    return "\n".join(lines)
 
 
 def count(names: Sequence[str]) -> dict[str, float]:

@@ -72,13 +72,3 @@ def limiter(
 def ours(config: Mapping[str, Any] | None = None, *, clock: Callable[[], float] = time.time) -> Hit:
     """Return a hit on our limiter."""
     return partial(limiter(config, clock=clock).check, CLIENT_ID)
-
-
-class Clock:
-    """A clock that a benchmark moves."""
-
-    def __init__(self, now_s: float = FIXED_TIME_S) -> None:
-        self.now_s = now_s
-
-    def __call__(self) -> float:
-        return self.now_s

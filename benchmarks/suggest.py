@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.results import Result
-from benchmarks.subjects import Clock
 from benchmarks.synthetic import BEGIN_S, DAY_S, Request, Size, requests, statistics
 from benchmarks.traces import traces
 from oauth_ratelimit import Limiter, load_config
 from oauth_ratelimit.operations.profiles import HOUR_S, Traffic
 from oauth_ratelimit.operations.suggest import Proposal, configuration, suggest
+from tests.support.helpers import Clock
 
 SEEDS = range(1001, 1025)
 SHORT_FIT_SEEDS = SEEDS[:6]
