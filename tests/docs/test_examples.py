@@ -123,6 +123,18 @@ def app(tmp_path: Path, clock: Clock) -> Iterator[Flask]:
     app.extensions["oauth_ratelimit"].close()
 
 
+class Sleep:
+    """A sleep that moves a clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.waits: list[float] = []
+
+    def __call__(self, duration_s: float) -> None:
+        self.waits.append(duration_s)
+        self._clock.advance(duration_s)
+
+
 def test_one_token_for_many_calls(app: Flask, clock: Clock, client_modules: None) -> None:
     """A hundred calls cost one token, and a naive client 98 denials. A new one is taken before it expires."""
     from token_source import TokenSource
@@ -148,18 +160,14 @@ def test_denied_client_waits_once_and_has_its_token(app: Flask, clock: Clock, cl
     """A denied client waits exactly as long as it is told, once, and then has its token."""
     from token_source import TokenDenied, TokenSource
 
-    waits: list[float] = []
-
-    def sleep(duration_s: float) -> None:
-        waits.append(duration_s)
-        clock.advance(duration_s)
+    sleep = Sleep(clock)
 
     with serving(app) as url:
         names = (BATCH_JOBS.client_id, str(BATCH_JOBS.client_secret))
         tokens = [TokenSource(f"{url}/token", *names, clock=clock, sleep=sleep).token() for _ in range(3)]
         assert 3 == len(set(tokens))
-        assert 1 == len(waits)
-        assert 1 <= waits[0] <= 66 * 1.1  # the window, the frame in which it began, and a tenth
+        assert 1 == len(sleep.waits)
+        assert 1 <= sleep.waits[0] <= 66 * 1.1  # the window, the frame in which it began, and a tenth
         with pytest.raises(TokenDenied, match="401"):
             TokenSource(f"{url}/token", BATCH_JOBS.client_id, "wrong", sleep=sleep).token()
     assert 5 == app.extensions["seen"]["/token"]
@@ -168,11 +176,7 @@ def test_denied_client_waits_once_and_has_its_token(app: Flask, clock: Clock, cl
 def test_denied_client_with_requests_oauthlib_waits_once(app: Flask, clock: Clock, client_modules: None) -> None:
     from oauthlib_session import PatientSession
 
-    waits: list[float] = []
-
-    def sleep(duration_s: float) -> None:
-        waits.append(duration_s)
-        clock.advance(duration_s)
+    sleep = Sleep(clock)
 
     with serving(app) as url:
         for _ in range(3):
@@ -180,7 +184,7 @@ def test_denied_client_with_requests_oauthlib_waits_once(app: Flask, clock: Cloc
                 f"{url}/token", BATCH_JOBS.client_id, str(BATCH_JOBS.client_secret), sleep=sleep
             ) as session:
                 assert 1 == len({session.get(f"{url}/api", timeout=TIMEOUT_S).text for _ in range(10)})
-    assert 1 == len(waits)
+    assert 1 == len(sleep.waits)
     assert 4 == app.extensions["seen"]["/token"]
 
 

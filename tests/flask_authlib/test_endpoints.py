@@ -13,7 +13,7 @@ from authlib.integrations.flask_oauth2 import ResourceProtector, current_token
 from authlib.oauth2.rfc6750 import BearerTokenValidator
 from flask import Flask, Response, jsonify, request
 
-from demo.database import BATCH_JOBS, MOBILE_APP, WEB_SHOP
+from demo.database import BATCH_JOBS, WEB_SHOP
 from demo.database import database as demo_database
 from demo.models import Client
 from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
@@ -181,12 +181,6 @@ def test_wrong_secret_costs_the_client_nothing(open_site: Callable[..., Site]) -
 
     assert [401] * 4 == statuses(asking(site, "/revoke", stranger))
     assert 200 == asking(site, "/revoke")().status_code
-
-
-def test_client_without_a_secret_is_not_counted(open_site: Callable[..., Site]) -> None:
-    site = open_site({"device_authorization": LIMITS})
-
-    assert [200] * 4 == statuses(asking(site, "/device_authorization", MOBILE_APP))
 
 
 def test_application_can_limit_a_request_itself(open_site: Callable[..., Site]) -> None:

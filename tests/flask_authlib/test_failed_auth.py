@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import requests
-from oauthlib.oauth2 import LegacyApplicationClient, TemporarilyUnavailableError
-from requests_oauthlib import OAuth2Session
 from structlog.testing import capture_logs
 from werkzeug.middleware.proxy_fix import ProxyFix
 
@@ -142,9 +140,6 @@ def test_wrong_secret_counts_against_the_client_whatever_user_is_named(server: G
 
 
 VARIATIONS: dict[str, Callable[[Guarded, int], requests.Response]] = {
-    "capitals": lambda server, number: server.login(["alice", "ALICE", "Alice"][number % 3]),
-    "spaces": lambda server, number: server.login(" " * number + "alice"),
-    "full-width letters": lambda server, number: server.login(["alice", "\uff41lice", "a\uff4cice"][number % 3]),
     "another client in the form": lambda server, number: server.send(
         {"grant_type": "password", "username": "alice", "password": "x", "client_id": f"other-{number}"},
         auth=("web-shop", SECRET),
@@ -165,7 +160,7 @@ VARIATIONS: dict[str, Callable[[Guarded, int], requests.Response]] = {
 
 @pytest.mark.parametrize("send", VARIATIONS.values(), ids=VARIATIONS)
 def test_variations_of_a_guess_count_as_one(server: Guarded, send: Callable[[Guarded, int], requests.Response]) -> None:
-    """Spelling, other parameters and other grants do not help."""
+    """Other parameters and other grants do not help."""
     found = [send(server, number).status_code for number in range(USER_LIMIT + 1)]
 
     assert [400] * USER_LIMIT + [429] == found
@@ -236,20 +231,6 @@ def test_denied_device_is_told_to_slow_down(server: Guarded) -> None:
 
     assert {401} == set(statuses(poll, CLIENT_LIMIT))
     assert (429, "slow_down") == (poll().status_code, poll().json()["error"])
-
-
-def test_requests_oauthlib_raises_its_typed_error(server: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error code is one of RFC 6749."""
-    monkeypatch.setenv("OAUTHLIB_INSECURE_TRANSPORT", "1")
-    statuses(server.login, USER_LIMIT)
-
-    with (
-        OAuth2Session(client=LegacyApplicationClient("web-shop")) as session,
-        pytest.raises(TemporarilyUnavailableError, match="Too many failed attempts"),
-    ):
-        session.fetch_token(
-            f"{server.site.url}/token", username="alice", password="wrong", client_id="web-shop", client_secret=SECRET
-        )
 
 
 @pytest.fixture
@@ -339,23 +320,6 @@ def test_dry_run_of_passed_on_passwords_does_not_hide_guessed_secrets(database: 
         statuses(lambda: server.login(client=BATCH_JOBS), USER_LIMIT + 1)
         guess = lambda: server.login(auth=("web-shop", "guess"), query={"client_id": "batch-jobs"})  # noqa: E731
         assert [401] * CLIENT_LIMIT + [429] == statuses(guess, CLIENT_LIMIT + 1)
-
-
-def test_single_trusted_ipv6_address_is_not_checked(database: Path) -> None:
-    """Its neighbours in the same network are."""
-    form = {"grant_type": "password", "username": "alice", "password": "x", "client_id": "mobile-app"}
-    with guarded(database, guard(trusted_addresses=["2001:db8::5"])) as server:
-        client = server.site.app.test_client()
-        found = {
-            address: [
-                client.post("/token", data=form, environ_base={"REMOTE_ADDR": address}).status_code
-                for _ in range(USER_LIMIT + 1)
-            ]
-            for address in ("2001:db8::5", "[2001:db8::5]:4711", "2001:db8::6")
-        }
-
-    assert {400} == {*found["2001:db8::5"], *found["[2001:db8::5]:4711"]}
-    assert [400] * USER_LIMIT + [429] == found["2001:db8::6"]
 
 
 def test_trusted_address_is_not_checked(database: Path) -> None:
