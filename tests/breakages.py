@@ -133,6 +133,20 @@ BREAKAGES = (
         "tests/core/test_overrides.py tests/background/test_live_settings.py",
     ),
     Breakage(
+        "override of the mode beats a file that switches off",
+        "oauth_ratelimit/core/overrides.py",
+        "if policies.mode is Mode.OFF:",
+        "if False:",
+        "tests/core/test_overrides.py",
+    ),
+    Breakage(
+        "index that others have made is logged as missing",
+        "oauth_ratelimit/store/mongo/client.py",
+        'return "IXSCAN" in str(',
+        "return False and str(",
+        "tests/store/test_rights.py",
+    ),
+    Breakage(
         "what-if admits more than the limit",
         "oauth_ratelimit/core/what_if.py",
         "limit - full - oldest * held",
