@@ -130,29 +130,6 @@ def test_key_with_a_write_of_unknown_outcome_is_forgotten_after_its_window(
     assert 0 == registry_of(limiter).key_count
 
 
-def test_unexpected_error_ends_one_cycle_and_doubles_no_hit(
-    limiter: Limiter, store: FailingStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An error that nobody has thought of ends one cycle, loses no key, and counts nothing twice."""
-    inner = store.compare_and_set
-
-    def broken(writer: str, changes: list[Change]) -> WriteResult:
-        inner(writer, changes)
-        raise ZeroDivisionError("a bug")
-
-    limiter.check("app", "user")
-    monkeypatch.setattr(store, "compare_and_set", broken)
-    with capture_logs() as logs:
-        assert limiter.sync().error is not None
-    monkeypatch.undo()
-    for _ in range(3):
-        assert limiter.sync().error is None
-
-    assert ["cycle_failed", "flush_failed"] == [entry["event"] for entry in logs]
-    assert 1 == stored_hits(store)
-    assert 0 == limiter.counts("app", "user").in_flight_hits
-
-
 def test_next_cycle_makes_room_for_new_users(limiter: Limiter, clock: Clock) -> None:
     """The next cycle makes room, so that new users are counted again."""
     for index in range(FLOOD):

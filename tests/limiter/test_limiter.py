@@ -11,7 +11,6 @@ from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters import client_state
-from oauth_ratelimit.counters.bucket import Bucket
 from oauth_ratelimit.counters.key_state import Counts, KeyState
 from oauth_ratelimit.store.memory import MemoryStore
 from tests.support.helpers import Clock
@@ -245,15 +244,3 @@ def test_repeated_denial_is_not_estimated_again(clock: Clock) -> None:
     with patch.object(client_state, "over_limit", wraps=client_state.over_limit) as estimated:
         assert [False] * 100 == [limiter.check(CLIENT).allowed for _ in range(100)]
     assert 1 == estimated.call_count
-
-
-def test_frame_boundary_costs_a_request_its_own_key_only(clock: Clock) -> None:
-    """A frame ends for all keys at once, but each key moves on with its own next request, and only once."""
-    limiter = a_limiter(None, clock, a_policy(10, 60))
-    for number in range(100):
-        limiter.check(CLIENT, f"user-{number}")
-    clock.advance(6)
-    with patch.object(Bucket, "turn", autospec=True, side_effect=Bucket.turn) as turned:
-        limiter.check(CLIENT, "user-0")
-        limiter.check(CLIENT, "user-0")
-    assert 1 == turned.call_count

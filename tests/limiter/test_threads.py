@@ -55,12 +55,6 @@ def in_threads(work: Callable[[int], object], *, beside: Callable[[], object] | 
         raise error
 
 
-def test_threads_on_one_key_lose_no_hit(clock: Clock) -> None:
-    limiter = a_limiter(None, clock)
-    in_threads(lambda _: [limiter.check(CLIENT) for _ in range(ROUNDS)])
-    assert THREADS * ROUNDS == limiter.counts(CLIENT).in_flight_hits
-
-
 @pytest.mark.parametrize("tier_count", (1, 2), ids=("one tier", "two tiers"))
 def test_threads_admit_exactly_the_limit(clock: Clock, tier_count: int) -> None:
     """However many ask at once, exactly the limit is admitted, in every frame anew."""
