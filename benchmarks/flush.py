@@ -52,7 +52,7 @@ def run(*, short: bool) -> Iterator[Result]:
             for key_count in sizes[:2]:
                 name = f"replica set, {key_count:,} keys"
                 yield from _against_bulk(replica_set.uri, name, key_count=key_count, turn_count=9)
-            yield from _conflicts(replica_set.uri, name, key_count=key_count, turn_count=3)
+            yield from _conflicts(replica_set.uri, "replica set, 10,000 keys", key_count=10_000, turn_count=3)
 
 
 class _Ours:

@@ -30,11 +30,6 @@ class WatchedStore(MongoStore):
         return snapshots
 
 
-def release(proxy: FaultyProxy) -> None:
-    """Deliver what the proxy holds; whether the server applied it is for the books to tell."""
-    proxy.release()
-
-
 @pytest.mark.parametrize("is_known", [False, True], ids=["first write", "later write"])
 @pytest.mark.parametrize("others", [0, 3], ids=["nobody else", "others write in between"])
 @pytest.mark.parametrize("moment", ["before the re-read", "after the re-read", "after the next write"])
@@ -53,7 +48,7 @@ def test_late_write_counts_once(mongo_uri: str, moment: str, others: int, is_kno
             sender.limiter.sync()
         for _ in range(3):
             sender.hit(USER)
-        proxy.hold_next("update")
+        proxy.hold_next()
         report = sender.limiter.sync()
         assert report.error is not None
         for rival in rivals:
@@ -61,12 +56,12 @@ def test_late_write_counts_once(mongo_uri: str, moment: str, others: int, is_kno
             rival.limiter.sync()
         sender.hit(USER)
         if moment == "before the re-read":
-            release(proxy)
+            proxy.release()
         elif moment == "after the re-read":
-            store.after_read = lambda: release(proxy)
+            store.after_read = proxy.release
         sender.limiter.sync()
         if moment == "after the next write":
-            release(proxy)
+            proxy.release()
         sender.hit(USER)
         books = balance([sender, *rivals], mongo_uri)
         assert 1 == proxy.faults["released"]

@@ -65,7 +65,7 @@ def test_late_write_to_a_removed_document(mongo_uri: str, record: list[Books]) -
         prunable.hit(USER)
         prunable.limiter.sync()
         prunable.hit(USER)
-        proxy.hold_next("update")
+        proxy.hold_next()
         assert prunable.limiter.sync().error is not None
         with MongoClient[dict[str, Any]](mongo_uri) as client:
             documents(client).delete_many({})

@@ -6,50 +6,82 @@ It reads whole messages, so a fault hits one request and no other.
 import contextlib
 import random
 import socket
+import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from tests.support.wire import Message, read_message
+import bson
 
 LOSE_REPLY = "lost_reply"
 CUT = "cut"
 HOLD = "held"
 
 _TIMEOUT_S = 10.0
+_HEADER = struct.Struct("<iiii")  # length with the header, request id, response to, kind
+_LENGTH = struct.Struct("<i")
+_KIND_QUERY = 2004  # old; still used for the first message of a connection
+_KIND_MSG = 2013
 
 
-class FaultPlan:
-    """Faults of the next requests: planned ones by command, and random ones. Not thread-safe."""
+@dataclass(frozen=True)
+class Message:
+    """A message of MongoDB's wire protocol."""
 
-    def __init__(self) -> None:
-        self._planned: list[tuple[str, str]] = []  # command, fault
-        self._rate = 0.0
-        self._rng = random.Random(0)
-        self._kinds: Sequence[str] = ()
-        self._commands: Collection[str] = ()
+    data: bytes
 
-    def add(self, fault: str, *, command: str, count: int) -> None:
-        """Break the next requests with this command."""
-        self._planned += [(command, fault)] * count
+    @property
+    def request_id(self) -> int:
+        """Number that the sender has chosen."""
+        return int(_HEADER.unpack_from(self.data)[1])
 
-    def set_random(self, rate: float, rng: random.Random, *, kinds: Sequence[str], commands: Collection[str]) -> None:
-        """Break this share of the requests with one of these commands."""
-        self._rate, self._rng, self._kinds, self._commands = rate, rng, kinds, commands
+    @property
+    def response_to(self) -> int:
+        """Number of the request that it answers."""
+        return int(_HEADER.unpack_from(self.data)[2])
 
-    def next_fault(self, command: str) -> str | None:
-        """Return the fault of a request, None to let it pass."""
-        for planned_command, fault in self._planned:
-            if planned_command == command:
-                self._planned.remove((command, fault))
-                return fault
-        if command in self._commands and self._rng.random() < self._rate:
-            return self._rng.choice(self._kinds)
+    @property
+    def command(self) -> str:
+        """Name of the command in a request; empty for an unknown kind of message."""
+        kind = _HEADER.unpack_from(self.data)[3]
+        if kind == _KIND_QUERY:
+            end_of_name = self.data.index(b"\0", _HEADER.size + 4)
+            return self._first_name_at(end_of_name + 1 + 8)
+        if kind != _KIND_MSG:
+            return ""
+        start = _HEADER.size + 4
+        while self.data[start] != 0:  # a section of statements
+            start += 1 + self._length_at(start + 1)
+        return self._first_name_at(start + 1)
+
+    def _first_name_at(self, start: int) -> str:
+        return next(iter(bson.decode(self.data[start : start + self._length_at(start)])), "")
+
+    def _length_at(self, start: int) -> int:
+        return int(_LENGTH.unpack_from(self.data, start)[0])
+
+
+def read_message(source: socket.socket) -> Message | None:
+    """Return the next message, None at the end of the connection."""
+    header = _read_exactly(source, _HEADER.size)
+    if header is None:
         return None
+    body = _read_exactly(source, _HEADER.unpack(header)[0] - _HEADER.size)
+    return None if body is None else Message(header + body)
+
+
+def _read_exactly(source: socket.socket, size: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < size:
+        part = source.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
 
 
 @dataclass(eq=False)
@@ -62,7 +94,7 @@ class _Link:
     doomed_request_ids: set[int] = field(default_factory=set)
     has_swallowed: bool = False
     held: Message | None = None
-    late_answers: "SimpleQueue[dict[str, Any] | None]" = field(default_factory=SimpleQueue)
+    late_answers: "SimpleQueue[bool]" = field(default_factory=SimpleQueue)
 
     def cut(self) -> None:
         _shut_down(self.client)
@@ -87,7 +119,10 @@ class FaultyProxy:
         self.faults: Counter[str] = Counter()
         self._target = (target_host, target_port)
         self._lock = threading.Lock()  # guards faults and everything below but the listener
-        self._plan = FaultPlan()
+        self._hold_count = 0  # updates to hold
+        self._rate = 0.0
+        self._rng = random.Random(0)
+        self._kinds: Sequence[str] = ()
         self._swallows_requests = False
         self._swallows_replies = False
         self._delay_s = 0.0
@@ -113,39 +148,21 @@ class FaultyProxy:
         """URI of the proxy. The driver polls the server's state, because its streaming takes half a second to end."""
         return f"mongodb://127.0.0.1:{self.port}/?directConnection=true&serverMonitoringMode=poll"
 
-    def lose_next_reply(self, command: str = "update", *, count: int = 1) -> None:
-        """Let the server execute the next such command, then close the connection instead of delivering the reply."""
+    def hold_next(self) -> None:
+        """Close the client's connection at the next update, and keep the command for ``release``."""
         with self._lock:
-            self._plan.add(LOSE_REPLY, command=command, count=count)
+            self._hold_count += 1
 
-    def cut_next(self, command: str = "update", *, count: int = 1) -> None:
-        """Close the connection instead of forwarding the next such command."""
-        with self._lock:
-            self._plan.add(CUT, command=command, count=count)
-
-    def hold_next(self, command: str = "update", *, count: int = 1) -> None:
-        """Close the client's connection at the next such command, and keep the command for ``release``."""
-        with self._lock:
-            self._plan.add(HOLD, command=command, count=count)
-
-    def random_faults(
-        self,
-        rate: float,
-        rng: random.Random,
-        *,
-        kinds: Sequence[str] = (LOSE_REPLY, CUT),
-        commands: Collection[str] = ("update",),
-    ) -> None:
-        """Break this share of the requests from now on. Planned faults come first.
+    def random_faults(self, rate: float, rng: random.Random, *, kinds: Sequence[str] = (LOSE_REPLY, CUT)) -> None:
+        """Break this share of the updates from now on.
 
         Args:
-            rate: Share of the requests; 0 breaks none.
-            rng: Chooses requests and faults. A seed repeats a run if one connection is used at a time.
-            kinds: The faults. Held requests wait for ``release``.
-            commands: The commands to break.
+            rate: Share of the updates; 0 breaks none.
+            rng: Chooses updates and faults. A seed repeats a run if one connection is used at a time.
+            kinds: The faults. Held updates wait for ``release``.
         """
         with self._lock:
-            self._plan.set_random(rate, rng, kinds=kinds, commands=commands)
+            self._rate, self._rng, self._kinds = rate, rng, kinds
 
     def swallow(self, is_on: bool, *, requests: bool = True) -> None:
         """Drop all messages while connections stay open, as in a network that has lost a route.
@@ -168,18 +185,12 @@ class FaultyProxy:
         with self._lock:
             self._delay_s = delay_s
 
-    def release(self) -> list[dict[str, Any]]:
-        """Deliver the held requests to the server in their order, although their clients are gone.
-
-        Returns:
-            The server's answers. A request whose connection to the server ended has none.
-        """
+    def release(self) -> None:
+        """Deliver the held updates to the server in their order, although their clients are gone."""
         with self._lock:
             held, self._held = self._held, []
-        answers = [answer for answer in map(self._deliver_late, held) if answer is not None]
-        with self._lock:
-            self.faults["released"] += len(answers)
-        return answers
+        for link in held:
+            self._deliver_late(link)
 
     def close(self) -> None:
         """Close all connections, drop held requests, and end all threads. Idempotent."""
@@ -235,14 +246,14 @@ class FaultyProxy:
                 pass
         if source is link.server or link.held is None:
             link.cut()
-            link.late_answers.put(None)
+            link.late_answers.put(False)
 
     def _pass_request(self, link: _Link, message: Message) -> bool:
         """Apply the fault of a request, if any, and return True if the connection stays open."""
         with self._lock:
             if self._swallows_requests:
                 return self._swallowed(link)
-            fault = self._plan.next_fault(message.command)
+            fault = self._next_fault() if message.command == "update" else None
             if fault == LOSE_REPLY:
                 link.doomed_request_ids.add(message.request_id)
             elif fault is not None:
@@ -256,10 +267,16 @@ class FaultyProxy:
         link.server.sendall(message.data)
         return True
 
+    def _next_fault(self) -> str | None:
+        if self._hold_count:
+            self._hold_count -= 1
+            return HOLD
+        return self._rng.choice(self._kinds) if self._rng.random() < self._rate else None
+
     def _pass_reply(self, link: _Link, message: Message) -> bool:
         if link.held is not None:
             if message.response_to == link.held.request_id:
-                link.late_answers.put(message.document)
+                link.late_answers.put(True)
             return True
         with self._lock:
             if message.response_to in link.doomed_request_ids:
@@ -278,13 +295,14 @@ class FaultyProxy:
         link.has_swallowed = True
         return True
 
-    def _deliver_late(self, link: _Link) -> dict[str, Any] | None:
+    def _deliver_late(self, link: _Link) -> None:
         assert link.held is not None
         with contextlib.suppress(OSError):
             link.server.sendall(link.held.data)
-        answer = link.late_answers.get(timeout=_TIMEOUT_S)
+        is_answered = link.late_answers.get(timeout=_TIMEOUT_S)
         self._end(link)
-        return answer
+        with self._lock:
+            self.faults["released"] += is_answered
 
     def _end(self, link: _Link) -> None:
         link.cut()
