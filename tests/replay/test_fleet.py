@@ -88,13 +88,13 @@ def decide_by_limiters(fleet: Fleet, times: Sequence[int], monkeypatch: pytest.M
     """
     clock, plan = Clock(), fleet.plan
     store = MemoryStore(clock)  # marks carry the time of the clock
-    decide = Reservations.decide
+    reserve = Reservations.reserve
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         fleet.tally.waits += 1
-        return decide(*args, **kwargs)
+        return reserve(*args, **kwargs)
 
-    monkeypatch.setattr(Reservations, "decide", counted)
+    monkeypatch.setattr(Reservations, "reserve", counted)
     near_limit = "reserve" if plan.sharing is Sharing.RESERVE else "flush"
     settings = load_config(
         {
