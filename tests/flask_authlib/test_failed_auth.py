@@ -344,13 +344,6 @@ def test_dry_run_reports_denies_nobody_and_counts_as_enforcing_would(database: P
     )
 
 
-@pytest.mark.parametrize("more", [{"guard": {"mode": "off"}}, {"mode": "off"}, {"enabled": False}, {"guard": {}}])
-def test_guard_and_global_switch_turn_the_guard_off(database: Path, more: dict[str, Any]) -> None:
-    with guarded(database, {**guard(), **more}) as server:
-        assert {400} == set(statuses(server.login, 3 * USER_LIMIT))
-        assert server.site.app_limiter.guard() is None
-
-
 def test_guard_may_enforce_while_token_limits_run_dry(database: Path) -> None:
     """It has a mode of its own."""
     with guarded(database, {**guard(), "mode": "dry-run"}) as server:

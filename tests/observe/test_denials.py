@@ -125,16 +125,6 @@ def test_following_denials_are_counted_in_the_same_record(instance: Instance) ->
     assert [1, 1] == instance.writer.batches
 
 
-def test_denial_is_recorded_although_a_limit_on_trial_was_exceeded_before(instance: Instance) -> None:
-    trial = {"limit": 1, "window": "60s", "name": "trial", "mode": "dry-run"}
-    instance.limiter.reconfigure(load_config({**CONFIG, "mode": "enforce", "limits": {"user": ["2/hour", trial]}}))
-    admitted, *denied = instance.deny("alice", times=3)
-    instance.run()
-
-    assert 0 == admitted
-    assert denied == [first + position for first in instance.writer.records for position in (0, 1)]
-
-
 @pytest.mark.parametrize("cost", [1, 2], ids=["repeated", "computed-again"])
 def test_record_has_the_time_of_the_last_denial(instance: Instance, cost: int) -> None:
     """Not that of its writing, seconds later."""
