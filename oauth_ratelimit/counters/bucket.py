@@ -283,11 +283,10 @@ class KeyBuckets(Bucket):
             ratio: The share.
             longer_than_s: Length of the windows that are left out.
         """
-        return any(
-            bucket.full + bucket.edge >= ratio * bucket.tier.limit
-            for bucket in self.buckets
-            if bucket.tier.window_s > longer_than_s
-        )
+        for bucket in self.buckets:  # without a generator: the sync cycle asks several times for each key
+            if bucket.full + bucket.edge >= ratio * bucket.tier.limit and bucket.tier.window_s > longer_than_s:
+                return True
+        return False
 
     def drain_all(self) -> Hits:
         """Take the hits that no flush has taken yet, by series.
