@@ -40,6 +40,7 @@ def test_page_is_short_and_its_numbers_are_those_of_the_results() -> None:
         "soak, plain secrets/unprotected, requests": "of {}",
         "soak, plain secrets/ours, requests": "{} of",
         "memory/1,000,000 keys/each, ids included": "{} bytes",
+        "start/worker, more": "**{} ms** of CPU",
         "flush/10,000 keys/sync()": "one server **{} us",
         "flush/replica set, 10,000 keys/sync()": "replica set **{} us",
     }
