@@ -12,7 +12,7 @@ from oauth_ratelimit.admin.what_if import suggest_limits, what_if
 from oauth_ratelimit.config.policies import full_grant_type
 from oauth_ratelimit.core.denial_record import parse_decision_id
 from oauth_ratelimit.core.key import Key, storable_name
-from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, LimitKind, Limits
+from oauth_ratelimit.core.policy import LimitKind, Limits
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
 from oauth_ratelimit.operations.changes import checked_client_id
@@ -122,18 +122,12 @@ def client(cache: ReadCache, params: Params) -> object:
     source = use.main_source
     username = params.get("user") or None
     grant_type = full_grant_type(params.get("grant", "")) or None
-    is_chosen = bool(username or grant_type or params.get("endpoint"))
+    is_chosen = bool(username or grant_type)
     if not is_chosen and source is not None:  # explain what the client really does
         username, grant_type = use.worst_user(), full_grant_type(source.grant)
 
     def query(context: OperatorContext) -> Record:
-        explanation = LimitExplanation(
-            context,
-            client_id,
-            username=username,
-            grant_type=grant_type,
-            endpoint=params.get("endpoint") or TOKEN_ENDPOINT,
-        )
+        explanation = LimitExplanation(context, client_id, username=username, grant_type=grant_type)
         suggestions = similar_client_ids(context, client_id, known_ids=known_ids)
         rules, plan = context.policies.rules_of(client_id)
         return {
@@ -147,7 +141,6 @@ def client(cache: ReadCache, params: Params) -> object:
             "canary": explanation.canary,
             "plan": rules.plan,
             "grants": sorted({*context.policies.grants, *plan.grants, *rules.grants}),
-            "endpoints": list(context.policies.endpoints),
             "limit_origins": {
                 kind.value: origin_data(context.origins.of_limits(client_id, kind)) for kind in LimitKind
             },

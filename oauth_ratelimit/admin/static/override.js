@@ -4,8 +4,8 @@ import { make, setText } from "./dom.js";
 import { dateTime, duration, visible } from "./format.js";
 import { send } from "./server.js";
 
-export const LENGTHS = [["30m", "30 minutes"], ["2h", "2 hours"], ["12h", "12 hours"], ["1d", "1 day"], ["7d", "7 days"], ["30d", "30 days"], ["", "no end"]];
-export const USUAL_LENGTH = "2h";
+const LENGTHS = [["30m", "30 minutes"], ["2h", "2 hours"], ["12h", "12 hours"], ["1d", "1 day"], ["7d", "7 days"], ["30d", "30 days"], ["", "no end"]];
+const USUAL_LENGTH = "2h";
 const FIELDS = { limits: "Limit", for: "Ends after", reason: "Reason" };
 const AMOUNT = /\d+(?= *(?:\/|per))/; // the hits of a limit such as "burst: 40/5s"
 

@@ -1,6 +1,6 @@
 // Colours of clients in charts and tables: from the client id, so that a client keeps its colour while ranks change.
 
-export const COLOUR_COUNT = 7;
+const COLOUR_COUNT = 7;
 export const REST = "rest"; // colour of all clients without a line of their own
 
 const known = new Map();

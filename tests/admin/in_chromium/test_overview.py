@@ -15,6 +15,22 @@ from tests.support.helpers import wait_until
 pytestmark = pytest.mark.chromium
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\x1b"
+BROKEN_WORDS = """
+const range = document.createRange();
+return [...document.querySelectorAll(arguments[0])].flatMap((element) => {
+  const { firstChild: text } = element.querySelector("button") || element;
+  return [...text.textContent.matchAll(/\\S+/g)].filter(({ 0: word, index }) => {
+    range.setStart(text, index);
+    range.setEnd(text, index + word.length);
+    return range.getClientRects().length > 1;
+  }).map(([word]) => word);
+});
+"""
+BROKEN_LINES = """
+return [...document.querySelectorAll(arguments[0])].filter((element) => (
+  element.offsetHeight > 2 * parseFloat(getComputedStyle(element).lineHeight)
+)).map((element) => element.textContent);
+"""
 
 
 def test_table_is_updated_and_keeps_the_focus(browser: Browser, clients: Clients, url: str) -> None:
@@ -125,3 +141,14 @@ def test_cursors_of_both_charts_move_together(browser: Browser, url: str) -> Non
     browser.press("\ue012")  # arrow to the left
     wait_until(lambda: browser.text("#allowed .tip strong"), "the values of a moment are shown")
     assert browser.text("#allowed .tip strong") == browser.text("#denied .tip strong")
+
+
+@pytest.mark.parametrize("width", [900, 1024, 1160])
+def test_titles_of_columns_and_names_of_lines_stay_whole(browser: Browser, url: str, width: int) -> None:
+    browser.resize((width, 900))
+    browser.open(url)
+    browser.wait_for("batch-jobs", "#clients")
+    browser.wait_for("of its limit", "#allowed .legend")
+
+    assert [] == browser.run(BROKEN_WORDS, "#clients th")
+    assert [] == browser.run(BROKEN_LINES, ".legend li")
