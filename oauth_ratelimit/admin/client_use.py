@@ -127,4 +127,4 @@ def _outcome(tally: Tally) -> str:
 
 def percent(share: float) -> str:
     """Return a share such as ``13 %``."""
-    return f"{share * 100:.0f} %" if share >= 0.01 else "less than 1 %"
+    return f"{share * 100:,.0f} %" if share >= 0.01 else "less than 1 %"

@@ -4,6 +4,7 @@ import uPlot from "./vendor/uPlot.esm.js";
 import { make } from "./dom.js";
 import { axisLabels, clientName, counted, dateInZone, dateTime, number, visible } from "./format.js";
 
+export const SPANS = [["15m", "15 min"], ["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"]];
 const HEIGHT = 270;
 const MARKS = 5; // changes in the legend
 const OFF_SCALE = 3; // a limit this many times above all values is only named, because it would flatten the lines

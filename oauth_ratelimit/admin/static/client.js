@@ -1,34 +1,29 @@
 // One client: a verdict, the limits that lead to it, its recorded traffic, and a letter to its owner.
 
-import { Chart } from "./chart.js";
-import { announce, facts, find, isVaried, make, radioGroup, setText, showMessage, table, tag, usageBar } from "./dom.js";
+import { Chart, SPANS } from "./chart.js";
+import { announce, facts, find, make, radioGroup, setText, showMessage, table, tag } from "./dom.js";
 import { hasAmount, raiseButton, removeButton, valueText, whatText } from "./override.js";
 import { coloursOf } from "./palette.js";
 import { canChange, clientUrl, fetchData, originText, overrideUrl, poll, pollVerdict, userFragment } from "./server.js";
+import { MODE, SCOPE, USE } from "./usage.js";
 import { counted, dateTime, duration, number, percent, utcOffset, visible } from "./format.js";
 
-const SPANS = [["15m", "15 min"], ["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"]];
 const query = new URLSearchParams(location.search);
 const id = query.get("id");
 const chosen = { span: "1h" };
 const fields = ["id", "grant"];
 const user = new URLSearchParams(location.hash.slice(1)).get("user") || "";
 
-const used = { title: "used", kind: "bar", value: (row) => usageBar(row.used_ratio), version: (row) => row.used_ratio.toFixed(3) };
-const mode = { title: "mode", value: (row) => tag(row.mode), version: (row) => row.mode, isShown: isVaried((row) => row.mode) };
-const hits = { title: "hits / limit", kind: "number", value: (row) => `${number(Math.round(row.estimate * 10) / 10)} / ${number(row.limit)} in ${duration(row.window_s)}` };
-const next = { title: "next request in", kind: "number", value: (row) => (row.retry_after_s ? duration(row.retry_after_s) : "now") };
-
 const LIMIT_COLUMNS = [
   { title: "policy", kind: "name", value: (row) => row.policy },
   { title: "from", kind: "wide", value: (row) => originText(row.origin) },
-  mode, used, hits, next,
+  MODE, ...USE,
 ];
 const USER_COLUMNS = [
   { title: "user", kind: "name", value: (row) => (row.username === null ? "– (without a user)" : make("a", { href: clientUrl(id, row.username) }, visible(row.username))), version: (row) => String(row.username) },
-  { title: "counted at", value: (row) => row.scope || "token", isShown: isVaried((row) => row.scope) },
+  SCOPE,
   { title: "policy", value: (row) => row.policy },
-  mode, used, hits, next,
+  MODE, ...USE,
 ];
 const HEAVIEST_COLUMNS = [
   { title: "user", kind: "name", value: (row) => make("a", { href: clientUrl(id, row.username) }, visible(row.username)), version: (row) => row.username },

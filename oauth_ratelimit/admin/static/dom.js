@@ -136,15 +136,6 @@ export function radioGroup(fieldset, options, { chosen, onChange }) {
   }
 }
 
-// The bar ends at three times the limit, so that 900 % looks different from 101 %; the mark is the limit.
-const BAR_END = 3;
-
-export function usageBar(ratio) {
-  const kind = ratio >= BAR_END ? "over far" : ratio >= 1 ? "over" : ratio >= 0.8 ? "near" : "";
-  const bar = make("progress", { max: BAR_END, value: Math.min(BAR_END, ratio), className: kind, "aria-hidden": "true" });
-  return make("div", { className: "used" }, make("span", { className: "gauge" }, bar), make("span", { className: `figure ${kind}` }, `${Math.round(ratio * 100)} %`));
-}
-
 export function shareBar(ratio, text) {
   const bar = make("progress", { max: 1, value: Math.min(1, ratio), className: ratio > 0 ? "over" : "", "aria-hidden": "true" });
   return make("div", { className: "used" }, bar, make("span", {}, text));

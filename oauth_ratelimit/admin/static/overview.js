@@ -1,12 +1,12 @@
 // Overview: the verdict, two charts, the clients, and the keys nearest to a limit.
 
-import { Chart, link } from "./chart.js";
-import { find, isVaried, make, radioGroup, setText, showMessage, table, tag, tiles, usageBar } from "./dom.js";
+import { Chart, SPANS, link } from "./chart.js";
+import { find, make, radioGroup, setText, showMessage, table, tag, tiles } from "./dom.js";
 import { REST, coloursOf } from "./palette.js";
 import { clientUrl, fetchData, poll, pollVerdict } from "./server.js";
-import { OTHERS, clientName, counted, duration, number, percent, visible } from "./format.js";
+import { MODE, SCOPE, USE, usageBar } from "./usage.js";
+import { OTHERS, clientName, counted, number, percent, visible } from "./format.js";
 
-export const SPANS = [["15m", "15 min"], ["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"]];
 const OUTCOMES = [["both", "All"], ["denied", "Denied"], ["would_deny", "Would be denied"]];
 const TRAFFIC_MS = 10_000;
 const PAGE_SIZE = 25;
@@ -60,12 +60,9 @@ const CLIENT_COLUMNS = [
 const TOP_COLUMNS = [
   { title: "client", kind: "name", value: clientLink, version: (row) => row.client_id },
   { title: "user", kind: "name", value: (row) => (row.username === null ? "–" : make("a", { href: clientUrl(row.client_id, row.username) }, visible(row.username))), version: (row) => String(row.username), isShown: (rows) => rows.some((row) => row.username !== null) },
-  { title: "counted at", value: (row) => row.scope || "token", isShown: isVaried((row) => row.scope) },
+  SCOPE,
   { title: "policy", value: (row) => row.policy },
-  { title: "mode", value: (row) => tag(row.mode), version: (row) => row.mode, isShown: isVaried((row) => row.mode) },
-  { title: "used", kind: "bar", value: (row) => usageBar(row.used_ratio), version: (row) => row.used_ratio.toFixed(3) },
-  { title: "hits / limit", kind: "number", value: (row) => `${number(Math.round(row.estimate * 10) / 10)} / ${number(row.limit)} in ${duration(row.window_s)}` },
-  { title: "next request in", kind: "number", value: (row) => (row.retry_after_s ? duration(row.retry_after_s) : "now") },
+  MODE, ...USE,
 ];
 
 function onlyButton(row) {
