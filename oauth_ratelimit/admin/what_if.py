@@ -143,7 +143,10 @@ class _Question:
 
 
 def what_if(cache: ReadCache, params: Params) -> object:
-    """Return the approximate effect of a limit on the last hour, day or week. Starts from the present limit."""
+    """Return the approximate effect of a limit on the last hour, day or week.
+
+    Starts from the present limit, and from the last day, or the last hour if a day is too much to read.
+    """
     client_id = params.get("id") or None
     if client_id is not None:
         checked_client_id(client_id)
@@ -160,14 +163,28 @@ def what_if(cache: ReadCache, params: Params) -> object:
     window_minutes = whole(params, "window", default=tier[1] if tier else 1, highest=DAY_MINUTES)
     limit = whole(params, "limit", default=_limit_in(policies, window_minutes) or 100, highest=MAX_LIMIT)
     question = _Question(span, by, client_id, window_minutes, limit)
-    recorded = cache.read_cached(
-        ("what-if", span, by, window_minutes, client_id),
-        lambda context: Recorded.read(
-            context, by, SPANS_S[span], lead_s=window_minutes * MINUTE_S, client_id=client_id
-        ),
+    try:
+        recorded = _recorded(cache, question)
+    except ValueError:
+        if "span" in params:
+            raise
+        question = replace(question, span="hour")
+        recorded = _recorded(cache, question)
+    return {**_answer(question, recorded), "current": present, "override": _override(question, policies)}
+
+
+def _recorded(cache: ReadCache, question: _Question) -> Recorded:
+    """Return the requests that a question is about.
+
+    Raises:
+        ValueError: There are too many documents to read for a page.
+    """
+    span, by, client_id, lead_s = question.span, question.by, question.client_id, question.window_minutes * MINUTE_S
+    return cache.read_cached(
+        ("what-if", span, by, lead_s, client_id),
+        lambda context: Recorded.read(context, by, SPANS_S[span], lead_s=lead_s, client_id=client_id),
         ttl_s=TTL_S,
     )
-    return {**_answer(question, recorded), "current": present, "override": _override(question, policies)}
 
 
 def _present(context: OperatorContext, by: By, client_id: str | None) -> tuple[tuple[Policy, ...], Record]:

@@ -60,6 +60,17 @@ def test_what_if_of_too_many_documents_refers_to_the_command_line(
     assert "command line" in past["reason"]
 
 
+def test_what_if_starts_from_the_last_hour_if_a_day_is_too_much(
+    page: Page, mongo_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oauth_ratelimit.admin.what_if.MAX_SUMMED", 2)
+    record(mongo_uri, [minute(ago, allowed=10) for ago in (5, 200, 400)])
+    asked = {"by": "total", "window": "1"}
+
+    assert ("hour", 10) == tuple(page.query("what-if", **asked)[name] for name in ("span", "offered"))
+    assert "command line" in page.get("api/what-if", span="day", **asked).json["problem"]["text"]
+
+
 def test_what_if_starts_from_the_present_limit_of_the_grants_that_a_client_uses(page: Page, mongo_uri: str) -> None:
     record(mongo_uri, [minute(ago, allowed=4, denied=2) for ago in (5, 6, 7)])
     data = page.query("what-if", id="app")

@@ -14,7 +14,7 @@ const SOON_MS = 150;
 const MAX_ROWS = 20;
 
 const query = new URLSearchParams(location.search);
-const chosen = { by: null, span: "day", limit: null, window: null }; // null: the server chooses, by the limits that apply now
+const chosen = { by: null, span: null, limit: null, window: null }; // null: the server chooses, by the limits that apply now
 let lastRequest = 0;
 let timer = null;
 let shown = null; // the last answer
@@ -54,15 +54,16 @@ async function refresh() {
   if (find("limit").hasAttribute("aria-invalid")) return;
   const request = lastRequest += 1;
   const id = find("client-id").value.trim();
-  const { by, window, limit } = chosen;
-  const given = Object.fromEntries(Object.entries({ id, by, window, limit }).filter(([, value]) => value));
-  const answer = await fetchData("what-if", { span: chosen.span, ...given }, { inForm: true });
+  const { by, span, window, limit } = chosen;
+  const given = Object.fromEntries(Object.entries({ id, by, span, window, limit }).filter(([, value]) => value));
+  const answer = await fetchData("what-if", given, { inForm: true });
   if (request !== lastRequest) return; // a newer request is under way
   find("result").hidden = !answer && (!shown || !find("form-problem").hidden); // an old result stays during an outage
   if (!answer) return;
   isStart = isStart || limit === null;
   chosen.by = answer.by;
-  document.querySelector(`input[name=by][value=${answer.by}]`).checked = true;
+  chosen.span = answer.span;
+  for (const name of ["by", "span"]) document.querySelector(`input[name=${name}][value=${answer[name]}]`).checked = true;
   chosen.window = answer.window_s / 60;
   if (!WINDOWS.some(([minutes]) => minutes === chosen.window)) addWindow(chosen.window, windowText(chosen.window));
   chosen.limit = answer.limit;
@@ -107,7 +108,7 @@ function showActions({ override }, id) {
 
 async function showSuggestions() {
   const id = find("client-id").value.trim();
-  const answer = await fetchData("suggest", { span: chosen.span, ...id ? { id } : {} }, { inForm: true });
+  const answer = await fetchData("suggest", { ...chosen.span ? { span: chosen.span } : {}, ...id ? { id } : {} }, { inForm: true });
   if (!answer) return;
   find("suggestions").hidden = false;
   find("suggestion-list").replaceChildren(...answer.suggestions.map((one) => make("li", {}, suggestionText(one), " ", tryButton(one))));
