@@ -24,10 +24,10 @@ ARGUMENTS = (
 )
 DESKTOP, PHONE, SMALL_PHONE = (1280, 900), (390, 844), (320, 568)
 CELLS = """
-return Object.fromEntries([...document.querySelectorAll(arguments[0] + " tbody tr")].map((row) => [
+return [...document.querySelectorAll(arguments[0] + " tbody tr")].map((row) => [
   row.cells[0].innerText.trim(),
   Object.fromEntries([...row.cells].map((cell) => [cell.dataset.title, cell.innerText.trim()])),
-]));
+]);
 """
 CHOOSE_ZONE = """
 const zone = document.querySelector("#zone");
@@ -99,8 +99,8 @@ class Browser:
         return self.one(selector).get_attribute("value")
 
     def cells(self, table: str) -> dict[str, dict[str, str]]:
-        """Return the texts of a table by the first cell of the row and the title of the column."""
-        return dict(self.run(CELLS, table))
+        """Return the texts of a table by the first cell of the row and the title of the column, in the order of rows."""
+        return dict(self.run(CELLS, table))  # the driver would sort an object by its names
 
     def wait_for(self, words: str, selector: str = "main", timeout_s: float = 60.0) -> None:
         """Return as soon as an element contains a text."""

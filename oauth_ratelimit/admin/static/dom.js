@@ -56,6 +56,7 @@ export function tiles(list, entries) {
 // A column: { title, value(row) -> text or element, kind: "number" | "name" | "", version(row) -> text that changes with the element,
 // isShown(rows) -> false hides the column, sort: name for the server }. sorted: { by, descending, onSort(name) } makes columns sortable.
 export function table(element, columns, rows, { keyOf, empty, sorted = null }) {
+  const place = focusedPlace(element);
   const shown = columns.filter((column) => !column.isShown || column.isShown(rows));
   const titles = JSON.stringify(shown.map((column) => column.title));
   if (element.dataset.titles !== titles) {
@@ -66,7 +67,6 @@ export function table(element, columns, rows, { keyOf, empty, sorted = null }) {
   if (sorted) showSorting(element, shown, sorted);
   const body = element.tBodies[0] || element.createTBody();
   const existing = new Map([...body.rows].map((row) => [row.dataset.key, row]));
-  const focused = document.activeElement;
   const tableRows = rows.map((row) => {
     const key = keyOf(row);
     const tableRow = existing.get(key) || newRow(key, shown);
@@ -81,7 +81,25 @@ export function table(element, columns, rows, { keyOf, empty, sorted = null }) {
     if (body.rows[index] !== tableRow) body.insertBefore(tableRow, body.rows[index] || null);
   });
   while (body.rows.length > tableRows.length) body.deleteRow(-1);
-  if (focused && focused !== document.activeElement && body.contains(focused)) focused.focus({ preventScroll: true });
+  restoreFocus(body, place);
+}
+
+// Returns the row and column of the focused element in the body of a table, or null.
+function focusedPlace(element) {
+  const focused = document.activeElement;
+  const cell = element.tBodies[0]?.contains(focused) ? focused.closest("td") : null;
+  const row = cell && cell.parentElement;
+  return row && { focused, key: row.dataset.key, index: row.sectionRowIndex, title: cell.dataset.title };
+}
+
+// Gives the focus back: to the element, else to its row and column, else to the row in the place of a row that has gone.
+function restoreFocus(body, place) {
+  if (!place || place.focused === document.activeElement) return;
+  const rows = [...body.rows];
+  const row = rows.find((each) => each.dataset.key === place.key) || rows[Math.min(place.index, rows.length - 1)];
+  const cell = [...row.cells].find((each) => each.dataset.title === place.title) || row;
+  const target = body.contains(place.focused) ? place.focused : cell.querySelector("a, button") || row.querySelector("a, button");
+  target?.focus({ preventScroll: true });
 }
 
 function headCell(column, sorted) {

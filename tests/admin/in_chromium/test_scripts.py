@@ -50,6 +50,26 @@ def test_table_shows_no_cell_of_an_earlier_answer(browser: Browser, url: str) ->
     assert ["no change", "limit 5", "no change"] == browser.module("dom.js", script)
 
 
+def test_table_keeps_the_focus_when_a_column_or_a_row_goes(browser: Browser, url: str) -> None:
+    browser.open(url)
+    script = """
+    const table = document.body.appendChild(document.createElement("table"));
+    const link = (row) => Object.assign(document.createElement("a"), { href: "#", textContent: row });
+    const columns = [
+      { title: "number", value: (row) => row.length, isShown: (rows) => rows.length > 2 },
+      { title: "name", value: link, version: String },
+    ];
+    const show = (...rows) => it.table(table, columns, rows, { keyOf: String, empty: "" });
+    show("ann", "bob", "eve");
+    table.querySelectorAll("a")[1].focus();
+    show("bob", "eve");
+    const moved = document.activeElement.textContent;
+    show("eve");
+    return [moved, document.activeElement.textContent];
+    """
+    assert ["bob", "eve"] == browser.module("dom.js", script)
+
+
 def test_axis_names_the_day_where_it_changes(browser: Browser, url: str) -> None:
     browser.open(url)
     midnight = 1_700_006_400  # 15 November 2023 in UTC
