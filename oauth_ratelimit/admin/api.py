@@ -131,7 +131,7 @@ def client(cache: ReadCache, params: Params) -> object:
         suggestions = similar_client_ids(context, client_id, known_ids=known_ids)
         rules, plan = context.policies.rules_of(client_id)
         return {
-            **explanation.data(known_ids=known_ids),
+            **explanation.data(),
             "verdict": verdict_on_client(
                 use, explanation.matched, nearest=next(iter(users), None), suggestions=suggestions
             ),

@@ -32,7 +32,7 @@ def verdict(cache: ReadCache, params: Params) -> object:
         return {
             "now_s": cache.now_s(),
             **dict.fromkeys(("denied_per_minute", "would_deny_per_minute", "allowed_per_minute")),
-            **dict.fromkeys(("clients_over", "worst", "override_count", "instances", "over_admitted")),
+            **dict.fromkeys(("clients_over", "worst", "instances")),
             **_mode_data(policies.mode, policies.canary),
             "store": {"is_reachable": False, "since_s": outage.since_s, "error": outage.text},
         }
@@ -81,8 +81,6 @@ def _state(context: OperatorContext) -> Record:
     found = Status(context)
     return {
         **_mode_data(policies.mode, policies.canary),
-        "override_count": found.override_count,
-        "over_admitted": sum(beat.over_admitted_count for beat in found.heartbeats),
         "instances": {"count": len(found.heartbeats), "late": found.late_count},
     }
 

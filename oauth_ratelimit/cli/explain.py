@@ -24,9 +24,10 @@ from oauth_ratelimit.config.policies import GRANT_TYPES, STANDARD_GRANTS, full_g
 from oauth_ratelimit.core.denial_record import DenialRecord, decision_id_of, parse_decision_id
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.usage import LimitUsage
+from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.explain import LimitExplanation, OutcomeKind
 from oauth_ratelimit.operations.format import counted, duration, origin_text, utc_time
-from oauth_ratelimit.operations.serialize import denial_data
+from oauth_ratelimit.operations.serialize import denial_data, usage_data
 
 NOT_FOUND = 1
 DENIAL_NOT_FOUND = (
@@ -84,7 +85,8 @@ def explain_command(
         )
     explanation = LimitExplanation(context, client, username=user, grant_type=grant_type, endpoint=endpoint)
     if as_json:
-        print_json(explanation.data())
+        others, hint = list(map(usage_data, explanation.other_users())), unknown_client_hint(context, client)
+        print_json({**explanation.data(), "others": others, "hint": hint})
     else:
         _print_explanation(explanation)
         print_unknown_client_hint(context, client)

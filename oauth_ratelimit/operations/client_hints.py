@@ -14,20 +14,9 @@ SIMILARITY = 0.75  # one wrong letter in four
 WILDCARDS = frozenset("*?[")
 
 
-def unknown_client_hint(
-    context: OperatorContext, client_id: str, *, known_ids: Callable[[], set[str]] | None = None
-) -> str | None:
-    """Return a hint if a client id is unknown.
-
-    Args:
-        context: Configuration and stores.
-        client_id: The client id.
-        known_ids: Returns cached client ids to compare with; by default ``known_client_ids`` reads them.
-
-    Returns:
-        A sentence; None if the client is known, or if the database does not let us find out.
-    """
-    similar = similar_client_ids(context, client_id, known_ids=known_ids, count=1)
+def unknown_client_hint(context: OperatorContext, client_id: str) -> str | None:
+    """Return a sentence if a client id is unknown; None if it is known, or if the database does not let us find out."""
+    similar = similar_client_ids(context, client_id, count=1)
     if similar is None:
         return None
     name = visible_name(client_id)

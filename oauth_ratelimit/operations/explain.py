@@ -2,7 +2,7 @@
 
 import enum
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -13,7 +13,6 @@ from oauth_ratelimit.core.origin import Origin
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, LimitKind
 from oauth_ratelimit.counters.client_state import CLIENT_TOTAL
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
-from oauth_ratelimit.operations.client_hints import unknown_client_hint
 from oauth_ratelimit.operations.context import OperatorContext
 from oauth_ratelimit.operations.format import duration
 from oauth_ratelimit.operations.serialize import Record, origin_data, usage_data
@@ -148,12 +147,8 @@ class LimitExplanation:
         is_inside = canary.has_client(self.client_id, instance="")
         return "no effect: the client has a mode of its own" if is_inside else "outside: dry run"
 
-    def data(self, *, known_ids: Callable[[], set[str]] | None = None) -> Record:
-        """Return the explanation as a record.
-
-        Args:
-            known_ids: Returns cached client ids for the hint about an unknown client; by default they are read.
-        """
+    def data(self) -> Record:
+        """Return the explanation as a record, without ``other_users``."""
         usages = list(self.usages())
         expected = self.expected_outcome(usage for usage, _ in usages)
         trust = self.trust_origin
@@ -170,8 +165,6 @@ class LimitExplanation:
             "forecast": {"kind": expected.kind.value, "text": expected.text} if is_shared or trust else None,
             "instance_count": self.instance_count(),
             "limits": [{**usage_data(usage), **unknown, "origin": origin_data(origin)} for usage, origin in usages],
-            "others": list(map(usage_data, self.other_users())),
-            "hint": unknown_client_hint(self.context, self.client_id, known_ids=known_ids),
         }
 
 

@@ -99,7 +99,7 @@ class Browser:
         return self.one(selector).get_attribute("value")
 
     def cells(self, table: str) -> dict[str, dict[str, str]]:
-        """Return the texts of a table by the first cell of the row and the title of the column, in the order of rows."""
+        """Return the texts of a table by the first cell of the row and the title of the column, in order."""
         return dict(self.run(CELLS, table))  # the driver would sort an object by its names
 
     def wait_for(self, words: str, selector: str = "main", timeout_s: float = 60.0) -> None:
