@@ -6,7 +6,7 @@ seconds on average, at random.
 
 import gc
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from benchmarks import results, subjects
@@ -53,32 +53,20 @@ def measure(traffic: Traffic) -> Mapping[str, float]:
     return dict(zip(("requests", "written", "read", "trips"), (count / MEASURED_S for count in counts), strict=True))
 
 
-def traffics() -> Iterator[Traffic]:
-    """Yield the rows of the table."""
-    for clients in CLIENTS:
-        for instances in INSTANCES:
-            yield Traffic(clients, instances)
-        yield Traffic(clients, INSTANCES[-1], interval_s=5.0)
-
-
-def rows(*, bytes_per_key: float) -> Iterator[str]:
-    """Yield the lines of the table."""
-    yield "| clients | instances | interval | requests/s | written/s | read/s | round trips/s | memory per instance |"
-    yield "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
-    for traffic in traffics():
-        load = in_new_process(measure, traffic)
-        yield (
-            f"| {traffic.clients:,} | {traffic.instances} | {traffic.interval_s:g} s | {load['requests']:,.0f} |"
-            f" {load['written']:,.0f} | {load['read']:,.0f} | {load['trips']:,.0f} |"
-            f" {traffic.clients * bytes_per_key / 1e3:,.0f} KB |"
-        )
-
-
 def main() -> None:
     """Print the table."""
     (bytes_per_key,) = (entry["value"] for entry in results.load() if entry["name"] == BYTES_PER_KEY)
-    for line in rows(bytes_per_key=bytes_per_key):
-        print(line, flush=True)
+    print("| clients | instances | interval | requests/s | written/s | read/s | round trips/s | memory per instance |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for clients in CLIENTS:
+        for traffic in (*(Traffic(clients, count) for count in INSTANCES), Traffic(clients, INSTANCES[-1], 5.0)):
+            load = in_new_process(measure, traffic)
+            print(
+                f"| {clients:,} | {traffic.instances} | {traffic.interval_s:g} s | {load['requests']:,.0f} |"
+                f" {load['written']:,.0f} | {load['read']:,.0f} | {load['trips']:,.0f} |"
+                f" {clients * bytes_per_key / 1e3:,.0f} KB |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ The workers have connected before, and no key is known to them.
 """
 
 import statistics
-from collections.abc import Iterator
+from itertools import product
 
 from tests.support.mongod import running_mongodb
 from tests.support.sequence import KEY_COUNT, LIMITS, running_sequence
@@ -13,26 +13,18 @@ from tests.support.sequence import KEY_COUNT, LIMITS, running_sequence
 WORKERS = (2, 3)
 
 
-def rows(mongo_uri: str) -> Iterator[str]:
-    """Yield the lines of the table."""
-    yield "| near_limit | workers | limit | admitted: least | median | most |"
-    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
-    for near_limit in ("flush", "reserve"):
-        for worker_count in WORKERS:
-            database = f"oauth_{near_limit}_{worker_count}"
-            uri = mongo_uri.replace("/?", f"/{database}?")
+def main() -> None:
+    """Print the table."""
+    print("| near_limit | workers | limit | admitted: least | median | most |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    with running_mongodb() as mongo_uri:
+        for near_limit, worker_count in product(("flush", "reserve"), WORKERS):
+            uri = mongo_uri.replace("/?", f"/oauth_{near_limit}_{worker_count}?")
             with running_sequence(uri, worker_count, near_limit=near_limit) as sequence:
                 for limit in LIMITS:
                     counts = [sequence.admitted(limit, number) for number in range(KEY_COUNT)]
                     low, middle, most = min(counts), statistics.median(counts), max(counts)
-                    yield f"| {near_limit} | {worker_count} | {limit} | {low} | {middle:g} | {most} |"
-
-
-def main() -> None:
-    """Print the table."""
-    with running_mongodb() as mongo_uri:
-        for line in rows(mongo_uri):
-            print(line, flush=True)
+                    print(f"| {near_limit} | {worker_count} | {limit} | {low} | {middle:g} | {most} |", flush=True)
 
 
 if __name__ == "__main__":
