@@ -180,6 +180,9 @@ class SyncCycle:
         if self._store is None:
             return 0
         try:
+            if self._server_clock is not None:
+                with self._lock:
+                    self._server_clock.begin_cycle()  # the first urgent key then waits for no connection or index
             snapshots = self._store.latest(count)
         except StoreError as exc:
             log.warning("preload_failed", error=str(exc))

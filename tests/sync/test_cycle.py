@@ -499,6 +499,18 @@ def test_preload_reads_the_busiest_keys(faulty: FaultyStore, clock: Clock) -> No
     assert [6, 6] == [new.peek(CLIENT, user).remaining for user in ("lee", "kim")]
 
 
+def test_preload_measures_the_clock_of_the_store(
+    faulty: FaultyStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the connection is open when the first request comes, and its key waits for nothing."""
+    limiter = a_limiter(faulty, clock)
+    limiter.preload()
+    monkeypatch.setattr(faulty, "time_s", None)
+    limiter.check(CLIENT)
+    assert None is limiter.sync().error
+    assert 1 == stored_hits(faulty.inner)
+
+
 def test_preloaded_key_is_read_before_its_first_write(faulty: FaultyStore, clock: Clock) -> None:
     """Another server may have answered the preload. Reads of the cycle are never older than its writes."""
     old, new = (a_limiter(faulty, clock) for _ in range(2))
