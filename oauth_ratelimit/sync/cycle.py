@@ -11,19 +11,19 @@ import structlog
 
 from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.counters.key_state import KeyState
+from oauth_ratelimit.counters.key_state import Due, KeyState
 from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.store.base import CounterStore, Snapshot
 from oauth_ratelimit.sync.clock import ServerClock
-from oauth_ratelimit.sync.flusher import CycleReport, Flusher
+from oauth_ratelimit.sync.flusher import MAX_BATCH, CycleReport, Flusher
 from oauth_ratelimit.sync.schedule import EarlyReads, SyncSchedule
 
 log = structlog.get_logger(__name__)
 
-PART_SIZE = 10_000  # keys
+PART_SIZE = MAX_BATCH  # keys; urgent ones do not wait for more
 MAX_CLIENTS_LOGGED = 50
 LOG_INTERVAL_S = 60.0  # between two events of a lasting outage
 TRY_SHARES = (1 / 2, 1 / 2, 1)  # of the time left at the end: a try that hangs leaves time for the next
@@ -108,28 +108,34 @@ class SyncCycle:
         report = CycleReport()
         with self._lock:
             now_s = self._clock()
-            urgent = self._clients.dirty_queue.take_urgent()
-            requested = set(urgent)
-            due = [state for state in self._early_reads.take(now_s) if state not in requested]
-            if not urgent and not due:
+            if not self._synchronise_urgent(now_s, report):
                 return None
-            with self._kept(urgent + due):
-                now_s = self._begin(urgent or due, now_s, report)
-                passed_s = {state: self._early_reads.gap_s(state) for state in due}
-                passed_s.update((state, min(now_s - state.seen_s, self._early_reads.gap_s(state))) for state in urgent)
-                for state in urgent:
-                    # Others have probably written meanwhile, and the one read gives both their hits and the version.
-                    state.read_before_write = state.read_before_write or state.peers > 1
-                remote_hits = self._flusher.remote_hits if self._flusher else {}
-                remote_hits.clear()
-                self._synchronise(urgent, now_s, report, requested=True)
-                self._synchronise(due, now_s, report, requested=False, reads_all=True)
-            if report.error is None:  # in an outage no key can be forgotten, and the next full cycle tries
-                for state, seconds in passed_s.items():
-                    self._early_reads.plan(state, now_s, passed_s=seconds, remote_hits=remote_hits.get(state))
-                self._make_room()
         self._log_report(report, now_s)
         return report
+
+    def _synchronise_urgent(self, now_s: float, report: CycleReport) -> bool:
+        """Synchronise the urgent keys and those that others are filling up, and return whether there were any."""
+        urgent = self._clients.dirty_queue.take_urgent()
+        requested = set(urgent)
+        due = [state for state in self._early_reads.take(now_s) if state not in requested]
+        if not urgent and not due:
+            return False
+        with self._kept(urgent + due):
+            now_s = self._begin(urgent or due, now_s, report)
+            passed_s = {state: self._early_reads.gap_s(state) for state in due}
+            passed_s.update((state, min(now_s - state.seen_s, self._early_reads.gap_s(state))) for state in urgent)
+            for state in urgent:
+                # Others have probably written meanwhile, and the one read gives both their hits and the version.
+                state.read_before_write = state.read_before_write or state.peers > 1
+            remote_hits = self._flusher.remote_hits if self._flusher else {}
+            remote_hits.clear()
+            self._synchronise(urgent, now_s, report, requested=True)
+            self._synchronise(due, now_s, report, requested=False, reads_all=True)
+        if report.error is None:  # in an outage no key can be forgotten, and the next full cycle tries
+            for state, seconds in passed_s.items():
+                self._early_reads.plan(state, now_s, passed_s=seconds, remote_hits=remote_hits.get(state))
+            self._make_room()
+        return True
 
     @property
     def next_urgent_s(self) -> float:
@@ -218,11 +224,14 @@ class SyncCycle:
     def _synchronise_in_parts(
         self, states: list[KeyState], now_s: float, report: CycleReport, *, requested: bool
     ) -> None:
-        """Flush and pull keys part by part, to bound the memory that a cycle needs for each."""
+        """Flush and pull keys part by part, and the urgent keys in between."""
         remote_hits = self._flusher.remote_hits if self._flusher else {}
         for start in range(0, len(states), PART_SIZE):
+            if start and self._clients.dirty_queue.has_urgent and report.error is None and not report.is_cut_short:
+                self._synchronise_urgent(self._clock(), report)
+            part = [state for state in states[start : start + PART_SIZE] if state.due_cycle is Due.TAKEN]
             remote_hits.clear()
-            self._synchronise(states[start : start + PART_SIZE], now_s, report, requested=requested)
+            self._synchronise(part, now_s, report, requested=requested)
             for state, hits in remote_hits.items():
                 if hits:
                     self._early_reads.plan(state, now_s, passed_s=self.schedule.interval_s, remote_hits=hits)

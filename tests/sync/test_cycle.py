@@ -12,6 +12,7 @@ from oauth_ratelimit.counters.key_state import SPARE_FRAMES, Counts
 from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.base import Change, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
+from oauth_ratelimit.sync.cycle import PART_SIZE
 from tests.support.helpers import Clock
 from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, some_settings, stored_hits
 from tests.sync.faulty_store import FaultyStore
@@ -238,6 +239,31 @@ def test_new_key_with_a_small_limit_is_urgent(faulty: FaultyStore, clock: Clock)
     assert None is here.sync_urgent()
     here.check(CLIENT)
     assert None is here.sync_urgent()
+
+
+def test_urgent_key_does_not_wait_for_the_rest_of_a_full_cycle(faulty: FaultyStore, clock: Clock) -> None:
+    """A cycle of many keys takes long. A request that comes meanwhile is synchronised between two parts of it."""
+    limiter = a_limiter(faulty, clock, a_policy(10_000))
+    for number in range(3 * PART_SIZE):
+        limiter.check(CLIENT, str(number))
+    faulty.before_write = lambda: limiter.check("new", cost=100)
+    report = limiter.sync()
+    assert [PART_SIZE, 1, PART_SIZE, 1, PART_SIZE] == [keys for kind, keys in faulty.calls if kind == "write"]
+    assert 3 * PART_SIZE + 2 == report.flushed_count
+
+
+def test_key_of_a_later_part_that_is_urgent_meanwhile_is_synchronised_once(faulty: FaultyStore, clock: Clock) -> None:
+    limiter = a_limiter(faulty, clock, a_policy(10_000))
+    for number in range(2 * PART_SIZE):
+        limiter.check(CLIENT, str(number))
+
+    def ask() -> None:
+        faulty.before_write = lambda: None
+        limiter.check(CLIENT, str(2 * PART_SIZE - 1), cost=100)
+
+    faulty.before_write = ask
+    limiter.sync()
+    assert [("write", PART_SIZE), ("write", 1), ("write", PART_SIZE - 1)] == faulty.calls
 
 
 def test_new_key_far_below_its_limit_waits_for_the_next_cycle(faulty: FaultyStore, clock: Clock) -> None:
