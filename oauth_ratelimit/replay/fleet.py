@@ -16,7 +16,7 @@ from oauth_ratelimit.counters.key_state import FILLING_RATIO
 from oauth_ratelimit.counters.pruning import LATELY_S
 from oauth_ratelimit.replay.accuracy import Tally
 from oauth_ratelimit.replay.formats import SECOND_US
-from oauth_ratelimit.sync.flusher import FOUND_MEMORY
+from oauth_ratelimit.sync.flusher import FOUND_AT_FIRST, FOUND_MEMORY, READS_FIRST_RATIO, READS_FIRST_RATIO_URGENT
 from oauth_ratelimit.sync.schedule import CLOSE_RATIO, FAR_RATIO, PULLS_PER_HORIZON, early_read_s
 
 SEED = 2005  # fixed, so that the same file gives the same numbers
@@ -74,7 +74,7 @@ class Fleet:
         self.random = random.Random(SEED).random
         self.phases_us = [int(self.random() * self.interval_us) for _ in range(plan.instance_count)]
         self.most_peers = [1] * plan.instance_count  # by instance, on any of its keys
-        self.found_ratios = [0.0] * plan.instance_count  # see Flusher
+        self.found_ratios = [FOUND_AT_FIRST] * plan.instance_count  # see Flusher
 
     def next_cycle_us(self, instance: int, at_us: int) -> int:
         """Return the time of an instance's next full cycle."""
@@ -254,7 +254,10 @@ class FleetKey:
         is_due = key.early_read is not None and key.early_read[0] <= now_s
         if key.is_urgent:
             key.is_urgent = False
-            key.is_contested = key.is_contested or key.peers > 1
+            others_write = key.peers > 1 or (
+                self._fleet.most_peers[key.instance] > 1 and _used_ratio(key.bucket) >= FILLING_RATIO
+            )
+            key.is_contested = key.is_contested or others_write
             passed_s = min(passed_s, now_s - key.used_us / SECOND_US)
             remote_hits = self._synchronise(key, at_us)
         elif is_due:
@@ -312,7 +315,8 @@ class FleetKey:
 
     def _flush(self, key: InstanceKey, unsent: dict[int, int], at_us: int, now_s: float) -> None:
         fleet = self._fleet
-        if key.is_contested or (not key.version and fleet.found_ratios[key.instance] > 1 / 2):
+        ratio = READS_FIRST_RATIO_URGENT if key.bucket.alert < FEW_HITS else READS_FIRST_RATIO
+        if key.is_contested or (not key.version and fleet.found_ratios[key.instance] > ratio):
             self._read_first(key, unsent, at_us, now_s)
         tally = fleet.tally
         tally.operations += 1

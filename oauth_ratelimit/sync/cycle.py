@@ -126,7 +126,8 @@ class SyncCycle:
             passed_s.update((state, min(now_s - state.seen_s, self._early_reads.gap_s(state))) for state in urgent)
             for state in urgent:
                 # Others have probably written meanwhile, and the one read gives both their hits and the version.
-                state.read_before_write = state.read_before_write or state.peers > 1
+                others_write = state.peers > 1 or (state.is_filling and state.client.peers.most_count > 1)
+                state.read_before_write = state.read_before_write or others_write
             remote_hits = self._flusher.remote_hits if self._flusher else {}
             remote_hits.clear()
             self._synchronise(urgent, now_s, report, requested=True)

@@ -29,8 +29,11 @@ log = structlog.get_logger(__name__)
 LOG_INTERVAL_S = 60.0  # between two events of a kind about the same document
 MAX_BATCH = 500  # documents per round trip; with more, objects live long enough to slow the garbage collector
 FOUND_MEMORY = 20  # first reads and writes that the guess about the next one remembers
+FOUND_AT_FIRST = 1 / 2  # of the new keys of an instance that has just started: others may run already
+READS_FIRST_RATIO = 1 / 2  # found documents from which on a read before the write saves operations
+READS_FIRST_RATIO_URGENT = 1 / 10  # of an urgent key: a write that loses the race takes longer and shows nothing
 MAX_ROUNDS = 4  # writes per key and cycle; the next cycle tries again
-FIRST_PAUSE_S = 0.002  # before the second round, doubled with each further one, with jitter
+FIRST_PAUSE_S = 0.002  # before the third round, doubled with each further one, with jitter
 
 
 @dataclass(slots=True)
@@ -97,7 +100,7 @@ class Flusher:
         self._store_time_s = store_time_s
         self._sleep = sleep
         self.remote_hits: dict[KeyState, int] = {}
-        self._found_ratio = 0.0  # of keys that are new here and have a document
+        self._found_ratio = FOUND_AT_FIRST  # of keys that are new here and have a document
         self._flush_id = 0
         self._on_erased = on_erased
         self._erasures: Mapping[str, float] = {}  # time of each by its mark, as last read
@@ -132,7 +135,8 @@ class Flusher:
         for number in range(2, MAX_ROUNDS + 1):
             if not lost:
                 break
-            self._sleep(FIRST_PAUSE_S * 2 ** (number - 2) * random.random())
+            if number > 2:  # the first loser reads at once: it knows least
+                self._sleep(FIRST_PAUSE_S * 2 ** (number - 3) * random.random())
             self._read_first(lost, now_s, report)
             lost = self._write_round(number, lost, current, now_s=now_s, report=report)
         return current
@@ -154,7 +158,8 @@ class Flusher:
         """Return whether a key is read before it is written, because the write would probably lose the race."""
         if state.attempt or state.read_before_write or state.is_quarantined:
             return True
-        return state.version is None and self._found_ratio > 1 / 2
+        ratio = READS_FIRST_RATIO_URGENT if state.is_urgent_unread else READS_FIRST_RATIO
+        return state.version is None and self._found_ratio > ratio
 
     def _note_found(self, state: KeyState, *, found: bool) -> None:
         """Note whether there was a document of a key without a known one."""

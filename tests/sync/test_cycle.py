@@ -266,6 +266,46 @@ def test_key_of_a_later_part_that_is_urgent_meanwhile_is_synchronised_once(fault
     assert [("write", PART_SIZE), ("write", 1), ("write", PART_SIZE - 1)] == faulty.calls
 
 
+def test_new_key_with_a_small_limit_is_read_before_its_first_write(faulty: FaultyStore, clock: Clock) -> None:
+    """A write that loses the race would take the time of a write, and show nothing."""
+    here, there = (a_limiter(faulty, clock, a_policy(10)) for _ in range(2))
+    there.check(CLIENT, cost=10)
+    there.sync()
+    here.check(CLIENT)
+    faulty.calls.clear()
+    here.sync_urgent()
+    assert [("read", 1), ("write", 1)] == faulty.calls
+    assert not here.check(CLIENT).allowed
+
+
+def test_key_that_fills_up_is_read_first_where_other_instances_exist(faulty: FaultyStore, clock: Clock) -> None:
+    """Nobody else has written this key when it was last seen, but others are at work."""
+    here, there = (a_limiter(faulty, clock, a_policy(10)) for _ in range(2))
+    for limiter in (here, there, here):
+        limiter.check("another")
+        limiter.sync()
+    here.check(CLIENT, cost=3)
+    here.sync_urgent()
+    there.check(CLIENT, cost=6)
+    there.sync_urgent()
+    faulty.calls.clear()
+    here.check(CLIENT)
+    here.sync_urgent()
+    assert [("read", 1), ("write", 1)] == faulty.calls
+
+
+def test_new_key_is_written_at_once_where_new_keys_mostly_have_no_document(faulty: FaultyStore, clock: Clock) -> None:
+    """Reads of documents that do not exist are left out once an instance has found that."""
+    limiter = a_limiter(faulty, clock, a_policy(10))
+    for user in USERS[:50]:
+        limiter.check(CLIENT, user)
+        limiter.sync_urgent()
+    faulty.calls.clear()
+    limiter.check(CLIENT)
+    limiter.sync_urgent()
+    assert [("write", 1)] == faulty.calls
+
+
 def test_new_key_far_below_its_limit_waits_for_the_next_cycle(faulty: FaultyStore, clock: Clock) -> None:
     """It is urgent from 0.5 % of the limit on, before it was read: so a used up limit admits little more."""
     here, there = (a_limiter(faulty, clock, a_policy(10_000)) for _ in range(2))
