@@ -142,7 +142,7 @@ def test_cycle_sends_many_requests_in_one_write(faulty: FaultyStore, clock: Cloc
     assert [("write", 100)] * 10 == faulty.calls
 
 
-@pytest.mark.parametrize(("limit", "known"), [(5, 5), (10, 10), (11, 1)])
+@pytest.mark.parametrize(("limit", "known"), [(3, 3), (5, 5), (6, 1)])
 def test_key_is_read_once_more_unless_it_is_far_below_its_limit(
     faulty: FaultyStore, clock: Clock, limit: int, known: int
 ) -> None:
