@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.scaling import SETTINGS, simulated
+from benchmarks.scaling import changed, simulated
 from benchmarks.shapes import BEGIN_S, LIMIT, PARTITION_S, Load, Request
 from benchmarks.sharing import MEASURES, WAYS, Ours, measured
 
@@ -63,12 +63,13 @@ def test_instance_that_is_cut_off_admits_more(way: str) -> None:
 def test_constants_are_replaced_for_one_simulation(setting: str, limit: int) -> None:
     times = [round(at_s * 1_000_000) for at_s in FLOOD]
 
-    def operations(constants: dict[str, float]) -> int:
-        return simulated([times], limit, 60, 10, constants).operations
+    def operations() -> int:
+        return simulated([times], limit, 60, 10).operations
 
-    before = operations({})
-    assert before != operations(SETTINGS[setting])
-    assert before == operations({})
+    before = operations()
+    with changed(setting):
+        assert before != operations()
+    assert before == operations()
 
 
 def test_fleet_counts_the_marks_that_instances_leave() -> None:
