@@ -100,7 +100,7 @@ def connection(mongo_uri: str) -> Iterator[Connection]:
 @pytest.fixture(scope="session")
 def replica_set() -> Iterator[ReplicaSet]:
     """Replica set of three members for the session, as the last test left it. ``replica_set_uri`` heals it first."""
-    with ReplicaSet(3, allow_failpoints=True) as servers:
+    with ReplicaSet(allow_failpoints=True) as servers:
         yield servers
 
 

@@ -23,9 +23,9 @@ class GuardedMongod:
         """Host and port."""
         return self._mongod.address
 
-    def uri(self, user: str, *, password: str = PASSWORD, database: str = "oauth") -> str:
+    def uri(self, user: str, *, password: str = PASSWORD) -> str:
         """Return the connection string of a user."""
-        return f"mongodb://{user}:{password}@{self._mongod.address}/{database}?authSource=admin"
+        return f"mongodb://{user}:{password}@{self._mongod.address}/oauth?authSource=admin"
 
     def grant(self, user: str, *privileges: dict[str, Any]) -> str:
         """Make a user with these rights alone, or change the rights of one, and return the connection string."""

@@ -9,25 +9,16 @@ _SET_NAME = "oauth_ratelimit"
 
 
 class ReplicaSet(Server):
-    """Several servers with the same data. ``with`` starts them, and its end removes the data.
+    """Three servers with the same data. ``with`` starts them, and its end removes the data.
 
     Args:
-        member_count: Number of servers.
-        election_timeout_ms: Time without a primary until the others elect one.
         allow_failpoints: Enable the servers' test commands, such as ``configureFailPoint``.
     """
 
-    def __init__(
-        self,
-        member_count: int = 3,
-        *,
-        election_timeout_ms: int = 1000,
-        allow_failpoints: bool = False,
-    ) -> None:
-        self._election_timeout_ms = election_timeout_ms
+    def __init__(self, *, allow_failpoints: bool = False) -> None:
         self._is_initiated = False
         arguments = [f"--replSet={_SET_NAME}", "--oplogSize=64"]
-        self.members = tuple(Mongod(arguments, allow_failpoints=allow_failpoints) for _ in range(member_count))
+        self.members = tuple(Mongod(arguments, allow_failpoints=allow_failpoints) for _ in range(3))
 
     @property
     def uri(self) -> str:
@@ -68,11 +59,8 @@ class ReplicaSet(Server):
             member.close()
 
     def _initiate(self) -> None:
-        settings = {
-            "electionTimeoutMillis": self._election_timeout_ms,
-            # The default, 2 s, is longer than a short election timeout: a healthy primary would be voted out.
-            "heartbeatIntervalMillis": max(100, min(2000, self._election_timeout_ms // 4)),
-        }
+        # The default heartbeat, 2 s, is longer than this election timeout: a healthy primary would be voted out.
+        settings = {"electionTimeoutMillis": 1000, "heartbeatIntervalMillis": 250}
         members = [{"_id": number, "host": member.address} for number, member in enumerate(self.members)]
         with self.members[0].client() as client:
             client.admin.command("replSetInitiate", {"_id": _SET_NAME, "members": members, "settings": settings})
