@@ -23,7 +23,7 @@ from oauth_ratelimit.observe.statistics import StatisticsRecorder
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.statistics import StatisticsStore
-from tests.admin.browser import PHONE, Browser, open_browser
+from tests.admin.browser import Browser, open_browser
 from tests.support.helpers import Clock, wait_until
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -123,22 +123,18 @@ def take_all(browser: Browser, deployment: Deployment) -> Iterator[Path]:
     browser.wait_for("batch-jobs", "#clients")
     browser.wait_for("batch-jobs", "#top")
     browser.wait_for("all others", "#allowed .legend")
-    yield take(browser, "admin-overview", height=930)
+    yield take(browser, "admin-overview", height=830)
     browser.resize(WINDOW, is_dark=True)
     browser.open(f"{url}what-if")
     browser.wait_for("With", "#result-title")
     browser.fill("#limit", "12")
     browser.wait_for("With 12 per minute", "#result-title")
     yield take(browser, "admin-what-if-dark", height=900, is_dark=True)
-    browser.resize(PHONE)
-    browser.open(f"{url}?span=6h")
-    browser.wait_for("batch-jobs", "#clients")
-    yield take(browser, "admin-phone", height=1400, width=PHONE[0])
 
 
-def take(browser: Browser, name: str, *, height: int, width: int = WINDOW[0], is_dark: bool = False) -> Path:
+def take(browser: Browser, name: str, *, height: int, is_dark: bool = False) -> Path:
     """Store a picture of the window."""
-    browser.resize((width, height), is_dark=is_dark)
+    browser.resize((WINDOW[0], height), is_dark=is_dark)
     wait_until(lambda: browser.run(CHARTS_FIT), "the charts follow the size of the window")
     shot = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": False})
     path = IMAGES / f"{name}.png"
