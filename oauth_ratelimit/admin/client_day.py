@@ -31,7 +31,7 @@ def _client_day(context: OperatorContext, client_id: str, chosen: tzinfo) -> Rec
     minutes = context.stores.statistics.minutes(period.since_s, period.until_s, storable_name(client_id))
     findings = find(minutes, assumed_lifetime_s=settings.statistics.token_lifetime_s)
     if not findings:
-        return {"span_s": DAY_S, "offered": 0}
+        return {"offered": 0}
     (finding,) = findings
     letter = letter_to(finding, period, error_uri=settings.denial.error_uri) if finding.faults else None
     return {
@@ -58,7 +58,6 @@ def _totals(finding: ClientFinding) -> Record:
     total, requests = finding.total, finding.total.tally()
     busiest_count, busiest_s = total.busiest
     return {
-        "span_s": DAY_S,
         "offered": requests.offered,
         "over": requests.over,
         "retries": requests.retries,

@@ -82,7 +82,6 @@ def _recorded_mode(found: SpanTraffic, before: PolicySet, after: PolicySet, clie
     offered = sum(total.tally.offered for total in totals)
     was_denied = sum(total.tally.denied for total in totals)
     return {
-        "span_s": found.timeline.count * found.timeline.step_s,
         "is_complete": found.is_complete,
         "offered": offered,
         "denied_before": was_denied,
@@ -120,7 +119,7 @@ def _recorded_limits(context: OperatorContext, overrides: Sequence[Override], sp
                 found.append(effect_in_span(context, kind, policy, client_id=override.target.client_id, span_s=span_s))
             except ValueError as exc:
                 missing.append({"policy": policy.name, "reason": str(exc)})
-    return {"span_s": span_s, "limits": found, "missing": missing}
+    return {"limits": found, "missing": missing}
 
 
 def _policies_with(context: OperatorContext, overrides: Sequence[Override]) -> PolicySet:

@@ -125,8 +125,6 @@ def _of_client(context: OperatorContext, span: str, client_id: str, use: ClientU
 
 def _time_data(timeline: Timeline, *, is_complete: bool) -> Record:
     return {
-        "now_s": timeline.now_s,
-        "span_s": timeline.count * timeline.step_s,
         "step_s": timeline.step_s,
         "unit": "per minute" if timeline.step_s == MINUTE_S else "average per minute",
         "times": list(timeline.starts_s),
@@ -216,15 +214,11 @@ def clients(cache: ReadCache, params: Params) -> object:
     named = [number for number in found.ranked if number]
     matching = [number for number in named if wanted in names[number].casefold()] if wanted else named
     ordered = _sorted(found, matching, sort, policies, descending=descending)
-    others = found.sums.client(0).tally if len(named) < len(found.ranked) else None
     return {
-        "now_s": found.timeline.now_s,
-        "span_s": found.timeline.count * found.timeline.step_s,
         "is_complete": found.is_complete,
         "rows": [_row(found.sums.client(number), policies) for number in ordered[(page - 1) * size : page * size]],
         "total": len(matching),
         "client_count": len(named),
-        "others": others and tally_data(others),
         "page": page,
         "size": size,
         "sort": sort,

@@ -26,7 +26,7 @@ MAX_SUMMED = 150_000  # documents that MongoDB sums up, about half a second here
 TTL_S = 20.0  # while the slider moves, only the limit changes
 SUGGEST_TTL_S = 60.0
 MAX_BEARERS = 50
-MAX_DISTRIBUTION = 200
+MAX_PEAKS = 200
 MAX_TOP = 5
 KIND_OF: Mapping[str, LimitKind] = {
     "client": LimitKind.CLIENT,
@@ -222,27 +222,16 @@ def _answer(question: _Question, recorded: Recorded) -> Record:
     since_s = recorded.now_s - SPANS_S[question.span]
     window_minutes, limit = question.window_minutes, question.limit
     found = effects(recorded.loads, limit=limit, window_minutes=window_minutes, since_s=since_s)
-    peaks = {
-        effect.subject: window_peak(recorded.loads[effect.subject], window_minutes, since_s=since_s) for effect in found
-    }
-    ranked = sorted(found, key=lambda effect: (-peaks[effect.subject], -effect.offered))
+    peaks = (window_peak(recorded.loads[effect.subject], window_minutes, since_s=since_s) for effect in found)
     return {
         "span": question.span,
-        "span_s": SPANS_S[question.span],
         "by": question.by,
         "client_id": question.client_id,
         "window_s": window_minutes * MINUTE_S,
         "limit": limit,
         **effects_data(found),
         "recorded": _over_data(recorded.over.values()),
-        "distribution": [
-            {
-                **_effect_data(effect, recorded),
-                "peak": peaks[effect.subject],
-                "share": peaks[effect.subject] / limit,
-            }
-            for effect in ranked[:MAX_DISTRIBUTION]
-        ],
+        "peaks": sorted(peaks, reverse=True)[:MAX_PEAKS],
         "bearers": [{**_effect_data(effect, recorded), "peak": effect.peak} for effect in found[:MAX_BEARERS]],
     }
 

@@ -81,7 +81,7 @@ function show(answer, id) {
   const { current } = answer;
   setText(find("current"), current.tiers.length ? `Present limit: ${current.texts.join(" and ")}, from ${originText(current.origin)}.` : "No limit of this kind applies now.");
   find("reset").hidden = isStart;
-  chart.show({ peaks: answer.distribution.map((each) => each.peak), count: answer.bearer_count, limit: answer.limit, unit, noun: noun(), empty: "No statistics for this time." });
+  chart.show({ peaks: answer.peaks, count: answer.bearer_count, limit: answer.limit, unit, noun: noun(), empty: "No statistics for this time." });
   tiles(find("tiles"), [
     ["Would be denied, about", number(answer.denied), `${boundsText(answer)} of ${counted(answer.offered, "request")}`.trim(), answer.denied ? "warn" : ""],
     ["Share denied", answer.offered ? percent(answer.denied / answer.offered) : "–", "of these requests"],
