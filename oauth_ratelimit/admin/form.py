@@ -190,7 +190,7 @@ def read_reason(value: Any) -> str:
         ValueError: There is none, or it is too long.
     """
     if not isinstance(value, str) or not 1 <= len(value.strip()) <= MAX_TEXT_LENGTH:
-        raise ValueError(f"expected a reason of 1 to {MAX_TEXT_LENGTH} characters, which the history keeps")
+        raise ValueError(f"expected 1 to {MAX_TEXT_LENGTH} characters, which the history keeps")
     return storable_text(value)
 
 
