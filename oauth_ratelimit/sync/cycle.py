@@ -255,16 +255,17 @@ class SyncCycle:
             requested: Whether the keys are dirty or urgent; else they are due.
             reads_all: Read all keys whose write does not show the total.
         """
+        if self._flusher is None:
+            self._keep_here(states, now_s, requested=requested)
+            return
         is_failed = False
         busy, changed = set[KeyState](), set[KeyState]()
         try:
-            if self._flusher is None or report.is_cut_short:
-                is_failed = report.is_cut_short
+            if report.is_cut_short:
+                is_failed = True
                 for state in states:
                     report.dropped_hits += state.take()
                     state.read_before_write = True  # the user may be erased before the store answers again
-                    if self._flusher is None:
-                        state.unsent = None
             else:
                 busy.update(self._flusher.flush(states, now_s, report))
                 to_pull = [
@@ -287,8 +288,18 @@ class SyncCycle:
                 self.schedule.add((state,))
             elif not (state.is_idle(now_s) and self._clients.forget(state)):
                 self.schedule.reschedule(state)
-            if not is_failed and self._flusher is not None:
+            if not is_failed:
                 self._mark_if_urgent(state)
+
+    def _keep_here(self, states: Iterable[KeyState], now_s: float, *, requested: bool) -> None:
+        """Forget idle keys. Without a store nothing is sent: the buckets alone hold the hits."""
+        for state in states:
+            state.take()
+            state.unsent = None
+            if requested:
+                state.seen_s = now_s
+            if not (state.is_idle(now_s) and self._clients.forget(state)):
+                self.schedule.reschedule(state)
 
     def _mark_if_urgent(self, state: KeyState) -> None:
         """Mark a key that has become urgent while it was synchronised: its alert has just been set."""
