@@ -19,9 +19,9 @@ from oauth_ratelimit.sync.flusher import CycleReport
 log = structlog.get_logger(__name__)
 
 SHORT_GAP_S = 0.003  # from one urgent cycle to the next: keys that come meanwhile are collected
-LONG_GAP_S = 0.1  # the same in a storm of new keys, which saves round trips
+LONG_GAP_S = 0.02  # the same in a storm of new keys, which saves CPU time
 SHORT_GAPS = 300  # in a row
-SHORT_GAPS_PER_S = 50  # regained
+SHORT_GAPS_PER_S = 1 / LONG_GAP_S  # regained: as many as keep the gaps of a storm even
 MAX_DOUBLINGS = 30  # of the gap while the store fails; the interval is reached long before
 LOGGER_NAME = "oauth_ratelimit"  # APScheduler logs each run as "apscheduler.executors.<this>"
 
