@@ -88,26 +88,6 @@ def test_upgrade_goes_by_namespace_and_collection(mongo_uri: str, mongo_database
     assert [f"one_{name}" for name in names] == sorted(mongo_database.list_collection_names())
 
 
-def test_upgrades_in_parallel_are_harmless(mongo_uri: str, mongo_database: Any) -> None:
-    """Ten processes that start at once all succeed, and leave one index and one record of each."""
-    mongo_database["ratelimits"].insert_many({"_id": {"clientId": str(number)}} for number in range(1000))
-    together = threading.Barrier(10)
-    with ExitStack() as undo:
-        starters = [migrations_of(undo.enter_context(closing(Connection(mongo_uri)))) for _ in range(10)]
-
-        def start(migrations: Migrations) -> list[str]:
-            together.wait(timeout=30)
-            migrations.upgrade()
-            return pending(migrations)
-
-        with ThreadPoolExecutor(10) as pool:
-            assert [[]] * 10 == list(pool.map(start, starters))
-
-    assert ALL == sorted(record["name"] for record in mongo_database[MIGRATIONS].find())
-    assert {"_id_", "expire"} == set(mongo_database["ratelimits"].index_information())
-    assert {"_id_", "expire", "minute"} == set(mongo_database["ratelimit_stats"].index_information())
-
-
 def test_same_migration_in_two_processes_at_once(
     mongo_uri: str, mongo_database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
