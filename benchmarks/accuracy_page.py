@@ -1,6 +1,12 @@
-"""Tables and pictures of ``docs/accuracy.md``: ``python -m benchmarks.accuracy_page`` writes them from results.json."""
+"""Tables of ``docs/accuracy.md`` and ``docs/accuracy-results.md``, and their pictures, from results.json.
 
+``python -m benchmarks.accuracy_page`` writes them. A table stands between ``<!-- table: growth -->`` and
+``<!-- end of table -->``.
+"""
+
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,7 +27,7 @@ from benchmarks.replays import (
     label,
 )
 from benchmarks.results import load
-from benchmarks.scaling import FLOODS, GROWN, GROWTH, INSTANCE_COUNT, LONGER, ON_ONE_HOST, SETTINGS
+from benchmarks.scaling import FLOODS, GROWN, GROWTH, INSTANCE_COUNT, LONGER, ON_ONE_HOST, ONE, SETTINGS
 from benchmarks.shapes import SHAPES
 from benchmarks.sharing import INSTANCES as SHARED_BY
 from benchmarks.sharing import WAYS
@@ -34,11 +40,11 @@ from oauth_ratelimit.replay.run import EXACT_LOG, FIXED_WINDOW, Contender, Rate,
 from oauth_ratelimit.replay.source import Recording
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = DOCS / "accuracy.md"
+PAGES = (DOCS / "accuracy.md", DOCS / "accuracy-results.md")
 IMAGES = DOCS / "images"
 NAMES = {"nasa19950801, 10 in 60 s": "`nasa19950801`", "lcg2005, 25 in 60 s": "`lcg2005`"}
 RECORDED = ("nasa19950801", "lcg2005")
-TABLES = ("goals", "algorithms", "frames", "instances", "intervals", "sharing", "constants", "growth")
+_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?<!-- end of table -->", re.DOTALL)
 # In the pictures of traffic: a fixed window, two frames, the default, and the formula of the article.
 IN_PICTURES = (
     Contender(FIXED_WINDOW),
@@ -77,25 +83,19 @@ class Kept:
         return fmean(map(sum, zip(*(self.shared(way, count, loads, what) for what in ("allow", "deny")), strict=True)))
 
 
-def write(path: Path = PAGE) -> None:
-    """Write the tables into the page."""
-    path.write_text(with_tables(path.read_text(), Kept(load())))
+def write() -> None:
+    """Write the tables into the pages."""
+    for path in PAGES:
+        path.write_text(with_tables(path.read_text(), Kept(load())))
 
 
 def with_tables(page: str, kept: Kept) -> str:
-    """Return a page with new tables.
+    """Return a page with new tables."""
 
-    Raises:
-        ValueError: The page lacks the marks around a table.
-    """
-    for name in TABLES:
-        begin, end = f"<!-- table: {name} -->\n", "<!-- end of table -->"
-        before, found, rest = page.partition(begin)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
-            raise ValueError(f"expected the marks of the table {name}")
-        page = before + begin + "\n" + "\n".join(_TABLES[name](kept)) + "\n\n" + end + after
-    return page
+    def table_of(found: re.Match[str]) -> str:
+        return f"{found[1]}\n" + "\n".join(TABLES[found[2]](kept)) + "\n\n<!-- end of table -->"
+
+    return _TABLE.sub(table_of, page)
 
 
 def _table(head: Sequence[str], rows: Iterator[Sequence[str]], *, texts: int) -> Iterator[str]:
@@ -195,10 +195,34 @@ def _sharing(kept: Kept) -> Iterator[str]:
     return _table(head, iter(rows), texts=2)
 
 
+def _rivals(kept: Kept) -> Iterator[str]:
+    """Yield the table of ``_sharing`` for the default number of instances, with means over the loads."""
+    rows = []
+    for way in WAYS:
+        errors = [f"{kept.error(way, DEFAULT_INSTANCES, names):.2f}" for names in (RECORDED, SHAPES)]
+        most, trips, operations = (
+            kept.shared(way, DEFAULT_INSTANCES, (*RECORDED, *SHAPES), what)
+            for what in ("overshoot", "waited", "operations")
+        )
+        rows.append([way, *errors, f"{max(most):.2f}", f"{fmean(trips):.2f}", f"{fmean(operations):,.0f}"])
+    return _table(
+        ["way", "errors, recorded", "errors, shapes", "overshoot", "waits", "operations"], iter(rows), texts=1
+    )
+
+
 def _constants(kept: Kept) -> Iterator[str]:
-    names = (*RECORDED, *FLOODS)
-    settings = ("one instance", *SETTINGS)
-    rows = ([setting, *("; ".join(kept.scaled(name, setting)) for name in names)] for setting in settings)
+    return _by_setting(kept, (*RECORDED, *FLOODS))
+
+
+def _shapes(kept: Kept) -> Iterator[str]:
+    return _by_setting(kept, tuple(SHAPES))
+
+
+def _by_setting(kept: Kept, names: Sequence[str]) -> Iterator[str]:
+    def cell(name: str, setting: str) -> str:
+        return "; ".join(islice(kept.scaled(name, setting), 3))
+
+    rows = ([setting, *(cell(name, setting) for name in names)] for setting in (ONE, *SETTINGS))
     return _table(["setting", *names], rows, texts=1)
 
 
@@ -215,14 +239,16 @@ def _growth(kept: Kept) -> Iterator[str]:
     return _table(["load", "fleet", "errors", "overshoot", "operations", "trips", "marks"], iter(rows), texts=2)
 
 
-_TABLES = {
+TABLES = {
     "goals": _goals,
     "algorithms": _algorithms,
+    "rivals": _rivals,
     "frames": _frames,
     "instances": _instances,
     "intervals": _intervals,
     "sharing": _sharing,
     "constants": _constants,
+    "shapes": _shapes,
     "growth": _growth,
 }
 

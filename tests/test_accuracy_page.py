@@ -1,4 +1,4 @@
-"""docs/accuracy.md: its tables show the results that are kept, and its command works."""
+"""The pages on accuracy: their tables show the results that are kept, and the command works."""
 
 import re
 from pathlib import Path
@@ -6,23 +6,24 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.accuracy_page import IMAGES, PAGE, TABLES, Kept, with_tables
+from benchmarks.accuracy_page import IMAGES, PAGES, TABLES, Kept, with_tables
 from benchmarks.results import load
 from oauth_ratelimit.cli import command
 from oauth_ratelimit.config import load_config
 from oauth_ratelimit.core.window import MAX_DEFAULT_FRAMES, default_frame_count
 
-TEXT = PAGE.read_text(encoding="utf-8")
+TEXT = PAGES[0].read_text(encoding="utf-8")
 
 
-def test_tables_are_up_to_date() -> None:
-    assert TEXT == with_tables(TEXT, Kept(load()))
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_tables_are_up_to_date(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert text == with_tables(text, Kept(load()))
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_page_without_the_marks_of_a_table_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"marks of the table {name}"):
-        with_tables(TEXT.replace(f"<!-- table: {name} -->", ""), Kept(load()))
+def test_each_table_is_on_one_page() -> None:
+    names = [name for path in PAGES for name in re.findall(r"^<!-- table: (\w+) -->$", path.read_text(), re.MULTILINE)]
+    assert sorted(TABLES) == sorted(names)
 
 
 def test_page_shows_every_picture_and_all_are_small() -> None:
