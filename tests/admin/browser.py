@@ -151,6 +151,17 @@ class Browser:
         """Return the number of pixels of a chart in a colour of the palette, such as ``--bad``."""
         return int(self.run(DRAWN_PIXELS, chart, colour))
 
+    @contextmanager
+    def offline(self) -> Iterator[None]:
+        """Keep the page from its server."""
+        conditions = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        self.driver.execute_cdp_cmd("Network.enable", {})
+        self.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": True, **conditions})
+        try:
+            yield
+        finally:
+            self.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": False, **conditions})
+
     def set_timezone(self, name: str) -> None:
         """Set the time zone of the system, for pages opened from now on."""
         self.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": name})

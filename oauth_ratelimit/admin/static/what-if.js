@@ -162,6 +162,7 @@ find("limit").addEventListener("input", () => {
   } else {
     clearTimeout(timer);
     lastRequest += 1; // an answer under way belongs to another input
+    if (shown) chart.setLimit(shown.limit);
     showFieldProblem(find("limit"), `A whole number of at least 1. The result below is that of ${number(shown && shown.limit)}.`);
   }
   markPending();

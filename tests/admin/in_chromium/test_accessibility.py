@@ -73,6 +73,22 @@ def test_preview_dialog_and_errors_follow_wcag_in_both_themes(
     assert all("Failed to load resource" in message for message in browser.console())  # of the form with errors
 
 
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_grey_numbers_follow_wcag_in_both_themes(browser: Browser, url: str, size: tuple[int, int]) -> None:
+    browser.resize(size)
+    open_page(browser, url, "what-if")
+    browser.fill("#limit", "12x")
+    browser.one("#result.is-pending")
+    assert {"light": [], "dark": []} == violations_in_both_themes(browser, size)
+
+    open_page(browser, url, "")
+    with browser.offline():
+        browser.refresh()
+        browser.wait_for("The server does not answer", "#problem")
+        assert {"light": [], "dark": []} == violations_in_both_themes(browser, size)
+    assert all("Failed to load resource" in message for message in browser.console())
+
+
 def test_chart_and_table_are_used_with_the_keyboard(browser: Browser, url: str) -> None:
     browser.open(url)
     browser.wait_for("batch-jobs", "#clients")

@@ -38,4 +38,5 @@ def test_result_says_which_limit_it_belongs_to(browser: Browser, url: str) -> No
     browser.fill("#limit", "12x")
     browser.wait_for("The result below is that of", "#limit-problem")
     assert browser.all("#result.is-pending")
+    assert "100000" == browser.one(".limit-line").get_attribute("aria-valuenow"), "the line is at that limit, too"
     assert "Name a client above" in browser.text("#actions"), "everybody is never the default"
