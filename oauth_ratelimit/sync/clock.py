@@ -95,6 +95,11 @@ class ServerClock:
         answered_s = self.monotonic()
         return answered_s - asked_s, time_s - (asked_s + answered_s) / 2
 
+    @property
+    def expected_s(self) -> float:
+        """The store's time by the last measurement, which the monotonic clock has carried on. Asks nobody."""
+        return self._epoch_s + self.monotonic()
+
     def time_s(self) -> float | None:
         """Return the store's time, asked once in a cycle.
 

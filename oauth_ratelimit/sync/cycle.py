@@ -59,8 +59,7 @@ class SyncCycle:
             Flusher(
                 store,
                 clock=clock,
-                store_time_s=server_clock.time_s,
-                monotonic=server_clock.monotonic,
+                server_clock=server_clock,
                 on_erased=self._erase,
             )
             if store and server_clock

@@ -23,6 +23,7 @@ from oauth_ratelimit.process.deadline import Deadline
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.process.yielding import collect_young_garbage, yield_between
 from oauth_ratelimit.store.base import ERASURES, UNUSABLE_VERSION, Change, CounterStore, Snapshot
+from oauth_ratelimit.sync.clock import ServerClock
 
 log = structlog.get_logger(__name__)
 
@@ -75,8 +76,7 @@ class Flusher:
     Args:
         store: The store.
         clock: Returns the time in seconds since the epoch.
-        store_time_s: Returns the time of the store's clock, None if it is not known.
-        monotonic: Returns the time of a clock that is never set, in seconds.
+        server_clock: The clock of the store.
         on_erased: Called with the marks of users that were erased.
         sleep: Waits between two rounds on contested keys.
 
@@ -90,22 +90,21 @@ class Flusher:
         store: CounterStore,
         *,
         clock: Callable[[], float],
-        store_time_s: Callable[[], float | None],
-        monotonic: Callable[[], float],
+        server_clock: ServerClock,
         on_erased: Callable[[Collection[str]], object],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.writer = secrets.token_hex(6)
         self._store = store
-        self._store_time_s = store_time_s
+        self._server_clock = server_clock
         self._sleep = sleep
         self.remote_hits: dict[KeyState, int] = {}
         self._found_ratio = FOUND_AT_FIRST  # of keys that are new here and have a document
         self._flush_id = 0
         self._on_erased = on_erased
         self._erasures: Mapping[str, float] = {}  # time of each by its mark, as last read
-        self._monotonic = monotonic
-        self._started_s = monotonic()
+        self._monotonic = server_clock.monotonic
+        self._started_s = self._monotonic()
         self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
 
     def flush(self, states: Sequence[KeyState], now_s: float, report: CycleReport) -> list[KeyState]:
@@ -251,7 +250,7 @@ class Flusher:
                     changed.append(state)
                 prunable = NOTHING_PRUNABLE
                 if snapshot is not None:
-                    prunable = prunable_of(snapshot, writer=self.writer, store_time_s=self._store_time_s)
+                    prunable = prunable_of(snapshot, writer=self.writer, store_time_s=self._server_clock.time_s)
                 is_known = state.version is not None
                 remote_hits = state.merge(snapshot, now_s, writer=self.writer, prunable=prunable)
                 if is_known and state.due_cycle is not Due.FORGOTTEN:
@@ -264,10 +263,9 @@ class Flusher:
         if found == self._erasures:
             return
         new = {mark for mark, at_s in found.items() if self._erasures.get(mark) != at_s}
-        time_s = self._store_time_s()
-        if not self._erasures and time_s is not None:  # what is older concerns no hit of this instance
+        if not self._erasures:  # what is older concerns no hit of this instance
             # One server may have dated the erasure, and another one the start.
-            started_s = time_s - (self._monotonic() - self._started_s) - SLACK_S
+            started_s = self._server_clock.expected_s - (self._monotonic() - self._started_s) - SLACK_S
             new = {mark for mark in new if found[mark] > started_s}
         self._erasures = found
         if new:

@@ -21,6 +21,7 @@ from oauth_ratelimit.core.statistics import ClientMinute, UserLoad
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.key_state import Counts
 from oauth_ratelimit.counters.pruning import SLACK_S
+from oauth_ratelimit.errors import StoreUnavailable
 from oauth_ratelimit.store.base import ERASURES, Change
 from oauth_ratelimit.store.mongo import erasure
 from oauth_ratelimit.store.mongo.client import FAILURES, OVERRIDES, Connection
@@ -28,6 +29,7 @@ from oauth_ratelimit.store.mongo.denials import DenialStore
 from oauth_ratelimit.store.mongo.document import ERASURES_ID, compose_erasures, document_id
 from oauth_ratelimit.store.mongo.overrides import OverrideStore
 from oauth_ratelimit.store.mongo.statistics import Share, StatisticsStore
+from oauth_ratelimit.sync.clock import SAMPLE_COUNT
 from oauth_ratelimit.sync.flusher import MAX_BATCH
 from tests.cli.conftest import Terminal, terminal
 from tests.support.stores import FAR_S, everything_in, mongo_store
@@ -395,6 +397,30 @@ def test_instances_that_start_after_an_erasure_keep_all_hits_of_the_user(erasing
             limiter.sync()
 
     assert 4 == erasing.hits()
+
+
+def test_first_hits_after_an_erasure_stay_while_the_clock_of_mongodb_is_not_answered(
+    erasing: Erasing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands fail one by one: the read that shows an old erasure arrives, the question for the time does not."""
+    erasing.erase()
+    earlier = datetime.now(UTC) - timedelta(seconds=SLACK_S + 5)
+    erasing.documents.update_one({"_id": ERASURES_ID}, {"$set": {f"seen.{erasure_mark('ann')}": earlier}})
+    limiter = erasing.new_instance()
+    (store,) = erasing.stores
+    measurements, ask = iter(range(SAMPLE_COUNT)), store.time_s
+
+    def time_s() -> float:
+        if next(measurements, None) is None:
+            raise StoreUnavailable("no answer")
+        return ask()
+
+    monkeypatch.setattr(store, "time_s", time_s)
+    limiter.check("app", "ann", cost=2)
+    for _ in range(3):
+        limiter.sync()
+
+    assert 2 == erasing.hits()
 
 
 def test_instance_that_was_cut_off_drops_the_erased_user_before_it_writes(erasing: Erasing) -> None:
