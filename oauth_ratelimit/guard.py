@@ -182,7 +182,7 @@ class Guard:
     def run(self, *, is_reachable: bool = True) -> None:
         """Run one sync cycle. See ``Limiter.sync``."""
         if self.limiter is not None:
-            self.limiter.sync(is_reachable=is_reachable)
+            self.limiter.sync(is_reachable=is_reachable, is_scheduled=True)
 
     def close(self, deadline: Deadline | None = None) -> None:
         """Flush once more and release everything. See ``Limiter.close``."""

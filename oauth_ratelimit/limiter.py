@@ -268,16 +268,17 @@ class Limiter:
             state = client.keys.get(pseudonym if pseudonym is None else storable_name(pseudonym))
             return state.counts() if state else Counts(0, 0)
 
-    def sync(self, *, is_reachable: bool = True) -> CycleReport:
+    def sync(self, *, is_reachable: bool = True, is_scheduled: bool = False) -> CycleReport:
         """Run one sync cycle now: flush in-flight hits, then pull the totals.
 
         Errors of the store are not raised; ``CycleReport.error`` holds them.
 
         Args:
             is_reachable: False if the store is known not to answer. Then it is not called, and memory is bounded.
+            is_scheduled: True for the scheduler. Else a cycle soon after another one reads every key.
         """
         self.denial_events.end_minute(self._clock())
-        return self._cycle.run(is_reachable=is_reachable)
+        return self._cycle.run(is_reachable=is_reachable, is_scheduled=is_scheduled)
 
     def sync_urgent(self) -> CycleReport | None:
         """Synchronise the urgent keys: near their limit, or new with a small limit. None if there are none."""

@@ -540,8 +540,8 @@ BREAKAGES = (
     Breakage(
         "failed authentications fill the memory while MongoDB is unreachable",
         "oauth_ratelimit/guard.py",
-        "self.limiter.sync(is_reachable=is_reachable)",
-        "is_reachable and self.limiter.sync()",
+        "self.limiter.sync(is_reachable=is_reachable, is_scheduled=True)",
+        "is_reachable and self.limiter.sync(is_scheduled=True)",
         "tests/background/test_worker.py",
     ),
     Breakage(

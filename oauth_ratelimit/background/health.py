@@ -81,7 +81,7 @@ class HealthMonitor:
     def sync(self) -> CycleReport:
         """Run a full sync cycle."""
         started_s = time.monotonic()
-        report = self._limiter.sync()
+        report = self._limiter.sync(is_scheduled=True)
         self._last_full = report
         if report.error is None:
             now_s = time.monotonic()

@@ -72,26 +72,30 @@ class SyncCycle:
         self._outage_count = 0
         self._last_s: float | None = None  # time of the last full cycle
 
-    def run(self, *, is_reachable: bool = True) -> CycleReport:
+    def run(self, *, is_reachable: bool = True, is_scheduled: bool = False) -> CycleReport:
         """Run one full cycle. Errors of the store are not raised but reported.
 
         Args:
             is_reachable: False if the store is known not to answer. Then it is not called, and memory is bounded.
+            is_scheduled: True for the scheduler, whose cycles follow each other at once after a late one. Anybody else
+                who asks between two cycles wants the totals of now: every key is read.
         """
         report = CycleReport(is_cut_short=not is_reachable)
         with self._lock:
             now_s = self._clock()
             next_urgent_s = self._early_reads.next_s
             requested = self._clients.dirty_queue.take_urgent() + self._clients.dirty_queue.take_dirty()
-            if self._last_s is not None and 0 <= now_s - self._last_s < self.schedule.interval_s / 2:
-                requested += self.schedule.all()  # somebody asks between two cycles: read everything
+            is_between = self._last_s is not None and 0 <= now_s - self._last_s < self.schedule.interval_s / 2
+            reads_all = is_between and not is_scheduled
             self._last_s = now_s
             requested = self.schedule.take(requested)
             due = self.schedule.due(now_s)
+            if reads_all:
+                due += self.schedule.take(self.schedule.all())
             with self._kept(requested + due):
                 now_s = self._begin(requested or due, now_s, report)
                 self._synchronise_in_parts(requested, now_s, report, requested=True)
-                self._synchronise_in_parts(due, now_s, report, requested=False)
+                self._synchronise_in_parts(due, now_s, report, requested=False, reads_all=reads_all)
             self._make_room()
             self._clients.sweep(now_s)
             report.in_flight_hits = self.schedule.in_flight_hits()
@@ -222,7 +226,7 @@ class SyncCycle:
             self.schedule.add(states)
 
     def _synchronise_in_parts(
-        self, states: list[KeyState], now_s: float, report: CycleReport, *, requested: bool
+        self, states: list[KeyState], now_s: float, report: CycleReport, *, requested: bool, reads_all: bool = False
     ) -> None:
         """Flush and pull keys part by part, and the urgent keys in between."""
         remote_hits = self._flusher.remote_hits if self._flusher else {}
@@ -231,7 +235,7 @@ class SyncCycle:
                 self._synchronise_urgent(self._clock(), report)
             part = [state for state in states[start : start + PART_SIZE] if state.due_cycle is Due.TAKEN]
             remote_hits.clear()
-            self._synchronise(part, now_s, report, requested=requested)
+            self._synchronise(part, now_s, report, requested=requested, reads_all=reads_all)
             for state, hits in remote_hits.items():
                 if hits:
                     self._early_reads.plan(state, now_s, passed_s=self.schedule.interval_s, remote_hits=hits)

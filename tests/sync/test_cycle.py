@@ -620,6 +620,19 @@ def test_sync_between_two_cycles_reads_idle_keys(faulty: FaultyStore, clock: Clo
     assert Counts(2, 0) == here.counts(CLIENT)
 
 
+def test_scheduled_cycle_soon_after_a_late_one_reads_no_idle_keys(faulty: FaultyStore, clock: Clock) -> None:
+    """Reading all would make that cycle long, too, and the next one late."""
+    limiter = a_limiter(faulty, clock, a_policy(100, 60))
+    limiter.check(CLIENT)
+    for _ in range(3):
+        clock.advance(1)
+        limiter.sync(is_scheduled=True)
+    faulty.calls.clear()
+    clock.advance(0.3)
+    limiter.sync(is_scheduled=True)
+    assert [] == faulty.calls
+
+
 def test_hits_above_a_limit_are_counted_once_over_all_instances(faulty: FaultyStore, clock: Clock) -> None:
     """Each of three instances admits six of ten before it knows of the others: eight are above the limit."""
     limiters = [a_limiter(faulty, clock, a_policy(10, name="few")) for _ in range(3)]
