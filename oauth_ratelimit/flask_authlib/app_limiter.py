@@ -68,7 +68,7 @@ class AppLimiter:
         self.authorize_endpoint = authorize_endpoint
         self.is_switched_off = is_switched_off
         self._username_of = username_of
-        self.caller_of = caller_of
+        self._caller_of = caller_of
         self._callbacks = callbacks
         self._clock = clock
         self.log = ThrottledLog(log, LOG_INTERVAL_S)
@@ -119,12 +119,20 @@ class AppLimiter:
         Raises:
             TypeError: The user has no name. If the token were issued, nobody would notice.
         """
-        if self.is_switched_off or self._live.current.policies.mode is Mode.OFF:
+        if self._decides_nothing:
             return None
         username = self._username_of(user)
         if not isinstance(username, str):
             raise TypeError(f"username_of must return str, got {type(username).__name__}")
         return username
+
+    def caller_of(self, token: Any) -> Caller | None:
+        """Return the client and user of a token; None if it names no client, and while nothing is decided."""
+        return None if self._decides_nothing else self._caller_of(token)
+
+    @property
+    def _decides_nothing(self) -> bool:
+        return self.is_switched_off or self._live.current.policies.mode is Mode.OFF
 
     def check(
         self, client: Any, username: str | None, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT

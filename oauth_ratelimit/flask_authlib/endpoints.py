@@ -8,6 +8,7 @@ secret, is not counted, because anybody could use up its quota.
 - Everything else: when the application calls ``OAuthRateLimit.limit``.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from flask import current_app, request
@@ -27,36 +28,35 @@ def limit_client(endpoint: str, client: Any, *, oauth_request: Any) -> None:
 
 def limit_token_owner(_sender: Any, token: Any = None, **_extra: Any) -> None:
     """Raise if the owner of a valid token is denied at the current endpoint. Receives Authlib's signal."""
-    app_limiter = _app_limiter_with_endpoints()
-    if app_limiter is not None and (caller := app_limiter.caller_of(token)) is not None:
-        limit_caller(caller)
+    _limit(lambda app_limiter: app_limiter.caller_of(token))
 
 
 def limit_caller(caller: Caller, *, authlib_name: str | None = None) -> None:
-    """Decide the current request once, if it is for a configured endpoint, and raise if it is denied.
+    """Decide the current request if its endpoint has limits, unless that was done before. Raise if it is denied.
 
     Args:
         caller: The authenticated client and its user.
         authlib_name: Authlib's name of the endpoint, if it is one of its own.
     """
-    app_limiter = _app_limiter_with_endpoints()
+    _limit(lambda _: caller, authlib_name)
+
+
+def _limit(find_caller: Callable[[AppLimiter], Caller | None], authlib_name: str | None = None) -> None:
+    """Limit the caller, who is looked for only at an endpoint with limits: it may take a query of a database."""
+    app_limiter: AppLimiter | None = current_app.extensions.get(EXTENSION)
     environ = current_environ()
-    if app_limiter is None or environ is None:
+    if app_limiter is None or environ is None or not app_limiter.settings.policies.endpoints:
         return
     state: RequestState | None = environ.get(STATE_KEY)
     if state is None:
         endpoint = _endpoint(app_limiter, authlib_name)
-        if endpoint is None:
+        caller = None if endpoint is None else find_caller(app_limiter)
+        if endpoint is None or caller is None:
             return
         state = add_state(environ, app_limiter)
         state.decide(caller, caller.username, endpoint=endpoint)
     if state.denial is not None:
         raise state.denial
-
-
-def _app_limiter_with_endpoints() -> AppLimiter | None:
-    app_limiter: AppLimiter | None = current_app.extensions.get(EXTENSION)
-    return app_limiter if app_limiter is not None and app_limiter.settings.policies.endpoints else None
 
 
 def _endpoint(app_limiter: AppLimiter, authlib_name: str | None) -> str | None:

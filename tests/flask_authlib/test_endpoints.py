@@ -16,6 +16,7 @@ from flask import Flask, Response, jsonify, request
 from demo.database import BATCH_JOBS, WEB_SHOP
 from demo.database import database as demo_database
 from demo.models import Client
+from oauth_ratelimit.flask_authlib.caller import Caller
 from oauth_ratelimit.flask_authlib.extension import OAuthRateLimit
 from tests.support.flows import issue, password_of, post
 from tests.support.helpers import Clock
@@ -172,6 +173,24 @@ def test_invalid_token_costs_nobody_anything(open_site: Callable[..., Site]) -> 
 
     assert [401] * 4 == statuses(getting(site, "/userinfo", "bogus"))
     assert [200, 200, 429] == statuses(getting(site, "/userinfo", token_of(site)), 3)
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "mode", "expected"),
+    [("revocation", "enforce", 200), ("userinfo", "off", 200), ("userinfo", "dry-run", 500)],
+    ids=["no limits here", "switched off", "limits here"],
+)
+def test_owner_of_a_token_is_asked_for_only_where_it_matters(
+    database: Path, endpoints: str, mode: str, expected: int
+) -> None:
+    """Asking may read the user from a database, and is an error of the application if the user has no name."""
+
+    def caller_of(token: Any) -> Caller:
+        raise TypeError("User has no username")
+
+    settings = config(limit=1000, mode=mode, endpoints={endpoints: LIMITS})
+    with protected(database, settings, protect=protect_with_views, caller_of=caller_of) as site:
+        assert expected == getting(site, "/userinfo", token_of(site, "alice"))().status_code
 
 
 def test_wrong_secret_costs_the_client_nothing(open_site: Callable[..., Site]) -> None:
