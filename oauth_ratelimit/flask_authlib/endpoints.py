@@ -42,7 +42,7 @@ def limit_caller(caller: Caller, *, authlib_name: str | None = None) -> None:
 
 
 def _limit(find_caller: Callable[[AppLimiter], Caller | None], authlib_name: str | None = None) -> None:
-    """Limit the caller, who is looked for only at an endpoint with limits: it may take a query of a database."""
+    """Limit the current request. Look for its caller only if its endpoint has limits: that may query a database."""
     app_limiter: AppLimiter | None = current_app.extensions.get(EXTENSION)
     environ = current_environ()
     if app_limiter is None or environ is None or not app_limiter.settings.policies.endpoints:
@@ -54,7 +54,7 @@ def _limit(find_caller: Callable[[AppLimiter], Caller | None], authlib_name: str
         if endpoint is None or caller is None:
             return
         state = add_state(environ, app_limiter)
-        state.decide(caller, caller.username, endpoint=endpoint)
+        state.check(caller, caller.username, endpoint=endpoint)
     if state.denial is not None:
         raise state.denial
 

@@ -9,7 +9,8 @@ from oauth_ratelimit.process.throttled_log import ThrottledLog
 class FailOpen:
     """Context manager that logs an unexpected error and lets the request go on.
 
-    All code of this package in a request runs inside one. A denial is raised outside, so that it reaches the client.
+    What decides, guards and reports runs inside one. Hooks around it only pass values; errors of the application's
+    functions (``username_of``, ``caller_of``) are raised. A denial is raised outside, so that it reaches the client.
 
     Args:
         log: Logger of the errors.

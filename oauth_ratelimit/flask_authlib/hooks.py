@@ -189,7 +189,7 @@ def limit_request(state: RequestState, grant_type: str | None, client: Any, user
     if not state.is_decided:
         state.client = client
         username = None if user is None else state.app_limiter.username_of(user)
-        state.decide(client, username, grant_type)
+        state.check(client, username, grant_type)
     if state.denial is not None:
         raise state.denial
 

@@ -39,7 +39,7 @@ class RequestState:
     denial: RateLimited | None = None
     guess: Guess | None = None
 
-    def decide(
+    def check(
         self, client: Any, username: str | None, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
     ) -> None:
         """Decide the request, and pass the quota headers of an admitted one to the middleware."""
