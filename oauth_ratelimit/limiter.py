@@ -173,9 +173,9 @@ class Limiter:
     def _decide(self, request: "_Request") -> Decision:
         """Decide about a request of a new key, or near a limit. Reserve the last requests of a quota if asked to."""
         if self._reservations is not None:
-            near_limit = self._near_limit(request)
-            if near_limit:
-                return self._reservations.reserve(near_limit, lambda: self._decide_here(request))
+            states = self._keys_to_reserve(request)
+            if states:
+                return self._reservations.reserve(states, lambda: self._decide_here(request))
         return self._decide_here(request)
 
     def _decide_here(self, request: "_Request") -> Decision:
@@ -194,13 +194,13 @@ class Limiter:
             self._report(request, client, state, decision)
         return decision
 
-    def _near_limit(self, request: "_Request") -> tuple[KeyState, ...]:
+    def _keys_to_reserve(self, request: "_Request") -> tuple[KeyState, ...]:
         """Return the keys to synchronise before a request is decided, if it is one of the last of a quota."""
         client = self._clients.acquire(request.client_id, endpoint=request.endpoint, grant_type=request.grant_type)
         try:
             if client.under(request.grant_type).exempt is not None:
                 return ()
-            return client.keys_near_limit(self._clients.key_of(client, request.username, request.now_s))
+            return client.keys_to_reserve(self._clients.key_of(client, request.username, request.now_s))
         finally:
             client.lock.release()
 

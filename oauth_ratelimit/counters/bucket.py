@@ -267,7 +267,7 @@ class KeyBuckets(Bucket):
         return (self, *self.others)
 
     @property
-    def is_near_limit(self) -> bool:
+    def has_reached_alert(self) -> bool:
         """True if a bucket has reached its alert."""
         return self.full >= self.alert or any(bucket.full >= bucket.alert for bucket in self.others)
 

@@ -244,10 +244,10 @@ class ClientState(ClientScope):
         self.keys[username] = state
         return state
 
-    def keys_near_limit(self, state: KeyState | None) -> tuple[KeyState, ...]:
+    def keys_to_reserve(self, state: KeyState | None) -> tuple[KeyState, ...]:
         """Return the keys to synchronise before a request of a key is decided, if there are any. The lock is held."""
         concerned = tuple(each for each in (state, self.total) if each is not None)
-        return concerned if any(each.is_near_limit for each in concerned) else ()
+        return concerned if any(each.has_reached_alert for each in concerned) else ()
 
     def try_admit(self, state: KeyState, now_s: float, cost: int) -> Admission | None:
         """Admit and count a request that is surely within all limits, else return None. The lock is held."""
@@ -296,7 +296,7 @@ class ClientState(ClientScope):
             bucket.add(cost)
             admission = Admission(tier, bucket.full, bucket.edge, bucket.frame_end_s, now_s, admission)
         for concerned in (state, self.total):
-            if concerned is not None and concerned.is_near_limit:
+            if concerned is not None and concerned.has_reached_alert:
                 self.dirty_queue.mark_urgent(concerned)
         return admission or FullDecision(True, False, self.under(grant_type).mode)
 
@@ -367,7 +367,7 @@ class ClientState(ClientScope):
         for bucket in state.buckets:
             if bucket.estimate(now_s) <= bucket.tier.limit - 1 or bucket.tier.is_enforced:
                 bucket.add(1)
-        if state.is_near_limit:
+        if state.has_reached_alert:
             self.dirty_queue.mark_urgent(state)
 
     def forget(self, state: KeyState) -> bool:

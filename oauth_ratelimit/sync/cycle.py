@@ -306,7 +306,7 @@ class SyncCycle:
 
     def _mark_if_urgent(self, state: KeyState) -> None:
         """Mark a key that has become urgent while it was synchronised: its alert has just been set."""
-        if state.is_near_limit and not state.client.peers.reserves:
+        if state.has_reached_alert and not state.client.peers.reserves:
             self._clients.dirty_queue.mark_urgent(state)
 
     def _make_room(self) -> None:
