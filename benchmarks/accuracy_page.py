@@ -60,19 +60,25 @@ class Kept:
     def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
         self._values = {str(entry["name"]): float(entry["value"]) for entry in entries}
 
+    def _value(self, name: str) -> float:
+        if name not in self._values:
+            part = name.partition("/")[0]
+            raise LookupError(f"results.json has no {name!r}; measure it: LCG2005=FILE python -m benchmarks {part}")
+        return self._values[name]
+
     def value(self, trace: str, contender: Contender, what: str) -> float:
         """Return a number of ``replays.py``."""
-        return self._values[f"replays/{trace}/{label(contender)}/{what}"]
+        return self._value(f"replays/{trace}/{label(contender)}/{what}")
 
     def shared(self, way: str, count: int, loads: Iterable[str], what: str) -> list[float]:
         """Return a number of ``sharing.py`` for each load."""
-        return [self._values[f"sharing/{name}/{way}, N = {count}/{what}"] for name in loads]
+        return [self._value(f"sharing/{name}/{way}, N = {count}/{what}") for name in loads]
 
     def scaled(self, name: str, setting: str) -> Iterator[str]:
         """Yield errors, overshoot and operations of ``scaling.py``, and trips and marks if they were counted."""
         prefix = f"scaling/{name}/{setting}"
-        yield f"{self._values[f'{prefix}/error']:.2f} %"
-        yield f"{self._values[f'{prefix}/overshoot']:.3f}"
+        yield f"{self._value(f'{prefix}/error'):.2f} %"
+        yield f"{self._value(f'{prefix}/overshoot'):.3f}"
         for what in ("operations", "trips", "marks"):
             if f"{prefix}/{what}" in self._values:
                 yield f"{self._values[f'{prefix}/{what}']:,.0f}"

@@ -21,6 +21,13 @@ def test_tables_are_up_to_date(path: Path) -> None:
     assert text == with_tables(text, Kept(load()))
 
 
+def test_missing_result_is_named_with_the_command_that_measures_it() -> None:
+    kept = [entry for entry in load() if entry["name"].partition("/")[0] != "sharing"]
+    with pytest.raises(LookupError, match=r"results.json has no 'sharing/.*python -m benchmarks sharing"):
+        for path in PAGES:
+            with_tables(path.read_text(encoding="utf-8"), Kept(kept))
+
+
 def test_each_table_is_on_one_page() -> None:
     names = [name for path in PAGES for name in re.findall(r"^<!-- table: (\w+) -->$", path.read_text(), re.MULTILINE)]
     assert sorted(TABLES) == sorted(names)

@@ -8,6 +8,7 @@ import pytest
 from oauth_ratelimit.config.notation import parse_duration
 from oauth_ratelimit.config.reference import BEGIN, reference_text, with_reference
 from oauth_ratelimit.config.settings import FILE
+from oauth_ratelimit.core.window import Estimator
 from tests.cli.conftest import Terminal, terminal
 from tests.docs.blocks import blocks_of, commands_of, words_of
 
@@ -28,6 +29,11 @@ def test_every_key_is_in_the_reference() -> None:
     for section in FILE.sections:
         assert f"### {section.title}\n" in text
         assert all(f"| `{key}` |" in text for key in section.keys)
+
+
+def test_sentence_about_estimators_names_them_all() -> None:
+    (sentence,) = re.findall(r"^A limit may name its `estimator`: ([^.]*)\.", PAGE, re.MULTILINE)
+    assert set(Estimator) == set(re.findall(r"`(\w+)`", sentence))
 
 
 def test_page_without_marks_is_refused() -> None:

@@ -7,7 +7,8 @@ or with a new frame, so that an estimate takes the same time for any number of f
 - ``edge``: hits that fade out over the current frame. Negative if more hits fade in.
 
 The estimate is ``full + edge * (share of the current frame that is still to come)``. An estimator is the formula of
-``full`` and ``edge``. To add one, name it in ``Estimator`` and write its formula.
+``full`` and ``edge``. Both numbers are whole. A hit of the current frame adds 1 to ``full`` and always the same number,
+``edge_per_hit``, to ``edge``, whatever else is there. A formula whose ``edge_per_hit`` is not 0 loses the fast path.
 
 Sources: the articles of Allegro and of Criteo on distributed rate limiting; Cloudflare, "How we built rate limiting".
 """

@@ -52,6 +52,17 @@ class Content:
         return Content(self.window, self.estimator, current, past, left_s)
 
 
+@given(st.sampled_from(Estimator), st.integers(0, 300), st.integers(0, 300), st.lists(st.integers(0, 300), max_size=3))
+def test_hit_adds_the_same_to_an_estimate_whatever_else_is_there(
+    estimator: Estimator, current: int, cost: int, past: Sequence[int]
+) -> None:
+    """Buckets count a hit by adding to both numbers, which stay whole."""
+    full, edge = estimator.weigh(current, past, 3)
+    with_hits = estimator.weigh(current + cost, past, 3)
+    assert (full + cost, edge + cost * estimator.edge_per_hit) == with_hits
+    assert [int, int] == [type(number) for number in with_hits]
+
+
 WINDOWS = st.sampled_from(
     [Window(length, count) for length in (1, 4, 12, 60) for count in (1, 2, 4) if length >= count]
 )

@@ -47,7 +47,7 @@ def test_every_contender_gets_every_row() -> None:
     assert EXACT_LOG == exact.contender.algorithm
     assert (0, 0, RATE.limit) == (exact.tally.wrongly_allowed, exact.tally.wrongly_denied, exact.tally.peak)
     never_wrong = {EXACT_LOG, Estimator.STRICT}
-    assert never_wrong == {result.contender.algorithm for result in replay.results if not result.tally.wrongly_allowed}
+    assert never_wrong <= {one.contender.algorithm for one in replay.results if not one.tally.wrongly_allowed}
 
 
 def test_observed_replay_gives_the_same_numbers() -> None:

@@ -28,6 +28,9 @@ class Answer:
     remaining: Mapping[Policy | None, int]
     retry_after_s: Fraction | float
 
+    def __post_init__(self) -> None:
+        assert self.remaining, "a decision describes a policy, or none"
+
     def agrees(self, decision: Decision) -> bool:
         """Return whether a decision has these values, its delay rounded up."""
         delay_s = decision.retry_after_s
@@ -106,7 +109,8 @@ class _Series:
         room = self.policy.limit - cost
         for start_s, end_s in zip([now_s, *edges], edges, strict=False):
             yield start_s
-            before, after = self.estimate(start_s), self.estimate(end_s)
+            before = self.estimate(start_s)
+            after = 2 * self.estimate((start_s + end_s) / 2) - before  # just before the frame ends: it may jump there
             if before > room >= after:
                 yield start_s + (end_s - start_s) * (before - room) / (before - after)
 
