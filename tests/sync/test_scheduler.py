@@ -1,5 +1,6 @@
 """The background thread: the only tests that start it."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -175,10 +176,28 @@ def test_urgent_key_wakes_the_thread_and_nothing_else_does(clock: Clock) -> None
     assert 1 <= len(woken) <= 3
 
 
+class Sleeping(Limiter):
+    """Shows whether the thread for urgent keys sleeps without a time at which it would wake up."""
+
+    is_asleep = False
+
+    def wait_for_urgent(self) -> None:
+        """Note it while it lasts."""
+        self.is_asleep = self.next_urgent_s == math.inf
+        super().wait_for_urgent()
+        self.is_asleep = False
+
+    def wake_until_asleep(self) -> None:
+        """Have the thread go round once more, and return when it sleeps again."""
+        self.is_asleep = False
+        self.wake()
+        wait_until(lambda: self.is_asleep, "nothing urgent")
+
+
 def test_key_that_a_full_cycle_finds_filling_up_is_read_again_before_the_next_one() -> None:
     """The thread that sleeps because no key is urgent wakes up for a key that only a full cycle has read."""
     store = MemoryStore()
-    here, there = (Limiter(some_settings(a_policy(100)), store) for _ in range(2))
+    here, there = (Sleeping(some_settings(a_policy(100)), store) for _ in range(2))
     scheduler = SyncScheduler(here, interval_s=3600.0)
     scheduler.start()
     for limiter in (here, there):
@@ -187,6 +206,7 @@ def test_key_that_a_full_cycle_finds_filling_up_is_read_again_before_the_next_on
     there.check(CLIENT, cost=60)
     there.sync()
     here.peek(CLIENT)
+    here.wake_until_asleep()
     here.sync()
     there.check(CLIENT, cost=38)
     there.sync()
