@@ -104,6 +104,7 @@ class ClientState(ClientScope):
         client_id: The client, in its storable form.
         policies: The policies of the client.
         now_s: The time.
+        configured_id: The client's id as the configuration names it.
         dirty_queue: Queue of keys for the sync cycle.
         peers: Other instances.
         endpoint: The endpoint whose requests are counted here.
@@ -111,7 +112,6 @@ class ClientState(ClientScope):
         grants: See ``apply``.
 
     Attributes:
-        configured_id: The client's id as the configuration names it.
         exempt: The answer to every request, if nothing is decided.
         grant_tiers: Tiers by grant type, where one differs from the others in its mode alone.
         keys: States by username, None for grants without a user.
@@ -148,6 +148,7 @@ class ClientState(ClientScope):
         policies: ClientPolicies,
         now_s: float,
         *,
+        configured_id: str,
         dirty_queue: DirtyQueue,
         peers: Peers,
         endpoint: str = TOKEN_ENDPOINT,
@@ -155,7 +156,7 @@ class ClientState(ClientScope):
         grants: Mapping[str, ClientPolicies] = NO_GRANTS,
     ) -> None:
         super().__init__(client_id, None if policies.scope is None else storable_name(policies.scope), peers)
-        self.configured_id = client_id
+        self.configured_id = configured_id
         self.endpoint = endpoint
         self.grant_type = grant_type
         self.dirty_queue = dirty_queue

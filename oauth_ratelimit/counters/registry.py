@@ -138,13 +138,13 @@ class ClientRegistry:
                 name,
                 policies,
                 now_s,
+                configured_id=configured_id,
                 dirty_queue=self.dirty_queue,
                 peers=self._peers,
                 endpoint=endpoint,
                 grant_type=own_grant_type,
                 grants=grants,
             )
-            client.configured_id = configured_id
         is_kept = is_known or self.client_count < self._max_clients
         if is_kept:
             if client.scope is None:
@@ -258,7 +258,7 @@ class ClientRegistry:
         is_crowded = self.client_count >= self._max_clients * CROWDED_RATIO
         if not is_crowded and 0 <= now_s - self._swept_s < SWEEP_GAP_S:
             return
-        without_key_count = self.client_count - self._key_count  # more, where clients have several keys
+        without_key_count = self.client_count - self._key_count  # at least so many: a client may have several keys
         if without_key_count <= (0 if is_crowded else self._key_count + SPARE_CLIENTS // 2):
             return
         self._swept_s = now_s

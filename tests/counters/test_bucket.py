@@ -23,9 +23,9 @@ def a_bucket(
 ) -> Bucket:
     """Return the bucket of a client's only policy."""
     policies = ClientPolicies(Limits(client=(Policy("client", limit, window, estimator),)), Mode.ENFORCE)
-    return ClientState("app", policies, now_s, dirty_queue=DirtyQueue(is_shared=True), peers=Peers()).add_key(
-        None, now_s
-    )
+    queue = DirtyQueue(is_shared=True)
+    client = ClientState("app", policies, now_s, configured_id="app", dirty_queue=queue, peers=Peers())
+    return client.add_key(None, now_s)
 
 
 def test_drain_takes_each_hit_once_by_frame() -> None:
