@@ -166,7 +166,7 @@ class Limiter:
         return self._decide(_Request(client_id, pseudonym, endpoint, grant_type, cost, now_s))
 
     def _find(self, client_id: str, endpoint: str, grant_type: str | None) -> ClientState | None:
-        """Return the state of a client under one mode; None if it is new, or the grant type has a mode of its own."""
+        """Return the state of a known client, unless the grant type has a mode of its own."""
         client = self._clients.find(client_id, endpoint=endpoint, grant_type=grant_type)
         return None if client is None or grant_type in client.grant_tiers else client
 

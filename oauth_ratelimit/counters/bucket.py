@@ -30,7 +30,7 @@ class Bucket:
         full, edge: The two numbers of an estimate, see ``core.window``.
         past: Hits of the frames before the current one, newest first.
         base: ``full`` without the hits of the current frame.
-        sent: ``full`` without the hits of the current frame that no flush has taken yet.
+        sent: The part of ``full`` that needs no flush. ``full - sent`` hits of the current frame are still to be taken.
         carried: Hits of earlier frames that no flush has taken yet.
         alert: The value of ``full`` at which the key becomes urgent.
         ceiling: The value of ``full`` up to which a hit is surely within the limit and below the alert. Such a hit is
@@ -222,7 +222,7 @@ class Bucket:
         """Return the hits of every known frame, by frame start."""
         start_s = self.frame_start_s
         hits = {start_s: self.current}
-        hits.update((start_s - age * self.tier.frame_s, count) for age, count in enumerate(self.past, start=1))
+        hits.update((start_s - back * self.tier.frame_s, count) for back, count in enumerate(self.past, start=1))
         return hits
 
     def copy(self) -> "Bucket":
@@ -273,7 +273,7 @@ class KeyBuckets(Bucket):
 
     @property
     def is_urgent_unread(self) -> bool:
-        """True if few hits are admitted before the document is read, so that the first one is urgent."""
+        """True if an unread key's alert is so low that a cycle would come too late: its first hit makes it urgent."""
         return any(bucket.alert < FEW_HITS for bucket in self.buckets)
 
     def has_used(self, ratio: float, *, longer_than_s: float = 0.0) -> bool:

@@ -72,7 +72,7 @@ class AppLimiter:
         self._callbacks = callbacks
         self._clock = clock
         self.log = ThrottledLog(log, LOG_INTERVAL_S)
-        self._fail_open: dict[str, FailOpen] = {}  # they have no state
+        self._fail_open: dict[str, FailOpen] = {}  # by event; all requests share them, because they have no state
         self._worker: Worker | None = None
         self._inherited: list[Worker] = []  # the parent's: collecting them would close connections that it uses
         self._locks: dict[int, threading.Lock] = {}  # by process id; each guards the start of that process's worker

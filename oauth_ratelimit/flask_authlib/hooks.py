@@ -48,7 +48,10 @@ def answer_token_request(inner: Method, /, request: Any = None) -> Any:
 
 
 def choose_grant(inner: Method, /, request: Any) -> Any:
-    """Prepare the grant of a token request. Its route may have taken ``create_token_response`` before the hook came."""
+    """Prepare the grant of a token request.
+
+    If the route kept a reference to the unhooked ``create_token_response``, the request's state is opened here.
+    """
     state = current_state()
     if state is None:
         state = open_state()

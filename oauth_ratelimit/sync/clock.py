@@ -44,10 +44,10 @@ class ServerClock:
         self._wall = wall
         self.monotonic = monotonic
         self._on_change = on_change
-        self._measured_s: float | None = None  # on the monotonic clock, as are the next three
+        self._measured_s: float | None = None  # by the monotonic clock
         self._epoch_s = 0.0  # the store's time when the monotonic clock was at zero
-        self._unconfirmed_epoch_s: float | None = None  # the same by a measurement that waits for the next one
-        self._wall_epoch_s = 0.0  # the same of the wall clock
+        self._unconfirmed_epoch_s: float | None = None  # ``_epoch_s`` of a measurement that the next one must confirm
+        self._wall_epoch_s = 0.0  # the wall clock's time when the monotonic clock was at zero
         self._asked: tuple[float | None] | None = None  # the answer in this cycle
 
     @property

@@ -262,7 +262,7 @@ class SyncCycle:
             self._keep_here(states, now_s, requested=requested)
             return
         is_failed = False
-        busy, changed = set[KeyState](), set[KeyState]()
+        up_to_date, changed = set[KeyState](), set[KeyState]()
         try:
             if report.is_cut_short:
                 is_failed = True
@@ -270,11 +270,12 @@ class SyncCycle:
                     report.dropped_hits += state.take()
                     state.read_before_write = True  # the user may be erased before the store answers again
             else:
-                busy.update(self._flusher.flush(states, now_s, report))
+                up_to_date.update(self._flusher.flush(states, now_s, report))
                 to_pull = [
                     state
                     for state in states
-                    if state.must_read(now_s) or (state not in busy and (requested or reads_all or state.needs_pull))
+                    if state.must_read(now_s)
+                    or (state not in up_to_date and (requested or reads_all or state.needs_pull))
                 ]
                 changed.update(self._flusher.pull(to_pull, now_s, report))
         except Exception as exc:  # noqa: BLE001  # a bug must not drop keys from the schedule
@@ -284,7 +285,7 @@ class SyncCycle:
         for state in states:
             if requested:
                 state.seen_s = now_s
-            is_busy = requested or state in busy or state in changed
+            is_busy = requested or state in up_to_date or state in changed
             reads_again = (is_busy and state.is_filling) or (requested and self.schedule.reads_again(state))
             if is_failed or state.unsent or reads_again:
                 state.pull_gap = 0
@@ -305,7 +306,7 @@ class SyncCycle:
                 self.schedule.reschedule(state)
 
     def _mark_if_urgent(self, state: KeyState) -> None:
-        """Mark a key that has become urgent while it was synchronised: its alert has just been set."""
+        """Mark a key as urgent that has already reached the alert which this cycle set."""
         if state.has_reached_alert and not state.client.peers.reserves:
             self._clients.dirty_queue.mark_urgent(state)
 

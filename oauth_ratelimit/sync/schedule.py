@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from oauth_ratelimit.counters.key_state import Due, KeyState
 
 PULLS_PER_HORIZON = 30  # of a key that is filling up and does not change
-CLOSE_RATIO = 1 / 2  # of a limit: from here on twice as many
+CLOSE_RATIO = 1 / 2  # of a limit: a key above it is pulled twice as often
 FAR_RATIO = 1 / 5  # of a limit: below it a key is not read again when its requests end
 SHORTEST_GAP_S = 0.003  # between two reads of a key that is filling up
 MAX_EARLY_READS = 1000  # further keys wait for the next cycle

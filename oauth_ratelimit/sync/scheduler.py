@@ -210,15 +210,15 @@ class SyncScheduler:
     def _begin(self) -> None:
         with self._full:
             if not self._stopping.is_set() and self._on_cycle is not None:
-                self._attempt(lambda: None)
+                self._run_logged(lambda: None)
 
     def run_once(self) -> None:
         """Run one full cycle. Errors are logged and do not stop the next one."""
         with self._full:
             if not self._stopping.is_set():
-                self._attempt(self._limiter.sync)
+                self._run_logged(self._limiter.sync)
 
-    def _attempt(self, cycle: Callable[[], CycleReport | None]) -> None:
+    def _run_logged(self, cycle: Callable[[], CycleReport | None]) -> None:
         try:
             report = cycle()
             if report is not None and report.error is None:
