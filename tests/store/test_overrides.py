@@ -6,8 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import mongomock
 import pytest
 from bson import Int64, ObjectId
+from pymongo import MongoClient
 from structlog.testing import capture_logs
 
 from oauth_ratelimit.core.mode import Mode
@@ -32,11 +34,26 @@ SAMPLES = [
 ]
 
 
+@pytest.fixture(params=["mongomock", "mongodb"])
+def client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A client of an empty database: in memory for quick tests, and real."""
+    if request.param == "mongomock":
+        mocked: Any = mongomock.MongoClient("mongodb://mocked/test", tz_aware=True)
+        monkeypatch.setattr("oauth_ratelimit.store.mongo.client.connect", lambda _uri, timeout_s: mocked)
+        yield mocked
+        return
+    real: MongoClient[Any]
+    with MongoClient(request.getfixturevalue("mongo_uri")) as real:
+        yield real
+
+
 @pytest.fixture
-def open_store(mongo_uri: str) -> Iterator[Callable[[], OverrideStore]]:
+def open_store(client: Any, request: pytest.FixtureRequest) -> Iterator[Callable[[], OverrideStore]]:
     """Opens stores on one empty database."""
+    is_mocked = isinstance(client, mongomock.MongoClient)
+    uri = "mongodb://mocked/test" if is_mocked else request.getfixturevalue("mongo_uri")
     with ExitStack() as undo:
-        yield lambda: OverrideStore(undo.enter_context(closing(Connection(mongo_uri))))
+        yield lambda: OverrideStore(undo.enter_context(closing(Connection(uri))))
 
 
 @pytest.fixture
@@ -46,9 +63,9 @@ def store(open_store: Callable[[], OverrideStore]) -> OverrideStore:
 
 
 @pytest.fixture
-def documents(mongo_database: Any) -> Any:
+def documents(client: Any) -> Any:
     """The collection."""
-    return mongo_database["ratelimit_overrides"]
+    return client.get_default_database()["ratelimit_overrides"]
 
 
 def test_empty_database_has_no_overrides(store: OverrideStore) -> None:
