@@ -330,15 +330,15 @@ class Erasing:
         self.connection = Connection(uri)
         self.documents = self.connection.collection("ratelimits")
 
-    def new_instance(self) -> Limiter:
+    def new_instance(self, limit: str = "50/minute") -> Limiter:
         """Return an instance that has read nothing."""
         store = FaultyStore(mongo_store(self.uri))
         self.stores.append(store)
-        return Limiter(load_config({"mode": "enforce", "limits": {"user": ["100000/minute"]}}), store)
+        return Limiter(load_config({"mode": "enforce", "limits": {"user": [limit]}}), store)
 
     def instance(self) -> Limiter:
         """Return an instance that knows Bob, and that new keys have no documents: it writes them without a read."""
-        limiter = self.new_instance()
+        limiter = self.new_instance("100000/minute")
         limiter.check("app", "bob")
         for index in range(100):
             limiter.check("app", f"user-{len(self.stores)}-{index}")
