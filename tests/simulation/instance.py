@@ -297,6 +297,7 @@ class Instance:
         """Read the busiest keys, as before the first requests, and go by them."""
         fleet = self.fleet
         self.limiter.preload()
+        self._note_correction()
         is_exact = not fleet.fault_rate and fleet.server.latest == fleet.server.committed and not fleet.was_wrong
         if not is_exact or self.max_keys < MANY_KEYS or self.reserves:
             return
