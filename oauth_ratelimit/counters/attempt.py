@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass
 
 from oauth_ratelimit.counters.pruning import SLACK_S
-from oauth_ratelimit.store.base import MAX_HORIZON_S, UNUSABLE_VERSION, Hits, Snapshot
+from oauth_ratelimit.store.base import UNUSABLE_VERSION, Hits, Snapshot
 
 
 class Outcome(enum.Enum):
@@ -20,7 +20,7 @@ class Outcome(enum.Enum):
     """The document has moved on without it, so that it never will be applied."""
 
     EXPIRED = enum.auto()
-    """The document may have lost its mark. No window holds its hits any more."""
+    """The document may have lost its mark. No window that was known when it was written holds its hits any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Attempt:
         version: The version that the document must have for it; None if it must not exist.
         hits: The hits of the write.
         begun_s: Time of the first try, by a clock that is never set.
+        horizon_s: Longest horizon that the document had if the write was applied, as far as it was known at that time.
         was_sent: False if it surely never reached a server.
     """
 
@@ -39,6 +40,7 @@ class Attempt:
     version: int | None
     hits: Hits
     begun_s: float
+    horizon_s: int
     was_sent: bool = True
 
     def outcome(self, snapshot: Snapshot | None, monotonic_s: float, *, writer: str) -> Outcome:
@@ -56,6 +58,6 @@ class Attempt:
         # In quarantine the mark may be among what cannot be read.
         if snapshot.version in (self.version, UNUSABLE_VERSION):
             return Outcome.PENDING
-        longest_s = max(snapshot.horizons.values(), default=MAX_HORIZON_S)
-        is_over = self.was_sent and monotonic_s - self.begun_s > longest_s + SLACK_S
+        # Not the horizons of now: they may have been raised after the mark was removed.
+        is_over = self.was_sent and monotonic_s - self.begun_s > self.horizon_s + SLACK_S
         return Outcome.EXPIRED if is_over else Outcome.NOT_APPLIED

@@ -286,7 +286,9 @@ class Flusher:
                 was_sent = not isinstance(exc, StoreUnreachable)
                 for state, change in zip(batch, changes, strict=True):
                     if state.attempt is None:
-                        state.attempt = Attempt(change.flush_id, change.version, change.hits, begun_s, was_sent)
+                        state.attempt = Attempt(
+                            change.flush_id, change.version, change.hits, begun_s, state.horizon_s, was_sent
+                        )
                     elif was_sent:
                         state.attempt = replace(state.attempt, was_sent=True)
                 raise

@@ -96,6 +96,26 @@ def test_late_write_between_read_and_write_is_found(pair: Pair, faulty: FaultySt
     assert (11, 0) == (stored_hits(inner), here.counts(CLIENT).in_flight_hits)
 
 
+def test_write_whose_mark_is_gone_is_not_repeated_for_a_wider_window(
+    pair: Pair, faulty: FaultyStore, inner: MemoryStore, clock: Clock
+) -> None:
+    """The document had a short horizon when others removed the mark. That it has a long one now proves nothing."""
+    here, there = pair
+    faulty.faults.append(Fault.LOST_REPLY)
+    hit(here, cost=10)
+    clock.advance(60 + SLACK_S + 12)
+    hit(there)
+    clock.advance(2)
+    hit(there)
+    assert 1 == len(inner.read([KEY])[KEY].writers)
+    hit(a_limiter(inner, clock, a_policy(1000, 600, frames=100)))
+    before = stored_hits(inner)
+    with capture_logs() as events:
+        here.sync()
+    assert (before, 0) == (stored_hits(inner), here.counts(CLIENT).in_flight_hits)
+    assert [10] == [event["hits"] for event in events if event["event"] == "hits_dropped"]
+
+
 @pytest.mark.parametrize("is_known_gone", (True, False), ids=("after reading", "without reading"))
 def test_recreated_document_is_not_overwritten(pair: Pair, inner: MemoryStore, is_known_gone: bool) -> None:
     """An instance that knows a former life of a document neither overwrites the new one nor brings back the old."""
