@@ -171,7 +171,7 @@ class ConfiguredReplay:
             heapq.heappush(self._due, (due_s, index))
 
     def _catch_up(self, instance: "_Instance", until_s: float) -> None:
-        """Run the last cycle before a time, if the instance was idle: it stands for all that were skipped."""
+        """Run the last cycle before a time, if the instance was idle. Those before it would have changed nothing."""
         last_s = instance.next_cycle_s(until_s) - instance.interval_s
         if last_s > instance.cycle_s > 0:
             self._now_s = last_s

@@ -26,6 +26,7 @@ def mutated(seed: bytes) -> st.SearchStrategy[bytes]:
 
 @each_target
 def test_target_accepts_its_seeds(name: str) -> None:
+    """A target raises where it finds a defect."""
     for seed in SEEDS[name]:
         TARGETS[name](seed)
 

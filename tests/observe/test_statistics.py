@@ -416,6 +416,8 @@ def test_lifetimes_of_a_minute_are_counted_up_to_a_bound() -> None:
 
 
 def test_lifetime_of_a_token_whose_minute_is_over_is_left_out() -> None:
-    recorder = StatisticsRecorder(FakeWriter(), settings=StatisticsSettings, clock=Clock())
+    writer = FakeWriter()
+    recorder = StatisticsRecorder(writer, settings=StatisticsSettings, clock=Clock())
     recorder.count_lifetime("shop", 3600)
     recorder.close()
+    assert not writer.minutes

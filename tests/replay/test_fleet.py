@@ -172,21 +172,13 @@ def test_document_holds_every_admitted_hit_exactly_once(
     }
 
 
-def test_second_writer_of_a_key_loses_the_race_once() -> None:
-    fleet = a_fleet(2, sharing=Sharing.INTERVAL, limit=10_000)
+@pytest.mark.parametrize(("limit", "conflicts"), [(10_000, 1), (100, 0)], ids=("loses once", "reads first"))
+def test_second_writer_of_a_key_loses_the_race_once_unless_the_limit_is_small(limit: int, conflicts: int) -> None:
+    fleet = a_fleet(2, sharing=Sharing.INTERVAL, limit=limit)
     key = FleetKey(fleet)
     key.decide([BEGIN_S * SECOND] * 20)
     key.finish()
-    assert 1 == fleet.tally.conflicts
-    assert 20 == sum(key.frames.values())
-
-
-def test_second_writer_of_a_key_with_a_small_limit_reads_first() -> None:
-    fleet = a_fleet(2, sharing=Sharing.INTERVAL, limit=100)
-    key = FleetKey(fleet)
-    key.decide([BEGIN_S * SECOND] * 20)
-    key.finish()
-    assert 0 == fleet.tally.conflicts
+    assert conflicts == fleet.tally.conflicts
     assert 20 == sum(key.frames.values())
 
 

@@ -81,7 +81,7 @@ async function fillPresent() {
   const asked = JSON.stringify(id);
   if (id === "") {
     tiers.fill({});
-    setText(find("client-note"), "Its exact client_id: a * stands for itself.");
+    setText(find("client-note"), "Its exact client_id. A * is not a pattern here.");
     return;
   }
   const params = id === null ? {} : { id };
