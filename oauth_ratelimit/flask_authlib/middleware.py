@@ -6,7 +6,7 @@ Response objects check and copy each header, which would nearly double the cost 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from oauth_ratelimit.flask_authlib.request_state import QUOTA_KEY
+from oauth_ratelimit.flask_authlib.request_state import QUOTA_KEY, close_state
 from oauth_ratelimit.flask_authlib.responses import Headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport, run_pending
 
@@ -38,7 +38,9 @@ def with_quota_headers(wsgi_app: "WSGIApplication", pending: list[StartReport]) 
         try:
             return wsgi_app(environ, start)
         finally:
-            if outer is not None:
+            if outer is None:
+                close_state(environ)
+            else:
                 environ[QUOTA_KEY] = outer
 
     return respond
