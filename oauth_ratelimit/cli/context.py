@@ -24,6 +24,8 @@ BROKEN = (
     "The configuration is broken, so only its store is used; limits, modes and all else that it names are unknown "
     "here. Running instances keep the last valid one; new workers do not start."
 )
+UNKNOWN_MODE = "unknown: the configuration is broken"
+UNLESS_OFF = "{mode}, unless the last valid configuration has mode: off"
 WITHOUT_APP = "Without the application: flask oauth-ratelimit --config FILE, before the command."
 NO_STORE = (
     "the configuration has no store.uri, so there is no database with counters, statistics and overrides; set it, or "
@@ -66,9 +68,20 @@ class CliContext(OperatorContext):
 
     @property
     def mode(self) -> Mode | None:
-        """The global mode; None if only a configuration that is broken has one."""
+        """The global mode; None if it depends on the configuration, and that is broken.
+
+        An override tells it only if it is off: off in the last valid configuration beats the others.
+        """
+        mode = self.policies.mode
+        return None if self.broken and mode is not Mode.OFF else mode
+
+    @property
+    def mode_text(self) -> str:
+        """The global mode as text; what is known of it if the configuration is broken."""
+        if self.mode is not None:
+            return self.mode
         is_overridden = any(override.target == Target(OverrideKind.MODE, None) for override in self.overrides)
-        return None if self.broken and not is_overridden else self.policies.mode
+        return UNLESS_OFF.format(mode=self.policies.mode) if is_overridden else UNKNOWN_MODE
 
     def _load(self) -> Settings:
         try:

@@ -34,7 +34,6 @@ from oauth_ratelimit.operations.client_hints import trusted_client_hint, unknown
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import entry_data, override_data
 
-UNKNOWN_MODE = "unknown: the configuration is broken"
 NO_OVERRIDE = {
     OverrideKind.LIMIT: "No override of limits: those of the configuration apply.",
     OverrideKind.MODE: "No override of the mode: that of the configuration applies.",
@@ -156,7 +155,7 @@ def mode(ctx: click.Context, context: CliContext, as_json: bool) -> None:
         overrides = list(map(override_data, _of_kind(context, OverrideKind.MODE)))
         print_json({"mode": context.mode, "overrides": overrides})
     else:
-        click.echo(context.mode or UNKNOWN_MODE)
+        click.echo(context.mode_text)
         _print_kind(context, OverrideKind.MODE, as_json=False)
 
 

@@ -22,7 +22,6 @@ from oauth_ratelimit.cli.output import (
     print_unknown_client_hint,
     print_usages,
 )
-from oauth_ratelimit.cli.overrides import UNKNOWN_MODE
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.counters.usage import LimitUsage, UsageReader
@@ -71,12 +70,12 @@ def status_command(context: CliContext, as_json: bool) -> None:
     context.accept_broken()
     status = Status(context)
     if as_json:
-        print_json({**status.data(), "mode": context.mode} if context.broken else status.data())
+        print_json({**status.data(), "mode": context.mode})
         return
-    is_overridden = context.mode is not None and status.mode_origin.override is not None
+    is_overridden = status.mode_origin.override is not None
     print_facts(
         [
-            ("mode", Cell(UNKNOWN_MODE, "yellow") if context.mode is None else mode_cell(context.mode.value)),
+            ("mode", Cell(context.mode_text, "yellow") if context.mode is None else mode_cell(context.mode.value)),
             ("mode from", origin_text(status.mode_origin) if is_overridden else "the configuration"),
             ("canary", UNKNOWN if context.broken else canary_text(status.policies.canary)),
             ("overrides", str(status.override_count)),

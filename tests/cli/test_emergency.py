@@ -75,8 +75,22 @@ def test_mode_that_is_set_in_an_emergency_is_stored(broken: Terminal, overrides:
 
     [override] = overrides.read()
     assert (OverrideKind.MODE, "dry-run") == (override.target.kind, override.mode)
-    assert "dry-run" == broken.data("status")["mode"]
-    assert "dry-run" == broken.data("mode")["mode"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "known", "shown"),
+    [("dry-run", None, "dry-run, unless the last valid configuration has mode: off"), ("off", "off", "off")],
+)
+def test_overridden_mode_is_known_only_where_no_configuration_beats_it(
+    broken: Terminal, mode: str, known: str | None, shown: str
+) -> None:
+    broken.ok("mode", "set", mode, *WHY)
+    status = broken.data("status")
+
+    assert [f"mode       {shown}", "mode from  override by ann: ticket 4711"] == broken.ok("status").splitlines()[:2]
+    assert shown == broken.ok("mode").splitlines()[0]
+    assert (known, known) == (status["mode"], broken.data("mode")["mode"])
+    assert mode == broken.data("mode")["overrides"][0]["mode"]
 
 
 def test_denial_is_explained_with_a_broken_file(
