@@ -34,6 +34,7 @@ from oauth_ratelimit.operations.client_hints import trusted_client_hint, unknown
 from oauth_ratelimit.operations.format import counted
 from oauth_ratelimit.operations.serialize import entry_data, override_data
 
+MAY_STAY_OFF = "If the last valid configuration has mode: off, everything stays off: that beats every override."
 NO_OVERRIDE = {
     OverrideKind.LIMIT: "No override of limits: those of the configuration apply.",
     OverrideKind.MODE: "No override of the mode: that of the configuration applies.",
@@ -179,6 +180,8 @@ def set_mode(context: CliContext, /, mode: str, client: str | None, as_json: boo
     _apply(context, [change], as_json=as_json)
     for sentence in unaffected_by_mode(context.settings.policies, context.overrides, change):
         print_hint(visible(sentence))
+    if context.broken:
+        print_hint(MAY_STAY_OFF)
     if client is not None:
         print_hint(trusted_client_hint(context, client))
 
@@ -375,7 +378,8 @@ def _remove(context: CliContext, targets: Sequence[Target], *, author: str, reas
 
 
 def _print_delay(context: CliContext) -> None:
-    click.echo(f"Takes effect on every instance within {2 * context.settings.sync.interval_s:g} s.")
+    delay = "two sync intervals" if context.broken else f"{2 * context.settings.sync.interval_s:g} s"
+    click.echo(f"Takes effect on every instance within {delay}.")
 
 
 def _of_kind(context: CliContext, kind: OverrideKind) -> list[Override]:

@@ -71,8 +71,10 @@ def test_mode_that_is_set_in_an_emergency_is_stored(broken: Terminal, overrides:
     assert "canary     unknown" in broken.ok("status")
     assert None is broken.data("status")["mode"]
 
-    broken.ok("mode", "set", "dry-run", *WHY)
+    result = broken.run("mode", "set", "dry-run", *WHY)
 
+    assert "Takes effect on every instance within two sync intervals." in result.stdout
+    assert "If the last valid configuration has mode: off, everything stays off" in result.stderr
     [override] = overrides.read()
     assert (OverrideKind.MODE, "dry-run") == (override.target.kind, override.mode)
 
