@@ -573,6 +573,13 @@ BREAKAGES = (
         "tests/store/test_erasure.py",
     ),
     Breakage(
+        "user who was erased in an outage comes back by a write that does not read first",
+        "oauth_ratelimit/sync/flusher.py",
+        "state.read_before_write = True  # the user may be erased before",
+        "pass  # the user may be erased before",
+        "tests/sync/test_flusher.py",
+    ),
+    Breakage(
         "starting instance drops users for erasures of the past",
         "oauth_ratelimit/sync/flusher.py",
         "if found[mark] > started_s}",

@@ -1,19 +1,21 @@
 """Flushing on a store that fails: every hit arrives, and arrives once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
 from structlog.testing import capture_logs
 
 from oauth_ratelimit import Limiter, StoreRejected
 from oauth_ratelimit.core.key import Key
+from oauth_ratelimit.core.pseudonyms import erasure_mark
 from oauth_ratelimit.core.tier import Series
 from oauth_ratelimit.counters.pruning import SLACK_S
-from oauth_ratelimit.store.base import Change, WriteResult
+from oauth_ratelimit.store.base import ERASURES, Change, Snapshot, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import MAX_BATCH, MAX_ROUNDS
 from tests.support.helpers import Clock
 from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, stored_hits
+from tests.support.stores import a_change
 from tests.sync.faulty_store import Fault, FaultyStore
 
 Pair = tuple[Limiter, Limiter]
@@ -219,6 +221,35 @@ def test_unreachable_store_leaves_decisions_to_what_is_known(
     faulty.is_down = False
     assert None is limiter.sync().error
     assert 7 == stored_hits(inner)
+
+
+class ErasingStore(FaultyStore):
+    """Shows the erasures with every read, as MongoDB does."""
+
+    def read(self, keys: Sequence[Key]) -> Mapping[Key, Snapshot]:
+        """Read the keys and the erasures, unless the store is down."""
+        return super().read([*keys, ERASURES])
+
+
+def test_user_erased_in_an_outage_is_not_written_back(inner: MemoryStore, clock: Clock) -> None:
+    """The read of another key failed, so nothing of the user was sent, and no outcome is unknown."""
+    erasing = ErasingStore(inner)
+    limiter = a_limiter(erasing, clock, a_policy(10))
+    for number in range(50):  # users without documents: the next new one is written without a read
+        limiter.check(CLIENT, f"user-{number}")
+    limiter.sync()
+    erasing.faults.append(Fault.LOST_REQUEST)
+    hit(limiter)
+    erasing.is_down = True
+    limiter.check(CLIENT, "ann")
+    erasing.calls.clear()
+    hit(limiter)
+    assert ["read"] == [name for name, _ in erasing.calls]
+    inner.compare_and_set(erasure_mark("ann"), [a_change(ERASURES, version=None, next_version=1)])
+    erasing.is_down = False
+    limiter.check(CLIENT, "ann")
+    limiter.sync_urgent()  # the user alone
+    assert (0, 0) == (stored_hits(inner, Key(CLIENT, "ann")), limiter.counts(CLIENT, "ann").in_flight_hits)
 
 
 class RefusingStore(FaultyStore):
