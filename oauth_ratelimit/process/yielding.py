@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 STEP = 16  # items between two looks at the clock
 MAX_RUN_S = 0.001  # without a pause; the interpreter by itself switches threads only every 5 ms
 PAUSE_S = 5e-5  # a pause of 0 s would end before a waiting thread has woken up
-MIN_COLLECTED = 200  # items that leave enough garbage for a collection
+MIN_COLLECTED = 100  # items whose objects make the collector run several times
 
 _thread = threading.local()
 
@@ -34,10 +34,10 @@ def yield_between(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def collect_young_garbage(items: Sized) -> None:
-    """Collect the young generations after a step of work on many items, when its objects are garbage.
+    """Collect the young generations before a step of work on many items.
 
-    A collection in the middle of the step would take them for old. After enough old objects the collector scans the
-    whole process, which delays requests by 100 ms with 100,000 keys.
+    The step's own objects then are garbage before the collector comes to them so often that it takes them for old. After
+    enough old objects it scans the whole process, which delays requests by 50 ms and more.
     """
     if len(items) > MIN_COLLECTED and gc.isenabled():
         gc.collect(1)

@@ -28,7 +28,7 @@ from oauth_ratelimit.sync.clock import ServerClock
 log = structlog.get_logger(__name__)
 
 LOG_INTERVAL_S = 60.0  # between two events of a kind about the same document
-MAX_BATCH = 500  # documents per round trip; with more, objects live long enough to slow the garbage collector
+MAX_BATCH = 400  # documents per round trip; with more, the garbage collector would take its objects for old ones
 FOUND_MEMORY = 20  # first reads and writes that the guess about the next one remembers
 FOUND_AT_FIRST = 1 / 2  # of the new keys of an instance that has just started: others may run already
 READS_FIRST_RATIO = 1 / 2  # found documents from which on a read before the write saves operations
@@ -118,13 +118,13 @@ class Flusher:
         """
         current: list[KeyState] = []
         lost: list[KeyState] = []
+        collect_young_garbage(states)
         batches = self._taken(states, report)
         try:
             for batch in batches:
                 doubtful = [state for state in batch if self._is_doubtful(state)]
                 self._read_first(doubtful, now_s, report)
                 lost += self._write_round(1, batch, current, now_s=now_s, report=report)
-                collect_young_garbage(batch)
         except Exception:
             for _ in batches:
                 pass  # take the hits of the other keys, too
@@ -230,6 +230,7 @@ class Flusher:
         """
         changed = []
         for batch in _batches(states):
+            collect_young_garbage(batch)
             snapshots = self._store.read([state.key for state in batch])
             self._note_erasures(snapshots.get(ERASURES))
             report.pulled_count += len(batch)

@@ -69,6 +69,28 @@ def test_flush_of_many_keys_causes_no_full_collection(limiter: Limiter, full_col
     assert 1 >= len(full_collections)
 
 
+@pytest.mark.no_cover
+def test_objects_of_a_flush_are_not_taken_for_old(limiter: Limiter) -> None:
+    """Even if the requests since the last cycle have made the collector run nearly often enough."""
+    seen_old: list[object] = []
+
+    def note(phase: str, info: dict[str, Any]) -> None:
+        if phase == "stop" and info["generation"] == 1:
+            seen_old.extend(each for each in gc.get_objects(generation=2) if isinstance(each, Change))
+
+    hit(limiter, MAX_BATCH)
+    while gc.get_count()[1] < gc.get_threshold()[1]:
+        cycle: list[object] = []
+        cycle.append(cycle)
+    gc.callbacks.append(note)
+    try:
+        limiter.sync()
+    finally:
+        gc.callbacks.remove(note)
+
+    assert [] == seen_old
+
+
 def test_disabled_garbage_collector_stays_disabled(limiter: Limiter, full_collections: list[dict[str, Any]]) -> None:
     collections = []
 
