@@ -206,7 +206,7 @@ def with_statistics() -> Repeated:
     record = StatisticsRecorder(_NoWriter(), settings=StatisticsSettings, clock=clock).count
 
     def hit(user: str) -> None:
-        record(check(CLIENT_ID, user), CLIENT_ID, username=user, grant="password")
+        record(check(CLIENT_ID, user), CLIENT_ID, username=user, grant="password", now_s=FIXED_TIME_S)
 
     return hot(hit)
 

@@ -88,7 +88,7 @@ class Limiter:
         self._clients = ClientRegistry(
             self.settings.policies,
             dirty_queue=DirtyQueue(is_shared=self._store is not None),
-            clock=self._now,
+            clock=self.now_s,
             max_keys=self.settings.max_keys,
             peers=Peers(is_shared=self._store is not None, reserves=reserves),
         )
@@ -104,7 +104,7 @@ class Limiter:
             self._store,
             clients=self._clients,
             interval_s=sync.interval_s,
-            clock=self._now,
+            clock=self.now_s,
             server_clock=server_clock,
         )
         self._reservations = Reservations(self._cycle, deadline_s=sync.deadline_s) if reserves else None
@@ -330,7 +330,8 @@ class Limiter:
         if self._follows_store_clock:
             self._clock = (lambda: given() + offset_s) if offset_s else given
 
-    def _now(self) -> float:
+    def now_s(self) -> float:
+        """Return the time that limits are counted by, seconds since the epoch."""
         return self._clock()
 
     def close(self, deadline: Deadline | None = None) -> None:

@@ -91,7 +91,7 @@ class Worker:
         self.health_monitor = HealthMonitor(self.limiter, stores and stores.heartbeats, clock=clock, metrics=metrics)
         self._override_cache = OverrideCache(stores and stores.overrides)
         statistics = stores and StatisticsRecorder(
-            stores.statistics, settings=lambda: live.current.statistics, clock=self._now
+            stores.statistics, settings=lambda: live.current.statistics, clock=self.limiter.now_s
         )
         denials = (
             DenialRecorder(
@@ -99,12 +99,12 @@ class Worker:
                 stores.denials,
                 instance=self.health_monitor.instance,
                 keep_s=lambda: live.current.events.keep_denials_s,
-                clock=self._now,
+                clock=self.limiter.now_s,
             )
             if stores and queue
             else None
         )
-        self.observer = Observer(callbacks, metrics=metrics, statistics=statistics)
+        self.observer = Observer(callbacks, metrics=metrics, statistics=statistics, clock=self.limiter.now_s)
         self._tasks: list[BackgroundTask] = [task for task in (statistics, denials) if task is not None]
         self._scheduler = SyncScheduler(
             self.health_monitor, interval_s=settings.sync.interval_s, on_cycle=self.after_cycle
@@ -147,6 +147,7 @@ class Worker:
             self._failure_cycles.stop(deadline.part(WAITING_SHARE))
         self.limiter.close(deadline)
         self.guard.close(deadline)
+        self._attempt(self.observer.count_noted)
         for task in self._tasks:
             part = deadline.part(TASK_SHARE)
             with self._time_limit(part):
@@ -172,16 +173,11 @@ class Worker:
             self._attempt_unless_ending(self._override_cache.refresh)
         self._attempt_unless_ending(partial(self._update_settings, now_s))
         self._attempt_unless_ending(partial(self.guard.run, is_reachable=is_reachable))
+        self._attempt_unless_ending(self.observer.count_noted)
         if is_reachable:
             self._attempt_unless_ending(partial(self.health_monitor.beat, override_count=self._live.override_count))
             for task in self._tasks:
                 self._attempt_unless_ending(task.run)
-
-    def _now(self) -> float:
-        return self._clock() + self._clock_offset_s()
-
-    def _clock_offset_s(self) -> float:
-        return self.limiter.clock_offset_s if self._clock is time.time else 0.0
 
     def _update_settings(self, now_s: float) -> None:
         self._live.update(self._override_cache.active(now_s))

@@ -184,7 +184,9 @@ class AppLimiter:
     def update_metrics(self) -> None:
         """Bring the metrics of this process up to date."""
         if not self.is_switched_off:
-            self._running_worker().health_monitor.note_state()
+            worker = self._running_worker()
+            worker.observer.count_noted()
+            worker.health_monitor.note_state()
 
     def context(self) -> OperatorContext | None:
         """Return the context of operator commands, with this process's stores; None if nothing is shared."""

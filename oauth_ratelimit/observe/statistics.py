@@ -168,7 +168,14 @@ class StatisticsRecorder:
         return f"{self._process}-{self._restart_count}"
 
     def count(
-        self, decision: Decision, client_id: str, *, username: str | None, grant: str, endpoint: str = TOKEN_ENDPOINT
+        self,
+        decision: Decision,
+        client_id: str,
+        *,
+        username: str | None,
+        grant: str,
+        endpoint: str = TOKEN_ENDPOINT,
+        now_s: float,
     ) -> None:
         """Count one request.
 
@@ -178,6 +185,7 @@ class StatisticsRecorder:
             username: Pseudonym of the user, None for grants without a user.
             grant: Name of the grant type, one of a bounded number.
             endpoint: Endpoint of the request.
+            now_s: Time of the request, seconds since the epoch.
         """
         if not self._is_on:
             return
@@ -186,7 +194,6 @@ class StatisticsRecorder:
         if not is_token:
             prefix, grant = f"{endpoint}/", ENDPOINT + endpoint
         kind: Kind = "client" if username is None else "user"
-        now_s = self._clock()
         with self._lock:
             if not self._minute_s <= now_s < self._end_s:
                 self._start_minute(now_s)

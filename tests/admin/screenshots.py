@@ -97,6 +97,7 @@ def record_trace(deployment: Deployment) -> None:
                 client_id,
                 username=username,
                 grant=caller.grant_type,
+                now_s=clock(),
             )
             recorder.run()
         recorder.close()

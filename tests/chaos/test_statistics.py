@@ -65,7 +65,7 @@ class Process:
     def ask(self) -> Tally:
         """Make a request, and return what became of it."""
         decision = self.limiter.check("shop", "alice")
-        self.recorder.count(decision, "shop", username="alice", grant="password")
+        self.recorder.count(decision, "shop", username="alice", grant="password", now_s=self.clock())
         return Tally(allowed=1) if decision.allowed else Tally(denied=1)
 
     def run(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import requests
@@ -14,8 +14,9 @@ from oauth_ratelimit.core.decision import Decision, FullDecision
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.observe.observer import Callbacks, GrantNames, Observer, is_near_limit
+from oauth_ratelimit.observe.observer import COUNTED_AT_ONCE, Callbacks, GrantNames, Observer, is_near_limit
 from tests.support.flows import post
+from tests.support.helpers import Clock
 from tests.support.sites import Site, config, protected
 
 POLICY = Policy("client", 100, Window.of(60))
@@ -68,6 +69,43 @@ def test_callback_of_a_decision(decision: Decision, denied_count: int, near_coun
 
     assert [(decision, ids)] * denied_count == on_denied
     assert [(decision, ids)] * near_count == on_near_limit
+
+
+class FakeStatistics:
+    """Statistics that remember the time of each request that they count."""
+
+    def __init__(self) -> None:
+        self.counted: list[tuple[str, float]] = []
+
+    def count(self, decision: Decision, client_id: str, *, now_s: float, **_: Any) -> None:
+        """Remember a request."""
+        if client_id == "broken":
+            raise LookupError("a defect")
+        self.counted.append((client_id, now_s))
+
+
+def test_requests_are_counted_in_groups_with_the_time_at_which_they_came() -> None:
+    statistics, clock = FakeStatistics(), Clock(1000.0)
+    observer = Observer(Callbacks(has_grant=bool), statistics=cast(Any, statistics), clock=clock)
+    for number in range(COUNTED_AT_ONCE + 2):
+        observer.report(allowed(50), str(number), username=None, grant_type=None, duration_s=3e-6)
+        clock.advance(1)
+
+    assert [(str(number), 1000.0 + number) for number in range(COUNTED_AT_ONCE)] == statistics.counted
+    observer.count_noted()
+    assert [("20", 1020.0), ("21", 1021.0)] == statistics.counted[COUNTED_AT_ONCE:]
+
+
+def test_request_that_cannot_be_counted_loses_no_other() -> None:
+    statistics = FakeStatistics()
+    observer = Observer(Callbacks(has_grant=bool), statistics=cast(Any, statistics), clock=Clock(1000.0))
+    for client_id in ("broken", "web-shop"):
+        observer.report(allowed(50), client_id, username=None, grant_type=None, duration_s=3e-6)
+
+    with pytest.raises(LookupError):
+        observer.count_noted()
+    observer.count_noted()
+    assert [("web-shop", 1000.0)] == statistics.counted
 
 
 @pytest.mark.parametrize(

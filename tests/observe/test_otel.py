@@ -103,11 +103,12 @@ def test_application_that_sets_up_the_sdk_after_its_first_request() -> None:
         from opentelemetry import metrics
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-        from tests.support.apps import protected_app, token_status
+        from tests.support.apps import app_limiter_of, protected_app, token_status
 
         reader = InMemoryMetricReader()
         with protected_app(OAUTH_RATELIMIT_CONFIG={"mode": "enforce", "limits": {"client": ["2/minute"]}}) as app:
             token_status(app)
+            app_limiter_of(app).update_metrics()
             metrics.set_meter_provider(MeterProvider([reader]))
             assert [200, 429] == [token_status(app), token_status(app)]
         found = [

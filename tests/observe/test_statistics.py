@@ -74,7 +74,14 @@ class Instance:
         """Have requests decided and counted."""
         for _ in range(times):
             decision = self.limiter.check(client_id, username, grant_type=grant, endpoint=endpoint)
-            self.recorder.count(decision, client_id, username=username, grant=grant or "none", endpoint=endpoint)
+            self.recorder.count(
+                decision,
+                client_id,
+                username=username,
+                grant=grant or "none",
+                endpoint=endpoint,
+                now_s=self.clock(),
+            )
 
     def run(self, after_s: float = 10.0) -> None:
         """Let time pass, and run the background task."""
@@ -392,7 +399,9 @@ def test_concurrent_requests_lose_no_count(clock: Clock) -> None:
     def ask(number: int) -> None:
         start.wait()
         for client in range(1500):
-            instance.recorder.count(decision, f"client-{client}", username=f"user-{number}", grant=PASSWORD)
+            instance.recorder.count(
+                decision, f"client-{client}", username=f"user-{number}", grant=PASSWORD, now_s=clock()
+            )
 
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
