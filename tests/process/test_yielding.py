@@ -76,7 +76,7 @@ def test_objects_of_a_flush_are_not_taken_for_old(limiter: Limiter) -> None:
 
     def note(phase: str, info: dict[str, Any]) -> None:
         if phase == "stop" and info["generation"] == 1:
-            seen_old.extend(each for each in gc.get_objects(generation=2) if isinstance(each, Change))
+            seen_old.extend(each for each in gc.get_objects(generation=2) if type(each) is Change)
 
     hit(limiter, MAX_BATCH)
     while gc.get_count()[1] < gc.get_threshold()[1]:
