@@ -36,8 +36,8 @@ def yield_between(items: Iterable[Item]) -> Iterator[Item]:
 def collect_young_garbage(items: Sized) -> None:
     """Collect the young generations before a step of work on many items.
 
-    Its own objects are garbage then before the collector has seen them so often that it takes them for old. After enough
-    old objects it scans the whole process, which delays requests by 50 ms and more.
+    The collector takes objects that it has seen a few times for old. After many old ones it scans the whole process,
+    which delays requests by 50 ms and more. With this, the step's own objects are garbage before they are old.
     """
     if len(items) > MIN_COLLECTED and gc.isenabled():
         gc.collect(1)
