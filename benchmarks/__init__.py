@@ -4,7 +4,7 @@
 
     decision.py       one decision, beside other libraries (peers.py)
     endpoint.py       a token request, beside Flask-Limiter, called directly and through gunicorn (token_request.py)
-    flush.py          sync cycles, conflicts, idle keys, and requests during a flush
+    flush.py          sync cycles, conflicts, idle keys, requests during a flush, and new keys without end
     memory.py         bytes per key, pauses of the garbage collector, a flood of users
     replays.py        recorded traffic (traces.py) through each algorithm and setting
     scaling.py        constants of urgent synchronisation, and fleets of hundreds

@@ -1,10 +1,13 @@
-"""A sync cycle beside a bare ``bulk_write`` of the same changes, with conflicts, and the requests served meanwhile."""
+"""A sync cycle beside a bare ``bulk_write`` of the same changes, conflicts, requests served meanwhile, and new keys."""
 
+import os
 import random
+import statistics
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from pymongo import MongoClient
@@ -16,10 +19,14 @@ from benchmarks.fleet import CountingStore
 from benchmarks.measuring import in_new_process, take_turns, timed
 from benchmarks.results import Result, median_of
 from benchmarks.subjects import CLIENT_ID
+from oauth_ratelimit import Limiter
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series
-from oauth_ratelimit.store.base import Change
+from oauth_ratelimit.store.base import Change, WriteResult
+from oauth_ratelimit.store.mongo.client import Connection
+from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.document import compose
+from oauth_ratelimit.sync import scheduler
 from oauth_ratelimit.sync.flusher import MAX_BATCH
 from tests.support.helpers import Clock
 from tests.support.mongod import Mongod
@@ -33,6 +40,9 @@ STALL_STEP_S = 0.001  # between two requests
 STALL_ROUND_COUNT = 2
 IDLE_KEY_COUNT = 100_000
 WINDOW_S = 60
+STORM_RATES = (500, 5_000)  # new keys per second
+STORM_STEP_S = 0.002  # between two requests, or several
+STORM_WARM_UP_S, STORM_S = 2.0, 5.0  # the short gaps that are allowed in a row last for one second
 
 
 def run(*, short: bool) -> Iterator[Result]:
@@ -46,6 +56,8 @@ def run(*, short: bool) -> Iterator[Result]:
             yield from _conflicts(mongod.uri, name, key_count=key_count, turn_count=min(7, turns[key_count]))
         yield from in_new_process(_stall, mongod.uri)
         yield from in_new_process(_bare_stall, mongod.uri)
+        for keys_per_s in STORM_RATES:
+            yield from _storms(mongod.uri, keys_per_s, turn_count=1 if short else 5)
     yield from in_new_process(_idle)
     if not short:
         with ReplicaSet() as replica_set:
@@ -285,3 +297,61 @@ def _answer(*, remaining: int) -> bytes:
     """Do the work of a small answer."""
     headers = [("Content-Type", "application/json"), ("X-RateLimit-Remaining", str(remaining))]
     return b"".join(f"{name}: {value}\r\n".encode() for name, value in headers for _ in range(20))
+
+
+def _storms(uri: str, keys_per_s: int, *, turn_count: int) -> Iterator[Result]:
+    """New keys without end, with the gap between batches that the scheduler takes then, and with its usual one."""
+    measures = {
+        f"{1000 * gap_s:g} ms apart": partial(in_new_process, _storm, uri, keys_per_s, gap_s)
+        for gap_s in (scheduler.SHORT_GAP_S, scheduler.LONG_GAP_S)
+    }
+    for gap, values in take_turns(measures, turn_count=turn_count).items():
+        costs_us, delays_ms = zip(*values, strict=True)
+        name = f"flush/{keys_per_s:,} new keys per second, batches {gap}"
+        yield median_of(f"{name}/process", costs_us, "us of CPU per key")
+        yield median_of(f"{name}/stored after", delays_ms, "ms")
+
+
+class _DatingStore(MongoStore):
+    """A store that notes when each user was stored first."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(Connection(uri), collection=f"storm_{os.getpid()}", closes_connection=True)
+        self.stored_s: dict[str | None, float] = {}
+
+    def compare_and_set(self, writer: str, changes: Sequence[Change]) -> WriteResult:
+        """See ``CounterStore.compare_and_set``."""
+        result = super().compare_and_set(writer, changes)
+        now_s = time.perf_counter()
+        for change in changes:
+            self.stored_s.setdefault(change.key.username, now_s)
+        return result
+
+
+def _storm(uri: str, keys_per_s: int, gap_s: float) -> tuple[float, float]:
+    """Return the process's CPU time per key in us, and the median time until a key is stored, in ms."""
+    scheduler.LONG_GAP_S = gap_s
+    store = _DatingStore(uri)
+    limiter = subjects.limiter(subjects.settings_of(10), store)
+    cycles = scheduler.SyncScheduler(limiter, interval_s=1.0)
+    cycles.start()
+    _ask_for_new_keys(limiter, "warm-up", keys_per_s=keys_per_s, seconds=STORM_WARM_UP_S)
+    started_ns = time.process_time_ns()
+    asked_s = _ask_for_new_keys(limiter, "user", keys_per_s=keys_per_s, seconds=STORM_S)
+    cost_us = (time.process_time_ns() - started_ns) / 1000 / len(asked_s)
+    cycles.stop()
+    limiter.close()
+    return cost_us, 1000 * statistics.median(store.stored_s[user] - at_s for user, at_s in asked_s.items())
+
+
+def _ask_for_new_keys(limiter: Limiter, name: str, *, keys_per_s: int, seconds: float) -> dict[str, float]:
+    """Ask once for each of ever new users, evenly, and return the time of each request."""
+    asked_s: dict[str, float] = {}
+    started_s = time.perf_counter()
+    while (now_s := time.perf_counter()) < started_s + seconds:
+        while len(asked_s) < (now_s - started_s) * keys_per_s:
+            user = f"{name}-{len(asked_s)}"
+            asked_s[user] = time.perf_counter()
+            limiter.check(CLIENT_ID, user)
+        time.sleep(STORM_STEP_S)
+    return asked_s
