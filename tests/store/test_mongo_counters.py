@@ -21,6 +21,7 @@ from oauth_ratelimit.store.mongo import counters as mongo
 from oauth_ratelimit.store.mongo.client import Connection
 from oauth_ratelimit.store.mongo.counters import MongoStore
 from oauth_ratelimit.store.mongo.inspect import CounterDocuments
+from oauth_ratelimit.sync.flusher import MAX_BATCH
 from tests.support.helpers import Clock, wait_until
 from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy
 from tests.support.mongod import Mongod
@@ -200,15 +201,15 @@ def test_expired_document_is_removed_and_not_restored_by_a_late_write(store: Mon
     assert {} == store.read([KEY])
 
 
-@pytest.mark.parametrize("count", (1, 500, 501, 1201))
-def test_flush_is_one_command_per_500_keys(limiter: Limiter, commands: Commands, count: int) -> None:
+@pytest.mark.parametrize("count", (1, MAX_BATCH, MAX_BATCH + 1, 3 * MAX_BATCH + 1))
+def test_flush_is_one_command_per_batch(limiter: Limiter, commands: Commands, count: int) -> None:
     limiter.sync()
     commands.names()
     for _ in range(2):
         for number in range(count):
             limiter.check(CLIENT, f"user-{number}")
         limiter.sync()
-        assert ["update"] * -(-count // 500) == commands.names()
+        assert ["update"] * -(-count // MAX_BATCH) == commands.names()
 
 
 def test_read_is_one_round_trip_however_many_documents_there_are(
