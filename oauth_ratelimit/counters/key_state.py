@@ -124,7 +124,8 @@ class KeyState(KeyBuckets):
         unsent: Hits that the cycle has taken and the document is not known to hold. Never changed in place.
         attempt: The write whose outcome is unknown, None if there is none.
         horizons: Whether the document holds the horizons of the tiers.
-        wider_s: Longest horizon in the document, if it is longer than the client's; else 0.
+        longest_s: Longest horizon in the document, that of a write under way included; 0 if there is none.
+        newest_s: Start of the newest frame in the document, likewise.
         is_marked: Whether the document holds this instance's mark.
         peers: Number of instances that have written the document lately, this one included.
         prunable: Parts that the next writes remove from the document.
@@ -144,6 +145,8 @@ class KeyState(KeyBuckets):
         "is_dirty",
         "is_marked",
         "is_urgent",
+        "longest_s",
+        "newest_s",
         "peers",
         "prunable",
         "pull_gap",
@@ -154,7 +157,6 @@ class KeyState(KeyBuckets):
         "unsent",
         "username",
         "version",
-        "wider_s",
     )
 
     def __init__(
@@ -172,7 +174,8 @@ class KeyState(KeyBuckets):
         self.unsent: Hits | None = None
         self.attempt: Attempt | None = None
         self.horizons = Horizons.MISSING
-        self.wider_s = 0
+        self.longest_s = 0
+        self.newest_s = 0
         self.is_marked = False
         self.peers = 1
         self.prunable = NOTHING_PRUNABLE
@@ -270,8 +273,8 @@ class KeyState(KeyBuckets):
         if snapshot:
             self._note_writers(snapshot)
         stored = snapshot.horizons if snapshot else NO_HORIZONS
-        longest_s = max(stored.values(), default=0)
-        self.wider_s = longest_s if longest_s > self.client.horizon_s else 0
+        self.longest_s = max(stored.values(), default=0)
+        self.newest_s = max(map(max, filter(None, hits.values())), default=0)
         with self.client.lock:
             is_stored = all(stored.get(series, 0) >= horizon_s for series, horizon_s in self._own_horizons().items())
             self.horizons = Horizons.STORED if is_stored else Horizons.MISSING
@@ -317,12 +320,14 @@ class KeyState(KeyBuckets):
             return NO_HORIZONS
         with self.client.lock:
             self.horizons = Horizons.SENT
-            return self._own_horizons()
+            horizons = self._own_horizons()
+        self.longest_s = max(self.longest_s, *horizons.values())
+        return horizons
 
-    @property
-    def horizon_s(self) -> int:
-        """Seconds for which a frame can matter to any instance that has written the document, from its start."""
-        return max(self.wider_s, self.client.horizon_s)
+    def end_s(self, hits: Hits) -> int:
+        """Note hits of a write, and return when no window holds any frame of the document any more."""
+        self.newest_s = max(self.newest_s, *map(max, hits.values()))
+        return self.newest_s + self.longest_s
 
     def _own_horizons(self) -> dict[Series, int]:
         """Return the horizons of the tiers, and of the series with hits to be sent."""

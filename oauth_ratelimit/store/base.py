@@ -56,7 +56,7 @@ class Change:
         next_version: The version it will have.
         flush_id: The number of this attempt, stored in the document as the writer's mark.
         hits: The hits to add.
-        expire_at_s: Time at which the last of these hits has left every window, seconds since the epoch.
+        expire_at_s: Time at which the document's newest hit has left every window, seconds since the epoch.
         expired_frames: Series and frame starts to remove, because no window holds them any more.
         expired_writers: Writers whose marks are removed, because none of their writes can still arrive. The writer's
             own mark and frames that hits are added to stay.

@@ -288,7 +288,7 @@ class Flusher:
                 for state, change in zip(batch, changes, strict=True):
                     if state.attempt is None:
                         state.attempt = Attempt(
-                            change.flush_id, change.version, change.hits, begun_s, state.horizon_s, was_sent
+                            change.flush_id, change.version, change.hits, begun_s, state.longest_s, was_sent
                         )
                     elif was_sent:
                         state.attempt = replace(state.attempt, was_sent=True)
@@ -330,7 +330,7 @@ def _change(state: KeyState, flush_id: int) -> Change:
     hits = state.unsent or {}
     if state.attempt is not None:  # the same write once more: its outcome shows whether either was applied
         flush_id, hits = state.attempt.flush_id, state.attempt.hits
-    newest_s = max(max(frames) for frames in hits.values())
+    horizons = state.raise_horizons()
     return Change(
         key=state.key,
         version=state.version,
@@ -338,10 +338,10 @@ def _change(state: KeyState, flush_id: int) -> Change:
         next_version=_first_version() if state.version is None else (state.version + 1) | 0,
         flush_id=flush_id,
         hits=hits,
-        expire_at_s=float(newest_s + state.horizon_s + SLACK_S),
+        expire_at_s=float(state.end_s(hits) + SLACK_S),
         expired_frames=state.prunable.frames[:MAX_PRUNED],
         expired_writers=state.prunable.writers[:MAX_PRUNED],
-        horizons=state.raise_horizons(),
+        horizons=horizons,
     )
 
 

@@ -169,6 +169,22 @@ def test_document_stays_as_long_as_the_widest_window_of_its_writers_needs_it(fle
     assert 200 - 21 == wide.limiter.peek("shop", "ann").remaining
 
 
+def test_wider_window_extends_the_life_of_hits_that_are_newer_than_its_own(fleet: ScriptedFleet) -> None:
+    """An instance with a wide window sends its hits late, after one with a narrow window has counted."""
+    wide, narrow = fleet.start(WIDE), fleet.start(PLAIN)
+    wide.ask("shop", "ann", 1)
+    fleet.true_s += 500.0
+    narrow.ask("shop", "ann", 20)
+    narrow.sync(urgent=False)
+    wide.sync(urgent=False)
+    fleet.true_s += 500.0
+    fleet.server.expire()
+    wide.ask("shop", "ann", 1)
+    wide.sync(urgent=False)
+
+    assert 200 - 21 == wide.limiter.peek("shop", "ann").remaining
+
+
 def test_instances_settle_within_two_cycles_after_a_restore(fleet: ScriptedFleet) -> None:
     """Also with hits that were not sent yet, and with a lost reply."""
     instances = started(fleet)

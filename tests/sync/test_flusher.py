@@ -14,7 +14,7 @@ from oauth_ratelimit.store.base import ERASURES, Change, Snapshot, WriteResult
 from oauth_ratelimit.store.memory import MemoryStore
 from oauth_ratelimit.sync.flusher import MAX_BATCH, MAX_ROUNDS
 from tests.support.helpers import Clock
-from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, stored_hits
+from tests.support.limiters import CLIENT, KEY, a_limiter, a_policy, some_settings, stored_hits
 from tests.support.stores import a_change
 from tests.sync.faulty_store import Fault, FaultyStore
 
@@ -98,11 +98,16 @@ def test_late_write_between_read_and_write_is_found(pair: Pair, faulty: FaultySt
     assert (11, 0) == (stored_hits(inner), here.counts(CLIENT).in_flight_hits)
 
 
+@pytest.mark.parametrize("user_window_s", (60, 600))
 def test_write_whose_mark_is_gone_is_not_repeated_for_a_wider_window(
-    pair: Pair, faulty: FaultyStore, inner: MemoryStore, clock: Clock
+    pair: Pair, faulty: FaultyStore, inner: MemoryStore, clock: Clock, user_window_s: int
 ) -> None:
-    """The document had a short horizon when others removed the mark. That it has a long one now proves nothing."""
+    """The document had a short horizon when others removed the mark. That it has a long one now proves nothing.
+
+    Nor does a wider window for users, who have documents of their own.
+    """
     here, there = pair
+    here.reconfigure(some_settings(a_policy(window_s=60), user=(a_policy(window_s=user_window_s),)))
     faulty.faults.append(Fault.LOST_REPLY)
     hit(here, cost=10)
     clock.advance(60 + SLACK_S + 12)

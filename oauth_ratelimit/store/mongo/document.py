@@ -42,6 +42,7 @@ MAX_PRELOADED_BYTES = 2**14  # a starting instance reads a thousand documents at
 MAX_SERIES_LENGTH = 30
 MAX_FRAME_LENGTH = 12
 MAX_WRITER_LENGTH = 64
+LATEST_S = 253_402_300_799  # the last date; a frame may have a later name
 
 _SERIES = re.compile(r"([1-9][0-9]{0,8})(\+denied)?(\+dry-run)?")
 _FRAME = re.compile(r"0|[1-9][0-9]*")
@@ -319,7 +320,7 @@ def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
     for change in changes:
         expire = dates.get(change.expire_at_s)
         if expire is None:
-            expire = dates[change.expire_at_s] = date_of(change.expire_at_s)
+            expire = dates[change.expire_at_s] = date_of(min(change.expire_at_s, LATEST_S))
         increments: Document = {
             f"requestCounters.{_series_name(series)}.{start_s}": count if count <= MAX_EXACT else MAX_EXACT
             for series, frames in change.hits.items()
