@@ -58,6 +58,10 @@ class Attempt:
         # In quarantine the mark may be among what cannot be read.
         if snapshot.version in (self.version, UNUSABLE_VERSION):
             return Outcome.PENDING
+        if not self.was_sent:
+            return Outcome.NOT_APPLIED
         # Not the horizons of now: they may have been raised after the mark was removed.
-        is_over = self.was_sent and monotonic_s - self.begun_s > self.horizon_s + SLACK_S
-        return Outcome.EXPIRED if is_over else Outcome.NOT_APPLIED
+        if monotonic_s - self.begun_s > self.horizon_s + SLACK_S:
+            return Outcome.EXPIRED
+        # A first write can still be applied: as soon as the document is removed.
+        return Outcome.PENDING if self.version is None else Outcome.NOT_APPLIED

@@ -123,6 +123,25 @@ def test_write_whose_mark_is_gone_is_not_repeated_for_a_wider_window(
     assert [10] == [event["hits"] for event in events if event["event"] == "hits_dropped"]
 
 
+def test_first_write_that_arrives_after_its_document_was_removed_counts_once(
+    pair: Pair, faulty: FaultyStore, inner: MemoryStore
+) -> None:
+    """Another instance's document refuses it as long as it exists. Then nothing does."""
+    here, there = pair
+    faulty.faults.append(Fault.LATE)
+    hit(here, cost=10)
+    hit(there)
+
+    def remove_and_deliver() -> None:
+        for held in list(faulty.held):
+            inner.remove(KEY)
+            faulty.deliver(held)
+
+    faulty.before_write = remove_and_deliver
+    here.sync()
+    assert (10, 0) == (stored_hits(inner), here.counts(CLIENT).in_flight_hits)
+
+
 @pytest.mark.parametrize("is_known_gone", (True, False), ids=("after reading", "without reading"))
 def test_recreated_document_is_not_overwritten(pair: Pair, inner: MemoryStore, is_known_gone: bool) -> None:
     """An instance that knows a former life of a document neither overwrites the new one nor brings back the old."""
