@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from oauth_ratelimit.store.mongo.client import Connection
@@ -44,6 +44,8 @@ class Fleet:
         horizons_s: The longest horizon of those who have written a document, by its key and the name of the series.
         lost: Hits that may be missing, because an instance was killed or a document removed.
         twice: Hits that may be stored twice: a restore repeats versions that writes under way may name.
+        returned: Hits of frames that instances have removed, and that a late first write has stored again: its document
+            had expired, so nothing kept it from being applied.
         moved: Hits that may be in another frame, because a clock was wrong before they were sent.
         erased: Users who were erased, in this order.
         damaged: Documents that somebody has damaged; nothing is expected of them.
@@ -62,6 +64,7 @@ class Fleet:
         self.horizons_s: dict[tuple[Identity, str], int] = {}
         self.lost: Counter[Cell] = Counter()
         self.twice: Counter[Cell] = Counter()
+        self.returned: Counter[Cell] = Counter()
         self.moved: Counter[Cell] = Counter()
         self.erased: list[Erased] = []
         self.damaged: set[Identity] = set()
@@ -104,10 +107,12 @@ class Fleet:
         self.lost.update(instance.pending)
 
     def stop(self, instance: Instance) -> None:
-        """End an instance in good order. It loses nothing if the server answers."""
+        """End an instance in good order. It loses nothing if the server answers, and if no mark may be gone."""
+        attempts = [state.attempt for state in states_in_memory(instance.limiter) if state.attempt]
+        is_old = any(self.true_s - attempt.begun_s > SLACK_S for attempt in attempts)
         instance.limiter.close()
         self.instances.remove(instance)
-        if self.fault_rate or instance.is_cut_off:
+        if self.fault_rate or instance.is_cut_off or is_old:
             self.lost.update(instance.pending)
 
     def forget(self, identity: Identity | None = None) -> None:
@@ -173,11 +178,20 @@ class Fleet:
             instance.unread += self.erased  # the record of them is restored, too
             self.twice.update(instance.pending)
 
+    def release(self, index: int) -> None:
+        """Apply a write that was held back."""
+        before = set(self.server.latest)
+        self.server.release(index)
+        inserted = self.server.latest.keys() - before
+        removed = self._removed(by_instances=True) - self.returned
+        for cell, count in self.stored(inserted).items():
+            self.returned[cell] += min(count, removed[cell])
+
     def settle(self) -> None:
         """Let everything arrive that was held back, and all instances synchronise without faults."""
         self.fault_rate = 0.0
         while self.server.held:
-            self.server.release(0)
+            self.release(0)
         self.server.commit()
         for instance in self.instances:
             instance.is_cut_off = False
@@ -264,10 +278,10 @@ class Fleet:
         """Return copies of the counter documents that a majority has."""
         return [document for document in self.server.documents() if "clientId" in document["_id"]]
 
-    def stored(self) -> Counter[Cell]:
-        """Return the hits in the documents on the primary."""
+    def stored(self, ids: Iterable[bytes] | None = None) -> Counter[Cell]:
+        """Return the hits in the documents on the primary, in all or in some."""
         found: Counter[Cell] = Counter()
-        for document in self.server.latest.values():
+        for document in map(self.server.latest.__getitem__, self.server.latest if ids is None else ids):
             if "clientId" not in document["_id"]:  # the record of erasures
                 continue
             identity = key_of(document)
@@ -286,7 +300,7 @@ class Fleet:
         """
         stored, truth, twice = self.stored(), self.truth, self.twice
         if self.was_wrong:
-            stored.update(self._removed(by_instances=True))
+            stored.update(self._removed(by_instances=True) - self.returned)
             stored, truth, twice = _by_series(stored), _by_series(truth), _by_series(twice)
         for cell, count in stored.items():
             assert count <= truth[cell] + twice[cell], f"doubled in {cell}: stored {count}, admitted {truth[cell]}"
