@@ -44,8 +44,9 @@ class Fleet:
         horizons_s: The longest horizon of those who have written a document, by its key and the name of the series.
         lost: Hits that may be missing, because an instance was killed or a document removed.
         twice: Hits that may be stored twice: a restore repeats versions that writes under way may name.
-        returned: Hits of frames that instances have removed, and that a late first write has stored again: its document
-            had expired, so nothing kept it from being applied.
+        returned: Hits of frames that instances have removed, and that a first write has stored again: the document had
+            expired, so nothing kept a late one from being applied, and nothing shows that it was.
+        over: Hits of frames that instances have removed when nobody who had written the document needed them.
         moved: Hits that may be in another frame, because a clock was wrong before they were sent.
         erased: Users who were erased, in this order.
         damaged: Documents that somebody has damaged; nothing is expected of them.
@@ -65,6 +66,7 @@ class Fleet:
         self.lost: Counter[Cell] = Counter()
         self.twice: Counter[Cell] = Counter()
         self.returned: Counter[Cell] = Counter()
+        self.over: Counter[Cell] = Counter()
         self.moved: Counter[Cell] = Counter()
         self.erased: list[Erased] = []
         self.damaged: set[Identity] = set()
@@ -75,7 +77,7 @@ class Fleet:
         self.history: list[str] = []
         self.server_offset_s = 0.0
         self.started_count = 0
-        self.server = Server(lambda: self.true_s + self.server_offset_s)
+        self.server = Server(lambda: self.true_s + self.server_offset_s, self._note_return)
         self.instances: list[Instance] = []
         self.earliest_s = self.latest_s = 0.0  # offsets of servers' clocks
         self._checked_removal_count = 0
@@ -178,20 +180,17 @@ class Fleet:
             instance.unread += self.erased  # the record of them is restored, too
             self.twice.update(instance.pending)
 
-    def release(self, index: int) -> None:
-        """Apply a write that was held back."""
-        before = set(self.server.latest)
-        self.server.release(index)
-        inserted = self.server.latest.keys() - before
+    def _note_return(self, identity: bytes) -> None:
+        """Note the hits of a new document that were in one before, as far as instances have removed them from it."""
         removed = self._removed(by_instances=True) - self.returned
-        for cell, count in self.stored(inserted).items():
+        for cell, count in self.stored([identity]).items():
             self.returned[cell] += min(count, removed[cell])
 
     def settle(self) -> None:
         """Let everything arrive that was held back, and all instances synchronise without faults."""
         self.fault_rate = 0.0
         while self.server.held:
-            self.release(0)
+            self.server.release(0)
         self.server.commit()
         for instance in self.instances:
             instance.is_cut_off = False
@@ -312,7 +311,7 @@ class Fleet:
             # An instance that ends without a write leaves nobody who knows of its wider window.
             if min(self.ends_s[cell] - self.true_s, self._left_s(cell)) > 0 and cell[:3] not in self.damaged:
                 kept = stored[cell]
-                least = count - self.lost[cell] - self.moved[cell]
+                least = count - self.lost[cell] - self.over[cell] - self.moved[cell]
                 assert kept >= least, f"lost in {cell}: stored {kept}, admitted {count}"
         stored.update(self._removed())
         stored, lost = _by_series(stored), _by_series(self.lost)
@@ -337,6 +336,9 @@ class Fleet:
             over_s = removal.start_s + SHORTEST_HORIZONS_S[removal.series] + SLACK_S
             left_s = over_s - removal.at_s - (self.latest_s - self.earliest_s)
             assert not removal.is_update or left_s < 0, f"removed {left_s} s early: {removal}"
+            cell = (*key_of({"_id": removal.identity}), removal.series, removal.start_s)
+            if removal.is_update and self._left_s(cell) <= 0:  # who writes with a wider window later finds it gone
+                self.over[cell] += removal.count
         self._checked_removal_count = len(removals)
 
     def check_agreement(self) -> None:

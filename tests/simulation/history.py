@@ -72,7 +72,7 @@ def _cut_off(_fleet: Fleet, instance: Instance, _rng: random.Random) -> str:
 def _release(fleet: Fleet, _instance: Instance, rng: random.Random) -> str:
     if not fleet.server.held:
         return "nothing is held back"
-    fleet.release(rng.randrange(len(fleet.server.held)))
+    fleet.server.release(rng.randrange(len(fleet.server.held)))
     return "a write that was held back arrives"
 
 

@@ -261,6 +261,7 @@ class Instance:
         if report is not None:
             self._note_drops(report)
         if report is not None and not urgent and report.error is None and not report.in_flight_hits:
+            self.fleet.check_removals()  # by the horizons that the documents had
             for key, all_series in self.written.items():
                 for series in all_series:
                     self.fleet.note_written(key, series)

@@ -94,6 +94,7 @@ class Server:
 
     Args:
         clock: Returns the server's time, seconds since the epoch.
+        on_insert: Called with the id of each document that a write has made.
 
     Attributes:
         latest: What the primary has.
@@ -103,6 +104,7 @@ class Server:
     """
 
     clock: Callable[[], float]
+    on_insert: Callable[[bytes], object] = lambda _: None
     latest: State = field(default_factory=dict)
     committed: State = field(default_factory=dict)
     held: list[list[UpdateOne]] = field(default_factory=list)
@@ -195,6 +197,7 @@ class Server:
         if found is not None:
             raise WriteRejected(DUPLICATE_KEY, "E11000 duplicate key error")
         self.latest[identity] = inserted
+        self.on_insert(identity)
 
     def _note_removals(self, before: Document, after: Document, *, is_update: bool) -> None:
         left = _counters(after)
