@@ -69,6 +69,24 @@ def test_hits_whose_mark_may_be_gone_are_not_sent_again(fleet: ScriptedFleet) ->
     fleet.assert_exact()
 
 
+def test_hits_whose_mark_is_removed_by_the_time_of_a_faster_server_are_not_sent_again(fleet: ScriptedFleet) -> None:
+    """The clocks of MongoDB's servers may differ by up to a minute, so a mark may go that much sooner."""
+    (here,) = started(fleet, count=1)
+    here.ask("shop", "ann", 3)
+    fleet.fates = [Fate.UNANSWERED]
+    here.sync(urgent=False)
+    fleet.true_s += 80.0
+    fleet.server_offset_s = 55.0
+    (there,) = started(fleet, count=1)  # it knows no other server's time
+    ask_each((there, there))
+    (document,) = fleet.documents()
+    assert 1 == len(document["writers"])
+    ask_each((here,))
+    (document,) = fleet.documents()
+    frames = document["requestCounters"]["6"]
+    assert all(int(start_s) >= fleet.true_s - 6 for start_s in frames), frames
+
+
 def test_limit_of_all_users_that_comes_and_goes_between_lost_replies(fleet: ScriptedFleet) -> None:
     """There is one memory of its document, so each hit is sent once."""
     here, there = started(fleet, WITH_TOTAL)
