@@ -261,39 +261,64 @@ class SyncCycle:
         if self._flusher is None:
             self._keep_here(states, now_s, requested=requested)
             return
-        is_failed = False
-        up_to_date, changed = set[KeyState](), set[KeyState]()
+        busy: set[KeyState] | None = None
         try:
             if report.is_cut_short:
-                is_failed = True
-                for state in states:
-                    report.dropped_hits += state.take()
-                    state.read_before_write = True  # the user may be erased before the store answers again
+                self._take_only(states, report)
             else:
-                up_to_date.update(self._flusher.flush(states, now_s, report))
-                to_pull = [
-                    state
-                    for state in states
-                    if state.must_read(now_s)
-                    or (state not in up_to_date and (requested or reads_all or state.needs_pull))
-                ]
-                changed.update(self._flusher.pull(to_pull, now_s, report))
+                busy = self._exchange(self._flusher, states, now_s, report, reads_all=requested or reads_all)
         except Exception as exc:  # noqa: BLE001  # a bug must not drop keys from the schedule
             report.error = _reported(exc)
-            is_failed = True
             report.is_cut_short = report.is_cut_short or isinstance(exc, StoreError)
         for state in states:
             if requested:
                 state.seen_s = now_s
-            is_busy = requested or state in up_to_date or state in changed
-            reads_again = (is_busy and state.is_filling) or (requested and self.schedule.reads_again(state))
-            if is_failed or state.unsent or reads_again:
+            if busy is None:
+                state.pull_gap = 0
+                self.schedule.add((state,))
+                continue
+            is_filling_up = state.is_filling and (requested or state in busy)
+            if state.unsent or is_filling_up or (requested and self.schedule.reads_again(state)):
                 state.pull_gap = 0
                 self.schedule.add((state,))
             elif not (state.is_idle(now_s) and self._clients.forget(state)):
                 self.schedule.reschedule(state)
-            if not is_failed:
-                self._mark_if_urgent(state)
+            self._mark_if_urgent(state)
+
+    @staticmethod
+    def _exchange(
+        flusher: Flusher, states: list[KeyState], now_s: float, report: CycleReport, *, reads_all: bool
+    ) -> set[KeyState]:
+        """Flush keys, and pull those whose write did not show the total.
+
+        Args:
+            flusher: The flusher.
+            states: The keys.
+            now_s: The time.
+            report: The report of the cycle.
+            reads_all: Pull them all; else those that were busy lately or are filling up.
+
+        Returns:
+            The busy keys: their document was written here, or others have changed it.
+
+        Raises:
+            StoreError: The store did not answer.
+        """
+        busy = set(flusher.flush(states, now_s, report))
+        to_pull = [
+            state
+            for state in states
+            if state.must_read(now_s) or (state not in busy and (reads_all or state.needs_pull))
+        ]
+        busy.update(flusher.pull(to_pull, now_s, report))
+        return busy
+
+    @staticmethod
+    def _take_only(states: Iterable[KeyState], report: CycleReport) -> None:
+        """Take the hits of keys, which bounds the memory that they need, and send nothing."""
+        for state in states:
+            report.dropped_hits += state.take()
+            state.read_before_write = True  # the user may be erased before the store answers again
 
     def _keep_here(self, states: Iterable[KeyState], now_s: float, *, requested: bool) -> None:
         """Forget idle keys. Without a store nothing is sent: the buckets alone hold the hits."""
