@@ -30,6 +30,69 @@ TRY_SHARES = (1 / 2, 1 / 2, 1)  # of the time left at the end: a try that hangs 
 LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for other parts of the process
 
 
+class CycleLog:
+    """Log events of one limiter's cycles: an outage once a minute, its end, and hits that are lost.
+
+    Args:
+        clock: Returns the time in seconds since the epoch.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
+        self._failing_since_s: float | None = None
+        self._outage_count = 0
+
+    def note(self, report: CycleReport, now_s: float) -> None:
+        """Log what went wrong in a cycle, and the first success after it."""
+        if report.dropped_hits:
+            log.warning(
+                "hits_dropped", hits=report.dropped_hits, reason="they waited for the store until no window held them"
+            )
+        if report.error is not None:
+            if self._failing_since_s is None:
+                self._failing_since_s = now_s
+                self._outage_count += 1
+            failing_for_s = round(now_s - self._failing_since_s, 1)
+            # With a key of its own, each outage is logged at once.
+            self._log.warning(
+                "flush_failed", key=str(self._outage_count), error=str(report.error), failing_for_s=failing_for_s
+            )
+        elif self._failing_since_s is not None and (report.flushed_count or report.pulled_count):
+            log.info("flush_recovered", failed_for_s=round(now_s - self._failing_since_s, 1))
+            self._failing_since_s = None
+
+    def note_unsent(self, clients: ClientRegistry, *, is_idle: bool) -> None:
+        """Log the hits in flight by client, because they will not be sent any more.
+
+        Args:
+            clients: The clients and keys.
+            is_idle: False if a cycle still runs, so that any of them may be on their way.
+        """
+        undelivered, unconfirmed = Counter[str](), Counter[str]()
+        for client in clients:
+            of_keys, of_total = (0, 0), (0, 0)  # hits in flight, and those of them that may have been applied
+            for state in client.states():
+                hits = state.counts().in_flight_hits
+                unconfirmed_hits = state.unconfirmed_hits if is_idle else hits
+                if state.is_total:
+                    of_total = hits, unconfirmed_hits
+                else:
+                    of_keys = of_keys[0] + hits, of_keys[1] + unconfirmed_hits
+            # Users that have no limit of their own are in the total alone.
+            hits, unconfirmed_hits = max(of_keys, of_total)
+            unconfirmed[client.client_id] += unconfirmed_hits
+            undelivered[client.client_id] += hits - unconfirmed_hits
+        if undelivered.total():
+            log.error("hits_undelivered", hits=undelivered.total(), by_client=_largest(undelivered))
+        if unconfirmed.total():
+            log.error("hits_unconfirmed", hits=unconfirmed.total(), by_client=_largest(unconfirmed))
+
+
+def _largest(counted: Counter[str]) -> dict[str, int]:
+    """Return the clients with the most hits."""
+    return {logged_name(client_id): hits for client_id, hits in (+counted).most_common(MAX_CLIENTS_LOGGED)}
+
+
 class SyncCycle:
     """Flushes and pulls the keys of one limiter.
 
@@ -67,9 +130,7 @@ class SyncCycle:
         )
         self._clients = clients
         self._lock = threading.Lock()  # guards the schedule and the flusher: one cycle at a time
-        self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
-        self._failing_since_s: float | None = None
-        self._outage_count = 0
+        self._log = CycleLog(clock)
         self._last_s: float | None = None  # time of the last full cycle
 
     def run(self, *, is_reachable: bool = True, is_scheduled: bool = False) -> CycleReport:
@@ -103,7 +164,7 @@ class SyncCycle:
             report.key_count = self._clients.key_count
             if self._early_reads.next_s < next_urgent_s:
                 self._clients.dirty_queue.wake_for_urgent()
-        self._log_report(report, now_s)
+        self._log.note(report, now_s)
         return report
 
     def run_urgent(self) -> CycleReport | None:
@@ -113,7 +174,7 @@ class SyncCycle:
             now_s = self._clock()
             if not self._synchronise_urgent(now_s, report):
                 return None
-        self._log_report(report, now_s)
+        self._log.note(report, now_s)
         return report
 
     def _synchronise_urgent(self, now_s: float, report: CycleReport) -> bool:
@@ -157,7 +218,7 @@ class SyncCycle:
         with self._lock, self._kept(requested):
             now_s = self._begin(requested, self._clock(), report)
             self._synchronise(requested, now_s, report, requested=True)
-        self._log_report(report, now_s)
+        self._log.note(report, now_s)
         return report
 
     @contextmanager
@@ -350,24 +411,6 @@ class SyncCycle:
                     break
         self.schedule.drop_forgotten()
 
-    def _log_report(self, report: CycleReport, now_s: float) -> None:
-        if report.dropped_hits:
-            log.warning(
-                "hits_dropped", hits=report.dropped_hits, reason="they waited for the store until no window held them"
-            )
-        if report.error is not None:
-            if self._failing_since_s is None:
-                self._failing_since_s = now_s
-                self._outage_count += 1
-            failing_for_s = round(now_s - self._failing_since_s, 1)
-            # With a key of its own, each outage is logged at once.
-            self._log.warning(
-                "flush_failed", key=str(self._outage_count), error=str(report.error), failing_for_s=failing_for_s
-            )
-        elif self._failing_since_s is not None and (report.flushed_count or report.pulled_count):
-            log.info("flush_recovered", failed_for_s=round(now_s - self._failing_since_s, 1))
-            self._failing_since_s = None
-
     def end(self, deadline: Deadline) -> None:
         """Flush for the last time, remove this instance's marks, and release the store. No cycle may follow.
 
@@ -385,7 +428,7 @@ class SyncCycle:
                 self._flush_last(store, flusher, deadline)
             finally:
                 self._lock.release()
-        self._log_unsent(is_idle=is_idle)
+        self._log.note_unsent(self._clients, is_idle=is_idle)
         with store.time_limit(deadline.remaining_s):
             store.close()
 
@@ -405,43 +448,13 @@ class SyncCycle:
                         flusher.flush(states[start : start + PART_SIZE], self._clock(), report)
                 except Exception as exc:  # noqa: BLE001  # a bug must not keep other parts from ending
                     report.error = _reported(exc)
-            self._log_report(report, self._clock())
+            self._log.note(report, self._clock())
             if report.error is None and not any(state.unsent for state in states):
                 break
         if not deadline.is_over:
             part = deadline.part(LEAVING_SHARE)
             with store.time_limit(part.remaining_s), suppress(StoreError):  # the next writers remove the marks
                 flusher.leave(states + self.schedule.all(), part)
-
-    def _log_unsent(self, *, is_idle: bool) -> None:
-        """Log the hits in flight by client, because they will not be sent any more.
-
-        Args:
-            is_idle: False if a cycle still runs, so that any of them may be on their way.
-        """
-        undelivered, unconfirmed = Counter[str](), Counter[str]()
-        for client in self._clients:
-            of_keys, of_total = (0, 0), (0, 0)  # hits in flight, and those of them that may have been applied
-            for state in client.states():
-                hits = state.counts().in_flight_hits
-                unconfirmed_hits = state.unconfirmed_hits if is_idle else hits
-                if state.is_total:
-                    of_total = hits, unconfirmed_hits
-                else:
-                    of_keys = of_keys[0] + hits, of_keys[1] + unconfirmed_hits
-            # Users that have no limit of their own are in the total alone.
-            hits, unconfirmed_hits = max(of_keys, of_total)
-            unconfirmed[client.client_id] += unconfirmed_hits
-            undelivered[client.client_id] += hits - unconfirmed_hits
-        if undelivered.total():
-            log.error("hits_undelivered", hits=undelivered.total(), by_client=_largest(undelivered))
-        if unconfirmed.total():
-            log.error("hits_unconfirmed", hits=unconfirmed.total(), by_client=_largest(unconfirmed))
-
-
-def _largest(counted: Counter[str]) -> dict[str, int]:
-    """Return the clients with the most hits."""
-    return {logged_name(client_id): hits for client_id, hits in (+counted).most_common(MAX_CLIENTS_LOGGED)}
 
 
 def _reported(exc: Exception) -> StoreError:
