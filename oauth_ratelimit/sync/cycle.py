@@ -1,96 +1,29 @@
-"""The sync cycle of one limiter: the keys that it takes, and what it logs."""
+"""The sync cycle of one limiter: the keys that it takes, and when each is taken again."""
 
 import math
 import threading
 import traceback
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import structlog
 
-from oauth_ratelimit.core.key import logged_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.counters.key_state import Due, KeyState
 from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.errors import StoreError, StoreUnavailable
 from oauth_ratelimit.process.deadline import Deadline
-from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.store.base import CounterStore, Snapshot
 from oauth_ratelimit.sync.clock import ServerClock
+from oauth_ratelimit.sync.cycle_log import CycleLog
 from oauth_ratelimit.sync.flusher import MAX_BATCH, CycleReport, Flusher
 from oauth_ratelimit.sync.schedule import EarlyReads, SyncSchedule
 
 log = structlog.get_logger(__name__)
 
 PART_SIZE = MAX_BATCH  # keys; urgent ones do not wait for more
-MAX_CLIENTS_LOGGED = 50
-LOG_INTERVAL_S = 60.0  # between two events of a lasting outage
 TRY_SHARES = (1 / 2, 1 / 2, 1)  # of the time left at the end: a try that hangs leaves time for the next
 LEAVING_SHARE = 1 / 2  # of the time left after the last flush; the rest is for other parts of the process
-
-
-class CycleLog:
-    """Log events of one limiter's cycles: an outage once a minute, its end, and hits that are lost.
-
-    Args:
-        clock: Returns the time in seconds since the epoch.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._log = ThrottledLog(log, LOG_INTERVAL_S, clock)
-        self._failing_since_s: float | None = None
-        self._outage_count = 0
-
-    def note(self, report: CycleReport, now_s: float) -> None:
-        """Log what went wrong in a cycle, and the first success after it."""
-        if report.dropped_hits:
-            log.warning(
-                "hits_dropped", hits=report.dropped_hits, reason="they waited for the store until no window held them"
-            )
-        if report.error is not None:
-            if self._failing_since_s is None:
-                self._failing_since_s = now_s
-                self._outage_count += 1
-            failing_for_s = round(now_s - self._failing_since_s, 1)
-            # With a key of its own, each outage is logged at once.
-            self._log.warning(
-                "flush_failed", key=str(self._outage_count), error=str(report.error), failing_for_s=failing_for_s
-            )
-        elif self._failing_since_s is not None and (report.flushed_count or report.pulled_count):
-            log.info("flush_recovered", failed_for_s=round(now_s - self._failing_since_s, 1))
-            self._failing_since_s = None
-
-    def note_unsent(self, clients: ClientRegistry, *, is_idle: bool) -> None:
-        """Log the hits in flight by client, because they will not be sent any more.
-
-        Args:
-            clients: The clients and keys.
-            is_idle: False if a cycle still runs, so that any of them may be on their way.
-        """
-        undelivered, unconfirmed = Counter[str](), Counter[str]()
-        for client in clients:
-            of_keys, of_total = (0, 0), (0, 0)  # hits in flight, and those of them that may have been applied
-            for state in client.states():
-                hits = state.counts().in_flight_hits
-                unconfirmed_hits = state.unconfirmed_hits if is_idle else hits
-                if state.is_total:
-                    of_total = hits, unconfirmed_hits
-                else:
-                    of_keys = of_keys[0] + hits, of_keys[1] + unconfirmed_hits
-            # Users that have no limit of their own are in the total alone.
-            hits, unconfirmed_hits = max(of_keys, of_total)
-            unconfirmed[client.client_id] += unconfirmed_hits
-            undelivered[client.client_id] += hits - unconfirmed_hits
-        if undelivered.total():
-            log.error("hits_undelivered", hits=undelivered.total(), by_client=_largest(undelivered))
-        if unconfirmed.total():
-            log.error("hits_unconfirmed", hits=unconfirmed.total(), by_client=_largest(unconfirmed))
-
-
-def _largest(counted: Counter[str]) -> dict[str, int]:
-    """Return the clients with the most hits."""
-    return {logged_name(client_id): hits for client_id, hits in (+counted).most_common(MAX_CLIENTS_LOGGED)}
 
 
 class SyncCycle:
