@@ -239,14 +239,7 @@ class Flusher:
                 self._note_found(state, found=snapshot is not None)
                 report.dropped_hits += state.resolve(self.writer, snapshot, self._monotonic())
                 if snapshot is not None and snapshot.damage:
-                    is_usable = snapshot.version != UNUSABLE_VERSION
-                    self._log.error(
-                        "document_malformed",
-                        key=repr(state.key),
-                        **_names_of(state.key),
-                        fields=snapshot.damage,
-                        is_usable=is_usable,
-                    )
+                    self._log_damage(state.key, snapshot)
                 if state.version != (snapshot.version if snapshot else None):
                     changed.append(state)
                 prunable = NOTHING_PRUNABLE
@@ -257,6 +250,12 @@ class Flusher:
                 if is_known and state.due_cycle is not Due.FORGOTTEN:
                     self.remote_hits[state] = self.remote_hits.get(state, 0) + remote_hits
         return changed
+
+    def _log_damage(self, key: Key, snapshot: Snapshot) -> None:
+        is_usable = snapshot.version != UNUSABLE_VERSION
+        self._log.error(
+            "document_malformed", key=repr(key), **_names_of(key), fields=snapshot.damage, is_usable=is_usable
+        )
 
     def _note_erasures(self, erasures: Snapshot | None) -> None:
         """Drop the keys of users that were erased since the last read, or since the start of this instance."""
