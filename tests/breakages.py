@@ -484,8 +484,8 @@ BREAKAGES = (
     Breakage(
         "wrong clock of a new primary counts at once",
         "oauth_ratelimit/sync/clock.py",
-        "is_explained or is_confirmed:",
-        "True:",
+        "or self._is_confirmed(epoch_s):",
+        "or True:",
         "tests/sync/test_clock.py",
     ),
     Breakage(

@@ -68,19 +68,30 @@ class ServerClock:
             self._measure()
 
     def _measure(self) -> None:
+        """Measure the store's clock, and take over its time unless nothing explains or confirms a change."""
         _, epoch_s = min(self._sample() for _ in range(SAMPLE_COUNT))
         now_s = self.monotonic()
         wall_epoch_s = self._wall() - now_s
-        changed_s = epoch_s - self._epoch_s
-        # A machine that was suspended wakes up with a wall clock that has gone on and a monotonic clock that has not.
-        is_explained = min(abs(changed_s), abs(changed_s - wall_epoch_s + self._wall_epoch_s)) <= NOTABLE_S
-        is_confirmed = self._unconfirmed_epoch_s is not None and abs(epoch_s - self._unconfirmed_epoch_s) <= NOTABLE_S
-        if self._measured_s is None or is_explained or is_confirmed:
+        if not self.is_measured or self._is_explained(epoch_s, wall_epoch_s) or self._is_confirmed(epoch_s):
             self._epoch_s, self._unconfirmed_epoch_s = epoch_s, None
         else:
             self._unconfirmed_epoch_s = epoch_s
         self._measured_s, self._wall_epoch_s = now_s, wall_epoch_s
-        offset_s = self._epoch_s - wall_epoch_s
+        self._set_offset(self._epoch_s - wall_epoch_s)
+
+    def _is_explained(self, epoch_s: float, wall_epoch_s: float) -> bool:
+        """Return whether the store's clock has gone on as one of the two clocks of this machine has."""
+        changed_s = epoch_s - self._epoch_s
+        # A machine that was suspended wakes up with a wall clock that has gone on and a monotonic clock that has not.
+        wall_changed_s = wall_epoch_s - self._wall_epoch_s
+        return min(abs(changed_s), abs(changed_s - wall_changed_s)) <= NOTABLE_S
+
+    def _is_confirmed(self, epoch_s: float) -> bool:
+        """Return whether the measurement before showed the same change."""
+        return self._unconfirmed_epoch_s is not None and abs(epoch_s - self._unconfirmed_epoch_s) <= NOTABLE_S
+
+    def _set_offset(self, offset_s: float) -> None:
+        """Note the offset, and log and report a notable change."""
         if abs(offset_s) < NOTABLE_S:
             offset_s = 0.0
         if abs(offset_s - self.offset_s) >= NOTABLE_S:
