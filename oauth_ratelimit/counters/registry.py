@@ -129,31 +129,36 @@ class ClientRegistry:
         if endpoint != TOKEN_ENDPOINT or grant_type not in self.grants:
             grant_type = None
         policies = self._policies.matching(configured_id, endpoint=endpoint, grant_type=grant_type)
-        own_grant_type = None if policies.scope is None else grant_type
         client = self._at(name, policies.scope)
-        is_known = client is not None
         if client is None:
-            policies, grants = self._policies_at(configured_id, endpoint, own_grant_type)
-            client = ClientState(
-                name,
-                policies,
-                now_s,
-                configured_id=configured_id,
-                dirty_queue=self.dirty_queue,
-                peers=self._peers,
-                endpoint=endpoint,
-                grant_type=own_grant_type,
-                grants=grants,
-            )
-        is_kept = is_known or self.client_count < self._max_clients
-        if is_kept:
+            own_grant_type = None if policies.scope is None else grant_type
+            client = self._new_client(name, configured_id, endpoint, own_grant_type, now_s)
+            if self.client_count >= self._max_clients:
+                return client, False
             if client.scope is None:
                 self.plain[name] = client
             else:
                 self._scoped[name, client.scope] = client
-            if grant_type is not None:
-                self._by_grant[name, grant_type] = client
-        return client, is_kept
+        if grant_type is not None:
+            self._by_grant[name, grant_type] = client
+        return client, True
+
+    def _new_client(
+        self, name: str, configured_id: str, endpoint: str, grant_type: str | None, now_s: float
+    ) -> ClientState:
+        """Return the state of a client that has none, of one grant type if that is counted apart."""
+        policies, grants = self._policies_at(configured_id, endpoint, grant_type)
+        return ClientState(
+            name,
+            policies,
+            now_s,
+            configured_id=configured_id,
+            dirty_queue=self.dirty_queue,
+            peers=self._peers,
+            endpoint=endpoint,
+            grant_type=grant_type,
+            grants=grants,
+        )
 
     def _at(self, name: str, scope: str | None) -> ClientState | None:
         return self.plain.get(name) if scope is None else self._scoped.get((name, storable_name(scope)))
