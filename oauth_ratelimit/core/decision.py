@@ -244,18 +244,20 @@ class Admission(Decision):
 
     def enforced_quota(self) -> Quota | None:
         """See ``Decision.enforced_quota``."""
-        one, tier = self, self.tier
-        if self.also is not None:
-            enforced = [each for each in self.by_tier() if each.tier.is_enforced]
-            if not enforced:
-                return None
-            one = min(enforced, key=attrgetter("room"))
-        elif not tier.is_enforced:
-            return None
-        elif not self.edge:  # the figures of most requests
-            left_s = self.frame_end_s - self.now_s
+        if self.also is None and not self.edge and self.tier.is_enforced:  # most requests
+            tier, left_s = self.tier, self.frame_end_s - self.now_s
             return Quota(tier.policy, tier.limit - self.full, tier.window_s + min(left_s, tier.frame_s))
-        return Quota(one.tier.policy, int(one.room), one.tier.window_s + one.left_s)
+        nearest, least = None, math.inf
+        one: Admission | None = self
+        while one is not None:  # not ``by_tier`` and ``min``: this is the hot path
+            if one.tier.is_enforced:
+                room = one.room
+                if room < least:
+                    nearest, least = one, room
+            one = one.also
+        if nearest is None:
+            return None
+        return Quota(nearest.tier.policy, int(least), nearest.tier.window_s + nearest.left_s)
 
     def used_hits(self) -> Iterable[tuple[Policy, float]]:
         """See ``Decision.used_hits``."""

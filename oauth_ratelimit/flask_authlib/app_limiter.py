@@ -5,7 +5,8 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -18,7 +19,6 @@ from oauth_ratelimit.core.denial_record import Trace
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.flask_authlib.caller import Caller
-from oauth_ratelimit.flask_authlib.fail_open import FailOpen
 from oauth_ratelimit.flask_authlib.responses import Headers, RateLimited, quota_headers
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
 from oauth_ratelimit.guard import Guard
@@ -43,7 +43,7 @@ class AppLimiter:
         caller_of: Returns the client and user of a token.
         callbacks: Functions of the application.
         authorize_endpoint: Decide tokens from the authorization endpoint.
-        is_switched_off: Do nothing at all, whatever the settings.
+        is_switched_off: Do nothing at all. The mode in ``live`` is off.
         clock: Returns the time, seconds since the epoch.
 
     Attributes:
@@ -72,7 +72,6 @@ class AppLimiter:
         self._callbacks = callbacks
         self._clock = clock
         self.log = ThrottledLog(log, LOG_INTERVAL_S)
-        self._fail_open: dict[str, FailOpen] = {}  # by event; all requests share them, because they have no state
         self._worker: Worker | None = None
         self._inherited: list[Worker] = []  # the parent's: collecting them would close connections that it uses
         self._locks: dict[int, threading.Lock] = {}  # by process id; each guards the start of that process's worker
@@ -95,7 +94,7 @@ class AppLimiter:
     @property
     def is_guarded(self) -> bool:
         """True if failed authentications are counted."""
-        return not self.is_switched_off and self._live.current.is_guarded
+        return self._live.current.is_guarded
 
     def guard(self) -> Guard | None:
         """Return this process's guard against guessing, started if needed; None while it is off."""
@@ -106,12 +105,26 @@ class AppLimiter:
         if not self.is_switched_off:
             self._running_worker().preload()
 
-    def fail_open(self, event: str) -> FailOpen:
-        """Return a context manager that logs errors under this event and lets the request go on."""
-        fail_open = self._fail_open.get(event)
-        if fail_open is None:
-            fail_open = self._fail_open[event] = FailOpen(self.log, event)
-        return fail_open
+    @contextmanager
+    def fail_open(self, event: str) -> Iterator[None]:
+        """Log an unexpected error and let the request go on without us.
+
+        What decides, guards and reports runs inside this, or does the same by itself. Hooks around it only pass values;
+        errors of the application's functions (``username_of``, ``caller_of``) are raised. A denial is raised outside,
+        so that it reaches the client.
+
+        Args:
+            event: Name of the log event.
+        """
+        try:
+            yield
+        except Exception as exc:  # noqa: BLE001  # whatever it is, the client gets its token
+            self.log_failure(event, exc)
+
+    def log_failure(self, event: str, exc: Exception) -> None:
+        """Log an unexpected error."""
+        # As text, because structlog may render local variables with a traceback, the client's secret included.
+        self.log.error(event, error=repr(exc), traceback="".join(traceback.format_exception(exc)))
 
     def username_of(self, user: Any) -> str | None:
         """Return the name of a user; None while nothing is decided.
@@ -119,7 +132,7 @@ class AppLimiter:
         Raises:
             TypeError: The user has no name. If the token were issued, nobody would notice.
         """
-        if self._decides_nothing:
+        if self._live.current.policies.mode is Mode.OFF:
             return None
         username = self._username_of(user)
         if not isinstance(username, str):
@@ -128,11 +141,7 @@ class AppLimiter:
 
     def caller_of(self, token: Any) -> Caller | None:
         """Return the client and user of a token; None if it names no client, and while nothing is decided."""
-        return None if self._decides_nothing else self._caller_of(token)
-
-    @property
-    def _decides_nothing(self) -> bool:
-        return self.is_switched_off or self._live.current.policies.mode is Mode.OFF
+        return None if self._live.current.policies.mode is Mode.OFF else self._caller_of(token)
 
     def check(
         self, client: Any, username: str | None, grant_type: str | None = None, endpoint: str = TOKEN_ENDPOINT
@@ -145,7 +154,7 @@ class AppLimiter:
         if self.is_switched_off:
             return [], None
         settings = self._live.current
-        with self.fail_open("check_failed"):
+        try:  # not ``fail_open``: this is the hot path
             client_id = f"{client.get_client_id()}"
             worker = self._running_worker()
             limiter, observer = worker.limiter, worker.observer
@@ -153,7 +162,7 @@ class AppLimiter:
             decision = limiter.check(client_id, username, grant_type=grant_type, endpoint=endpoint)
             if observer.is_active:
                 duration_s = time.perf_counter() - begun_s
-                with self.fail_open("observer_failed"):  # an error in a callback does not change the answer
+                try:
                     observer.report(
                         decision,
                         client_id,
@@ -162,10 +171,14 @@ class AppLimiter:
                         endpoint=endpoint,
                         duration_s=duration_s,
                     )
+                except Exception as exc:  # noqa: BLE001  # an error in a callback does not change the answer
+                    self.log_failure("observer_failed", exc)
             if decision.allowed:
                 return quota_headers(decision, settings.denial.headers), None
             return [], RateLimited(decision, settings.denial, grant_type=grant_type)
-        return [], None
+        except Exception as exc:  # noqa: BLE001
+            self.log_failure("check_failed", exc)
+            return [], None
 
     def record_lifetime(self, client: Any, token: object) -> None:
         """Record the lifetime of a token that was issued to a client, if it is whole seconds."""
@@ -174,8 +187,10 @@ class AppLimiter:
             return
         lifetime_s = token.get("expires_in")
         if type(lifetime_s) is int and 0 < lifetime_s <= MAX_LIFETIME_S:
-            with self.fail_open("observer_failed"):
+            try:
                 worker.observer.report_lifetime(f"{client.get_client_id()}", lifetime_s)
+            except Exception as exc:  # noqa: BLE001  # the token has been issued
+                self.log_failure("observer_failed", exc)
 
     def health(self) -> Health:
         """Return the state of this process's synchronisation. Starts the worker if needed."""

@@ -52,7 +52,7 @@ def choose_grant(inner: Method, /, request: Any) -> Any:
 
     If the route kept a reference to the unhooked ``create_token_response``, the request's state is opened here.
     """
-    state = current_state()
+    state = token_request.get() or current_state()
     if state is None:
         state = open_state()
         if state is not None:
@@ -74,7 +74,7 @@ def answer_authorization_request(
 
 def generate_token(inner: Method, /, grant_type: str, client: Any, user: Any = None, *args: Any, **kwargs: Any) -> Any:
     """Decide before a token is generated."""
-    state = current_state()
+    state = token_request.get() or current_state()
     if state is not None:
         limit_request(state, grant_type, client, user)
     return inner(grant_type, client, user, *args, **kwargs)
@@ -82,7 +82,7 @@ def generate_token(inner: Method, /, grant_type: str, client: Any, user: Any = N
 
 def save_token(inner: Method, /, token: Any, request: Any) -> Any:
     """Decide before a token is saved, for grants that generate it themselves, and record its lifetime afterwards."""
-    state = current_state()
+    state = token_request.get() or current_state()
     if state is None:
         return inner(token, request)
     if not state.is_decided:

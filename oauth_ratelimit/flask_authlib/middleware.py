@@ -6,7 +6,7 @@ Response objects check and copy each header, which would nearly double the cost 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from oauth_ratelimit.flask_authlib.request_state import QUOTA_KEY, close_state
+from oauth_ratelimit.flask_authlib.request_state import QUOTA_KEY, STATE_KEY
 from oauth_ratelimit.flask_authlib.responses import Headers
 from oauth_ratelimit.flask_authlib.start_report import StartReport, run_pending
 
@@ -39,7 +39,11 @@ def with_quota_headers(wsgi_app: "WSGIApplication", pending: list[StartReport]) 
             return wsgi_app(environ, start)
         finally:
             if outer is None:
-                close_state(environ)
+                # The grant refers to the environment, and a denial's traceback to the state: with either of them, only
+                # the garbage collector could free the request.
+                state = environ.pop(STATE_KEY, None)
+                if state is not None:
+                    state.denial = None
             else:
                 environ[QUOTA_KEY] = outer
 

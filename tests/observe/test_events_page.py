@@ -28,7 +28,7 @@ def events() -> Iterator[tuple[str, str, set[str]]]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
                 owner, method = ast.unparse(node.func.value).rpartition(".")[2], node.func.attr
-                if method == "fail_open" or (owner in LOGS and method in LOGGING):
+                if method in ("fail_open", "log_failure") or (owner in LOGS and method in LOGGING):
                     names = [part.value for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
                     keys = {keyword.arg for keyword in node.keywords if keyword.arg not in (None, "key")}
                     yield from ((name, method, keys) for name in names)
