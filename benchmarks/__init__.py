@@ -20,6 +20,7 @@
     measuring.py      interleaved runs, processes, servers
     subjects.py       the limiter that is measured
     fleet.py          several instances in compressed time
+    redis_server.py   a redis-server for the libraries that use one
     results.py        a measured value, its goal, and results.json
     performance_page.py, accuracy_page.py   tables and pictures of the documentation
 """

@@ -11,6 +11,7 @@ from itertools import repeat
 
 from benchmarks import peers, subjects
 from benchmarks.measuring import Run, in_threads, take_turns, timed
+from benchmarks.redis_server import redis_server
 from benchmarks.results import Result, median_of
 from benchmarks.subjects import USER, VARIANTS, Hit, settings_of
 from tests.support.mongod import Mongod
@@ -87,7 +88,7 @@ def _shared_stores(*, turn_count: int) -> Iterator[Result]:
     with contextlib.ExitStack() as servers:
         uris = {"MongoDB": servers.enter_context(Mongod()).uri.replace("/?", "/limits?")}
         if shutil.which("redis-server"):
-            uris["Redis"] = servers.enter_context(peers.redis_server())
+            uris["Redis"] = servers.enter_context(redis_server())
         measures = {f"limits on {name}": timed(_repeated(peers.shared_limits(uri), 300)) for name, uri in uris.items()}
         measures["ours"] = timed(_repeated(subjects.ours(), 20_000))
         times = yield from _times("shared store", take_turns(measures, turn_count=turn_count))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks import token_request
 from benchmarks.measuring import in_new_process, servers_of, take_turns, timed
-from benchmarks.peers import redis_server
+from benchmarks.redis_server import redis_server
 from benchmarks.results import Result, median_of, spread
 from benchmarks.token_request import (
     BASE,

@@ -1,13 +1,8 @@
 """The limiters that ours is compared with, each behind one call: ``hit(user)``."""
 
-import contextlib
-import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
 from functools import partial
 
-import redis
 from limits import RateLimitItemPerMinute
 from limits.storage import MemoryStorage, Storage, storage_from_string
 from limits.strategies import (
@@ -22,8 +17,6 @@ from throttled import RateLimiterType, Throttled, per_min
 from throttled.store import MemoryStore
 
 from benchmarks.subjects import CLIENT_ID, NO_LIMIT, Hit
-from tests.support.helpers import wait_until
-from tests.support.mongod import free_port
 
 STRATEGIES: dict[str, type[RateLimiter]] = {
     "fixed": FixedWindowRateLimiter,
@@ -69,25 +62,3 @@ class _BucketPerName(BucketFactory):
 def pyrate(limit: int = NO_LIMIT) -> Hit:
     """Return a hit on pyrate-limiter, whose log of hits is in memory."""
     return partial(PyrateLimiter(_BucketPerName(limit)).try_acquire, blocking=False)
-
-
-@contextlib.contextmanager
-def redis_server() -> Iterator[str]:
-    """Run Debian's redis-server, without saving anything, and yield its address."""
-    port = free_port()
-    with tempfile.TemporaryDirectory(prefix="oauth_ratelimit-redis-") as directory:
-        options = ["--bind", "127.0.0.1", "--port", str(port), "--dir", directory, "--save", "", "--appendonly", "no"]
-        server = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
-        try:
-            with redis.Redis(port=port) as client:
-                wait_until(partial(_answers, client), "redis-server answers")
-            yield f"redis://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            server.wait()
-
-
-def _answers(client: "redis.Redis") -> bool:
-    with contextlib.suppress(redis.ConnectionError):
-        return bool(client.ping())
-    return False
