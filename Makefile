@@ -33,7 +33,7 @@ FUZZ ?= 60
 PYTEST := $(PYTHON) -m pytest --quiet --numprocesses $(WORKERS) --dist worksteal
 
 # Tests marked with a program that this machine lacks are left out, with a message.
-MISSING := $(foreach program,chromium promtool,$(if $(shell command -v $(program)),,$(program)))
+MISSING := $(foreach program,chromium promtool redis-server,$(if $(shell command -v $(program)),,$(program:-server=)))
 LEFT_OUT := $(strip $(foreach mark,$(MISSING),$(if $(shell grep -rl --include='*.py' 'mark\.$(mark)\b' tests),$(mark))))
 SPACE := $() $()
 
@@ -54,7 +54,7 @@ coverage: COVERAGE := --cov --cov-report=term:skip-covered
 coverage: test
 
 quick: .venv/installed-test
-	@$(PYTEST) -m "not (chaos or chromium or mongo or promtool or slow)"
+	@$(PYTEST) -m "not (chaos or chromium or mongo or promtool or redis or slow)"
 
 format: .venv/installed-test
 	@.venv/bin/ruff check --quiet --select I --fix .

@@ -1,8 +1,8 @@
 """Other ways to share a limit between instances, in compressed time.
 
-``Central`` runs the real code of the limits library on its storage in memory, which stands for one Redis: a request
-waits for a round trip. All others decide at once and synchronise in the background. They are written after their
-descriptions, not taken from their projects. In their favour, messages take no time and are never lost.
+``Central`` and ``CentralCounter`` run the real code of the limits library on a real Redis: a request waits for a round
+trip. All others decide at once and synchronise in the background. They are written after their descriptions, not taken
+from their projects. In their favour, messages take no time and are never lost.
 """
 
 import heapq
@@ -11,14 +11,16 @@ import random
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import ClassVar
 from unittest.mock import patch
 from zlib import crc32
 
 from limits import RateLimitItemPerMinute
-from limits.storage import MemoryStorage
+from limits.storage import RedisStorage
 from limits.strategies import MovingWindowRateLimiter, RateLimiter, SlidingWindowCounterRateLimiter
 
+from benchmarks.redis_server import redis_server
 from benchmarks.shapes import WINDOW_S, Load
 
 
@@ -44,32 +46,67 @@ class Way(ABC):
 
 
 class Central(Way):
-    """One store that each request asks; an instance that does not reach it admits, as Flask-Limiter can be told to."""
+    """A log of hits in one Redis that each request asks: the moving window of limits.
 
-    def __init__(self, load: Load, instance_count: int, *, strategy: type[RateLimiter]) -> None:
+    An instance that does not reach Redis admits, as Flask-Limiter can be told to. The library sends the time with each
+    hit. Redis removes idle logs a minute later by its own clock. Runs take seconds, so it removes none too early.
+    """
+
+    strategy: ClassVar[type[RateLimiter]] = MovingWindowRateLimiter
+
+    def __init__(self, load: Load, instance_count: int) -> None:
         super().__init__(load, instance_count)
-        self._now_s = 0.0
-        self._clocks = [patch(f"limits.{module}.time", time=self._time) for module in ("storage.memory", "strategies")]
-        for clock in self._clocks:
-            clock.start()
-        self._limiter = strategy(MemoryStorage())
-        self._item = RateLimitItemPerMinute(load.limit)
-
-    def _time(self) -> float:
-        return self._now_s
+        self.now_s = 0.0
+        self.item = RateLimitItemPerMinute(load.limit)
+        self._running = ExitStack()
+        self.storage = RedisStorage(self._running.enter_context(redis_server()))
+        self._running.callback(self.storage.storage.close)
+        self._running.enter_context(patch("limits.storage.redis.time", time=lambda: self.now_s))
+        self._limiter = self.strategy(self.storage)
 
     def check(self, key: str, instance: int, at_s: float) -> bool:
         """See ``Way``."""
-        self._now_s = at_s
+        self.now_s = at_s
         self.waited += 1
         self.trips += 1
         self.operations += 1
-        return self.load.is_cut(instance, at_s) or self._limiter.hit(self._item, key)
+        return self.load.is_cut(instance, at_s) or self.hit(key)
+
+    def hit(self, key: str) -> bool:
+        """Ask Redis."""
+        return self._limiter.hit(self.item, key)
 
     def close(self) -> None:
         """See ``Way``."""
-        for clock in self._clocks:
-            clock.stop()
+        self._running.close()
+
+
+class CentralCounter(Central):
+    """Counters of two windows in one Redis: the sliding window counter of limits.
+
+    The library reads the time to live of its two keys, by Redis's own clock. So the keys never expire between requests,
+    and before each request they get the time that is left in compressed time. This upkeep is not counted.
+    """
+
+    strategy = SlidingWindowCounterRateLimiter
+
+    def __init__(self, load: Load, instance_count: int) -> None:
+        super().__init__(load, instance_count)
+        self._end_s: dict[str, float] = {}  # when the newer counter of a key expires
+
+    def hit(self, key: str) -> bool:
+        """Ask Redis, with the time that has passed in compressed time."""
+        newer = self.storage.prefixed_key(f"{{{self.item.key_for(key)}}}")
+        older = f"{newer}/-1"
+        left_ms = round(1000 * (self._end_s.get(key, self.now_s) - self.now_s))
+        with self.storage.storage.pipeline() as redis:
+            # The older counter expires a window earlier. A time that is over removes a key.
+            redis.pexpire(newer, left_ms).pexpire(older, left_ms - 1000 * WINDOW_S).execute()
+            is_allowed = super().hit(key)
+            found_ms, *_ = redis.pttl(newer).persist(newer).persist(older).execute()
+        if found_ms > left_ms:  # a window began; otherwise only the milliseconds of the request have passed
+            self._end_s[key] = self.now_s + found_ms / 1000
+        return is_allowed
 
 
 class Periodic(Way):
@@ -331,9 +368,12 @@ class FlowProportionalShare(Demand):
         return tokens >= 1
 
 
+ON_REDIS: dict[str, Callable[[Load, int], Way]] = {
+    "limits, moving window": Central,
+    "limits, sliding counter": CentralCounter,
+}
 RIVALS: dict[str, Callable[[Load, int], Way]] = {
-    "limits, moving window": lambda load, count: Central(load, count, strategy=MovingWindowRateLimiter),
-    "limits, sliding counter": lambda load, count: Central(load, count, strategy=SlidingWindowCounterRateLimiter),
+    **ON_REDIS,
     "after gubernator, GLOBAL": Gubernator,
     "after Kong, sync_rate 1 s": Kong,
     "after Kong, sync_rate 0.1 s": KongFast,

@@ -6,13 +6,14 @@ keys that were denied at all; 1 is fair.
 """
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.fleet import Fleet
 from benchmarks.results import Result
-from benchmarks.rivals import RIVALS, Way
+from benchmarks.rivals import ON_REDIS, RIVALS, Way
 from benchmarks.shapes import WINDOW_S, Load, loads
 from oauth_ratelimit.replay.accuracy import ErrorLog, Tally
 
@@ -80,11 +81,20 @@ WAYS: dict[str, Callable[[Load, int], Way]] = {
 
 def run(*, short: bool) -> Iterator[Result]:
     """Yield the measures of each way, number of instances and load, and those of one instance of ours."""
+    ways = available()
     for count in (1, *INSTANCES):
         for load in loads(count, short=short):
-            for name in WAYS if count > 1 else ("default", "strict"):
+            for name in ways if count > 1 else ("default", "strict"):
                 for measure, (value, unit) in zip(MEASURES, measured(WAYS[name](load, count), load), strict=True):
                     yield Result(f"sharing/{load.name}/{name}, N = {count}/{measure}", value, unit)
+
+
+def available() -> dict[str, Callable[[Load, int], Way]]:
+    """Return the ways that this machine can run, and print which it cannot."""
+    if shutil.which("redis-server"):
+        return WAYS
+    print(f"redis-server is not installed, so these are not measured: {'; '.join(ON_REDIS)}")
+    return {name: way for name, way in WAYS.items() if name not in ON_REDIS}
 
 
 def measured(way: Way, load: Load) -> Sequence[tuple[float, str]]:
