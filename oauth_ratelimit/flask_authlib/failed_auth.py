@@ -88,9 +88,12 @@ def authenticate_guarded(app_limiter: AppLimiter, authenticate: Callable[[], Any
 def guard_grant(app_limiter: AppLimiter, grant: Any) -> None:
     """Have a grant ask the guard if it proves the client by an assertion, and not with Authlib's server."""
     if getattr(grant, "GRANT_TYPE", None) == JWT_BEARER:
-        grant.validate_token_request = partial(
-            _check_secrets, app_limiter, grant.validate_token_request, _claimed_issuer, _with_wrong_signature
-        )
+        grant.validate_token_request = partial(_check_assertion, app_limiter, grant, grant.validate_token_request)
+
+
+def _check_assertion(app_limiter: AppLimiter, grant: Any, check: Callable[[], Any]) -> Any:
+    vars(grant).pop("validate_token_request", None)  # it refers to the grant, which refers to the request
+    return _check_secrets(app_limiter, check, _claimed_issuer, _with_wrong_signature)
 
 
 def _check_secrets(
@@ -120,17 +123,20 @@ def _check_secrets(
         return check()
     if isinstance(found, Alarm):
         raise guarded.deny(found)
-    result, error = None, None
     try:
         result = check()
     except BaseException as exc:
-        error = exc
+        _settle_secrets(guarded, found, partial(wrong, claims, None, exc))
         raise
-    finally:
-        with app_limiter.fail_open("guard_failed"):
-            failed = {claim.folded_id for claim in wrong(claims, result, error)}
-            guarded.guard.settle(found, failed=[key for key in found.keys if key.client_id in failed])
+    _settle_secrets(guarded, found, partial(wrong, claims, result, None))
     return result
+
+
+def _settle_secrets(guarded: _Guarded, guess: Guess, wrong: Callable[[], Iterable[Claim]]) -> None:
+    """Count the secrets of a request that were wrong, and release the others."""
+    with guarded.app_limiter.fail_open("guard_failed"):
+        failed = {claim.folded_id for claim in wrong()}
+        guarded.guard.settle(guess, failed=[key for key in guess.keys if key.client_id in failed])
 
 
 def _claimed_clients(http_request: Request) -> list[Claim]:

@@ -11,8 +11,9 @@ from flask import Flask, Response, request
 from werkzeug.test import Client, EnvironBuilder, TestResponse
 
 from oauth_ratelimit import OAuthRateLimit
+from oauth_ratelimit.flask_authlib.failed_auth import JWT_BEARER
 from oauth_ratelimit.testing import FrozenClock, FrozenRateLimit
-from tests.support.apps import CLIENT, make_app, make_server
+from tests.support.apps import CLIENT, ClientCredentialsGrant, make_app, make_server
 from tests.support.sites import config
 
 QUOTA = ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"]
@@ -29,10 +30,17 @@ def quota_of(response: TestResponse) -> list[str]:
     return [name for name, _ in response.headers if name in QUOTA]
 
 
+class AssertionGrant(ClientCredentialsGrant):
+    """A grant that the guard takes for one with an assertion."""
+
+    GRANT_TYPE = JWT_BEARER
+
+
 def protected(view: Callable[[Any], Any], *, limit: int = 5, **more: Any) -> Flask:
     """Return an application whose token endpoint is a view of its own."""
     app = make_app(OAUTH_RATELIMIT_CONFIG=config(limit=limit) | more)
     server = make_server(app)
+    server.register_grant(AssertionGrant)
     app.view_functions["token"] = lambda: view(server)
     FrozenRateLimit(FrozenClock()).init_app(app, server)
     return app
@@ -215,21 +223,33 @@ def test_application_protected_again_is_wrapped_once() -> None:
     assert wrapped is app.wsgi_app
 
 
-@pytest.mark.parametrize("limit", [5, 1], ids=["admitted", "denied"])
-def test_request_is_freed_at_its_end(limit: int) -> None:
+@pytest.mark.parametrize(
+    ("limit", "grant_type", "secret", "status"),
+    [
+        (5, "client_credentials", CLIENT.client_secret, "200 OK"),
+        (1, "client_credentials", CLIENT.client_secret, "429 TOO MANY REQUESTS"),
+        (5, "client_credentials", "wrong", "401 UNAUTHORIZED"),
+        (5, JWT_BEARER, CLIENT.client_secret, "200 OK"),
+    ],
+    ids=["admitted", "denied", "not authenticated", "assertion"],
+)
+def test_request_is_freed_at_its_end(limit: int, grant_type: str, secret: str, status: str) -> None:
     """A request that only the garbage collector can free makes every token request several percent slower."""
-    app = protected(answer, limit=limit)
+    app = protected(answer, limit=limit, guard={"mode": "enforce"})
     ask(app)
-    auth, form = (CLIENT.client_id, CLIENT.client_secret), {"grant_type": "client_credentials"}
+    auth, form = (CLIENT.client_id, secret), {"grant_type": grant_type}
     environ = EnvironBuilder("/token", method="POST", auth=auth, data=form).get_environ()
+    environ["REMOTE_ADDR"] = "203.0.113.7"  # without an address there is no guard
     body = environ["wsgi.input"] = io.BufferedReader(environ["wsgi.input"])
     freed = weakref.ref(body)
     del body
+    answered: list[str] = []
     gc.collect()
     gc.disable()
     try:
-        app(environ, lambda *_: None).close()
+        app(environ, lambda answer_status, _: answered.append(answer_status)).close()
         del environ
         assert freed() is None
     finally:
         gc.enable()
+    assert [status] == answered
