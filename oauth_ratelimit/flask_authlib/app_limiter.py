@@ -200,7 +200,8 @@ class AppLimiter:
         """Bring the metrics of this process up to date."""
         if not self.is_switched_off:
             worker = self._running_worker()
-            worker.observer.count_noted()
+            with self.fail_open("observer_failed"):  # a request that cannot be counted does not hide the other metrics
+                worker.observer.count_noted()
             worker.health_monitor.note_state()
 
     def context(self) -> OperatorContext | None:

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from flask import Flask
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 
 from oauth_ratelimit.background.health import package_version
 from oauth_ratelimit.blueprints import health_blueprint, metrics_blueprint
+from oauth_ratelimit.observe.metrics import Metrics
 from tests.support.apps import app_limiter_of, protected_app, token_status
 from tests.support.helpers import wait_until
 from tests.support.mongod import free_port
@@ -52,6 +54,22 @@ def test_metrics_page_shows_the_decisions() -> None:
         assert {} == samples(app, "decisions_total", policy="seen-on-the-page")
         assert [200, 200, 429] == [token_status(app) for _ in range(3)]
         assert {"allowed": 2, "denied": 1} == samples(app, "decisions_total", policy="seen-on-the-page")
+
+
+def test_request_that_cannot_be_counted_does_not_hide_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("no space left on device")
+
+    limits = {"client": [{"limit": 2, "window": "60s", "name": "counted-later"}]}
+    with capture_logs() as logs, with_pages(limits=limits) as app:
+        with monkeypatch.context() as patch:
+            patch.setattr(Metrics, "record_decision", fail)
+            token_status(app)
+            assert samples(app, "tracked_keys")
+        token_status(app)
+        assert {"allowed": 1} == samples(app, "decisions_total", policy="counted-later")
+
+    assert ["observer_failed"] == [entry["event"] for entry in logs if entry["log_level"] == "error"]
 
 
 def test_snapshot_age_is_that_of_the_scrape() -> None:
