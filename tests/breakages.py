@@ -382,11 +382,25 @@ BREAKAGES = (
         "tests/flask_authlib/test_middleware.py",
     ),
     Breakage(
+        "request with an assertion is kept by its grant",
+        "oauth_ratelimit/flask_authlib/failed_auth.py",
+        '    vars(grant).pop("validate_token_request", None)',
+        "    pass",
+        "tests/flask_authlib/test_middleware.py",
+    ),
+    Breakage(
+        "measurement of a request has the trace of another one",
+        "oauth_ratelimit/observe/observer.py",
+        "if has_context():",
+        "if has_context() and False:",
+        "tests/observe/test_otel.py",
+    ),
+    Breakage(
         "last requests before a scrape are not counted",
         "oauth_ratelimit/flask_authlib/app_limiter.py",
-        "            worker.observer.count_noted()\n",
-        "",
-        "tests/observe",
+        "                worker.observer.count_noted()\n",
+        "                pass\n",
+        "tests/flask_authlib/test_pages.py",
     ),
     Breakage(
         "last requests before the end of a process are not counted",

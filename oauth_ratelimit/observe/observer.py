@@ -10,7 +10,7 @@ from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
 from oauth_ratelimit.observe.metrics import NONE, OTHER, Metrics
-from oauth_ratelimit.observe.otel import annotate_span
+from oauth_ratelimit.observe.otel import annotate_span, has_context
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 
 Hook = Callable[..., object]
@@ -71,7 +71,7 @@ class GrantNames:
 class Observer:
     """Reports the decisions of one application in one process. Takes no lock of its own.
 
-    Metrics and statistics count the requests in groups, the last ones when ``count_noted`` is called.
+    Metrics and statistics count the requests without a trace in groups, the last ones when ``count_noted`` is called.
 
     Args:
         callbacks: Functions of the application.
@@ -124,9 +124,12 @@ class Observer:
         """
         if self._counts:
             now_s = self._clock()
-            self._note(partial(self._count, decision, client_id, username, grant_type, endpoint, duration_s, now_s))
-        if self._metrics is not None:
-            annotate_span(decision, client_id)
+            count = partial(self._count, decision, client_id, username, grant_type, endpoint, duration_s, now_s)
+            if has_context():  # OpenTelemetry gives a measurement the current trace as an exemplar
+                count()
+                annotate_span(decision, client_id)
+            else:
+                self._note(count)
         callbacks, hook = self._callbacks, None
         if not decision.allowed:
             hook = callbacks.on_denied

@@ -65,10 +65,13 @@ def _create(metric: Metric, meter: "metrics.Meter") -> Any:
     return meter.create_histogram(name, unit, metric.help, explicit_bucket_boundaries_advisory=metric.buckets)
 
 
+def has_context() -> bool:
+    """Return True if there is a current context, without which there is no span either."""
+    return IS_AVAILABLE and bool(context.get_current())
+
+
 def annotate_span(decision: Decision, client_id: str) -> None:
-    """Add a decision to the current span, as attributes and, if it is over a limit, as an event."""
-    if not IS_AVAILABLE or not context.get_current():  # no span either
-        return
+    """Add a decision to the span of a context, as attributes and, if it is over a limit, as an event."""
     span = trace.get_current_span()
     if span.is_recording():
         attributes = _attributes(decision, client_id)

@@ -3,20 +3,25 @@
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import pytest
 from flask import Flask
 from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from oauth_ratelimit.core.decision import Decision, FullDecision
+from oauth_ratelimit.core.decision import Decision, FullDecision, outcome_of
 from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.flask_authlib.tracing import trace_of_request
-from oauth_ratelimit.observe.otel import annotate_span
+from oauth_ratelimit.observe.metrics import Metrics
+from oauth_ratelimit.observe.observer import Callbacks, Observer
+from oauth_ratelimit.observe.otel import OtelMetrics, annotate_span
 
 POLICY = Policy("client", 120, Window.of(60))
 ALLOWED = FullDecision(True, False, Mode.ENFORCE, rule=POLICY, remaining=50)
@@ -83,6 +88,29 @@ def test_span_of_an_admitted_request(
     assert outcome == attributes["oauth_ratelimit.decision"]
     assert "oauth_ratelimit.retry_after_s" not in attributes
     assert events == [event.name for event in span.events]
+
+
+def test_measurement_of_a_request_has_its_own_trace_as_an_exemplar(tracer: trace.Tracer) -> None:
+    """Requests are counted in groups, but not those with a trace."""
+    reader = InMemoryMetricReader()
+    metrics = Metrics(OtelMetrics(MeterProvider([reader], shutdown_on_exit=False)))
+    observer = Observer(Callbacks(has_grant=bool), metrics=metrics)
+    expected = set()
+    for decision in (ALLOWED, DENIED):
+        with tracer.start_as_current_span("POST /token") as span:
+            observer.report(decision, "app", username=None, grant_type=None, duration_s=3e-6)
+            expected.add((outcome_of(decision), span.get_span_context().trace_id))
+    with tracer.start_as_current_span("GET /metrics"):
+        observer.count_noted()
+    data: Any = reader.get_metrics_data()
+
+    assert expected == {
+        (point.attributes["decision"], exemplar.trace_id)
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+        if metric.name == "oauth_ratelimit_decisions_total"
+        for point in metric.data.data_points
+        for exemplar in point.exemplars
+    }
 
 
 def test_trace_of_the_current_span_wins_over_the_header(tracer: trace.Tracer) -> None:
