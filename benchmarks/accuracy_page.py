@@ -302,6 +302,7 @@ def _draw_sharing(kept: Kept) -> None:
                 axes.minorticks_off()
                 axes.set_xticks((0, 1, 2))
                 axes.grid(color=GRID, linewidth=0.6)
+                axes.set_axisbelow(True)
                 axes.set_title(f"{title}, N = {count}", loc="left", fontsize=10.5, fontweight="bold")
             row[0].set_ylabel("wrong decisions, % of all requests")
         for axes in panels[-1]:
