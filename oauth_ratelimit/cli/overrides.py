@@ -180,7 +180,7 @@ def set_mode(context: CliContext, /, mode: str, client: str | None, as_json: boo
     _apply(context, [change], as_json=as_json)
     for sentence in unaffected_by_mode(context.settings.policies, context.overrides, change):
         print_hint(visible(sentence))
-    if context.broken:
+    if context.broken and mode != Mode.OFF:
         print_hint(MAY_STAY_OFF)
     if client is not None:
         print_hint(trusted_client_hint(context, client))
