@@ -20,6 +20,8 @@ from tests.sync.faulty_store import Fault, FaultyStore
 
 Pair = tuple[Limiter, Limiter]
 
+HORIZON_S = 66  # how long a frame of a window of 60 s matters
+
 
 @pytest.fixture
 def inner(clock: Clock) -> MemoryStore:
@@ -68,6 +70,22 @@ def test_hits_of_an_unanswered_write_count_once(
     here.sync()
     assert (not is_first) + 10 + rivals * 100 == stored_hits(inner)
     assert 0 == here.counts(CLIENT).in_flight_hits
+
+
+@pytest.mark.parametrize("is_first", (True, False), ids=("first write", "later write"))
+@pytest.mark.parametrize(("after_s", "dropped"), ((HORIZON_S, 0), (HORIZON_S + 1, 10)), ids=("in time", "too late"))
+def test_hits_of_an_unanswered_write_are_sent_again_as_long_as_a_window_may_hold_them(
+    pair: Pair, faulty: FaultyStore, inner: MemoryStore, clock: Clock, is_first: bool, after_s: int, dropped: int
+) -> None:
+    here, there = pair
+    if not is_first:
+        hit(here)
+    faulty.faults.append(Fault.LOST_REQUEST)
+    hit(here, cost=10)
+    hit(there)
+    clock.advance(after_s)
+    assert dropped == here.sync().dropped_hits
+    assert ((not is_first) + 1 + 10 - dropped, 0) == (stored_hits(inner), here.counts(CLIENT).in_flight_hits)
 
 
 @pytest.mark.parametrize("rivals", (0, 3), ids=("alone", "other writes"))
