@@ -1,7 +1,8 @@
 """Metrics of one process, for Prometheus, OpenTelemetry or both."""
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from oauth_ratelimit.core.decision import Decision, outcome_of
@@ -13,6 +14,9 @@ from oauth_ratelimit.observe import otel, prometheus
 from oauth_ratelimit.observe.metric_catalog import MAX_CLIENTS, Metric
 from oauth_ratelimit.sync.flusher import CycleReport
 
+Labels = tuple[str, ...]
+"""Labels of both counters of decisions: outcome, mode, grant type, policy, client and kind."""
+
 FIRST_COME_CLIENTS = MAX_CLIENTS // 2  # the other half is kept for clients that are over a limit
 NONE = "none"
 OTHER = "other"
@@ -22,7 +26,7 @@ class MetricsBackend(Protocol):
     """Instruments of a metrics library. Thread-safe."""
 
     def add(self, metric: Metric, amount: int = 1, *, labels: tuple[str, ...] = ()) -> None: ...
-    def counter(self, metric: Metric, labels: tuple[str, ...]) -> Callable[[], object]: ...
+    def counter(self, metric: Metric, labels: tuple[str, ...]) -> Callable[[int], object]: ...
     def observe(self, metric: Metric, value: float) -> None: ...
     def observer(self, metric: Metric) -> Callable[[float], object]: ...
     def set(self, metric: Metric, value: float, *, labels: tuple[str, ...] = ()) -> None: ...
@@ -58,18 +62,27 @@ class Metrics:
     def __init__(self, *backends: MetricsBackend) -> None:
         self._backends = backends
         self._clients = ClientLabels()
-        self._counters: dict[tuple[str, ...], list[Callable[[], object]]] = {}  # by the labels of both counters
+        self._counters: dict[Labels, list[Callable[[int], object]]] = {}
         self._duration_observers = [backend.observer(catalog.DECISION_SECONDS) for backend in backends]
         self._policies: dict[tuple[str, ...], Policy] = {}  # shown by the gauge of limits, by label values
 
     def record_decision(
-        self, decision: Decision, client_id: str, *, kind: Kind, grant: str, is_near_limit: bool, duration_s: float
+        self,
+        decision: Decision,
+        client_id: str,
+        counts: Counter[Labels],
+        *,
+        kind: Kind,
+        grant: str,
+        is_near_limit: bool,
+        duration_s: float,
     ) -> None:
         """Count a decision.
 
         Args:
             decision: The decision.
             client_id: The client.
+            counts: Gets the decision, for ``add_decisions``. One thread uses it.
             kind: ``user`` if the request is for a user.
             grant: Name of the grant type, one of a bounded number.
             is_near_limit: True if the request was admitted with little of its quota left.
@@ -78,19 +91,7 @@ class Metrics:
         outcome, policy = outcome_of(decision), decision.rule
         client = self._clients.label_of(client_id, is_over_limit=decision.would_deny)
         policy_name = NONE if policy is None else policy.name
-        labels = (outcome, decision.mode, grant, policy_name, client, kind)
-        counters = self._counters.get(labels)
-        if counters is None:
-            counters = self._counters[labels] = [
-                backend.counter(metric, own_labels)
-                for backend in self._backends
-                for metric, own_labels in (
-                    (catalog.DECISIONS, (outcome, decision.mode.value, grant, policy_name)),
-                    (catalog.CLIENT_DECISIONS, (client, kind, outcome)),
-                )
-            ]
-        for add_one in counters:
-            add_one()
+        counts[outcome, decision.mode, grant, policy_name, client, kind] += 1
         for observe in self._duration_observers:
             observe(duration_s)
         if is_near_limit:
@@ -98,6 +99,26 @@ class Metrics:
                 backend.add(catalog.NEAR_LIMIT)
         if policy is not None and client != OTHER:
             self._record_limit(policy, (client, kind, policy_name))
+
+    def add_decisions(self, counts: Mapping[Labels, int]) -> None:
+        """Add decisions to the counters."""
+        for labels, count in counts.items():
+            for add in self._counters_of(labels):
+                add(count)
+
+    def _counters_of(self, labels: Labels) -> list[Callable[[int], object]]:
+        counters = self._counters.get(labels)
+        if counters is None:
+            outcome, mode, grant, policy_name, client, kind = labels
+            counters = self._counters[labels] = [
+                backend.counter(metric, own_labels)
+                for backend in self._backends
+                for metric, own_labels in (
+                    (catalog.DECISIONS, (outcome, str(mode), grant, policy_name)),
+                    (catalog.CLIENT_DECISIONS, (client, kind, outcome)),
+                )
+            ]
+        return counters
 
     def _record_limit(self, policy: Policy, labels: tuple[str, ...]) -> None:
         if self._policies.get(labels) is not policy:

@@ -1,20 +1,22 @@
 """Reports each decision to metrics, statistics, the current trace and callbacks of the application."""
 
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from oauth_ratelimit.core.decision import Decision
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
-from oauth_ratelimit.observe.metrics import NONE, OTHER, Metrics
+from oauth_ratelimit.observe.metrics import NONE, OTHER, Labels, Metrics
 from oauth_ratelimit.observe.otel import annotate_span, has_context
 from oauth_ratelimit.observe.statistics import StatisticsRecorder
 
 Hook = Callable[..., object]
 """Called as ``hook(decision, client_id=..., username=..., grant_type=...)``."""
+
+_Count = Callable[[Counter[Labels]], None]  # counts one request, in metrics with the others of its group
 
 NEAR_LIMIT_SHARE = 5  # less than a fifth of the quota is left
 COUNTED_AT_ONCE = 20  # requests; one at a time takes five times as long, because its code has left the CPU's caches
@@ -97,7 +99,7 @@ class Observer:
         self._statistics = statistics
         self._clock = clock
         self._grants = GrantNames(callbacks.has_grant)
-        self._noted: deque[Callable[[], None]] = deque()
+        self._noted: deque[_Count] = deque()
         self._counts = metrics is not None or statistics is not None
         self.is_active = self._counts or callbacks.on_denied is not None or callbacks.on_near_limit is not None
         self.counts_lifetimes = statistics is not None
@@ -126,7 +128,7 @@ class Observer:
             now_s = self._clock()
             count = partial(self._count, decision, client_id, username, grant_type, endpoint, duration_s, now_s)
             if has_context():  # OpenTelemetry gives a measurement the current trace as an exemplar
-                count()
+                self._count_all([count])
                 annotate_span(decision, client_id)
             else:
                 self._note(count)
@@ -141,21 +143,32 @@ class Observer:
     def report_lifetime(self, client_id: str, lifetime_s: int) -> None:
         """Note the lifetime of a token that was issued, after its request was reported."""
         if self._statistics is not None:
-            self._note(partial(self._statistics.count_lifetime, client_id, lifetime_s))
+            self._note(partial(self._count_lifetime, client_id, lifetime_s))
 
-    def _note(self, count: Callable[[], None]) -> None:
+    def _note(self, count: _Count) -> None:
         self._noted.append(count)
         if len(self._noted) >= COUNTED_AT_ONCE:
             self.count_noted()
 
     def count_noted(self) -> None:
         """Count what was noted so far. Several threads may do so at once."""
+        self._count_all(self._taken())
+
+    def _taken(self) -> Iterator[_Count]:
         while True:
             try:
-                count = self._noted.popleft()
+                yield self._noted.popleft()
             except IndexError:
                 return
-            count()
+
+    def _count_all(self, noted: Iterable[_Count]) -> None:
+        counts = Counter[Labels]()  # their sums go to the metrics, because each addition takes long
+        try:
+            for count in noted:
+                count(counts)
+        finally:
+            if self._metrics is not None:
+                self._metrics.add_decisions(counts)
 
     def _count(
         self,
@@ -166,6 +179,7 @@ class Observer:
         endpoint: str,
         duration_s: float,
         now_s: float,
+        counts: Counter[Labels],
     ) -> None:
         grant = self._grants.name_of(grant_type)
         if self._statistics is not None:
@@ -174,11 +188,16 @@ class Observer:
             self._metrics.record_decision(
                 decision,
                 client_id,
+                counts,
                 kind="client" if username is None else "user",
                 grant=grant,
                 is_near_limit=is_near_limit(decision),
                 duration_s=duration_s,
             )
+
+    def _count_lifetime(self, client_id: str, lifetime_s: int, _counts: Counter[Labels]) -> None:
+        if self._statistics is not None:
+            self._statistics.count_lifetime(client_id, lifetime_s)
 
 
 def is_near_limit(decision: Decision) -> bool:

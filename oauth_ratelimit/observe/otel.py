@@ -37,9 +37,9 @@ class OtelMetrics:
         """Increase a counter."""
         self._instruments[metric].add(amount, dict(zip(metric.labels, labels, strict=True)))
 
-    def counter(self, metric: Metric, labels: tuple[str, ...]) -> Callable[[], object]:
-        """Return a function that adds 1 to a counter."""
-        return partial(self._instruments[metric].add, 1, dict(zip(metric.labels, labels, strict=True)))
+    def counter(self, metric: Metric, labels: tuple[str, ...]) -> Callable[[int], object]:
+        """Return a function that adds to a counter."""
+        return partial(self._instruments[metric].add, attributes=dict(zip(metric.labels, labels, strict=True)))
 
     def observe(self, metric: Metric, value: float) -> None:
         """Add a value to a histogram."""

@@ -32,9 +32,9 @@ class PrometheusMetrics:
         """Increase a counter."""
         self._child(metric, labels).inc(amount)
 
-    def counter(self, metric: Metric, labels: tuple[str, ...]) -> Callable[[], object]:
-        """Return a function that adds 1 to a counter."""
-        increase: Callable[[], object] = self._child(metric, labels).inc
+    def counter(self, metric: Metric, labels: tuple[str, ...]) -> Callable[[int], object]:
+        """Return a function that adds to a counter."""
+        increase: Callable[[int], object] = self._child(metric, labels).inc
         return increase
 
     def observe(self, metric: Metric, value: float) -> None:

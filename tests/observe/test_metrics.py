@@ -21,7 +21,7 @@ from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import Kind
 from oauth_ratelimit.core.window import Window
 from oauth_ratelimit.observe.metric_catalog import MAX_CLIENTS
-from oauth_ratelimit.observe.metrics import FIRST_COME_CLIENTS, Metrics
+from oauth_ratelimit.observe.metrics import FIRST_COME_CLIENTS, Labels, Metrics
 from oauth_ratelimit.observe.otel import OtelMetrics
 from oauth_ratelimit.observe.prometheus import PrometheusMetrics
 from oauth_ratelimit.store.memory import MemoryStore
@@ -136,9 +136,11 @@ def record(
     is_near_limit: bool = False,
 ) -> None:
     """Count a decision."""
+    counts = Counter[Labels]()
     metrics.record_decision(
-        decision, client_id, kind=kind, grant="password", is_near_limit=is_near_limit, duration_s=3e-6
+        decision, client_id, counts, kind=kind, grant="password", is_near_limit=is_near_limit, duration_s=3e-6
     )
+    metrics.add_decisions(counts)
 
 
 def record_everything(metrics: Metrics) -> None:
