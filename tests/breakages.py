@@ -405,8 +405,8 @@ BREAKAGES = (
     Breakage(
         "one request of a group is counted instead of all",
         "oauth_ratelimit/observe/metrics.py",
-        "                add(count)",
-        "                add(1)",
+        "                    add(count)",
+        "                    add(1)",
         "tests/observe/test_metrics.py tests/flask_authlib/test_pages.py",
     ),
     Breakage(

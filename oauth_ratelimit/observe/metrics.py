@@ -101,10 +101,15 @@ class Metrics:
             self._record_limit(policy, (client, kind, policy_name))
 
     def add_decisions(self, counts: Mapping[Labels, int]) -> None:
-        """Add decisions to the counters."""
-        for labels, count in counts.items():
-            for add in self._counters_of(labels):
-                add(count)
+        """Add decisions to the counters. If one of them fails, the others count all the same."""
+        rest = iter(counts.items())
+        for labels, count in rest:
+            try:
+                for add in self._counters_of(labels):
+                    add(count)
+            except Exception:
+                self.add_decisions(dict(rest))
+                raise
 
     def _counters_of(self, labels: Labels) -> list[Callable[[int], object]]:
         counters = self._counters.get(labels)

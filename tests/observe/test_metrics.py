@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -20,7 +21,7 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import Policy
 from oauth_ratelimit.core.statistics import Kind
 from oauth_ratelimit.core.window import Window
-from oauth_ratelimit.observe.metric_catalog import MAX_CLIENTS
+from oauth_ratelimit.observe.metric_catalog import MAX_CLIENTS, Metric
 from oauth_ratelimit.observe.metrics import FIRST_COME_CLIENTS, Labels, Metrics
 from oauth_ratelimit.observe.otel import OtelMetrics
 from oauth_ratelimit.observe.prometheus import PrometheusMetrics
@@ -162,6 +163,26 @@ def test_names_that_dashboards_are_built_on(reader: Reader, metrics: Metrics) ->
     record_everything(metrics)
 
     assert {f"oauth_ratelimit_{name}" for name in NAMES} == reader.names()
+
+
+def test_counter_that_fails_leaves_the_others_of_its_group(
+    reader: Reader, metrics: Metrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = reader.backend.counter
+
+    def fail_for_one(metric: Metric, labels: tuple[str, ...]) -> Callable[[int], object]:
+        if "broken" in labels:
+            raise OSError("no space left on device")
+        return counter(metric, labels)
+
+    monkeypatch.setattr(reader.backend, "counter", fail_for_one)
+    clients = ("first", "broken", "second", "third")
+    with pytest.raises(OSError, match="no space left"):
+        metrics.add_decisions({("allowed", "enforce", "password", "client", name, "client"): 5 for name in clients})
+
+    assert {(name, "allowed", "client"): 5 for name in ("first", "second", "third")} == reader.series(
+        "client_decisions_total"
+    )
 
 
 def test_everything_recorded_has_its_value(reader: Reader, metrics: Metrics) -> None:
