@@ -157,8 +157,8 @@ class Bucket:
             self.sent = self.full
         return frames
 
-    def watch(self, now_s: float, *, peers: int, reserves: bool) -> None:
-        """Set the alert to the hits that this instance may count before it flushes.
+    def watch(self, now_s: float, *, peers: int, reserves: bool) -> float:
+        """Set the alert to the hits that this instance may count before it flushes, and return the estimate.
 
         That is a small part of the limit, or this instance's share of the remaining hits if that is less.
 
@@ -167,17 +167,22 @@ class Bucket:
             peers: Number of instances that may count this key, this one included.
             reserves: Leave the last two requests of each instance to reservations.
         """
-        share = math.ceil((self.tier.limit - self.estimate(now_s)) / peers)
+        estimate = self.estimate(now_s)
+        share = math.ceil((self.tier.limit - estimate) / peers)
         if reserves:
             self.alert = self.full + max(0, share - 2)
         else:
             self.alert = self.sent + max(1, min(share, self.tier.urgent_hits))
         self._set_ceiling()
+        return estimate
 
-    def excess(self, now_s: float) -> int:
-        """Return the hits above the limit, without those that no flush has taken. 0 where denied requests count."""
+    def excess(self, estimate: float) -> int:
+        """Return how far an estimate is above the limit, without the hits that no flush has taken.
+
+        0 where denied requests count.
+        """
         tier = self.tier
-        over = self.estimate(now_s) - (self.full - self.sent) - tier.limit
+        over = estimate - (self.full - self.sent) - tier.limit
         return 0 if tier.count_denied or over <= 0 else math.ceil(over)
 
     def watch_unread(self, *, peers: int) -> None:
@@ -283,7 +288,7 @@ class KeyBuckets(Bucket):
             ratio: The share.
             longer_than_s: Length of the windows that are left out.
         """
-        for bucket in self.buckets:  # without a generator: the sync cycle asks several times for each key
+        for bucket in (self, *self.others):  # not ``buckets`` and ``any``: a cycle asks several times for each key
             if bucket.full + bucket.edge >= ratio * bucket.tier.limit and bucket.tier.window_s > longer_than_s:
                 return True
         return False

@@ -209,7 +209,10 @@ class KeyState(KeyBuckets):
             fresh = self.drain_all()
         taken = arithmetic.added(self.unsent, fresh) if self.unsent else fresh
         dropped = 0
-        if any(len(frames) > self._max_frames(series) for series, frames in taken.items()):
+        # The first test alone is quick.
+        if max(map(len, taken.values()), default=0) > SPARE_FRAMES and any(
+            len(frames) > self._max_frames(series) for series, frames in taken.items()
+        ):
             dropped = arithmetic.total(taken)
             sent = self.attempt.hits if self.attempt else {}
             taken = {
@@ -290,10 +293,10 @@ class KeyState(KeyBuckets):
                 self._watch(bucket, now_s)
         return remote_hits
 
-    def _watch(self, bucket: Bucket, now_s: float) -> None:
+    def _watch(self, bucket: Bucket, now_s: float) -> float:
         others = self.client.peers
         # Expect instances that have not come to this key yet.
-        bucket.watch(now_s, peers=max(self.peers, others.most_count), reserves=others.reserves)
+        return bucket.watch(now_s, peers=max(self.peers, others.most_count), reserves=others.reserves)
 
     def _note_writers(self, snapshot: Snapshot) -> None:
         # This instance counts before its first write, too.
@@ -365,8 +368,8 @@ class KeyState(KeyBuckets):
         over: dict[str, int] = {}
         with self.client.lock:
             for bucket in self.buckets:
-                self._watch(bucket, now_s)
-                excess = bucket.excess(now_s)
+                estimate = self._watch(bucket, now_s)
+                excess = bucket.excess(estimate) if estimate > bucket.tier.limit else 0
                 if excess:
                     own = sum(hits.get(bucket.tier.series, NO_FRAMES).values())
                     over[bucket.tier.policy.name] = min(own, excess)

@@ -157,8 +157,9 @@ class Flusher:
         """Return whether a key is read before it is written, because the write would probably lose the race."""
         if state.attempt or state.read_before_write or state.is_quarantined:
             return True
-        ratio = READS_FIRST_RATIO_URGENT if state.is_urgent_unread else READS_FIRST_RATIO
-        return state.version is None and self._found_ratio > ratio
+        if state.version is not None:
+            return False
+        return self._found_ratio > (READS_FIRST_RATIO_URGENT if state.is_urgent_unread else READS_FIRST_RATIO)
 
     def _note_found(self, state: KeyState, *, found: bool) -> None:
         """Note whether there was a document of a key without a known one."""
@@ -183,8 +184,12 @@ class Flusher:
         report: CycleReport,
     ) -> list[KeyState]:
         """Write unsent hits, add the keys that are up to date to ``current``, and return those that lost the race."""
-        current += [state for state in states if state.is_quarantined]
-        pending = [state for state in states if state.unsent and not state.is_quarantined]
+        pending = []
+        for state in states:
+            if state.is_quarantined:
+                current.append(state)
+            elif state.unsent:
+                pending.append(state)
         if not pending:
             return []
         report.round_count = max(report.round_count, number)
@@ -295,8 +300,8 @@ class Flusher:
             failed = {*result.lost, *result.rejected}
             for index, (state, change) in enumerate(zip(yield_between(batch), changes, strict=True)):
                 if index not in failed:
-                    self._note_found(state, found=False)
                     if change.version is None:
+                        self._note_found(state, found=False)
                         state.read_before_write = state.client.peers.most_count > 2  # others will probably have written
                     over = state.commit(change.next_version, change.hits, now_s)
                     if over:

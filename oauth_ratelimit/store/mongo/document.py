@@ -349,12 +349,13 @@ def compose(writer: str, changes: Iterable[Change]) -> list[UpdateOne]:
             "$currentDate": {seen: True},
             "$setOnInsert": {"_id": None},
         }
-        expired = [f"requestCounters.{_series_name(series)}.{start_s}" for series, start_s in change.expired_frames]
-        expired += [f"{field}.{name}" for name in change.expired_writers for field in ("writers", "seen")]
-        # MongoDB refuses an update that sets and removes the same path.
-        expired = [path for path in expired if path not in (mark, seen) and path not in increments]
-        if expired:
-            update["$unset"] = dict.fromkeys(expired, "")
+        if change.expired_frames or change.expired_writers:
+            expired = [f"requestCounters.{_series_name(series)}.{start_s}" for series, start_s in change.expired_frames]
+            expired += [f"{field}.{name}" for name in change.expired_writers for field in ("writers", "seen")]
+            # MongoDB refuses an update that sets and removes the same path.
+            expired = [path for path in expired if path not in (mark, seen) and path not in increments]
+            if expired:
+                update["$unset"] = dict.fromkeys(expired, "")
         selected = {"_id": identity, "version": Int64(change.version), "requestCounters": NO_LIST}
         operations.append(UpdateOne(selected, update, upsert=True))
     return operations
