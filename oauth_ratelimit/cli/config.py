@@ -73,7 +73,8 @@ def _unknown_names(ctx: click.Context, policies: PolicySet) -> list[str]:
         start = script.load_app().extensions.get(START)
     except Exception as exc:  # noqa: BLE001  # the file can be checked all the same
         is_named = script.app_import_path is not None or script.create_app is not None
-        return [NOT_COMPARED.format(error=type(exc).__name__)] if is_named else []
+        reason = next(iter(str(exc).splitlines()), "no message")
+        return [NOT_COMPARED.format(error=f"{type(exc).__name__}: {reason}")] if is_named else []
     if start is None:
         return []
     return [
