@@ -122,7 +122,7 @@ def verdict_on_client(
 def _outcome(tally: Tally) -> str:
     if not tally.would_deny:
         return "were denied"
-    return "were denied, or would be in a dry run," if tally.denied else "would be denied"
+    return "were denied, or would be in a dry run" if tally.denied else "would be denied"
 
 
 def percent(share: float) -> str:

@@ -80,6 +80,13 @@ def test_client_is_judged_by_the_grants_that_it_uses(page: Page, mongo_uri: str)
     assert ["user", "client_total"] == [row["policy"] for row in data["limits"]]
 
 
+def test_client_over_its_limit_before_and_after_enforcement_has_one_sum(page: Page, mongo_uri: str) -> None:
+    record(mongo_uri, [minute(3, allowed=5, denied=2), minute(4, would_deny=1)])
+    text = page.query("client", id="app")["verdict"]["text"]
+
+    assert "were denied, or would be in a dry run (3 of 8)" in text
+
+
 def test_client_without_statistics_is_judged_by_its_counters(page: Page, limiter: Limiter) -> None:
     send_hits(limiter, 1, "quiet")
     send_hits(limiter, 10, "app")

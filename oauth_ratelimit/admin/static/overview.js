@@ -97,7 +97,7 @@ function showVerdict(verdict) {
   const isIdle = !rates.some(({ value }) => value);
   find("verdict").className = `verdict ${isIdle ? "" : overCount ? "warn" : "good"}`;
   const clients = `${counted(overCount, "client")} ${overCount === 1 ? "was" : "were"}`;
-  const sentence = isIdle ? "No token requests were recorded in the last 5 minutes." : `${overCount ? clients : "No client was"} over a limit in the last 5 minutes.`;
+  const sentence = isIdle ? "No token requests were recorded in the last 5 full minutes." : `${overCount ? clients : "No client was"} over a limit in the last 5 minutes.`;
   const parts = [make("strong", {}, sentence)];
   const outcome = worst && (worst.denied >= worst.would_deny ? "denied" : "would be denied");
   if (worst) parts.push(" Worst: ", make("a", { href: clientUrl(worst.client_id) }, visible(worst.client_id)), `, ${percent(worst.share)} of its requests ${outcome}.`);
