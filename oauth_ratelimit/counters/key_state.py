@@ -407,19 +407,16 @@ class KeyState(KeyBuckets):
         return now_s - self.read_s > 2 * self.client.horizon_s
 
     def room(self, now_s: float) -> float:
-        """Return the hits that are left of the limit with least left."""
+        """Return the hits that are left of the limit with least left, ``inf`` if no limit is filling up."""
         with self.client.lock:
-            return min(bucket.tier.limit - bucket.estimate(now_s) for bucket in self.buckets)
+            used = [(bucket.tier.limit, bucket.estimate(now_s)) for bucket in self.buckets]
+        is_filling = any(estimate >= FILLING_RATIO * limit for limit, estimate in used)
+        return min(limit - estimate for limit, estimate in used) if is_filling else math.inf
 
     @property
     def is_filling(self) -> bool:
         """True if so much of a limit is used up that the hits of other instances may soon matter."""
         return self.has_used(FILLING_RATIO)
-
-    @property
-    def needs_pull(self) -> bool:
-        """True if a due key is read although it was not requested: busy in the last cycle, or filling up."""
-        return not self.pull_gap or self.is_filling
 
     def is_idle(self, now_s: float) -> bool:
         """Return whether all hits counted here have left every window."""

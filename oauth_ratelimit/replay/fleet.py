@@ -269,8 +269,10 @@ class FleetKey:
     def _plan_early_read(self, key: InstanceKey, at_us: int, *, passed_s: float, remote_hits: int | None) -> None:
         """See ``EarlyReads.plan``."""
         key.early_read, now_s = None, at_us / SECOND_US
-        room = key.bucket.tier.limit - key.bucket.estimate(now_s)
-        if key.peers > 1 and _used_ratio(key.bucket) >= FILLING_RATIO and room >= 1:
+        limit, estimate = key.bucket.tier.limit, key.bucket.estimate(now_s)
+        room = limit - estimate
+        peers = max(key.peers, self._fleet.most_peers[key.instance])
+        if peers > 1 and estimate >= FILLING_RATIO * limit and room >= 1:
             gap_s = early_read_s(room, passed_s=passed_s, remote_hits=remote_hits)
             if gap_s <= self._fleet.plan.interval_s / 2:
                 key.early_read = (now_s + gap_s, gap_s)
@@ -289,13 +291,12 @@ class FleetKey:
         unsent = bucket.drain()
         if unsent:
             self._flush(key, unsent, at_us, now_s)
-        elif is_dirty or reads_all or not key.pull_gap or _used_ratio(bucket) >= FILLING_RATIO:
+        elif is_dirty or reads_all or not key.pull_gap or self._is_filling(bucket):
             self._pull(key, None, at_us, now_s)
         is_changed = version != key.version
         if is_dirty:
             key.used_us = at_us
-        used_ratio = _used_ratio(bucket)
-        is_filling = used_ratio >= FILLING_RATIO
+        used_ratio, is_filling = _used_ratio(bucket), self._is_filling(bucket)
         reads_again = used_ratio >= FAR_RATIO and key.bucket.tier.window_s > 2 * fleet.plan.interval_s
         if (is_filling and (is_dirty or is_changed)) or (is_dirty and reads_again):
             key.pull_gap = 0
@@ -312,6 +313,11 @@ class FleetKey:
             gap = key.pull_gap = max(2, fleet.horizon_cycles)
         self._schedule(key, fleet.next_cycle_us(key.instance, at_us) + (gap - 1) * fleet.interval_us)
         return key.remote_hits
+
+    def _is_filling(self, bucket: Bucket) -> bool:
+        """See ``SyncSchedule.is_filling``."""
+        is_long = bucket.tier.window_s > self._fleet.plan.interval_s
+        return _used_ratio(bucket) >= (FILLING_RATIO if is_long else CLOSE_RATIO)
 
     def _flush(self, key: InstanceKey, unsent: dict[int, int], at_us: int, now_s: float) -> None:
         fleet = self._fleet

@@ -271,7 +271,7 @@ class SyncCycle:
                 state.pull_gap = 0
                 self.schedule.add((state,))
                 continue
-            is_filling_up = state.is_filling and (requested or state in busy)
+            is_filling_up = (requested or state in busy) and self.schedule.is_filling(state)
             if state.unsent or is_filling_up or (requested and self.schedule.reads_again(state)):
                 state.pull_gap = 0
                 self.schedule.add((state,))
@@ -279,9 +279,8 @@ class SyncCycle:
                 self.schedule.reschedule(state)
             self._mark_if_urgent(state)
 
-    @staticmethod
     def _exchange(
-        flusher: Flusher, states: list[KeyState], now_s: float, report: CycleReport, *, reads_all: bool
+        self, flusher: Flusher, states: list[KeyState], now_s: float, report: CycleReport, *, reads_all: bool
     ) -> set[KeyState]:
         """Flush keys, and pull those whose write did not show the total.
 
@@ -302,7 +301,8 @@ class SyncCycle:
         to_pull = [
             state
             for state in states
-            if state.must_read(now_s) or (state not in busy and (reads_all or state.needs_pull))
+            if (state.must_read(now_s) and (reads_all or not state.is_idle(now_s)))
+            or (state not in busy and (reads_all or self.schedule.needs_pull(state)))
         ]
         busy.update(flusher.pull(to_pull, now_s, report))
         return busy

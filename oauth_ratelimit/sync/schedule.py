@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
-from oauth_ratelimit.counters.key_state import Due, KeyState
+from oauth_ratelimit.counters.key_state import FILLING_RATIO, Due, KeyState
 
 PULLS_PER_HORIZON = 30  # of a key that is filling up and does not change
 CLOSE_RATIO = 1 / 2  # of a limit: a key above it is pulled twice as often
@@ -82,8 +82,11 @@ class EarlyReads:
             remote_hits: Hits of other instances in that time, None if it is not known.
         """
         self._valid.pop(state, None)
+        peers = max(state.peers, state.client.peers.most_count)  # others may have counted it and not written yet
+        if state.due_cycle is Due.FORGOTTEN or peers < 2 or not state.is_filling:
+            return
         room = state.room(now_s)
-        if state.due_cycle is Due.FORGOTTEN or state.peers < 2 or not state.is_filling or room < 1:
+        if room < 1:
             return
         gap_s = early_read_s(room, passed_s=passed_s, remote_hits=remote_hits)
         if gap_s > self._longest_s or len(self._valid) >= MAX_EARLY_READS:
@@ -187,12 +190,23 @@ class SyncSchedule:
         """
         return state.has_used(FAR_RATIO, longer_than_s=2 * self.interval_s)
 
+    def is_filling(self, state: KeyState) -> bool:
+        """Return whether full cycles read a key because others may be filling it up.
+
+        In a window of one cycle little of what is read matters until the next one: half of the limit must be used up.
+        """
+        return state.has_used(FILLING_RATIO, longer_than_s=self.interval_s) or state.has_used(CLOSE_RATIO)
+
+    def needs_pull(self, state: KeyState) -> bool:
+        """Return whether a due key is read although it was not requested: busy in the last cycle, or filling up."""
+        return not state.pull_gap or self.is_filling(state)
+
     def reschedule(self, state: KeyState) -> None:
         """Schedule the next read of a key: with exponential back-off, sooner near its limit."""
         if state.due_cycle is not Due.UNLISTED and state.due_cycle is not Due.TAKEN:
             return
         horizon = int(state.client.horizon_s / self.interval_s) + 1
-        if state.is_filling:
+        if self.is_filling(state):
             pulls = 2 * PULLS_PER_HORIZON if state.has_used(CLOSE_RATIO) else PULLS_PER_HORIZON
             state.pull_gap = min(max(1, horizon // pulls), state.pull_gap * 2 or 1)
         else:

@@ -1,5 +1,6 @@
 """Which keys a cycle looks at, what it forgets, and what it says."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -173,6 +174,35 @@ def test_idle_key_far_from_its_limit_is_not_read_again(faulty: FaultyStore, cloc
         limiter.sync()
     assert read_count(faulty) <= len(USERS)
     assert 0 == limiter.sync().key_count
+
+
+def test_key_that_is_forgotten_is_not_read_before(faulty: FaultyStore, clock: Clock) -> None:
+    """It was requested twice, so it is due for the second time when its last read was long ago."""
+    limiter = a_limiter(faulty, clock, a_policy(100, 10))
+    limiter.check(CLIENT)
+    limiter.sync()
+    clock.advance(1.5)
+    limiter.check(CLIENT)
+    limiter.sync_urgent()
+    read_count(faulty)
+    for _ in range(24):
+        clock.advance(1)
+        limiter.sync()
+    assert 0 == read_count(faulty)
+    assert 0 == limiter.sync().key_count
+
+
+@pytest.mark.parametrize(("used", "reads"), [(4, 0), (5, 1)])
+def test_key_of_a_window_of_one_cycle_is_read_again_from_half_of_its_limit_on(
+    faulty: FaultyStore, clock: Clock, used: int, reads: int
+) -> None:
+    limiter = a_limiter(faulty, clock, a_policy(10, 1))
+    limiter.check(CLIENT, cost=used)
+    limiter.sync()
+    read_count(faulty)
+    clock.advance(1)
+    limiter.sync()
+    assert reads == read_count(faulty)
 
 
 @pytest.mark.no_cover
@@ -434,6 +464,37 @@ def test_key_that_others_fill_up_is_read_until_it_is_full(faulty: FaultyStore, c
             here.sync_urgent()
     assert not here.check(CLIENT).allowed
     assert faulty.calls.count(("read", 1)) - reads_before < 29 + 12
+
+
+def test_key_with_a_small_limit_is_read_again_soon_where_other_instances_exist(
+    faulty: FaultyStore, clock: Clock
+) -> None:
+    """Nobody else had written it when it was read, but others are at work and may use it up at any time."""
+    here, there = (a_limiter(faulty, clock, a_policy(3)) for _ in range(2))
+    for limiter in (here, there, here):
+        limiter.check("another")
+        limiter.sync()
+    here.check(CLIENT)
+    here.sync_urgent()
+    for _ in range(2):
+        there.check(CLIENT)
+        there.sync_urgent()
+    clock.advance(0.02)
+    assert here.next_urgent_s <= clock()
+    here.sync_urgent()
+    assert not here.check(CLIENT).allowed
+
+
+def test_early_reads_go_by_the_hits_that_the_window_still_holds(faulty: FaultyStore, clock: Clock) -> None:
+    """Three hits of a limit of 10 per second, of which one and a little count after 0.9 seconds."""
+    here, there = (a_limiter(faulty, clock, a_policy(10, 1)) for _ in range(2))
+    clock.advance(-clock() % 1)
+    there.check(CLIENT, cost=2)
+    there.sync_urgent()
+    clock.advance(1.9)
+    here.check(CLIENT)
+    here.sync_urgent()
+    assert math.inf == here.next_urgent_s
 
 
 def test_removed_document_admits_again_after_the_next_cycle(faulty: FaultyStore, clock: Clock) -> None:
