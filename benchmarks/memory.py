@@ -42,7 +42,7 @@ class EmptyStore(MemoryStore):
 def _size(key_count: int) -> list[Result]:
     """Check each key twice, so that it has a past. The ids are new strings, as in requests."""
     clock = Clock()
-    limiter = subjects.limiter(subjects.settings_of(max_keys=2 * key_count), EmptyStore(), clock=clock)
+    limiter = subjects.limiter(subjects.settings_of(1000, max_keys=2 * key_count), EmptyStore(), clock=clock)
     limiter.check("partner-app-0", None)
     limiter.sync()
     gc.collect()

@@ -17,6 +17,7 @@ import enum
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 ROUNDING_S = 0.002  # a delay is rounded up by at most this much
 MAX_WINDOW_S = 366 * 86_400
@@ -123,11 +124,17 @@ def estimate_hits(full: int, edge: int, left_s: float, frame_s: int) -> float:
 _BYTES = tuple(bytes((count,)) for count in range(256))  # each a sequence of one small count
 
 
+@lru_cache(maxsize=1000)
+def _shared(counts: bytes) -> bytes:
+    """Return the counts. Equal ones are the same object, to save the memory of one in every key."""
+    return counts
+
+
 def pack(counts: Iterable[int]) -> Sequence[int]:
     """Return counts as bytes if they are small enough, to save memory."""
     counts = tuple(counts)
     try:
-        return bytes(counts)
+        return _shared(bytes(counts))
     except ValueError:  # one is above 255
         return counts
 
@@ -142,7 +149,7 @@ def age(current: int, past: Sequence[int], frames: int, frame_count: int) -> tup
     if frames > frame_count:
         return 0, b""
     if current < 256 and isinstance(past, bytes):  # the common case, without ``pack``
-        return 0, (b"\0" * (frames - 1) + _BYTES[current] + past)[:frame_count]
+        return 0, _shared((b"\0" * (frames - 1) + _BYTES[current] + past)[:frame_count])
     return 0, pack((*(0,) * (frames - 1), current, *past)[:frame_count])
 
 

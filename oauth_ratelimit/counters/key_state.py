@@ -11,6 +11,7 @@ import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import nlargest
 
 from oauth_ratelimit.core.cached_denial import CachedDenial
@@ -24,6 +25,12 @@ from oauth_ratelimit.store.base import MAX_HORIZON_S, UNUSABLE_VERSION, Hits, Sn
 
 SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
 FILLING_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/scaling.py)
+
+
+@lru_cache(maxsize=1000)
+def shared(number: int) -> int:
+    """Return the number. Equal ones are the same object, which saves 32 bytes in each key that has one."""
+    return number
 
 
 class Due(enum.Enum):
@@ -277,7 +284,7 @@ class KeyState(KeyBuckets):
             self._note_writers(snapshot)
         stored = snapshot.horizons if snapshot else NO_HORIZONS
         self.longest_s = max(stored.values(), default=0)
-        self.newest_s = max(map(max, filter(None, hits.values())), default=0)
+        self.newest_s = shared(max(map(max, filter(None, hits.values())), default=0))
         with self.client.lock:
             is_stored = all(stored.get(series, 0) >= horizon_s for series, horizon_s in self._own_horizons().items())
             self.horizons = Horizons.STORED if is_stored else Horizons.MISSING
@@ -329,7 +336,7 @@ class KeyState(KeyBuckets):
 
     def end_s(self, hits: Hits) -> int:
         """Note hits of a write, and return when no window holds any frame of the document any more."""
-        self.newest_s = max(self.newest_s, *map(max, hits.values()))
+        self.newest_s = shared(max(self.newest_s, *map(max, hits.values())))
         return self.newest_s + self.longest_s
 
     def _own_horizons(self) -> dict[Series, int]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
-from oauth_ratelimit.counters.key_state import FILLING_RATIO, Due, KeyState
+from oauth_ratelimit.counters.key_state import FILLING_RATIO, Due, KeyState, shared
 
 PULLS_PER_HORIZON = 30  # of a key that is filling up and does not change
 CLOSE_RATIO = 1 / 2  # of a limit: a key above it is pulled twice as often
@@ -211,5 +211,5 @@ class SyncSchedule:
             state.pull_gap = min(max(1, horizon // pulls), state.pull_gap * 2 or 1)
         else:
             state.pull_gap = max(2, horizon)
-        due_cycle = state.due_cycle = self._cycle + state.pull_gap
+        due_cycle = state.due_cycle = shared(self._cycle + state.pull_gap)
         self._later.setdefault(due_cycle, []).append(state)
