@@ -9,9 +9,10 @@ from oauth_ratelimit.config import Settings
 from oauth_ratelimit.core.decision import Admission, Decision, FullDecision, check_cost
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT
+from oauth_ratelimit.counters.client_scope import Peers
 from oauth_ratelimit.counters.client_state import ClientState
 from oauth_ratelimit.counters.dirty_queue import DirtyQueue
-from oauth_ratelimit.counters.key_state import Counts, KeyState, Peers
+from oauth_ratelimit.counters.key_state import Counts, KeyState
 from oauth_ratelimit.counters.registry import ClientRegistry
 from oauth_ratelimit.observe.events import DenialEvents
 from oauth_ratelimit.process.deadline import Deadline

@@ -13,8 +13,9 @@ from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, Limits
 from oauth_ratelimit.core.tier import Tier, raised, tiers_of
 from oauth_ratelimit.core.window import ROUNDING_S
 from oauth_ratelimit.counters.bucket import Bucket
+from oauth_ratelimit.counters.client_scope import ClientScope, Peers
 from oauth_ratelimit.counters.dirty_queue import DirtyQueue
-from oauth_ratelimit.counters.key_state import ClientScope, Due, KeyState, Peers
+from oauth_ratelimit.counters.key_state import Due, KeyState
 
 CLIENT_TOTAL = "client_total"
 

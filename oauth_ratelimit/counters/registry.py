@@ -12,9 +12,10 @@ from oauth_ratelimit.core.failed_auth import NAMING_SCOPES, claimed_name
 from oauth_ratelimit.core.key import storable_name
 from oauth_ratelimit.core.policy import TOKEN_ENDPOINT, ClientPolicies, Limits, PolicySet
 from oauth_ratelimit.core.pseudonyms import erasure_mark
+from oauth_ratelimit.counters.client_scope import Peers
 from oauth_ratelimit.counters.client_state import ClientState
 from oauth_ratelimit.counters.dirty_queue import DirtyQueue
-from oauth_ratelimit.counters.key_state import KeyState, Peers
+from oauth_ratelimit.counters.key_state import KeyState
 from oauth_ratelimit.process.throttled_log import ThrottledLog
 from oauth_ratelimit.process.yielding import yield_between
 

@@ -10,9 +10,9 @@ from oauth_ratelimit.core.mode import Mode
 from oauth_ratelimit.core.policy import ClientPolicies, Limits, Policy
 from oauth_ratelimit.core.window import Estimator, Window
 from oauth_ratelimit.counters.bucket import AHEAD_S, Bucket
+from oauth_ratelimit.counters.client_scope import Peers
 from oauth_ratelimit.counters.client_state import ClientState
 from oauth_ratelimit.counters.dirty_queue import DirtyQueue
-from oauth_ratelimit.counters.key_state import Peers
 from tests.support.reference import exact_estimate
 
 START_S = 1_200_000_000  # where a minute begins
