@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeVar
 
 ROUNDING_S = 0.002  # a delay is rounded up by at most this much
 MAX_WINDOW_S = 366 * 86_400
@@ -121,22 +122,25 @@ def estimate_hits(full: int, edge: int, left_s: float, frame_s: int) -> float:
     return full + edge * left_s / frame_s
 
 
+_Value = TypeVar("_Value", int, bytes)
+
 _BYTES = tuple(bytes((count,)) for count in range(256))  # each a sequence of one small count
 
 
 @lru_cache(maxsize=1000)
-def _shared(counts: bytes) -> bytes:
-    """Return the counts. Equal ones are the same object, to save the memory of one in every key."""
-    return counts
+def shared(value: _Value) -> _Value:
+    """Return a number or packed counts. Equal ones are the same object, to save the memory of one in every key."""
+    return value
 
 
 def pack(counts: Iterable[int]) -> Sequence[int]:
     """Return counts as bytes if they are small enough, to save memory."""
     counts = tuple(counts)
     try:
-        return _shared(bytes(counts))
+        packed: bytes = shared(bytes(counts))
     except ValueError:  # one is above 255
         return counts
+    return packed
 
 
 def age(current: int, past: Sequence[int], frames: int, frame_count: int) -> tuple[int, Sequence[int]]:
@@ -149,7 +153,7 @@ def age(current: int, past: Sequence[int], frames: int, frame_count: int) -> tup
     if frames > frame_count:
         return 0, b""
     if current < 256 and isinstance(past, bytes):  # the common case, without ``pack``
-        return 0, _shared((b"\0" * (frames - 1) + _BYTES[current] + past)[:frame_count])
+        return 0, shared((b"\0" * (frames - 1) + _BYTES[current] + past)[:frame_count])
     return 0, pack((*(0,) * (frames - 1), current, *past)[:frame_count])
 
 

@@ -10,12 +10,12 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from heapq import nlargest
 
 from oauth_ratelimit.core.cached_denial import CachedDenial
 from oauth_ratelimit.core.key import Key
 from oauth_ratelimit.core.tier import Series, Tier
+from oauth_ratelimit.core.window import shared
 from oauth_ratelimit.counters import hits as arithmetic
 from oauth_ratelimit.counters.attempt import Attempt, Outcome
 from oauth_ratelimit.counters.bucket import NO_FRAMES, Bucket, Frames, KeyBuckets
@@ -25,12 +25,6 @@ from oauth_ratelimit.store.base import MAX_HORIZON_S, UNUSABLE_VERSION, Hits, Sn
 
 SPARE_FRAMES = 10  # that can wait to be sent besides those of the widest window: a clock may have stepped
 FILLING_RATIO = 1 / 4  # of a limit; below it, reading at the next request is cheaper (benchmarks/scaling.py)
-
-
-@lru_cache(maxsize=1000)
-def shared(number: int) -> int:
-    """Return the number. Equal ones are the same object, which saves 32 bytes in each key that has one."""
-    return number
 
 
 class Due(enum.Enum):

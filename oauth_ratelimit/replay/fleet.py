@@ -291,14 +291,14 @@ class FleetKey:
         unsent = bucket.drain()
         if unsent:
             self._flush(key, unsent, at_us, now_s)
-        elif is_dirty or reads_all or not key.pull_gap or self._is_filling(bucket):
+        elif is_dirty or reads_all or not key.pull_gap or self._follows(bucket):
             self._pull(key, None, at_us, now_s)
         is_changed = version != key.version
         if is_dirty:
             key.used_us = at_us
-        used_ratio, is_filling = _used_ratio(bucket), self._is_filling(bucket)
+        used_ratio, follows = _used_ratio(bucket), self._follows(bucket)
         reads_again = used_ratio >= FAR_RATIO and key.bucket.tier.window_s > 2 * fleet.plan.interval_s
-        if (is_filling and (is_dirty or is_changed)) or (is_dirty and reads_again):
+        if (follows and (is_dirty or is_changed)) or (is_dirty and reads_again):
             key.pull_gap = 0
             gap = 1
         elif now_s - key.used_us / SECOND_US > fleet.horizon_s:
@@ -306,7 +306,7 @@ class FleetKey:
             return key.remote_hits
         elif key.due_us:
             return key.remote_hits
-        elif is_filling:
+        elif follows:
             pulls = 2 * PULLS_PER_HORIZON if used_ratio >= CLOSE_RATIO else PULLS_PER_HORIZON
             gap = key.pull_gap = min(max(1, fleet.horizon_cycles // pulls), key.pull_gap * 2 or 1)
         else:
@@ -314,8 +314,8 @@ class FleetKey:
         self._schedule(key, fleet.next_cycle_us(key.instance, at_us) + (gap - 1) * fleet.interval_us)
         return key.remote_hits
 
-    def _is_filling(self, bucket: Bucket) -> bool:
-        """See ``SyncSchedule.is_filling``."""
+    def _follows(self, bucket: Bucket) -> bool:
+        """See ``SyncSchedule.follows``."""
         is_long = bucket.tier.window_s > self._fleet.plan.interval_s
         return _used_ratio(bucket) >= (FILLING_RATIO if is_long else CLOSE_RATIO)
 

@@ -271,7 +271,7 @@ class SyncCycle:
                 state.pull_gap = 0
                 self.schedule.add((state,))
                 continue
-            is_filling_up = (requested or state in busy) and self.schedule.is_filling(state)
+            is_filling_up = (requested or state in busy) and self.schedule.follows(state)
             if state.unsent or is_filling_up or (requested and self.schedule.reads_again(state)):
                 state.pull_gap = 0
                 self.schedule.add((state,))

@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 
-from oauth_ratelimit.counters.key_state import FILLING_RATIO, Due, KeyState, shared
+from oauth_ratelimit.core.window import shared
+from oauth_ratelimit.counters.key_state import FILLING_RATIO, Due, KeyState
 
 PULLS_PER_HORIZON = 30  # of a key that is filling up and does not change
 CLOSE_RATIO = 1 / 2  # of a limit: a key above it is pulled twice as often
@@ -190,8 +191,8 @@ class SyncSchedule:
         """
         return state.has_used(FAR_RATIO, longer_than_s=2 * self.interval_s)
 
-    def is_filling(self, state: KeyState) -> bool:
-        """Return whether full cycles read a key because others may be filling it up.
+    def follows(self, state: KeyState) -> bool:
+        """Return whether full cycles go on reading a key, because others may be filling it up.
 
         In a window of one cycle little of what is read matters until the next one: half of the limit must be used up.
         """
@@ -199,14 +200,14 @@ class SyncSchedule:
 
     def needs_pull(self, state: KeyState) -> bool:
         """Return whether a due key is read although it was not requested: busy in the last cycle, or filling up."""
-        return not state.pull_gap or self.is_filling(state)
+        return not state.pull_gap or self.follows(state)
 
     def reschedule(self, state: KeyState) -> None:
         """Schedule the next read of a key: with exponential back-off, sooner near its limit."""
         if state.due_cycle is not Due.UNLISTED and state.due_cycle is not Due.TAKEN:
             return
         horizon = int(state.client.horizon_s / self.interval_s) + 1
-        if self.is_filling(state):
+        if self.follows(state):
             pulls = 2 * PULLS_PER_HORIZON if state.has_used(CLOSE_RATIO) else PULLS_PER_HORIZON
             state.pull_gap = min(max(1, horizon // pulls), state.pull_gap * 2 or 1)
         else:

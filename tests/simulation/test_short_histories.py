@@ -171,6 +171,15 @@ def test_bare_limiter_with_a_wrong_clock_removes_nothing_of_others(fleet: Script
     fleet.assert_exact()
 
 
+def assert_kept_for_the_wide_window(fleet: ScriptedFleet, wide: Instance) -> None:
+    """Check that 500 s later the 20 hits of the narrow window are still there for a request in the wide one."""
+    fleet.true_s += 500.0
+    fleet.server.expire()
+    wide.ask("shop", "ann", 1)
+    wide.sync(urgent=False)
+    assert 200 - 21 == wide.limiter.peek("shop", "ann").remaining
+
+
 def test_document_stays_as_long_as_the_widest_window_of_its_writers_needs_it(fleet: ScriptedFleet) -> None:
     """An instance with a narrow window has written it last, and its hits count in the wide one, too."""
     wide, narrow = fleet.start(WIDE), fleet.start(PLAIN)
@@ -179,12 +188,7 @@ def test_document_stays_as_long_as_the_widest_window_of_its_writers_needs_it(fle
     fleet.true_s += 500.0
     narrow.ask("shop", "ann", 20)
     narrow.sync(urgent=False)
-    fleet.true_s += 500.0
-    fleet.server.expire()
-    wide.ask("shop", "ann", 1)
-    wide.sync(urgent=False)
-
-    assert 200 - 21 == wide.limiter.peek("shop", "ann").remaining
+    assert_kept_for_the_wide_window(fleet, wide)
 
 
 def test_wider_window_extends_the_life_of_hits_that_are_newer_than_its_own(fleet: ScriptedFleet) -> None:
@@ -195,12 +199,7 @@ def test_wider_window_extends_the_life_of_hits_that_are_newer_than_its_own(fleet
     narrow.ask("shop", "ann", 20)
     narrow.sync(urgent=False)
     wide.sync(urgent=False)
-    fleet.true_s += 500.0
-    fleet.server.expire()
-    wide.ask("shop", "ann", 1)
-    wide.sync(urgent=False)
-
-    assert 200 - 21 == wide.limiter.peek("shop", "ann").remaining
+    assert_kept_for_the_wide_window(fleet, wide)
 
 
 def test_instances_settle_within_two_cycles_after_a_restore(fleet: ScriptedFleet) -> None:
