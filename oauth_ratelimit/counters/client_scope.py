@@ -1,4 +1,4 @@
-"""What the keys of one client in one scope have in common."""
+"""Client in one scope, and other instances: what its keys have in common."""
 
 import threading
 from collections.abc import Mapping
